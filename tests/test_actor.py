@@ -116,7 +116,7 @@ async def test_an_actor_without_callbacks_lives_and_ends(autojump_clock: MockClo
         assert reason == Normal()
 
 
-async def test_a_message_nobody_handles_is_logged_with_its_type_and_counted(
+async def test_an_unhandled_message_is_logged_with_its_type_and_counted(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with running_node(log_output="json", log_level="warning") as node:
@@ -133,7 +133,7 @@ async def test_a_message_nobody_handles_is_logged_with_its_type_and_counted(
         assert node.process_info(pid).unhandled == 1
 
 
-async def test_a_call_nobody_handles_is_rejected_at_once_and_counted(
+async def test_an_unhandled_call_is_rejected_at_once_and_counted(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -149,7 +149,7 @@ async def test_a_call_nobody_handles_is_rejected_at_once_and_counted(
         assert pid in node.processes()
 
 
-async def test_a_subclass_may_fall_back_on_what_its_base_does(autojump_clock: MockClock) -> None:
+async def test_a_subclass_may_call_the_default_callbacks(autojump_clock: MockClock) -> None:
     class Partly(Actor):
         def handle_message(self, message: Any, sender: Any) -> Any:
             return super().handle_message(message, sender)
@@ -338,7 +338,7 @@ async def test_split_callbacks_reject_defer_and_crash_like_the_others(
         assert isinstance(caught.value.__cause__, Failed)
 
 
-async def test_what_is_forwarded_has_the_address_it_was_forwarded_to(
+async def test_a_forwarded_message_has_the_address_of_its_new_receiver(
     autojump_clock: MockClock,
 ) -> None:
     log: list[Any] = []

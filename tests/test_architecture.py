@@ -50,7 +50,7 @@ def test_inside_the_package_imports_of_the_package_are_relative() -> None:
     assert wrong == []
 
 
-def test_nothing_in_the_package_imports_from_the_package_root() -> None:
+def test_no_module_imports_from_the_package_root() -> None:
     wrong = [
         where
         for path in PACKAGE.rglob("*.py")
@@ -187,7 +187,7 @@ def test_the_design_page_lists_the_kernel_modules_of_the_bridges() -> None:
     assert missing == []
 
 
-def test_the_design_page_lists_the_package_as_it_is() -> None:
+def test_the_design_page_lists_the_modules_of_the_package() -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     for folder in (PACKAGE, PACKAGE / "_core"):
         names = sorted(path.name for path in folder.iterdir() if path.name != "__pycache__")

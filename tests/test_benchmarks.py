@@ -42,7 +42,7 @@ def garbage_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     "case", [case for case in CASES if case.name not in LIKE_ANOTHER], ids=lambda case: case.name
 )
 @pytest.mark.no_cover
-def test_a_case_gives_all_the_figures_that_its_lines_and_goals_speak_of(case: Case) -> None:
+def test_a_case_returns_all_figures_of_its_lines_and_goals(case: Case) -> None:
     measured = measure([case], 1, lambda case: case.least, lambda _: None, warm_up=False)
 
     rows = evaluate(case, measured[case.name])
@@ -137,7 +137,7 @@ def test_the_spread_is_the_interquartile_range_over_the_median() -> None:
     assert spread([8.0, 9.0, 10.0, 11.0, 12.0]) == pytest.approx(0.2)
 
 
-def test_the_table_says_of_each_goal_whether_it_is_met_and_how_noisy_the_reference_was() -> None:
+def test_the_table_shows_whether_each_goal_is_met_and_the_noise() -> None:
     case, rounds = made_up([1.0, 1.0, 1.0, 1.0, 1.0], [8.0, 9.0, 10.0, 11.0, 12.0])
 
     text = table([case], {"made up": rounds})
@@ -149,7 +149,7 @@ def test_the_table_says_of_each_goal_whether_it_is_met_and_how_noisy_the_referen
     assert "interquartile range 20%" in text
 
 
-def test_the_command_runs_what_is_asked_for_and_keeps_the_figures(
+def test_the_command_runs_the_chosen_cases_and_keeps_the_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = main(["--only", "fairness, empty", "--rounds", "1", "--results", str(tmp_path)])
@@ -161,7 +161,7 @@ def test_the_command_runs_what_is_asked_for_and_keeps_the_figures(
     assert "fairness, empty handler" in capsys.readouterr().out
 
 
-def test_the_command_says_so_if_no_case_has_such_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_an_unknown_case(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["--only", "no such thing"])
 
     assert status == 1

@@ -76,7 +76,7 @@ def kept(cases: list[Case], tmp_path: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_peer_joins_the_cases_it_names_and_no_others(
+def test_a_peer_joins_only_the_cases_it_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = package_of_peers(
@@ -144,7 +144,7 @@ def test_the_peers_name_cases_that_exist() -> None:
     ids=lambda case: case.name,
 )
 @pytest.mark.no_cover
-def test_what_the_peers_that_are_installed_add_still_runs(case: Case) -> None:
+def test_the_variants_of_installed_peers_run(case: Case) -> None:
     joined = join([case], limit=30.0)
 
     for name, variant in joined.cases[0].variants.items():
@@ -183,7 +183,7 @@ def test_reasons_are_given_for_cases_and_lines_that_exist() -> None:
     assert idle == []
 
 
-def test_every_goal_has_a_reason_ready_in_case_it_is_missed() -> None:
+def test_every_goal_has_a_reason_for_the_case_that_it_is_missed() -> None:
     wanted = [
         (case.name, line.name, goal.of)
         for case in discover()
@@ -197,7 +197,7 @@ def test_every_goal_has_a_reason_ready_in_case_it_is_missed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["peers", "growth", "goals", "profiles"])
-def test_the_documentation_shows_what_is_made_of_the_figures_beside_it(
+def test_the_published_pages_are_made_from_the_figures_beside_them(
     kind: str, tmp_path: Path
 ) -> None:
     content = json.loads((DOCUMENTED / f"{kind}.json").read_text(encoding="utf-8"))
@@ -222,7 +222,7 @@ def test_the_first_reason_that_fits_is_given() -> None:
     assert why(reasons, "spawn", "plain", "trio") == ""
 
 
-def test_the_page_has_a_table_a_drawing_and_what_is_lost(tmp_path: Path) -> None:
+def test_the_page_has_a_table_a_drawing_and_the_lost_comparisons(tmp_path: Path) -> None:
     content = kept([made_up()], tmp_path)
 
     made = peers_page(content)
@@ -233,7 +233,7 @@ def test_the_page_has_a_table_a_drawing_and_what_is_lost(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("load,warns", [(0.4, False), (9.0, True)])
-def test_the_page_says_so_if_the_machine_was_busy(tmp_path: Path, load: float, warns: bool) -> None:
+def test_the_page_mentions_a_busy_machine(tmp_path: Path, load: float, warns: bool) -> None:
     content = kept([made_up()], tmp_path) | {"load": [load], "processors": 2}
 
     page = goals(content)["goals.md"]
@@ -241,7 +241,7 @@ def test_the_page_says_so_if_the_machine_was_busy(tmp_path: Path, load: float, w
     assert ("The machine was busy" in page) is warns
 
 
-def test_the_page_of_goals_says_of_each_whether_it_is_met(tmp_path: Path) -> None:
+def test_the_page_of_goals_shows_whether_each_goal_is_met(tmp_path: Path) -> None:
     content = kept([made_up()], tmp_path)
 
     page = goals(content)["goals.md"]
@@ -253,7 +253,7 @@ def test_the_page_of_goals_says_of_each_whether_it_is_met(tmp_path: Path) -> Non
     assert "| reach | tell, 1 to 1: plain handler | 1.5 × floor | 2 | **not met** |" in dreams
 
 
-def test_what_is_published_can_be_made_again_from_the_figures_beside_it(tmp_path: Path) -> None:
+def test_a_published_page_can_be_made_again_from_the_figures_beside_it(tmp_path: Path) -> None:
     content = kept([made_up()], tmp_path)
     publish("peers", content, tmp_path / "page")
     page = (tmp_path / "page" / "peers.md").read_text(encoding="utf-8")
@@ -271,7 +271,7 @@ GROWING = discover(package=growing_package)
 
 @pytest.mark.parametrize("case", GROWING, ids=lambda case: case.name)
 @pytest.mark.no_cover
-def test_what_grows_gives_all_the_figures_that_its_lines_speak_of(case: Case) -> None:
+def test_a_growth_case_returns_all_figures_of_its_lines(case: Case) -> None:
     # What a hundred times as much takes is not for a test: ten times as much stands for all.
     figures = case.variants["10×"](case.least)
 
@@ -281,7 +281,7 @@ def test_what_grows_gives_all_the_figures_that_its_lines_speak_of(case: Case) ->
     assert all(row.ratios.keys() == {"1×", "10×"} for row in rows)
 
 
-def test_the_page_about_growth_says_what_grows(tmp_path: Path) -> None:
+def test_the_page_about_growth_names_the_growing_costs(tmp_path: Path) -> None:
     case = Case(
         name="least loaded",
         about="",
@@ -305,7 +305,7 @@ def test_the_page_about_growth_says_what_grows(tmp_path: Path) -> None:
     assert ElementTree.fromstring(made["growth.svg"]).findtext(f"{SVG}title")
 
 
-def test_a_drawing_is_well_formed_and_has_one_dot_for_each_figure() -> None:
+def test_a_drawing_is_well_formed_and_has_a_dot_for_each_figure() -> None:
     rows = [("a < b", [Dot("trio", 2.0, 0.1), Dot("floor", 0.02)]), ("nothing", [])]
 
     drawing = ElementTree.fromstring(dots("Drawing & more", rows, ["trio", "floor"]))
@@ -316,7 +316,7 @@ def test_a_drawing_is_well_formed_and_has_one_dot_for_each_figure() -> None:
     assert drawing.findtext(f"{SVG}title") == "Drawing & more"
 
 
-def test_the_peers_are_modules_with_something_to_add() -> None:
+def test_the_package_of_peers_has_the_expected_modules() -> None:
     found = {path.stem for path in Path(peers.__path__[0]).glob("*.py")} - {"__init__"}
 
     assert {

@@ -38,7 +38,7 @@ def test_a_function_of_ours_goes_by_its_name_and_others_by_their_package(
     assert place(frame) == where
 
 
-def test_own_time_is_that_of_the_last_frame_and_starting_up_is_none() -> None:
+def test_own_time_is_that_of_the_last_frame_without_imports() -> None:
     samples = "\n".join(
         [
             "main (x.py:1);serve (ergo_py/_core/processes/message_loop.py:80);"
@@ -59,7 +59,7 @@ def test_own_time_is_that_of_the_last_frame_and_starting_up_is_none() -> None:
     }
 
 
-def test_the_paths_are_variants_that_exist_and_give_the_figure_that_is_asked_for() -> None:
+def test_the_profiled_paths_are_existing_variants_with_their_figures() -> None:
     pytest.importorskip("pykka", reason="needs the package pykka")
     pytest.importorskip("janus", reason="needs the package janus")
     cases = {case.name: case for case in discover()}
@@ -71,7 +71,7 @@ def test_the_paths_are_variants_that_exist_and_give_the_figure_that_is_asked_for
         }
 
 
-def test_the_page_names_what_takes_a_share_before_or_now_and_sums_up_the_rest() -> None:
+def test_the_page_names_functions_with_a_share_and_sums_up_the_rest() -> None:
     about = {
         "at": "2026-01-01T00",
         "machine": "m",
@@ -101,7 +101,7 @@ def test_the_page_names_what_takes_a_share_before_or_now_and_sums_up_the_rest() 
     ]
 
 
-def test_what_was_kept_is_shown_again_without_profiling(
+def test_kept_profiles_are_shown_again_without_profiling(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["--from", str(KEPT), "--page", str(tmp_path)])

@@ -21,7 +21,7 @@ from benchmarks.chaos.rig import Findings, Rig, suffer
 ROOT = Path(__file__).parent.parent
 
 
-def test_nothing_is_lost_beyond_what_the_documentation_gives_up(tmp_path: Path) -> None:
+def test_no_reading_is_lost_beyond_the_documented_losses(tmp_path: Path) -> None:
     report = tmp_path / "chaos.json"
 
     done = subprocess.run(
@@ -53,7 +53,7 @@ def test_nothing_is_lost_beyond_what_the_documentation_gives_up(tmp_path: Path) 
     assert all(scenario["struck"] for scenario in scenarios)
 
 
-def test_what_should_not_be_and_what_is_missing_is_seen(tmp_path: Path) -> None:
+def test_missing_changed_and_foreign_readings_are_violations(tmp_path: Path) -> None:
     async def tamper(rig: Rig) -> None:
         await rig.progress()
         with closing(sqlite3.connect(rig.database, timeout=60)) as database, database:
@@ -70,7 +70,7 @@ def test_what_should_not_be_and_what_is_missing_is_seen(tmp_path: Path) -> None:
     ]
 
 
-def test_an_ordeal_that_fails_is_a_violation_and_leaves_nothing_running(tmp_path: Path) -> None:
+def test_an_ordeal_that_fails_is_a_violation(tmp_path: Path) -> None:
     async def fail(rig: Rig) -> None:
         raise RuntimeError("on purpose")
 
@@ -80,7 +80,7 @@ def test_an_ordeal_that_fails_is_a_violation_and_leaves_nothing_running(tmp_path
     assert not findings.is_good
 
 
-def test_every_part_is_struck_alone_in_every_pair_and_the_main_ones_in_every_order() -> None:
+def test_every_part_is_struck_alone_in_pairs_and_the_main_parts_in_every_order() -> None:
     names = [scenario.name for scenario in whole()]
 
     orders = [*permutations(PARTS, 1), *permutations(PARTS, 2), *permutations(MAIN)]
@@ -98,7 +98,7 @@ def test_chance_is_decided_by_the_seed() -> None:
 
 
 @pytest.mark.parametrize("violations, status", [([], 0), (["something is lost"], 1)])
-def test_the_status_says_whether_all_held(
+def test_the_exit_status_shows_whether_a_promise_was_violated(
     violations: list[str],
     status: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -112,7 +112,7 @@ def test_the_status_says_whether_all_held(
     assert ("VIOLATED: something is lost" in capsys.readouterr().out) == bool(violations)
 
 
-def test_the_report_says_what_came_of_it() -> None:
+def test_the_report_shows_strikes_losses_and_violations() -> None:
     found = [
         Findings(
             "one", struck=["store", "(udp)"], tcp_sent=10, udp_sent=5, udp_lost=2, udp_allowed=3

@@ -36,7 +36,7 @@ def test_every_public_name_is_in_the_reference_once() -> None:
     assert Counter(listed) == Counter(public)
 
 
-def test_every_public_name_says_what_it_is() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     silent = [
         name
         for module in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing)

@@ -163,14 +163,14 @@ def test_every_block_of_a_page_is_a_file_that_tests_run_or_is_repeated_by_them(p
         "```sh\nrm -rf build\n```\n",
     ],
 )
-def test_a_block_that_nobody_checks_is_noticed(text: str) -> None:
+def test_a_block_without_a_test_is_noticed(text: str) -> None:
     (block,) = blocks(text)
 
     assert complaint(DOCS / "index.md", block) is not None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_code_is_shown_by_indenting_it(page: Path) -> None:
+def test_no_code_block_is_made_by_indentation(page: Path) -> None:
     text = re.sub(
         r"^( *)(`{3,}).*?^\1\2$",
         "",

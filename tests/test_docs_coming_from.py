@@ -73,7 +73,7 @@ def test_there_is_a_page_for_each_of_four_origins() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_says_is_here_is_here(page: Path) -> None:
+def test_the_names_on_a_page_exist(page: Path) -> None:
     missing = names_here(page) - known() - NOT_OURS - EXAMPLES
 
     assert missing == set()
@@ -88,7 +88,7 @@ def test_the_commands_that_a_page_names_exist(page: Path) -> None:
             make_parser().parse_args([command, "--help"])
 
 
-def test_a_plain_prompt_shows_what_the_page_for_pykka_shows() -> None:
+def test_a_plain_prompt_prints_the_transcript_of_the_page_for_pykka() -> None:
     (transcript,) = transcripts(
         (ROOT / "docs" / "coming-from" / "pykka.md").read_text(encoding="utf-8"),
         "python, from pykka",

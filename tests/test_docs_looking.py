@@ -35,7 +35,7 @@ def wait_for_stock(capsys: pytest.CaptureFixture[str], row: str) -> None:
     raise AssertionError(f"the shop does not open: {err}")
 
 
-def test_the_shell_shows_what_the_page_shows() -> None:
+def test_the_shell_prints_the_transcript_of_the_page() -> None:
     (transcript,) = transcripts(PAGE, "ergo shell examples/looking/shop.py")
     with at_terminal("shell", "examples/looking/shop.py") as terminal:
         terminal.wait_for(">>> ")
@@ -46,7 +46,7 @@ def test_the_shell_shows_what_the_page_shows() -> None:
         assert_typed(terminal, transcript)
 
 
-def test_a_plain_python_prompt_shows_what_the_page_shows() -> None:
+def test_a_plain_python_prompt_prints_the_transcript_of_the_page() -> None:
     (transcript,) = transcripts(PAGE, "python")
     with at_terminal(command=["-q"], PYTHON_BASIC_REPL="1") as terminal:
         terminal.wait_for(">>> ")
@@ -54,7 +54,7 @@ def test_a_plain_python_prompt_shows_what_the_page_shows() -> None:
         assert_typed(terminal, transcript)
 
 
-def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_print_the_transcripts_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     with background("run", "--control", "look,act,attach", "examples/looking/shop.py"):
         wait_for_stock(capsys, r"Stock +sleep +0 +2")
 
@@ -68,7 +68,7 @@ def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str
             assert_typed(terminal, transcript)
 
 
-def test_a_blocked_loop_is_shown_as_the_page_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_blocked_loop_is_shown_as_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     (transcript,) = transcripts(PAGE, "blocked")
     with background(command=["examples/looking/blocked.py"]) as program:
         wait_for_stock(capsys, r"Stock +running")
@@ -83,7 +83,7 @@ def block(name: str) -> list[str]:
     return found[1].splitlines()[2:]
 
 
-def test_the_page_lists_the_statuses_that_there_are() -> None:
+def test_the_page_lists_all_exit_statuses() -> None:
     source = (ROOT / "ergo_py" / "shell" / "exit_codes.py").read_text(encoding="utf-8")
     said = dict(re.findall(r'([A-Z_]+) = \d+\n    """(.*?)"""', source))
 
@@ -92,7 +92,7 @@ def test_the_page_lists_the_statuses_that_there_are() -> None:
     assert block("statuses") == expected
 
 
-def test_the_page_lists_the_commands_that_there_are_with_their_arguments() -> None:
+def test_the_page_lists_all_commands_with_their_arguments() -> None:
     source = (ROOT / "ergo_py" / "control" / "commands.py").read_text(encoding="utf-8")
     rows = [re.match(r"\| `([\w-]+)` \| (\w+) \| ?(.*?) ?\|$", row) for row in block("commands")]
     listed = {
@@ -112,7 +112,7 @@ def test_the_page_lists_the_commands_that_there_are_with_their_arguments() -> No
         assert listed[name][1] == asked, name
 
 
-def test_the_page_names_the_limits_that_there_are() -> None:
+def test_the_page_names_all_limits() -> None:
     rows = [row.split("|")[2].strip() for row in block("limits")]
 
     assert rows == [

@@ -39,7 +39,7 @@ def test_the_picture_names_every_state_and_has_an_arrow_for_every_change() -> No
     assert picture.count('marker-end="url(#tip)"') == sum(map(len, META_TRANSITIONS.values()))
 
 
-def test_what_the_page_points_to_exists() -> None:
+def test_the_examples_that_the_page_points_to_exist() -> None:
     root = DOCS.parent
 
     assert all((root / path).is_file() for path in re.findall(r"`(examples/[\w/]+\.py)`", PAGE))

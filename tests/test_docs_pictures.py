@@ -30,7 +30,7 @@ def test_the_picture_of_a_message_has_every_lane() -> None:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
-def test_a_picture_is_shown_says_what_it_is_and_has_a_background_of_its_own(picture: Path) -> None:
+def test_a_picture_is_shown_on_a_page_and_has_a_label_and_a_background(picture: Path) -> None:
     pages = "".join(
         page.read_text(encoding="utf-8")
         for page in DOCS.rglob("*.md")

@@ -30,7 +30,7 @@ def wait_for_trouble(capsys: pytest.CaptureFixture[str]) -> None:
     raise AssertionError(f"the trouble does not begin: {out}{err}")
 
 
-def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_print_the_transcripts_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     with background(
         "run", "--control", "look,act", "--log-level", "off", "examples/looking/trouble.py"
     ):
@@ -43,7 +43,7 @@ def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str
         assert re.search(r"^ +asks +printer$", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_the_page_says_of_each_kind_of_dead_letter_what_to_do() -> None:
+def test_the_page_has_a_remedy_for_each_kind_of_dead_letter() -> None:
     table = PAGE.partition("| why | remedy |")[2].partition("\n\n")[0]
 
     for why in set(Why) - {Why.NO_NODE}:

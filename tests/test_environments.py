@@ -68,7 +68,7 @@ def within(name: str, *command: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("name", PROOFS)
-def test_an_odd_environment_is_what_it_is_called_or_says_why_it_cannot_be(name: str) -> None:
+def test_an_odd_environment_has_its_property_or_is_skipped_with_a_reason(name: str) -> None:
     done = within(name, sys.executable, "-c", PROOFS[name])
 
     if done.returncode == 77:
@@ -78,7 +78,7 @@ def test_an_odd_environment_is_what_it_is_called_or_says_why_it_cannot_be(name: 
 
 
 @pytest.mark.parametrize("name", PROOFS)
-def test_the_status_of_what_is_run_there_is_the_status(name: str) -> None:
+def test_the_exit_status_of_the_command_is_passed_on(name: str) -> None:
     assert within(name, "sh", "-c", "exit 5").returncode in (5, 77)
 
 
@@ -89,7 +89,7 @@ def test_every_environment_is_tried_here() -> None:
     assert within("nowhere", "true").returncode == 2
 
 
-def test_environments_that_cannot_be_had_are_skipped_with_their_reason(tmp_path: Path) -> None:
+def test_unavailable_environments_are_skipped_with_their_reason(tmp_path: Path) -> None:
     refusing = tmp_path / "unshare"
     refusing.write_text(
         "#!/bin/sh\necho 'unshare: not permitted here' >&2\nexit 1\n", encoding="utf-8"

@@ -18,14 +18,14 @@ KEPT = [
 
 
 @pytest.mark.parametrize("target,path", KEPT)
-def test_what_was_found_before_does_not_fail(target: str, path: Path) -> None:
+def test_inputs_of_the_corpus_do_not_fail(target: str, path: Path) -> None:
     outcome = TARGETS[target](path.read_bytes())
 
     assert outcome
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_is_made_up_does_not_fail(target: str) -> None:
+def test_generated_inputs_do_not_fail(target: str) -> None:
     outcomes: set[str] = set()
 
     @settings(max_examples=30)
@@ -38,14 +38,14 @@ def test_what_is_made_up_does_not_fail(target: str) -> None:
     assert outcomes
 
 
-def test_every_target_has_something_that_was_kept() -> None:
+def test_every_target_has_a_corpus() -> None:
     kept = {target for target in TARGETS if corpus_of(target)}
 
     assert kept == set(TARGETS)
     assert all(path.stat().st_size <= 64 * 1024 for path in CORPUS.rglob("*.bin"))
 
 
-def test_what_fails_is_told_and_what_is_new_is_kept(
+def test_failures_are_printed_and_new_inputs_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fragile(data: bytes) -> str:

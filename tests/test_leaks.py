@@ -46,7 +46,7 @@ async def least_growth(
 
 # These two are bounded by pytest's own time limit alone: they turn the clock themselves.
 @pytest.mark.no_cover
-async def test_families_that_lived_and_died_leave_tables_and_objects_as_they_were(
+async def test_ended_families_of_processes_leave_tables_and_objects_unchanged(
     mock_clock: MockClock,
 ) -> None:
     async with soaking(mock_clock) as soak:
@@ -61,7 +61,7 @@ async def test_families_that_lived_and_died_leave_tables_and_objects_as_they_wer
 
 
 @pytest.mark.no_cover
-async def test_families_that_lived_and_died_leave_no_memory_behind(mock_clock: MockClock) -> None:
+async def test_ended_families_of_processes_leave_no_memory_behind(mock_clock: MockClock) -> None:
     async with soaking(mock_clock) as soak:
         tracemalloc.start()
         try:
@@ -82,7 +82,7 @@ async def test_families_that_lived_and_died_leave_no_memory_behind(mock_clock: M
     assert min(growth) < 100 * 40
 
 
-async def test_the_tables_know_of_everything_that_is_alive() -> None:
+async def test_the_tables_grow_with_processes_names_aliases_and_relations() -> None:
     async with running_node() as node:
         empty = tables(node)
         pids = [await node.spawn(Puppet, name=f"puppet {number}") for number in range(3)]
@@ -97,7 +97,7 @@ async def test_the_tables_know_of_everything_that_is_alive() -> None:
 
 
 @pytest.mark.no_cover
-def test_the_long_version_says_that_all_is_flat(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_long_version_reports_no_growth(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["--rounds", "50"])
 
     assert status == 0
@@ -105,7 +105,7 @@ def test_the_long_version_says_that_all_is_flat(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.no_cover
-def test_the_long_version_fails_if_something_is_left(
+def test_the_long_version_fails_if_an_alias_is_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def keep_it(self: Registry[Any], alias: Alias) -> Any:
@@ -120,7 +120,7 @@ def test_the_long_version_fails_if_something_is_left(
 
 
 @pytest.mark.no_cover
-async def test_calls_with_timeouts_of_all_lengths_leave_nothing_once_their_time_has_come(
+async def test_calls_with_timeouts_leave_no_entries_after_their_deadlines(
     mock_clock: MockClock,
 ) -> None:
     async with running_node(limit=10**6) as node:
@@ -141,7 +141,7 @@ class Deferring(Actor):
         return NO_REPLY
 
 
-async def test_calls_that_were_given_up_leave_nothing_with_a_callee_that_lives_on(
+async def test_calls_that_were_given_up_leave_no_entries_at_a_living_callee(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(limit=10**6) as node:
@@ -157,7 +157,7 @@ async def test_calls_that_were_given_up_leave_nothing_with_a_callee_that_lives_o
 
 
 @pytest.mark.no_cover
-async def test_what_threads_send_and_ask_leaves_nothing() -> None:
+async def test_messages_and_calls_of_threads_leave_no_objects() -> None:
     def use(node: Node) -> None:
         pid = node.whereis("recorder")
         assert pid is not None
@@ -227,7 +227,7 @@ async def test_a_behaviour_is_free_as_soon_as_its_process_has_ended() -> None:
 
 
 @pytest.mark.no_cover
-async def test_nodes_that_came_and_went_leave_nothing(mock_clock: MockClock) -> None:
+async def test_closed_nodes_leave_no_objects_and_no_threads(mock_clock: MockClock) -> None:
     async def some() -> None:
         for _ in range(30):
             async with running_node(watchdog=60) as node:

@@ -34,7 +34,7 @@ def first(much: int = 0) -> int:
 '''
 
 
-def test_a_mutant_is_the_module_with_one_change_and_a_name_that_says_where() -> None:
+def test_a_mutant_is_the_module_with_a_single_change_named_by_its_place() -> None:
     made = mutants_of("some.py", SOURCE)
 
     assert [mutant.name for mutant in made] == [
@@ -76,7 +76,7 @@ def imported(path: Path) -> ModuleType:
     "name, becomes, untouched",
     [("first: 1 -> 2 (2)", 2, "Box.fits"), ("Box.fits: return True -> return None", 0, "first")],
 )
-def test_a_mutant_takes_the_place_of_what_is_imported_already(
+def test_a_mutant_replaces_the_already_imported_code(
     name: str, becomes: int, untouched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
@@ -94,7 +94,7 @@ def test_a_mutant_takes_the_place_of_what_is_imported_already(
     assert other.__code__ is code
 
 
-def test_what_is_said_about_mutants_is_what_the_design_page_shows() -> None:
+def test_the_design_page_shows_the_explanations_of_mutants() -> None:
     known = mutants.explained()
 
     page = mutants.PAGE.read_text(encoding="utf-8")

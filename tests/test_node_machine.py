@@ -1749,7 +1749,7 @@ EVERY_VERB = [
 @example(NOT_TRAPPED)
 @example(PAST_THE_STOPPING_POINT)
 @pytest.mark.no_cover
-def test_a_node_keeps_its_promises_whatever_is_done_to_it(program: list[list[Any]]) -> None:
+def test_a_node_keeps_its_promises_under_any_operations(program: list[list[Any]]) -> None:
     run(program, LOOP, swaps=False)
 
 
@@ -1766,7 +1766,7 @@ def test_a_node_keeps_its_promises_whatever_is_done_to_it(program: list[list[Any
 @example(EVERY_VERB, PINNED, True)
 @example(EVERY_VERB, POOL("workers", 2), True)
 @example(EVERY_VERB, Pod("pod"), True)
-def test_a_node_keeps_its_promises_wherever_plain_callbacks_run(
+def test_a_node_keeps_its_promises_with_any_dispatcher(
     program: list[list[Any]], dispatcher: Dispatcher, swaps: bool
 ) -> None:
     run(program, dispatcher, swaps)

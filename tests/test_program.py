@@ -68,7 +68,7 @@ def test_an_async_function_gets_a_node_and_its_result_is_returned() -> None:
         nodes[0].info()
 
 
-def test_everything_is_stopped_when_main_returns() -> None:
+def test_processes_are_stopped_when_main_returns() -> None:
     ends: list[Reason] = []
 
     class Ends(Actor):
@@ -83,7 +83,7 @@ def test_everything_is_stopped_when_main_returns() -> None:
     assert ends == [Shutdown()]
 
 
-def test_an_error_of_main_comes_out_as_it_is() -> None:
+def test_an_error_of_main_is_raised_unchanged() -> None:
     async def main(_node: Node) -> None:
         raise Failed("on purpose")
 
@@ -120,7 +120,7 @@ class Crashing(Ending):
         (Crashing, Crashed(Failed("on purpose"))),
     ],
 )
-def test_a_behaviour_is_run_until_it_ends_and_its_reason_is_returned(
+def test_run_waits_for_the_end_of_a_behaviour_and_returns_its_reason(
     behaviour: type[Actor], reason: Reason
 ) -> None:
     result = run(behaviour, watchdog=None, log_output="none")
@@ -160,12 +160,12 @@ def test_a_behaviour_that_cannot_start_raises() -> None:
     [None, 42, "main", print, lambda node: None, object, Node, Ending(), dict],
     ids=["None", "number", "str", "builtin", "plain function", "class", "Node", "instance", "type"],
 )
-def test_what_cannot_be_run_is_refused_with_what_can(main: Any) -> None:
+def test_the_error_about_an_invalid_main_shows_a_valid_main(main: Any) -> None:
     with pytest.raises(BadInputError, match="async def main"):
         run(main)
 
 
-def test_bad_options_are_refused_before_anything_runs() -> None:
+def test_bad_options_are_refused_before_main_runs() -> None:
     ran: list[Node] = []
 
     async def main(node: Node) -> None:
@@ -183,7 +183,7 @@ def test_bad_options_are_refused_before_anything_runs() -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_stops_everything_in_order_and_the_result_is_none(
+def test_the_first_signal_stops_all_processes_in_order_and_run_returns_none(
     number: signal.Signals,
 ) -> None:
     ends: list[str] = []
@@ -255,7 +255,7 @@ async def test_a_signal_that_comes_after_the_node_is_down_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_signals_are_given_back(fails: bool) -> None:
+def test_run_restores_the_signal_handlers(fails: bool) -> None:
     before = handlers()
     during: list[object] = []
 
@@ -273,7 +273,7 @@ def test_the_signals_are_given_back(fails: bool) -> None:
     assert all(one is not other for one, other in zip(during, before, strict=True))
 
 
-async def test_a_node_in_somebody_s_program_gives_signals_back() -> None:
+async def test_a_node_in_a_trio_program_restores_the_signal_handlers() -> None:
     before = handlers()
 
     async with running_node():
@@ -284,7 +284,7 @@ async def test_a_node_in_somebody_s_program_gives_signals_back() -> None:
     assert handlers() == before
 
 
-def test_in_another_thread_it_runs_and_leaves_signals_alone() -> None:
+def test_run_in_another_thread_does_not_change_signal_handlers() -> None:
     before = handlers()
     results: list[object] = []
 
@@ -327,7 +327,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.parametrize("second", SIGNALS)
 @pytest.mark.parametrize("first", SIGNALS)
-def test_two_signals_that_come_at_once_are_one_request(
+def test_two_signals_in_quick_succession_count_as_a_single_request(
     first: signal.Signals, second: signal.Signals, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals = _Signals()
@@ -342,7 +342,7 @@ def test_two_signals_that_come_at_once_are_one_request(
     assert left.value.args == (128 + second,)
 
 
-def test_the_programs_of_ports_are_killed_before_a_program_is_left(
+def test_the_programs_of_ports_are_killed_before_the_program_exits(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[tuple[int, int]] = []
@@ -493,7 +493,7 @@ class Program:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_one_signal_ends_a_program_in_order(number: signal.Signals) -> None:
+def test_a_single_signal_ends_a_program_in_order(number: signal.Signals) -> None:
     with Program("polite") as program:
         program.wait_until_it_says("ready")
         program.signal(number)
@@ -503,7 +503,7 @@ def test_one_signal_ends_a_program_in_order(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_second_signal_names_what_is_alive_and_leaves(number: signal.Signals) -> None:
+def test_a_second_signal_prints_the_living_processes_and_exits(number: signal.Signals) -> None:
     with Program("stubborn") as program:
         program.wait_until_it_says("ready")
         program.signal(number)
@@ -522,7 +522,7 @@ def test_a_second_signal_names_what_is_alive_and_leaves(number: signal.Signals) 
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_second_signal_leaves_also_while_a_callback_blocks_the_loop(
+def test_a_second_signal_exits_also_while_a_callback_blocks_the_loop(
     number: signal.Signals,
 ) -> None:
     with Program("blocking") as program:
@@ -536,7 +536,7 @@ def test_a_second_signal_leaves_also_while_a_callback_blocks_the_loop(
     assert "in handle_message\n" in err
 
 
-def test_a_second_signal_leaves_even_if_nothing_can_be_written() -> None:
+def test_a_second_signal_exits_even_if_the_report_cannot_be_written() -> None:
     with Program("stubborn") as program:
         program.wait_until_it_says("ready")
         program.signal(signal.SIGTERM)
@@ -549,7 +549,7 @@ def test_a_second_signal_leaves_even_if_nothing_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_programs_of_ports_do_not_outlive_a_program_that_is_left(
+def test_the_programs_of_ports_do_not_outlive_a_forced_exit(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     path = tmp_path / "held"

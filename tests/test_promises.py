@@ -89,7 +89,7 @@ def promise(*numbers: str) -> pytest.MarkDecorator:
     return everywhere
 
 
-def test_every_promise_is_shown_here_or_it_is_said_why_not() -> None:
+def test_every_promise_is_shown_here_or_listed_with_a_reason() -> None:
     assert sorted(_shown | set(ELSEWHERE)) == sorted(EXPECTED)
     assert _shown & set(ELSEWHERE) == set()
 
@@ -98,7 +98,7 @@ def test_every_promise_is_shown_here_or_it_is_said_why_not() -> None:
 
 
 @promise("I2")
-async def test_a_process_takes_one_name_and_any_number_of_aliases(where: Dispatcher) -> None:
+async def test_a_process_takes_a_single_name_and_any_number_of_aliases(where: Dispatcher) -> None:
     def use(me: Doer) -> list[Any]:
         me.register("named")
         with pytest.raises(NotAllowedError, match="one name at a time"):
@@ -187,7 +187,7 @@ async def test_before_every_message_all_lanes_are_looked_at_and_signals_have_the
 
 
 @promise("M3")
-async def test_messages_of_one_sender_are_handled_in_order(where: Dispatcher) -> None:
+async def test_messages_of_a_sender_are_handled_in_order(where: Dispatcher) -> None:
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=where)
 
@@ -198,7 +198,7 @@ async def test_messages_of_one_sender_are_handled_in_order(where: Dispatcher) ->
 
 
 @promise("M3")
-async def test_what_one_callback_sends_to_another_process_arrives_in_order_at_each_priority(
+async def test_messages_of_a_callback_arrive_in_order_at_each_priority(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -221,7 +221,7 @@ async def test_what_one_callback_sends_to_another_process_arrives_in_order_at_ea
 
 
 @promise("M3", "M8")
-async def test_what_any_thread_sends_arrives_in_order(where: Dispatcher) -> None:
+async def test_messages_of_a_thread_arrive_in_order(where: Dispatcher) -> None:
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=where)
 
@@ -235,7 +235,7 @@ async def test_what_any_thread_sends_arrives_in_order(where: Dispatcher) -> None
 
 
 @promise("M4", "M5")
-async def test_a_bound_holds_for_what_callbacks_send_and_signals_do_not_mind_it(
+async def test_a_bound_holds_for_messages_of_callbacks_and_not_for_signals(
     where: Dispatcher,
 ) -> None:
     rules: list[Any] = [
@@ -289,7 +289,7 @@ async def test_a_bound_holds_for_what_callbacks_send_and_signals_do_not_mind_it(
 
 
 @promise("M5")
-async def test_a_callback_waits_for_room_where_the_receiver_lets_it(where: Dispatcher) -> None:
+async def test_a_callback_waits_for_room_if_the_receiver_allows_it(where: Dispatcher) -> None:
     async with running_node() as node:
         receiver = await node.spawn(Doer, dispatcher=where, mailbox_size=1, overflow=Overflow.WAIT)
         sender = await node.spawn(waiting(where), dispatcher=where)
@@ -326,7 +326,7 @@ async def test_a_process_that_always_has_messages_lets_others_run_and_can_be_kil
 
 
 @promise("M7", "N3")
-async def test_what_a_callback_sends_to_nobody_is_a_dead_letter_and_no_error(
+async def test_a_message_of_a_callback_to_an_unknown_target_is_a_dead_letter(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -349,7 +349,7 @@ async def test_what_a_callback_sends_to_nobody_is_a_dead_letter_and_no_error(
 
 
 @promise("M7", "P7")
-async def test_one_that_stops_takes_nothing_more_and_what_waits_is_a_dead_letter(
+async def test_waiting_messages_of_a_stopping_process_become_dead_letters(
     where: Dispatcher,
 ) -> None:
     def stop(me: Doer) -> None:
@@ -371,7 +371,7 @@ async def test_one_that_stops_takes_nothing_more_and_what_waits_is_a_dead_letter
 
 
 @promise("P1")
-async def test_a_process_is_in_the_state_its_work_says(where: Dispatcher) -> None:
+async def test_the_state_of_a_process_follows_its_work(where: Dispatcher) -> None:
     states: list[State] = []
 
     def look(me: Actor) -> None:
@@ -408,7 +408,9 @@ async def test_a_process_is_in_the_state_its_work_says(where: Dispatcher) -> Non
 
 
 @promise("P2")
-async def test_an_init_that_raises_leaves_nothing(where: Dispatcher) -> None:
+async def test_an_init_that_raises_leaves_no_name_event_timer_or_relation(
+    where: Dispatcher,
+) -> None:
     class Broken(Doer):
         def init(self) -> None:
             self.register_event("news")
@@ -430,7 +432,7 @@ async def test_an_init_that_raises_leaves_nothing(where: Dispatcher) -> None:
 
 
 @promise("P2")
-async def test_an_init_that_raises_takes_the_children_along_that_it_had_started(
+async def test_an_init_that_raises_ends_the_children_it_had_started(
     where: Dispatcher,
 ) -> None:
     log: list[Any] = []
@@ -454,7 +456,7 @@ async def test_an_init_that_raises_takes_the_children_along_that_it_had_started(
 
 
 @promise("P3", "P7", "L1", "L4")
-async def test_children_end_before_their_parent_terminates_and_links_and_monitors_are_told(
+async def test_children_end_before_their_parent_and_links_and_monitors_are_notified(
     where: Dispatcher,
 ) -> None:
     log: list[Any] = []
@@ -482,7 +484,7 @@ async def test_children_end_before_their_parent_terminates_and_links_and_monitor
 
 
 @promise("P3")
-async def test_a_parent_is_told_of_the_end_of_a_child(where: Dispatcher) -> None:
+async def test_a_parent_is_notified_of_the_end_of_a_child(where: Dispatcher) -> None:
     async with running_node() as node:
         parent = await node.spawn(waiting(where), dispatcher=where)
         child = await node.call(
@@ -496,7 +498,7 @@ async def test_a_parent_is_told_of_the_end_of_a_child(where: Dispatcher) -> None
 
 
 @promise("P4")
-async def test_one_message_is_handled_at_a_time(where: Dispatcher) -> None:
+async def test_a_process_handles_a_single_message_at_a_time(where: Dispatcher) -> None:
     inside: list[int] = []
     most: list[int] = []
 
@@ -539,7 +541,7 @@ async def test_a_crash_ends_the_process_with_its_error_and_tells_the_caller_at_o
 
 
 @promise("P6")
-async def test_stop_ends_it_after_the_callback_whose_answer_is_sent(where: Dispatcher) -> None:
+async def test_stop_ends_the_process_after_the_callback_and_its_answer(where: Dispatcher) -> None:
     log: list[Any] = []
 
     def stop(me: Doer) -> str:
@@ -558,7 +560,7 @@ async def test_stop_ends_it_after_the_callback_whose_answer_is_sent(where: Dispa
 
 
 @promise("P7")
-async def test_whoever_is_told_of_an_end_can_take_the_place_at_once(where: Dispatcher) -> None:
+async def test_a_monitor_can_take_the_name_of_an_ended_process_at_once(where: Dispatcher) -> None:
     order: list[str] = []
 
     class Old(Doer):
@@ -623,7 +625,9 @@ async def test_an_exit_of_the_parent_is_not_trapped(where: Dispatcher) -> None:
 
 
 @promise("P8")
-async def test_a_kill_comes_before_what_waits_and_terminate_still_runs(where: Dispatcher) -> None:
+async def test_a_kill_comes_before_waiting_messages_and_terminate_still_runs(
+    where: Dispatcher,
+) -> None:
     log: list[Any] = []
     async with running_node() as node:
         killer, victim = (
@@ -644,7 +648,7 @@ async def test_a_kill_comes_before_what_waits_and_terminate_still_runs(where: Di
 
 
 @promise("P9")
-async def test_a_callback_that_spawns_too_many_is_refused_and_nothing_is_half_made(
+async def test_a_callback_that_spawns_too_many_processes_is_refused(
     where: Dispatcher,
 ) -> None:
     async with running_node(max_processes=2) as node:
@@ -776,7 +780,7 @@ async def test_a_deferred_answer_may_come_from_another_process_and_ends_with_the
 
 
 @promise("C2")
-async def test_an_answer_that_nobody_waits_for_is_counted_and_harms_nobody(
+async def test_a_late_answer_is_counted_and_ignored(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -836,7 +840,7 @@ def _own(where: Dispatcher, number: int) -> Dispatcher:
 
 
 @promise("C5")
-async def test_a_child_whose_init_asks_its_waiting_parent_is_refused(where: Dispatcher) -> None:
+async def test_a_call_to_the_waiting_parent_from_an_init_is_refused(where: Dispatcher) -> None:
     class Asking(Doer):
         def init(self) -> None:
             self.wait_for(self.call(self.parent, "all"))
@@ -893,7 +897,7 @@ async def test_a_call_sees_every_message_that_was_sent_before_it(where: Dispatch
 
 
 @promise("C1")
-async def test_a_call_that_is_forwarded_is_answered_to_who_asked(where: Dispatcher) -> None:
+async def test_a_forwarded_call_is_answered_to_its_caller(where: Dispatcher) -> None:
     class Forwarding(Doer):
         def handle_call(self, request: Any, caller: Caller) -> object:
             return self.forward("answering", request, caller)
@@ -942,7 +946,7 @@ async def test_links_and_monitors_reach_every_kind_of_target(where: Dispatcher) 
 
 
 @promise("L2")
-async def test_what_is_gone_is_told_at_once_and_ends_one_that_does_not_trap(
+async def test_monitoring_or_linking_an_ended_process_notifies_at_once(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -961,7 +965,7 @@ async def test_what_is_gone_is_told_at_once_and_ends_one_that_does_not_trap(
 
 
 @promise("L3")
-async def test_a_relation_that_was_removed_says_nothing_even_if_it_had_something_to_say(
+async def test_a_removed_relation_drops_its_waiting_notification(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -988,7 +992,7 @@ async def test_a_relation_that_was_removed_says_nothing_even_if_it_had_something
 
 
 @promise("L1", "L3")
-async def test_giving_up_a_name_or_an_alias_is_told(where: Dispatcher) -> None:
+async def test_giving_up_a_name_or_an_alias_notifies_monitors(where: Dispatcher) -> None:
     async with running_node() as node:
         holder = await node.spawn(Doer, dispatcher=where, name="name")
         alias = await node.call(holder, lambda me: me.create_alias())
@@ -1004,7 +1008,7 @@ async def test_giving_up_a_name_or_an_alias_is_told(where: Dispatcher) -> None:
 
 
 @promise("V1", "V6")
-async def test_a_supervisor_starts_it_again_without_overlap(where: Dispatcher) -> None:
+async def test_a_supervisor_starts_a_child_again_without_overlap(where: Dispatcher) -> None:
     log: list[Any] = []
 
     def fail(_: Doer) -> None:
@@ -1024,7 +1028,7 @@ async def test_a_supervisor_starts_it_again_without_overlap(where: Dispatcher) -
 
 
 @promise("V1", "V5")
-async def test_all_stop_in_reverse_order_and_start_in_order_when_one_fails(
+async def test_all_children_stop_in_reverse_order_and_start_in_order_after_a_failure(
     where: Dispatcher,
 ) -> None:
     log: list[str] = []
@@ -1055,7 +1059,7 @@ async def test_all_stop_in_reverse_order_and_start_in_order_when_one_fails(
 
 
 @promise("V4", "P5")
-async def test_a_message_that_fails_in_the_middle_of_many_is_the_one_that_is_reported(
+async def test_the_failing_message_among_many_is_reported(
     where: Dispatcher,
 ) -> None:
     records: list[Any] = []
@@ -1084,7 +1088,7 @@ async def test_a_message_that_fails_in_the_middle_of_many_is_the_one_that_is_rep
 
 
 @promise("V4")
-async def test_a_failure_that_means_to_stop_ends_it_for_good(where: Dispatcher) -> None:
+async def test_a_failure_with_the_decision_stop_ends_the_child_for_good(where: Dispatcher) -> None:
     def fail(_: Doer) -> None:
         raise Failed
 
@@ -1179,7 +1183,7 @@ async def test_timers_armed_in_a_callback_fire_and_end_with_their_process(
 
 
 @promise("M2", "L1")
-async def test_events_are_published_to_subscribers_in_order_and_their_end_is_told(
+async def test_events_reach_subscribers_in_order_and_their_end_is_notified(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -1210,7 +1214,7 @@ async def test_events_are_published_to_subscribers_in_order_and_their_end_is_tol
 
 
 @promise("M3", "P7")
-async def test_what_a_callback_sent_comes_before_whatever_its_process_does_next(
+async def test_messages_of_a_callback_arrive_before_the_end_of_its_process(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -1283,7 +1287,7 @@ async def test_workers_of_a_pool_may_have_any_dispatcher(where: Dispatcher) -> N
 
 
 @promise("S1")
-async def test_its_state_can_be_read_and_replaced_and_every_callback_be_traced(
+async def test_the_state_can_be_read_and_replaced_and_every_callback_traced(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -1309,7 +1313,7 @@ async def test_its_state_can_be_read_and_replaced_and_every_callback_be_traced(
 
 
 @promise("S2")
-async def test_it_can_be_suspended_and_loses_nothing(where: Dispatcher) -> None:
+async def test_a_suspended_process_loses_no_message(where: Dispatcher) -> None:
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=where)
 

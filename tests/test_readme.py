@@ -18,7 +18,7 @@ def shown(mark: str) -> list[tuple[str, str]]:
     )
 
 
-def test_the_readme_shows_the_counter_and_what_it_prints() -> None:
+def test_the_readme_shows_the_counter_and_its_output() -> None:
     assert [path for path, _ in shown("file")] == ["examples/counter/main.py"]
     assert [path for path, _ in shown("output")] == ["examples/counter/main.py"]
 
@@ -29,7 +29,7 @@ def test_a_program_in_the_readme_is_the_example(path: str, program: str) -> None
 
 
 @pytest.mark.parametrize("path, output", shown("output"))
-def test_a_program_in_the_readme_prints_what_the_readme_says(path: str, output: str) -> None:
+def test_a_program_in_the_readme_prints_the_output_in_the_readme(path: str, output: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", path],
         cwd=ROOT,

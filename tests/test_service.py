@@ -77,7 +77,7 @@ async def down(node: Node, name: str = "echo") -> None:
 # -- while the child runs --------------------------------------------------------------------------
 
 
-async def test_a_service_sends_to_and_calls_the_process_of_the_moment() -> None:
+async def test_a_service_sends_to_and_calls_the_current_process() -> None:
     heard: Log = []
     async with running_node() as node:
         tree = await node.supervise([ChildSpec("echo", Echo, heard)])
@@ -93,7 +93,7 @@ async def test_a_service_sends_to_and_calls_the_process_of_the_moment() -> None:
         assert heard == [0, 0, "call 0", 1, -1, "call 1", 2, -2, "call 2"]
 
 
-async def test_what_goes_through_the_service_of_an_actor_comes_from_that_actor() -> None:
+async def test_the_service_of_an_actor_sends_in_the_name_of_that_actor() -> None:
     class Asked(Actor):
         def handle_message(self, message: Any, sender: Any) -> None:
             self.send(sender, message)
@@ -114,9 +114,7 @@ async def test_what_goes_through_the_service_of_an_actor_comes_from_that_actor()
         assert node.process_info(actor).messages_out == 2
 
 
-async def test_a_supervisor_knows_the_services_of_its_own_children_also_of_unregistered_ones() -> (
-    None
-):
+async def test_a_supervisor_knows_the_services_of_its_unregistered_children() -> None:
     class Root(Supervisor):
         def children(self) -> list[ChildSpec]:
             return [ChildSpec("echo", Echo, [], register=False)]
@@ -166,7 +164,7 @@ async def test_a_refusal_passes_through() -> None:
 # -- while the child is coming back ----------------------------------------------------------------
 
 
-async def test_what_is_sent_and_asked_meanwhile_goes_on_with_the_successor_in_order(
+async def test_messages_and_calls_during_a_restart_reach_the_successor_in_order(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     heard: Log = []
@@ -196,7 +194,7 @@ async def test_what_is_sent_and_asked_meanwhile_goes_on_with_the_successor_in_or
         assert sorted(answers) == ["asked 0", "asked 1", "asked 2"]
 
 
-async def test_what_waits_comes_after_what_was_kept_and_before_what_is_new(
+async def test_waiting_messages_come_after_kept_and_before_new_messages(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     heard: Log = []
@@ -257,7 +255,7 @@ async def test_a_call_never_outlives_its_timeout(autojump_clock: trio.testing.Mo
         assert waiters_of(service) == {}
 
 
-async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(
+async def test_a_cancelled_waiter_leaves_no_reference_behind(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     heard: Log = []
@@ -291,7 +289,7 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(
         assert [reference() for reference in gone] == [None, None]
 
 
-async def test_only_so_many_may_wait_and_the_next_is_refused_at_once(
+async def test_a_limited_number_of_callers_may_wait_and_the_next_is_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     heard: Log = []
@@ -315,7 +313,7 @@ async def test_only_so_many_may_wait_and_the_next_is_refused_at_once(
         assert heard == [1, 2]
 
 
-async def test_what_finds_the_successor_full_is_treated_as_by_its_mailbox(
+async def test_waiting_messages_for_a_full_successor_follow_its_overflow_policy(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Slow(Actor):
@@ -352,7 +350,7 @@ async def test_what_finds_the_successor_full_is_treated_as_by_its_mailbox(
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-async def test_who_waits_for_room_at_a_child_that_ends_waits_for_its_successor(
+async def test_a_sender_that_waits_for_room_waits_for_the_successor(
     autojump_clock: trio.testing.MockClock, comes_back: bool
 ) -> None:
     class Slow(Actor):
@@ -401,7 +399,7 @@ async def test_who_waits_for_room_at_a_child_that_ends_waits_for_its_successor(
         assert waiters_of(service) == {}
 
 
-async def test_a_full_successor_that_refuses_refuses_who_waited(
+async def test_a_full_successor_that_refuses_raises_in_the_waiting_sender(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running_node() as node:
@@ -419,7 +417,7 @@ async def test_a_full_successor_that_refuses_refuses_who_waited(
         assert [letter.why for letter in node.dead_letters()].count(Why.FULL) == 2
 
 
-async def test_a_child_that_dies_again_and_again_keeps_those_waiting_who_wait(
+async def test_callers_keep_waiting_for_a_child_that_dies_repeatedly(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     heard: Log = []
@@ -508,7 +506,7 @@ async def test_asking_again_does_not_outlive_the_timeout(
         assert trio.current_time() == pytest.approx(3.5)
 
 
-async def test_an_answer_that_is_the_end_of_somebody_else_is_not_asked_again() -> None:
+async def test_the_end_of_another_process_as_an_answer_causes_no_retry() -> None:
     calls: Log = []
 
     class Forwarding(Actor):
@@ -531,7 +529,7 @@ async def test_an_answer_that_is_the_end_of_somebody_else_is_not_asked_again() -
 # -- when it never comes back ----------------------------------------------------------------------
 
 
-async def test_everybody_who_waits_and_everybody_later_is_told_at_once_why(
+async def test_waiting_and_later_callers_get_the_reason_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     heard: Log = []
@@ -604,7 +602,7 @@ async def test_a_service_comes_back_with_a_child_that_is_started_enabled_or_adde
         assert await service.call("back") == "back"
 
 
-async def test_when_the_node_stops_who_waits_is_told() -> None:
+async def test_waiting_callers_get_the_reason_when_the_node_stops() -> None:
     told: Log = []
 
     async def wait(service: Service) -> None:
@@ -621,9 +619,7 @@ async def test_when_the_node_stops_who_waits_is_told() -> None:
     assert told == [Shutdown()]
 
 
-async def test_a_child_that_waits_for_a_sibling_in_its_init_is_told_that_nobody_can_start_it() -> (
-    None
-):
+async def test_waiting_for_a_later_sibling_in_init_is_a_deadlock() -> None:
     errors: Log = []
 
     class Impatient(Actor):
@@ -741,7 +737,7 @@ async def test_a_stop_does_not_wait_for_a_child_that_waits_for_a_sibling(
 
 
 @pytest.mark.parametrize("use", [asking, sending])
-async def test_a_group_comes_back_although_one_of_it_waits_for_another(
+async def test_a_group_restarts_although_a_member_waits_for_another(
     use: Use, autojump_clock: trio.testing.MockClock
 ) -> None:
     told: Log = []
@@ -773,7 +769,7 @@ async def test_a_group_comes_back_although_one_of_it_waits_for_another(
         assert {child.restarts for child in tree.children()} == {1}
 
 
-async def test_a_supervisor_comes_back_although_one_of_its_children_waits_for_another(
+async def test_a_supervisor_restarts_although_a_child_waits_for_another(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     told: Log = []
@@ -797,7 +793,7 @@ async def test_a_supervisor_comes_back_although_one_of_its_children_waits_for_an
         assert trio.current_time() == 0.0
 
 
-async def test_who_is_being_stopped_and_asks_then_is_told_at_once(
+async def test_a_call_from_a_child_that_is_being_stopped_fails_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     told: Log = []
@@ -825,7 +821,7 @@ async def test_who_is_being_stopped_and_asks_then_is_told_at_once(
     assert trio.current_time() == 0.0
 
 
-async def test_one_that_is_stopped_alone_may_wait_for_a_sibling_that_comes_back(
+async def test_a_child_that_is_stopped_alone_may_wait_for_a_restarting_sibling(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     told: Log = []
@@ -843,7 +839,7 @@ async def test_one_that_is_stopped_alone_may_wait_for_a_sibling_that_comes_back(
         assert trio.current_time() == pytest.approx(1.0)
 
 
-async def test_who_waits_outside_is_told_when_a_supervisor_begins_to_end_for_good(
+async def test_callers_outside_fail_when_a_supervisor_begins_to_end_for_good(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     told: Log = []
@@ -896,7 +892,7 @@ async def test_threads_may_use_a_service_while_it_runs_and_while_it_is_coming_ba
 
 
 @pytest.mark.parametrize("mailbox_size", [None, 100])
-async def test_what_a_thread_sent_to_a_child_that_ended_before_it_arrived_waits_for_the_successor(
+async def test_messages_of_a_thread_that_miss_the_ended_child_reach_its_successor(
     mailbox_size: int | None,
 ) -> None:
     class Failing(Echo):
@@ -923,7 +919,7 @@ async def test_what_a_thread_sent_to_a_child_that_ended_before_it_arrived_waits_
         assert node.dead_letters() == []
 
 
-async def test_threads_are_told_when_a_service_is_gone_busy_or_too_slow() -> None:
+async def test_threads_get_errors_of_a_service_that_is_gone_busy_or_slow() -> None:
     async with running_node() as node:
         specs = [
             ChildSpec("gone", Echo, []),
@@ -983,7 +979,7 @@ async def test_while_the_child_runs_a_send_is_a_send_to_its_pid() -> None:
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["answered on the spot", "in its own turn"])
-async def test_who_calls_at_once_after_a_crash_is_answered_by_the_successor(
+async def test_the_successor_answers_a_call_right_after_a_crash(
     autojump_clock: trio.testing.MockClock, inline: bool
 ) -> None:
     class Fragile(Actor):

@@ -18,7 +18,7 @@ from ergo_py._core.tables.dead_letters import DeadLetters
 
 
 @pytest.mark.no_cover
-def test_a_few_seconds_of_everything_lose_nothing(
+def test_a_soak_of_a_few_seconds_loses_no_letter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "report.json"
@@ -51,7 +51,7 @@ def test_a_few_seconds_of_everything_lose_nothing(
 
 
 @pytest.mark.no_cover
-def test_a_letter_that_is_lost_in_silence_is_found_out(
+def test_a_silently_lost_letter_is_found(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forget(self: DeadLetters, *_letter: Any) -> None: ...
@@ -68,7 +68,7 @@ def test_a_letter_that_is_lost_in_silence_is_found_out(
     assert "the books do not balance" in capsys.readouterr().out
 
 
-def test_what_is_done_and_in_which_order_follows_from_the_seed() -> None:
+def test_the_seed_decides_the_actions_and_their_order() -> None:
     class Idle(soak.Soak):
         """Notes what would be done."""
 
@@ -91,7 +91,7 @@ def test_what_is_done_and_in_which_order_follows_from_the_seed() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_what_grows_is_found_out() -> None:
+def test_growth_of_memory_threads_and_files_is_a_violation() -> None:
     class Alone(soak.Soak):
         """Has nothing around it but what it measured."""
 

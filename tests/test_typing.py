@@ -45,7 +45,7 @@ def test_make_types_hands_the_tests_to_both_checkers() -> None:
     assert "\t$(BIN)/basedpyright $(CODE)\n" in recipes["pyright"]
 
 
-def test_no_setting_leaves_the_cases_out_or_lets_a_needless_ignore_pass() -> None:
+def test_no_setting_omits_the_cases_or_allows_needless_ignores() -> None:
     mypy, basedpyright = settings("mypy"), settings("basedpyright")
 
     assert mypy["strict"] is True
@@ -81,7 +81,7 @@ def test_every_mistake_among_the_cases_is_expected_of_both_checkers(heading: str
 
 
 @pytest.mark.parametrize("heading", ["async def right_for_a_node", "class Right"])
-def test_nothing_that_must_be_accepted_is_silenced(heading: str) -> None:
+def test_no_case_that_must_be_accepted_is_ignored(heading: str) -> None:
     text = "\n".join(lines_below(heading))
 
     assert text.count("assert_type(") >= 5

@@ -35,13 +35,13 @@ def names(applications: list[Application]) -> list[str]:
     return [one.name for one in applications]
 
 
-def test_each_is_started_after_what_it_depends_on_and_else_as_given() -> None:
+def test_applications_start_after_their_dependencies_otherwise_in_the_given_order() -> None:
     order = start_order([app("web", "cache", "db"), app("log"), app("cache", "db"), app("db")])
 
     assert names(order) == ["db", "cache", "web", "log"]
 
 
-def test_an_unknown_dependency_is_refused_with_what_there_is() -> None:
+def test_the_error_about_an_unknown_dependency_lists_the_known_applications() -> None:
     with pytest.raises(BadInputError, match=r"dependency of 'web': got 'bd'; .*: cache, db"):
         start_order([app("web", "bd"), app("db"), app("cache")])
 
@@ -56,7 +56,7 @@ def test_a_ring_of_dependencies_is_refused_and_named(ring: list[str]) -> None:
         start_order([app("z"), *given])
 
 
-def test_two_applications_of_one_name_are_refused() -> None:
+def test_two_applications_with_the_same_name_are_refused() -> None:
     with pytest.raises(BadInputError, match="two applications have this name"):
         start_order([app("web"), app("web")])
 
@@ -69,12 +69,14 @@ def test_two_applications_of_one_name_are_refused() -> None:
         app("db"),
     ],
 )
-def test_two_processes_of_one_name_are_refused_wherever_they_are(other: Application) -> None:
+def test_processes_of_two_applications_may_not_have_the_same_registered_name(
+    other: Application,
+) -> None:
     with pytest.raises(BadInputError, match="register=False"):
         start_order([app("store", children=[ChildSpec("db", Recorder)]), other])
 
 
-def test_a_name_that_a_child_keeps_to_its_supervisor_may_be_used_again() -> None:
+def test_the_name_of_an_unregistered_child_may_be_used_again() -> None:
     private = app("web", children=[ChildSpec("db", Recorder, register=False)])
 
     assert names(start_order([app("store", children=[ChildSpec("db", Recorder)]), private])) == [
@@ -83,7 +85,7 @@ def test_a_name_that_a_child_keeps_to_its_supervisor_may_be_used_again() -> None
     ]
 
 
-def test_a_service_that_nobody_provides_is_refused() -> None:
+def test_a_needed_service_without_a_provider_is_refused() -> None:
     with pytest.raises(
         BadInputError, match=r"a service that client of web needs: got 'db'.*: cache, client"
     ):
@@ -105,7 +107,7 @@ def test_a_service_of_an_application_that_is_not_depended_on_is_refused() -> Non
         )
 
 
-def test_a_service_that_is_said_to_be_needed_is_checked_like_one_that_is_found() -> None:
+def test_a_service_listed_in_needs_is_checked_like_a_needs_attribute() -> None:
     with pytest.raises(BadInputError, match="a service that web needs"):
         start_order([app("web", needs=["db"])])
 
@@ -135,7 +137,7 @@ template = SupervisorSpec([ChildSpec.template("client", Client)], SIMPLE_ONE_FOR
         [app("web", children=[db, ChildSpec("inner", Supervisor, template)])],
     ],
 )
-def test_a_service_may_come_from_a_sibling_from_above_or_from_what_is_depended_on(
+def test_a_service_may_come_from_a_sibling_an_ancestor_or_a_dependency(
     fits: list[Application],
 ) -> None:
     assert len(start_order(fits)) == len(fits)
@@ -164,7 +166,7 @@ def test_a_service_out_of_reach_is_not_provided(lacks: list[Application]) -> Non
         start_order(lacks)
 
 
-def test_what_a_supervisor_decides_at_run_time_is_not_looked_into() -> None:
+def test_children_that_a_supervisor_computes_at_run_time_are_not_checked() -> None:
     class Clever(Supervisor):
         def __init__(self, number: int) -> None:
             self.number = number
@@ -188,14 +190,12 @@ def test_what_a_supervisor_decides_at_run_time_is_not_looked_into() -> None:
         (lambda: Needs(""), "a str that is not empty"),
     ],
 )
-def test_a_value_that_cannot_be_right_is_refused_with_what_is_allowed(
-    wrong: Any, hint: str
-) -> None:
+def test_the_error_about_an_invalid_value_names_the_allowed_values(wrong: Any, hint: str) -> None:
     with pytest.raises(BadInputError, match=hint):
         wrong()
 
 
-def test_an_application_ends_without_consequences_unless_it_says_otherwise() -> None:
+def test_an_application_is_temporary_by_default() -> None:
     assert app("web").mode is TEMPORARY
     assert app("web", mode=PERMANENT).mode is PERMANENT
     assert isinstance(Client.db, Needs)

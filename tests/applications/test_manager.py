@@ -84,7 +84,7 @@ def phases(node: Node) -> dict[str, Phase]:
 # -- start and stop --------------------------------------------------------------------------------
 
 
-async def test_applications_start_after_what_they_depend_on_and_stop_in_the_reverse_order(
+async def test_applications_start_after_their_dependencies_and_stop_in_reverse_order(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -128,7 +128,7 @@ async def test_the_end_of_the_node_stops_applications_in_order_with_their_callba
     ]
 
 
-async def test_one_is_started_with_what_it_depends_on_and_nothing_else(
+async def test_an_application_starts_with_its_dependencies_only(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -142,7 +142,9 @@ async def test_one_is_started_with_what_it_depends_on_and_nothing_else(
         assert phases(node) == {"db": RUNNING, "web": RUNNING, "other": PENDING}
 
 
-async def test_one_that_has_ended_can_be_started_again(autojump_clock: MockClock) -> None:
+async def test_an_application_that_has_ended_can_be_started_again(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     web = one(log, "web")
     async with running_node() as node:
@@ -155,7 +157,7 @@ async def test_one_that_has_ended_can_be_started_again(autojump_clock: MockClock
 
 
 @pytest.mark.parametrize("fails", ["before start", "a child", "after start"])
-async def test_a_start_that_fails_in_the_middle_leaves_nothing_running(
+async def test_a_start_that_fails_in_the_middle_leaves_no_process_running(
     fails: str, autojump_clock: MockClock
 ) -> None:
     log: Log = []
@@ -183,7 +185,9 @@ async def test_a_start_that_fails_in_the_middle_leaves_nothing_running(
         assert not any("last" in str(entry) for entry in log)
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_running(autojump_clock: MockClock) -> None:
+async def test_a_start_that_is_cancelled_leaves_no_process_running(
+    autojump_clock: MockClock,
+) -> None:
     class Slow(Actor):
         async def init(self) -> None:
             await trio.sleep(100)
@@ -201,7 +205,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(autojump_clock: 
         assert log[-4:] == ["after stop web", "before stop db", "-db", "after stop db"]
 
 
-async def test_what_is_wrong_is_found_before_anything_starts_or_is_loaded(
+async def test_mistakes_are_found_before_any_application_is_loaded_or_started(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -216,7 +220,7 @@ async def test_what_is_wrong_is_found_before_anything_starts_or_is_loaded(
         assert (log, node.applications()) == ([], [])
 
 
-async def test_one_that_others_depend_on_is_not_stopped_without_them(
+async def test_an_application_is_not_stopped_before_its_dependents(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -270,7 +274,7 @@ async def test_an_after_stop_that_fails_does_not_hide_why_the_start_failed(
         (PERMANENT, Normal(), True),
     ],
 )
-async def test_the_mode_says_what_an_end_means_for_the_node(
+async def test_the_mode_decides_whether_the_end_of_an_application_stops_the_node(
     mode: RestartPolicy, end: Any, stops: bool, autojump_clock: MockClock
 ) -> None:
     log: Log = []
@@ -306,7 +310,7 @@ async def test_an_application_that_is_asked_to_stop_does_not_stop_the_node(
         assert not node.stopping
 
 
-async def test_why_it_ended_is_kept(autojump_clock: MockClock) -> None:
+async def test_the_termination_reason_of_an_application_is_kept(autojump_clock: MockClock) -> None:
     log: Log = []
     async with running_node() as node:
         await node.start_applications(one(log, "web"))
@@ -323,7 +327,7 @@ async def test_why_it_ended_is_kept(autojump_clock: MockClock) -> None:
         )
 
 
-async def test_one_that_ends_while_it_is_started_has_not_been_started(
+async def test_an_application_that_ends_during_its_start_fails_to_start(
     autojump_clock: MockClock,
 ) -> None:
     class Suicidal(Application):
@@ -356,7 +360,7 @@ class Named(Actor):
         return (self.answer, caller.pid)
 
 
-async def test_a_member_is_handed_the_service_of_what_its_application_depends_on(
+async def test_a_member_gets_the_service_of_a_dependency_of_its_application(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -370,7 +374,7 @@ async def test_a_member_is_handed_the_service_of_what_its_application_depends_on
         assert answer == ("the store's", node.whereis("member"))
 
 
-async def test_the_nearest_service_of_a_name_is_the_one_a_member_gets(
+async def test_a_member_gets_the_nearest_service_of_a_name(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -389,7 +393,7 @@ async def test_the_nearest_service_of_a_name_is_the_one_a_member_gets(
         assert (await node.call("member", "who"))[0] == "its own"
 
 
-async def test_a_service_that_a_member_was_handed_survives_a_restart_of_what_is_behind_it(
+async def test_the_service_of_a_member_survives_a_restart_of_its_process(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:

@@ -109,7 +109,7 @@ def test_the_verbs_of_a_node_work_without_await() -> None:
         assert node.kill(owner)
 
 
-def test_errors_come_as_if_the_verb_had_been_called_there() -> None:
+def test_errors_are_raised_in_the_calling_thread() -> None:
     with quiet_node() as node:
         node.spawn(Clerk, name="clerk")
 
@@ -133,7 +133,7 @@ def test_a_bad_option_is_refused_where_the_node_is_opened_and_leaves_no_thread()
     assert set(threading.enumerate()) <= before
 
 
-def test_many_threads_may_use_one_node() -> None:
+def test_many_threads_may_use_the_same_node() -> None:
     with quiet_node() as node:
         clerk = node.spawn(Clerk)
 
@@ -151,7 +151,7 @@ def test_many_threads_may_use_one_node() -> None:
         assert node.call(clerk, "total") == 200
 
 
-def test_closing_twice_is_closing_once_and_nothing_works_afterwards() -> None:
+def test_closing_twice_is_harmless_and_verbs_raise_afterwards() -> None:
     node = quiet_node()
     clerk = node.spawn(Clerk)
 
@@ -326,7 +326,7 @@ def _async_node() -> Any:
     return open_async_node("async@localhost", watchdog=None, log_output="none")
 
 
-def test_run_async_gives_access_to_everything_else() -> None:
+def test_run_async_gives_access_to_the_async_node() -> None:
     with quiet_node() as node:
         clerk = node.spawn(Clerk, 7)
 
@@ -416,7 +416,7 @@ print(statuses, flush=True)
 """
 
 
-def test_a_forked_copy_neither_waits_for_a_node_that_is_not_there_nor_ends_the_original() -> None:
+def test_a_forked_copy_neither_waits_for_the_node_nor_ends_it() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKS],
         capture_output=True,
@@ -435,7 +435,7 @@ def test_a_node_that_was_closed_is_not_remembered() -> None:
     assert node not in loop_thread_module._open
 
 
-def test_a_notebook_whose_own_loop_is_running_may_use_a_node() -> None:
+def test_a_notebook_with_a_running_loop_may_use_a_node() -> None:
     async def cell() -> tuple[int, dict[str, str]]:
         with quiet_node() as node:
             clerk = node.spawn(Clerk, 4)

@@ -53,7 +53,7 @@ def talk(path: Any, *questions: tuple[str, dict[str, Any]]) -> list[Any]:
         return [wire.ask(do, **arguments) for do, arguments in questions]
 
 
-async def test_every_command_that_looks_answers() -> None:
+async def test_every_look_command_answers() -> None:
     async with served("look") as (node, server):
         await populate(node)
         alias = node.metas()[0].number
@@ -152,7 +152,7 @@ async def test_rows_are_sorted_limited_and_found() -> None:
         assert (len(limited["rows"]), limited["found"]) == (2, 3)
 
 
-async def test_rates_are_those_since_the_client_last_asked() -> None:
+async def test_rates_count_from_the_last_request_of_the_client() -> None:
     async with served("look") as (node, server):
         pid = await node.spawn(Recorder)
         with Wire(server.path) as wire:
@@ -168,7 +168,7 @@ async def test_rates_are_those_since_the_client_last_asked() -> None:
         assert second["rate"] > 10
 
 
-async def test_acting_does_what_it_says() -> None:
+async def test_act_commands_have_their_effect() -> None:
     heard: list[Any] = []
     async with served("act") as (node, server):
         pid = await node.spawn(Recorder, heard, name="recorder")
@@ -238,7 +238,7 @@ async def test_acting_does_what_it_says() -> None:
         ("_answer", {}, "unknown", "there is no"),
     ],
 )
-async def test_arguments_that_cannot_be_right_are_refused_with_what_is(
+async def test_the_error_about_an_invalid_argument_names_the_valid_values(
     do: str, arguments: dict[str, Any], code: str, text: str
 ) -> None:
     async with served() as (node, server):
@@ -250,7 +250,7 @@ async def test_arguments_that_cannot_be_right_are_refused_with_what_is(
         assert text in answer["text"]
 
 
-async def test_somebody_can_be_named_by_what_was_printed_for_it() -> None:
+async def test_a_process_can_be_named_by_its_printed_pid() -> None:
     async with served() as (node, server):
         pid = await node.spawn(Puppet)
 
@@ -300,7 +300,7 @@ def test_every_command_needs_a_permission_and_errors_have_codes() -> None:
     assert explain(KeyError("x")).code == "failed"
 
 
-async def test_a_trace_is_told_callback_by_callback() -> None:
+async def test_a_trace_sends_each_callback_to_the_client() -> None:
     async with served("look") as (node, server):
         pid = await node.spawn(Recorder, name="recorder")
         node.send_every(0.01, pid, {"a": 1})

@@ -38,7 +38,7 @@ def pair() -> Iterator[Pair]:
     pair.selector.close()
 
 
-def test_lines_come_out_one_by_one_whatever_pieces_they_come_in(pair: Pair) -> None:
+def test_lines_are_taken_singly_however_the_stream_is_cut(pair: Pair) -> None:
     one = pair.connection
 
     pair.peer.send(b"fi")
@@ -74,7 +74,7 @@ def test_no_more_is_read_than_a_line_may_have(pair: Pair) -> None:
     assert total > len(one.first_line())
 
 
-def test_what_is_not_taken_waits_and_time_runs_until_something_is(pair: Pair) -> None:
+def test_unsent_output_waits_and_its_time_counts_from_the_first_write(pair: Pair) -> None:
     one = pair.connection
     text = b"x" * MAX_ANSWER
 
@@ -95,20 +95,20 @@ def test_what_is_not_taken_waits_and_time_runs_until_something_is(pair: Pair) ->
     assert pair.events() == selectors.EVENT_READ
 
 
-def test_too_much_to_say_is_seen(pair: Pair) -> None:
+def test_too_much_unsent_output_is_noticed(pair: Pair) -> None:
     pair.connection.say(b"x" * (2 * MAX_ANSWER))
 
     assert pair.connection.is_full
 
 
-def test_the_end_of_the_other_side_is_noticed(pair: Pair) -> None:
+def test_the_end_of_the_peer_is_noticed(pair: Pair) -> None:
     pair.peer.close()
 
     assert not pair.connection.receive()
     assert not pair.connection.say(b"anybody?")
 
 
-def test_one_who_is_to_leave_is_not_listened_to_and_goes_when_all_is_said(pair: Pair) -> None:
+def test_a_leaving_connection_reads_no_lines_and_ends_after_its_last_write(pair: Pair) -> None:
     one: Any = pair.connection
     one.leaving = True
     pair.peer.send(b"please\n")

@@ -37,7 +37,7 @@ async def at_a_prompt() -> AsyncIterator[tuple[Node, Screen]]:
             screen.session.close()
 
 
-async def test_values_are_shown_and_names_last(autojump_clock: MockClock) -> None:
+async def test_values_are_shown_and_names_persist(autojump_clock: MockClock) -> None:
     async with at_a_prompt() as (_, screen):
         assert await screen.type("x = 20") == ""
         assert await screen.type("x += 1; x * 2") == "42\n"
@@ -48,7 +48,7 @@ async def test_values_are_shown_and_names_last(autojump_clock: MockClock) -> Non
         assert await screen.type("") == ""
 
 
-async def test_who_forgets_await_is_told_and_need_not_type_it_all_again(
+async def test_the_prompt_hints_at_a_missing_await_and_underscore_can_be_awaited(
     autojump_clock: MockClock,
 ) -> None:
     async with at_a_prompt() as (node, screen):
@@ -90,7 +90,7 @@ async def test_an_error_is_shown_with_the_line_and_without_our_own_frames(
         assert await screen.type("_error.args") == "()\n"
 
 
-async def test_what_is_printed_comes_at_once_and_can_be_cancelled(
+async def test_output_arrives_at_once_and_the_evaluation_can_be_cancelled(
     autojump_clock: MockClock,
 ) -> None:
     async with at_a_prompt() as (_, screen):
@@ -104,7 +104,7 @@ async def test_what_is_printed_comes_at_once_and_can_be_cancelled(
         assert await screen.type("1") == "1\n"
 
 
-async def test_what_is_printed_at_the_prompt_comes_to_it_and_what_others_print_stays_where_it_is(
+async def test_the_prompt_gets_its_own_output_and_not_that_of_processes(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with at_a_prompt() as (node, screen):
@@ -171,7 +171,7 @@ async def test_long_values_are_broken_into_lines(autojump_clock: MockClock) -> N
 
 
 @pytest.mark.parametrize("source", ["node.stop()", "await node.spawn(Actor)"])
-async def test_the_prompt_may_do_whatever_the_program_may(
+async def test_code_at_the_prompt_may_stop_the_node_or_spawn_a_process(
     source: str, autojump_clock: MockClock
 ) -> None:
     async with at_a_prompt() as (node, screen):

@@ -9,7 +9,7 @@ from tests.control.rig import in_thread
 from tests.support import router_of, running_node
 
 
-async def test_a_loop_that_moves_is_blocked_by_nobody() -> None:
+async def test_a_loop_that_moves_is_not_reported_as_blocked() -> None:
     async with running_node() as node:
         heart = Heartbeat(node)
 
@@ -23,7 +23,7 @@ async def test_a_loop_that_moves_is_blocked_by_nobody() -> None:
         assert await in_thread(look) is None
 
 
-async def test_a_loop_that_does_not_is_blocked_by_whoever_is_on_its_stack() -> None:
+async def test_the_report_of_a_blocked_loop_shows_its_stack() -> None:
     async with running_node() as node:
         heart, reports = Heartbeat(node), []
         seen, loop = threading.Event(), threading.get_ident()
@@ -51,7 +51,7 @@ async def test_a_loop_that_does_not_is_blocked_by_whoever_is_on_its_stack() -> N
         assert "seen.wait(20)" in report.stack
 
 
-async def test_a_node_that_has_stopped_has_no_loop_that_could_be_blocked() -> None:
+async def test_a_stopped_node_is_not_reported_as_blocked() -> None:
     async with running_node() as node:
         heart = Heartbeat(node)
 

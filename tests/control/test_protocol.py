@@ -33,7 +33,7 @@ def verdict(line: bytes) -> str:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_question_or_an_error_and_nothing_else(line: bytes) -> None:
+def test_any_bytes_are_a_request_or_an_error(line: bytes) -> None:
     assert verdict(line) in ("read", "bad_request", "version")
 
 
@@ -43,7 +43,7 @@ def test_any_bytes_are_a_question_or_an_error_and_nothing_else(line: bytes) -> N
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
-def test_any_json_is_a_question_or_an_error_and_nothing_else(value: object) -> None:
+def test_any_json_is_a_request_or_an_error(value: object) -> None:
     for said in (
         value,
         {"v": 1, "id": 1, "do": value},
@@ -53,7 +53,7 @@ def test_any_json_is_a_question_or_an_error_and_nothing_else(value: object) -> N
         assert verdict(json.dumps(said).encode()) in ("read", "bad_request", "version")
 
 
-def test_a_question_has_a_command_arguments_and_a_number() -> None:
+def test_a_request_has_a_command_arguments_and_a_number() -> None:
     assert read_question(b'{"v":1,"id":7,"do":"ps","with":{"a":1}}') == Question(7, "ps", {"a": 1})
     assert read_question(b'{"v":1,"do":"ps"}') == Question(None, "ps", {})
 

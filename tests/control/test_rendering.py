@@ -39,7 +39,7 @@ def test_tables_line_up_and_fit() -> None:
     assert fit("abcd", 3) == "ab…"
 
 
-def test_what_comes_from_others_cannot_move_the_cursor() -> None:
+def test_control_characters_in_values_are_not_printed() -> None:
     assert "\x1b" not in table_text(table("NAME", [("\x1b[31mred",)]))
     assert "\x1b" not in pairs({"a\x1b": "\x1b]0;title\x07"})
 
@@ -64,7 +64,7 @@ def row(**more: object) -> dict[str, object]:
     }
 
 
-def test_a_row_says_what_a_process_or_meta_process_is_doing() -> None:
+def test_a_row_shows_the_activity_of_a_process_or_meta_process() -> None:
     meta = row(
         id=12,
         kind="meta",
@@ -86,7 +86,7 @@ def test_a_row_says_what_a_process_or_meta_process_is_doing() -> None:
     ]
 
 
-def test_where_there_is_no_room_columns_go_but_the_one_that_decides_the_order_stays() -> None:
+def test_a_narrow_table_drops_columns_but_keeps_the_sort_column() -> None:
     made = process_table([row(name="room")], rates=True, sort="time")
 
     assert "TIME↓" in table_text(made)
@@ -108,7 +108,7 @@ def test_where_there_is_no_room_columns_go_but_the_one_that_decides_the_order_st
     )
 
 
-def test_a_crash_is_told_with_all_that_is_known() -> None:
+def test_a_crash_is_rendered_with_all_its_details() -> None:
     told = crash(
         {
             "pid": 4,

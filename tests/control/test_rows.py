@@ -7,7 +7,7 @@ from tests.control.rig import in_thread
 from tests.support import Puppet, Recorder, running_node
 
 
-async def test_rows_can_be_read_in_another_thread_and_say_the_same() -> None:
+async def test_rows_read_in_another_thread_are_the_same() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder, name="recorder")
         node.send(pid, 1)
@@ -38,7 +38,7 @@ async def test_a_process_in_a_long_callback_is_shown_at_work(autojump_clock: Moc
         assert rows[0]["time"] > 0
 
 
-async def test_what_a_process_did_is_compared_with_what_it_had_done(
+async def test_rate_and_load_of_a_process_compare_two_snapshots(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:

@@ -62,7 +62,7 @@ async def test_there_is_no_socket_and_no_thread_unless_asked_for(runtime_directo
         assert os.listdir(runtime_directory) == []
 
 
-async def test_a_node_offers_a_socket_that_is_its_user_s_alone_and_takes_it_away_again(
+async def test_the_control_socket_is_private_to_its_user_and_is_removed_with_the_node(
     runtime_directory: Path,
 ) -> None:
     async with running_node("demo@localhost", control="look") as node:
@@ -89,7 +89,7 @@ async def test_a_node_offers_a_socket_that_is_its_user_s_alone_and_takes_it_away
     "permissions, allowed",
     [("look", {"ps"}), ("act", {"send"}), ("attach", {"eval"}), ("look,attach", {"ps", "eval"})],
 )
-async def test_looking_acting_and_running_code_are_permitted_one_by_one(
+async def test_look_act_and_eval_are_permitted_separately(
     permissions: str, allowed: set[str]
 ) -> None:
     async with served(permissions) as (node, server):
@@ -147,7 +147,7 @@ async def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert after is None
 
 
-async def test_permissions_that_are_none_are_refused() -> None:
+async def test_unknown_permissions_are_refused() -> None:
     for wrong in ("everything", ["look", "eval"], 5):
         with pytest.raises(BadInputError, match="control"):
             open_node(control=wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -228,7 +228,7 @@ async def test_a_line_that_is_too_long_is_refused_before_it_ends() -> None:
         await assert_serves(server)
 
 
-async def test_a_line_that_never_ends_is_waited_for_only_so_long() -> None:
+async def test_the_server_waits_for_the_end_of_a_line_only_for_a_limited_time() -> None:
     async with served() as (_, server):
 
         def talk() -> list[Any]:
@@ -264,7 +264,7 @@ async def test_silent_clients_do_not_keep_others_out() -> None:
             wire.close()
 
 
-async def test_a_flood_of_connections_ends_nothing() -> None:
+async def test_a_flood_of_connections_does_not_stop_the_server() -> None:
     async with served() as (_, server):
 
         def flood() -> None:
@@ -381,7 +381,7 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
         await assert_serves(server)
 
 
-async def test_a_client_that_hangs_up_in_the_middle_of_an_answer_harms_nobody() -> None:
+async def test_a_client_that_hangs_up_during_an_answer_does_not_disturb_others() -> None:
     async with served() as (node, server):
         for _ in range(1000):
             await node.spawn(Recorder)
@@ -399,7 +399,7 @@ async def test_a_client_that_hangs_up_in_the_middle_of_an_answer_harms_nobody() 
         await assert_serves(server)
 
 
-async def test_questions_may_be_asked_before_the_answers_and_are_answered_in_order() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     async with served() as (node, server):
         await node.spawn(Recorder, name="recorder")
 
@@ -420,7 +420,7 @@ async def test_questions_may_be_asked_before_the_answers_and_are_answered_in_ord
         assert await in_thread(ask_ahead) == list(range(30))
 
 
-async def test_a_trace_that_nobody_reads_is_given_up_with_its_client() -> None:
+async def test_a_client_that_does_not_read_its_trace_is_dropped_and_the_trace_ends() -> None:
     async with served() as (node, server):
         pid = await node.spawn(Recorder, name="recorder")
         behaviour = process_of(node, pid).behaviour
@@ -451,7 +451,7 @@ async def test_a_trace_that_nobody_reads_is_given_up_with_its_client() -> None:
         await assert_serves(server)
 
 
-async def test_what_a_client_asked_is_cancelled_when_it_leaves() -> None:
+async def test_the_request_of_a_client_is_cancelled_when_it_leaves() -> None:
     async with served() as (node, server):
         left = trio.Event()
 
@@ -478,7 +478,7 @@ async def test_what_a_client_asked_is_cancelled_when_it_leaves() -> None:
             await left.wait()
 
 
-async def test_what_a_client_asked_can_be_cancelled_and_the_session_goes_on() -> None:
+async def test_a_client_can_cancel_its_request_and_continue_the_session() -> None:
     async with served() as (_, server):
 
         def talk() -> list[Any]:
@@ -502,7 +502,7 @@ async def test_what_a_client_asked_can_be_cancelled_and_the_session_goes_on() ->
         assert nothing["code"] == "bad_argument"
 
 
-async def test_a_prompt_that_prints_without_end_is_cut_off_and_harms_nobody() -> None:
+async def test_a_client_that_does_not_read_endless_output_is_dropped() -> None:
     source = "for _ in range(2000):\\n    print('x' * 10_000)\\n    await trio.sleep(0)"
     async with served() as (node, server):
         pid = await node.spawn(Recorder)
@@ -534,7 +534,7 @@ async def test_a_prompt_that_prints_without_end_is_cut_off_and_harms_nobody() ->
 # -- a blocked loop --------------------------------------------------------------------------------
 
 
-async def test_a_blocked_loop_is_named_with_the_one_who_blocks_it() -> None:
+async def test_the_error_about_a_blocked_loop_names_the_blocking_process() -> None:
     async with served(limits=Impatient) as (node, server):
         pid = await node.spawn(Blocker, name="blocker")
         found: Any = (await node.get_state(pid))["enough"]
@@ -572,7 +572,7 @@ async def test_a_blocked_loop_is_named_with_the_one_who_blocks_it() -> None:
         assert await node.inspect(pid) == {}
 
 
-async def test_the_watchdog_knows_since_when() -> None:
+async def test_the_watchdog_knows_since_when_the_loop_is_blocked() -> None:
     async with served(limits=Impatient, watchdog=0.2) as (node, server):
         pid = await node.spawn(Blocker, name="blocker")
         found: Any = (await node.get_state(pid))["enough"]
@@ -622,7 +622,7 @@ PROGRAM = """
 """
 
 
-def test_the_socket_of_a_killed_program_is_recognised_and_removed_although_a_copy_lives(
+def test_the_socket_of_a_killed_program_is_removed_although_a_forked_copy_lives(
     runtime_directory: Path,
 ) -> None:
     process = subprocess.Popen(
@@ -650,7 +650,7 @@ def test_the_socket_of_a_killed_program_is_recognised_and_removed_although_a_cop
             process.stdout.close()
 
 
-async def test_a_stopping_node_says_so() -> None:
+async def test_a_stopping_node_answers_that_it_is_stopping() -> None:
     async with served() as (node, server):
         with Wire(server.path) as wire:
             await in_thread(wire.hear)

@@ -27,7 +27,7 @@ def test_the_directory_is_in_the_run_time_directory_or_among_the_temporary_files
         assert stat.S_IMODE(place.stat().st_mode) == 0o700
 
 
-def test_a_directory_that_others_may_enter_or_that_is_none_is_refused(
+def test_a_directory_that_other_users_may_enter_or_a_symlink_is_refused(
     runtime_directory: Path,
 ) -> None:
     place = runtime_directory / "ergo"
@@ -42,7 +42,7 @@ def test_a_directory_that_others_may_enter_or_that_is_none_is_refused(
         directory(create=True)
 
 
-def test_a_directory_that_another_user_made_first_is_refused_with_what_to_do(
+def test_the_error_about_a_foreign_directory_suggests_xdg_runtime_dir(
     runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A directory for all users, and no run-time directory.
@@ -77,7 +77,7 @@ def test_a_long_path_to_the_temporary_files_is_no_obstacle(
     listener.close()
 
 
-def test_no_directory_at_all_is_an_error_that_says_what_to_do(
+def test_the_error_about_a_missing_directory_suggests_xdg_runtime_dir(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere/at/all")
@@ -86,7 +86,7 @@ def test_no_directory_at_all_is_an_error_that_says_what_to_do(
         bind_socket("x@y")
 
 
-def test_a_umask_that_takes_everything_away_takes_nothing_from_the_directory(
+def test_the_umask_does_not_change_the_mode_of_the_directory(
     runtime_directory: Path,
 ) -> None:
     before = os.umask(0o777)
@@ -100,7 +100,7 @@ def test_a_umask_that_takes_everything_away_takes_nothing_from_the_directory(
     path.unlink()
 
 
-def test_a_directory_that_may_not_be_written_to_is_one_error_and_not_two(
+def test_a_failed_clean_up_does_not_hide_the_first_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*args: object, **more: object) -> None:
@@ -117,7 +117,7 @@ def test_a_directory_that_may_not_be_written_to_is_one_error_and_not_two(
 @pytest.mark.parametrize(
     "name", ["demo@localhost", "a b/c+d", "täst@höst", "x-12-13@y", "..", "+1"]
 )
-def test_any_name_of_a_node_is_found_again(name: str) -> None:
+def test_the_socket_of_any_node_name_is_found_again(name: str) -> None:
     first, one = bind_socket(name)
     second, two = bind_socket(name)
 
@@ -137,7 +137,7 @@ def test_a_name_that_is_too_long_for_a_socket_is_refused() -> None:
     assert list(directory().iterdir()) == []
 
 
-def test_only_sockets_that_nobody_listens_at_are_removed(runtime_directory: Path) -> None:
+def test_only_sockets_without_a_listener_are_removed(runtime_directory: Path) -> None:
     alive, kept = bind_socket("alive@here")
     dead, stale = bind_socket("dead@here")
     dead.close()
@@ -155,12 +155,12 @@ def test_only_sockets_that_nobody_listens_at_are_removed(runtime_directory: Path
     alive.close()
 
 
-def test_nobody_is_there_before_the_first_node(runtime_directory: Path) -> None:
+def test_there_are_no_sockets_before_the_first_node(runtime_directory: Path) -> None:
     assert list(sockets()) == []
     assert clean() == []
 
 
-def test_the_operating_system_says_who_is_at_the_other_end() -> None:
+def test_the_user_of_the_peer_comes_from_the_operating_system() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert peer_user(ours) == os.geteuid()

@@ -289,7 +289,7 @@ async def postgres(place: Path) -> AsyncIterator[tuple[Owned, str]]:
 
 
 @needs_postgres
-async def test_the_recipe_for_postgresql_hears_what_is_notified(database_directory: Path) -> None:
+async def test_the_recipe_for_postgresql_receives_notifications(database_directory: Path) -> None:
     async with postgres(database_directory) as (_, conninfo):
         printed = await trio.to_thread.run_sync(
             run, EXAMPLES / "blocking" / "postgres.py", conninfo
@@ -304,7 +304,7 @@ async def test_the_recipe_for_postgresql_hears_what_is_notified(database_directo
 
 
 @needs_postgres
-async def test_a_query_in_progress_is_cancelled_by_the_stop(database_directory: Path) -> None:
+async def test_a_stop_cancels_a_query_in_progress(database_directory: Path) -> None:
     import psycopg
 
     async with postgres(database_directory) as (owned, conninfo):

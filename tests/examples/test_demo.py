@@ -46,7 +46,7 @@ def test_make_runs_this_demonstration() -> None:
     assert re.search(r"^DEMO +\?= -m examples\.demo$", makefile, re.MULTILINE)
 
 
-def test_without_a_terminal_it_plays_its_session_and_ends_with_status_0() -> None:
+def test_without_a_terminal_the_demo_plays_its_session_and_exits_with_status_0() -> None:
     done = demo()
 
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_without_a_terminal_it_plays_its_session_and_ends_with_status_0() -> Non
     assert "RuntimeError: bob asked for it" in done.stderr
 
 
-def test_with_a_time_set_it_serves_for_that_long() -> None:
+def test_the_demo_serves_for_the_configured_time() -> None:
     began = time.monotonic()
 
     done = demo(DEMO_SECONDS="1")
@@ -86,7 +86,7 @@ def test_with_a_time_set_it_serves_for_that_long() -> None:
 
 
 @pytest.mark.parametrize("seconds", ["soon", "-1", "nan"])
-def test_a_time_that_is_none_is_refused_in_a_sentence(seconds: str) -> None:
+def test_an_invalid_time_is_refused_with_a_hint(seconds: str) -> None:
     done = demo(DEMO_SECONDS=seconds)
 
     assert done.returncode == 1
@@ -97,7 +97,7 @@ def test_a_time_that_is_none_is_refused_in_a_sentence(seconds: str) -> None:
     )
 
 
-def test_it_finds_other_ports_if_its_own_are_taken() -> None:
+def test_the_demo_finds_other_ports_if_its_own_are_taken() -> None:
     is_held, done = False, None
     while done is None or (not is_held and "local  127.0.0.1:7777" in done.stdout):
         # Another program may have the port, and give it back before the demonstration looks: then
@@ -114,7 +114,7 @@ def test_it_finds_other_ports_if_its_own_are_taken() -> None:
     assert "local  127.0.0.1:7777" not in done.stdout
 
 
-def test_it_plays_its_session_in_a_locale_that_knows_only_ascii() -> None:
+def test_the_demo_plays_its_session_in_an_ascii_locale() -> None:
     done = demo(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="")
 
     assert done.returncode == 0, done.stderr
@@ -163,7 +163,7 @@ def on_a_terminal() -> Iterator[tuple["subprocess.Popen[bytes]", Screen]]:
 
 
 @pytest.mark.skipif(not THOROUGH, reason="it takes its time for people: make test-deep runs it")
-def test_at_a_terminal_it_takes_its_time_and_serves_until_ctrl_c() -> None:
+def test_at_a_terminal_the_demo_serves_until_ctrl_c() -> None:
     with on_a_terminal() as (process, screen):
         screen.wait_for("Ctrl-C stops everything in order.")
         port = int(re.findall(r"nc 127\.0\.0\.1 (\d+)", screen.text)[0])

@@ -97,7 +97,7 @@ async def cut_off_the_client(_: Node, device: Device) -> None:
 # -- tests -----------------------------------------------------------------------------------------
 
 
-async def test_what_comes_in_is_what_is_stored_and_what_is_damaged_is_counted(
+async def test_all_readings_are_stored_and_damaged_datagrams_are_counted(
     database: Path,
 ) -> None:
     async with gateway(database) as node:
@@ -125,7 +125,7 @@ async def test_what_comes_in_is_what_is_stored_and_what_is_damaged_is_counted(
         cut_off_the_client,
     ],
 )
-async def test_nothing_is_lost_whichever_part_dies(
+async def test_no_reading_is_lost_when_any_part_dies(
     database: Path, mishap: Callable[[Node, Device], Awaitable[None]]
 ) -> None:
     async with gateway(database) as node:
@@ -145,7 +145,7 @@ async def test_nothing_is_lost_whichever_part_dies(
     assert stored(database, 1) == stored(database, 2) == set(range(400))
 
 
-async def test_the_end_of_the_udp_side_costs_only_what_it_had_and_what_came_meanwhile(
+async def test_the_end_of_the_udp_intake_loses_only_datagrams_of_that_moment(
     database: Path,
 ) -> None:
     async with gateway(database) as node:
@@ -168,7 +168,7 @@ async def test_the_end_of_the_udp_side_costs_only_what_it_had_and_what_came_mean
     assert stored(database, 2) == set(range(100))
 
 
-async def test_frames_that_arrived_whole_are_stored_although_their_client_died_in_the_next(
+async def test_complete_frames_are_stored_although_their_client_dies_in_the_next(
     database: Path,
 ) -> None:
     async with gateway(database) as node:
@@ -196,7 +196,7 @@ async def test_a_reading_that_is_acknowledged_is_in_the_database(database: Path)
         await stream.aclose()
 
 
-async def test_the_tree_shows_the_parts_and_what_they_own(database: Path) -> None:
+async def test_the_tree_shows_the_parts_and_their_meta_processes(database: Path) -> None:
     async with gateway(database) as node:
         tree = str(node.tree())
 
@@ -211,7 +211,7 @@ async def test_the_tree_shows_the_parts_and_what_they_own(database: Path) -> Non
         assert part in tree
 
 
-def test_it_serves_devices_that_are_programs_of_their_own_until_ctrl_c(database: Path) -> None:
+def test_the_gateway_serves_devices_in_other_programs_until_ctrl_c(database: Path) -> None:
     with running("-m", "examples.gateway", "serve", database, 0, 0) as program:
         tcp, udp = program.port(), program.port()
         arguments = ("--tcp", str(tcp), "--udp", str(udp), "--devices", "2", "--readings", "100")
@@ -241,7 +241,7 @@ def children(program: int) -> list[int]:
 
 
 @needs_proc
-async def test_a_kill_of_the_whole_program_loses_nothing_that_was_acknowledged_and_leaves_no_decoder(
+async def test_a_killed_program_loses_no_acknowledged_reading_and_leaves_no_decoder(
     database: Path,
 ) -> None:
     ports: list[int] = []

@@ -13,7 +13,7 @@ PROGRAMS = sorted(GUIDE.glob("*.py"))
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
-def test_a_program_of_the_guides_prints_what_stands_beside_it(
+def test_a_program_of_the_guides_prints_its_recorded_output(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runpy.run_path(str(program), run_name="__main__")
@@ -21,11 +21,11 @@ def test_a_program_of_the_guides_prints_what_stands_beside_it(
     assert capsys.readouterr().out == program.with_suffix(".txt").read_text(encoding="utf-8")
 
 
-def test_no_output_stands_there_without_its_program() -> None:
+def test_no_output_file_is_without_its_program() -> None:
     assert {path.stem for path in GUIDE.glob("*.txt")} == {path.stem for path in PROGRAMS}
 
 
-def test_the_readme_shows_one_of_them() -> None:
+def test_the_readme_shows_the_output_of_the_events_program() -> None:
     readme = (GUIDE / "README.md").read_text(encoding="utf-8")
 
     [shown] = re.findall(r"^```text\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)

@@ -34,7 +34,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command, printed", COMMANDS)
-def test_an_example_prints_what_its_readme_says(command: str, printed: str) -> None:
+def test_an_example_prints_the_output_in_its_readme(command: str, printed: str) -> None:
     python = f"'{sys.executable}' -W error -X dev"
 
     done = subprocess.run(
@@ -54,7 +54,7 @@ def test_an_example_prints_what_its_readme_says(command: str, printed: str) -> N
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_readme_says_how_to_run_what_is_there_and_what_it_prints(folder: str) -> None:
+def test_a_readme_shows_the_command_and_the_output_of_each_program(folder: str) -> None:
     text = (EXAMPLES / folder / "README.md").read_text(encoding="utf-8")
 
     programs = list((EXAMPLES / folder).glob("*.py"))
@@ -74,11 +74,11 @@ def test_a_readme_says_how_to_run_what_is_there_and_what_it_prints(folder: str) 
 @pytest.mark.parametrize(
     "folder, file", [*ELSEWHERE.items(), *((name, file) for name, file in NEEDING.items())]
 )
-def test_what_is_run_elsewhere_is_run_there(folder: str, file: str) -> None:
+def test_an_example_run_by_another_test_file_is_named_in_it(folder: str, file: str) -> None:
     assert re.search(rf"\b{re.escape(folder)}\b", (ROOT / file).read_text(encoding="utf-8"))
 
 
-def test_the_index_lists_every_example_once_with_what_it_shows() -> None:
+def test_the_index_lists_every_example_once_with_its_subject() -> None:
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
     listed = re.findall(r"^\| \[`(\w+)`\]\((\w+)/README\.md\) \| (\S.+) \|$", index, re.MULTILINE)
@@ -87,6 +87,6 @@ def test_the_index_lists_every_example_once_with_what_it_shows() -> None:
     assert all(name == link for name, link, _ in listed)
 
 
-def test_the_ledger_that_is_killed_loses_nothing() -> None:
+def test_the_killed_ledger_loses_no_deposit() -> None:
     # That it prints this is seen above.
     assert "500 deposits made, 500 in the store, 500 in all" in promised("service")

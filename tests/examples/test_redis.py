@@ -102,7 +102,7 @@ def commands_of(*pieces: bytes) -> list[Command]:
 STREAM = b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\nPING  hello\r\n\r\n*1\r\n$4\r\nPING\r\n*0\r\n"
 
 
-def test_a_command_that_is_long_is_looked_at_only_when_its_next_word_is_there() -> None:
+def test_a_long_command_is_parsed_only_when_its_next_word_has_arrived() -> None:
     class Counting(RespDecoder):
         looks = 0
 
@@ -122,7 +122,7 @@ def test_a_command_that_is_long_is_looked_at_only_when_its_next_word_is_there() 
     assert decoder.looks == 2
 
 
-def test_commands_are_the_same_in_whatever_pieces_the_stream_arrives() -> None:
+def test_commands_are_the_same_however_the_stream_is_cut() -> None:
     for size in range(1, len(STREAM) + 1):
         pieces = (STREAM[begin : begin + size] for begin in range(0, len(STREAM), size))
 
@@ -162,7 +162,7 @@ def test_a_protocol_error_is_answered_before_the_connection_ends(server: Server)
 # -- commands --------------------------------------------------------------------------------------
 
 
-def test_keys_are_gone_at_their_deadline_and_a_new_value_has_none() -> None:
+def test_keys_expire_at_their_deadline_and_a_new_value_removes_the_deadline() -> None:
     now = 100.0
     database = Database(lambda: now)
 
@@ -205,7 +205,7 @@ def test_keys_are_gone_at_their_deadline_and_a_new_value_has_none() -> None:
         ("LRANGE list 5 9", "*0"),
     ],
 )
-def test_a_command_is_answered_as_redis_answers_it(command: str, reply: str) -> None:
+def test_a_command_gets_the_answer_of_redis(command: str, reply: str) -> None:
     database = Database()
     database.execute(
         [
@@ -221,7 +221,7 @@ def test_a_command_is_answered_as_redis_answers_it(command: str, reply: str) -> 
     assert answer.decode().startswith(reply)
 
 
-def test_pipelined_commands_are_answered_in_order_whoever_answers_them(server: Server) -> None:
+def test_pipelined_commands_are_answered_in_order_by_any_process(server: Server) -> None:
     client = server.client()
     client.send(
         "SET n 1", "INCR n", "PING", "INCR n", "NOSUCH", "ECHO hi", "BLPOP empty 0.01", "GET n"
@@ -237,7 +237,7 @@ def test_pipelined_commands_are_answered_in_order_whoever_answers_them(server: S
 # -- lists that are waited for ---------------------------------------------------------------------
 
 
-def test_callers_that_wait_for_a_list_get_its_elements_in_the_order_in_which_they_came(
+def test_clients_that_wait_for_a_list_are_served_in_order_of_arrival(
     server: Server,
 ) -> None:
     first, second, other = server.client(), server.client(), server.client()
@@ -253,7 +253,7 @@ def test_callers_that_wait_for_a_list_get_its_elements_in_the_order_in_which_the
     assert other.ask("LRANGE jobs 0 -1") == ["c"]
 
 
-def test_an_element_is_not_lost_with_a_peer_that_left_while_it_waited(server: Server) -> None:
+def test_no_element_is_lost_to_a_waiting_client_that_left(server: Server) -> None:
     gone, other = server.client(), server.client()
     gone.send("BLPOP jobs 0")
     wait_for_waiters(other, 1)

@@ -83,7 +83,7 @@ def test_the_echo_client_gets_its_lines_back_from_the_echo_server() -> None:
         assert server.interrupt() == 0
 
 
-def test_the_echo_client_says_so_if_nobody_listens() -> None:
+def test_the_echo_client_fails_without_a_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
 
@@ -111,7 +111,7 @@ def join(port: int, name: str) -> Terminal:
     return terminal
 
 
-def test_people_in_the_chat_see_one_another_come_talk_and_leave(chat: Path) -> None:
+def test_guests_of_the_chat_see_each_other_come_talk_and_leave(chat: Path) -> None:
     with running(chat, 0) as program:
         port = program.port()
         ann, bob = join(port, "ann"), join(port, "bob")
@@ -130,7 +130,7 @@ def test_people_in_the_chat_see_one_another_come_talk_and_leave(chat: Path) -> N
         assert program.interrupt() == 0
 
 
-def test_nobody_loses_the_line_when_the_room_crashes(chat: Path) -> None:
+def test_guests_stay_connected_when_the_room_crashes(chat: Path) -> None:
     with running(chat, 0) as program:
         port = program.port()
         ann, bob = join(port, "ann"), join(port, "bob")
@@ -151,7 +151,7 @@ def test_nobody_loses_the_line_when_the_room_crashes(chat: Path) -> None:
         bob.close()
 
 
-def test_a_guest_who_does_not_know_what_to_type_is_told(chat: Path) -> None:
+def test_the_chat_shows_a_guest_the_commands(chat: Path) -> None:
     with running(chat, 0) as program:
         ann = Terminal(program.port())
         ann.see("what is your name?")
@@ -186,7 +186,7 @@ def test_a_guest_can_look_inside(chat: Path) -> None:
         ann.close()
 
 
-def test_a_name_that_is_taken_is_refused_and_another_one_taken(chat: Path) -> None:
+def test_a_taken_name_is_refused_and_a_free_name_is_accepted(chat: Path) -> None:
     with running(chat, 0) as program:
         port = program.port()
         ann = join(port, "ann")
@@ -230,7 +230,7 @@ def test_the_echo_client_gets_its_words_back() -> None:
         assert server.interrupt() == 0
 
 
-def test_the_udp_client_hears_that_nobody_listens() -> None:
+def test_the_udp_client_reports_an_unreachable_server() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -268,6 +268,6 @@ def test_metrics_are_added_up() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "visits", "visits:1", "visits:1|x", ":1|c", "visits:one|c"])
-def test_what_is_no_metric_is_refused(line: str) -> None:
+def test_an_invalid_metric_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"metric|float"):
         Metrics().take(line)

@@ -86,7 +86,7 @@ def dist(place: Path) -> Path:
     return place / "dist"
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
+def test_the_wheel_holds_only_the_package(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -115,7 +115,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     }
 
 
-def test_the_sdist_holds_what_was_checked_in(dist: Path) -> None:
+def test_the_sdist_holds_the_checked_in_files(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -150,7 +150,7 @@ def test_the_sdist_installs_and_works(place: Path, dist: Path) -> None:
     assert run(programs / "ergo", "--version").startswith("ergo_py ")
 
 
-def test_whoever_has_only_the_wheel_can_follow_the_tutorial(place: Path, dist: Path) -> None:
+def test_a_newcomer_with_only_the_wheel_can_follow_the_tutorial(place: Path, dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     programs = environment(place / ".venv", wheel, "pytest", "pytest-trio")
     assert str(place) in run(programs / "python", "-c", "import ergo_py; print(ergo_py.__file__)")

@@ -64,7 +64,7 @@ class Device:
         self.closed_by = threading.get_ident()
 
 
-async def test_a_call_is_a_call_of_the_objects_method_and_its_result_the_answer() -> None:
+async def test_a_call_invokes_the_method_of_the_object_and_answers_its_result() -> None:
     device = Device()
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(device))
@@ -95,9 +95,7 @@ async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
         assert (shown["done"], shown["failed"], shown["busy"]) == ("4", "3", "0")
 
 
-async def test_calls_are_done_one_at_a_time_in_order_by_one_thread_that_also_made_the_object() -> (
-    None
-):
+async def test_calls_run_in_order_in_the_thread_that_created_the_object() -> None:
     made: list[Device] = []
 
     def make() -> Device:
@@ -133,7 +131,7 @@ async def test_with_several_threads_that_many_calls_are_in_progress() -> None:
         assert device.closed_by == 0
 
 
-async def test_a_factory_makes_one_for_each_thread() -> None:
+async def test_a_factory_creates_an_object_for_each_thread() -> None:
     made: list[Device] = []
 
     def make() -> Device:
@@ -149,7 +147,7 @@ async def test_a_factory_makes_one_for_each_thread() -> None:
     assert all(device.closed_by == device.thread for device in made)
 
 
-async def test_what_a_factory_raises_is_an_error_of_the_spawn_and_nothing_is_left() -> None:
+async def test_an_exception_of_the_factory_fails_the_spawn_and_closes_the_objects() -> None:
     made: list[Device] = []
 
     def make() -> Device:
@@ -168,7 +166,7 @@ async def test_what_a_factory_raises_is_an_error_of_the_spawn_and_nothing_is_lef
             )
 
 
-async def test_what_is_sent_is_done_too_and_its_failure_does_no_harm() -> None:
+async def test_invocations_by_message_are_done_and_their_failures_are_survived() -> None:
     device = Device()
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(device))
@@ -181,7 +179,7 @@ async def test_what_is_sent_is_done_too_and_its_failure_does_no_harm() -> None:
         assert device.done == ["sent", "called"]
 
 
-async def test_a_call_whose_caller_gave_up_before_its_turn_is_not_done() -> None:
+async def test_a_call_is_skipped_if_its_caller_gave_up_before_its_turn() -> None:
     device = Device()
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(device))
@@ -215,7 +213,7 @@ async def test_more_calls_than_may_wait_wait_in_the_mailbox() -> None:
         assert device.done == [*range(10), "last"]
 
 
-async def test_stopping_waits_for_the_call_in_progress_and_answers_it() -> None:
+async def test_a_stop_waits_for_the_call_in_progress_and_answers_it() -> None:
     device = Device()
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(device))
@@ -241,7 +239,7 @@ async def test_stopping_waits_for_the_call_in_progress_and_answers_it() -> None:
         assert await owned.down() == Shutdown()
 
 
-async def test_it_ends_with_a_thread_that_somebody_else_ends() -> None:
+async def test_blocking_calls_end_when_a_thread_of_theirs_is_killed() -> None:
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(Device(), threads=2))
         thread = next(alias for alias in owned.node.metas() if alias != calls)
@@ -294,7 +292,7 @@ async def test_an_interrupt_gets_a_call_out_of_its_wait(tmp_path: Path) -> None:
         lambda: BlockingCalls(factory=7),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     ],
 )
-def test_arguments_that_can_never_be_right_are_refused(make: Callable[[], object]) -> None:
+def test_invalid_arguments_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(BadInputError):
         make()
 
@@ -312,7 +310,7 @@ def taking(queue: "Queue[Any]", timeout: float = 0.05) -> Callable[[], Any]:
     return poll
 
 
-async def test_what_a_poll_returns_is_sent_and_nothing_is_not() -> None:
+async def test_results_of_a_poll_other_than_none_are_sent() -> None:
     queue: Queue[Any] = Queue()
     async with owning() as owned:
         poller = await owned.spawn(Poller(taking(queue, 0.001)))
@@ -324,7 +322,7 @@ async def test_what_a_poll_returns_is_sent_and_nothing_is_not() -> None:
         assert shown["sent"] == "4"
 
 
-async def test_several_things_at_once_are_sent_one_by_one() -> None:
+async def test_with_each_the_items_of_a_result_are_sent_singly() -> None:
     queue: Queue[Any] = Queue()
     async with owning() as owned:
         await owned.spawn(Poller(taking(queue), each=True))
@@ -336,7 +334,7 @@ async def test_several_things_at_once_are_sent_one_by_one() -> None:
         assert [await owned.next() for _ in range(3)] == ["a", "b", "c"]
 
 
-async def test_things_without_an_end_do_not_hold_up_the_stop() -> None:
+async def test_an_endless_result_does_not_delay_the_stop() -> None:
     async with owning() as owned:
         source = await owned.spawn(Poller(count, each=True), stop_timeout=60.0)
         assert await owned.next() == 0
@@ -346,7 +344,7 @@ async def test_things_without_an_end_do_not_hold_up_the_stop() -> None:
             await owned.node.wait_ended(source)
 
 
-async def test_what_a_poll_raises_ends_it_and_it_is_closed_in_its_thread() -> None:
+async def test_an_exception_of_a_poll_ends_the_poller_and_closes_it_in_its_thread() -> None:
     closed: list[str] = []
 
     def poll() -> None:
@@ -363,7 +361,7 @@ async def test_what_a_poll_raises_ends_it_and_it_is_closed_in_its_thread() -> No
         assert closed[0].startswith("ergo-poller-")
 
 
-async def test_a_poll_that_blocks_for_ever_is_woken_by_the_stop() -> None:
+async def test_the_stop_wakes_a_poll_that_blocks_forever() -> None:
     woken = threading.Event()
 
     def poll() -> None:
@@ -377,7 +375,7 @@ async def test_a_poll_that_blocks_for_ever_is_woken_by_the_stop() -> None:
             assert await owned.down() == Normal()
 
 
-async def test_a_poll_that_never_blocks_does_not_take_all_the_time_there_is() -> None:
+async def test_a_poll_that_never_blocks_does_not_use_all_processor_time() -> None:
     looks: list[float] = []
 
     async with owning() as owned:

@@ -73,9 +73,7 @@ ENDS: dict[str, Callable[[Node, Any, Any], object]] = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_peer_that_does_not_get_everything_sees_a_reset(
-    reader: ReaderKind, how: str
-) -> None:
+async def test_a_peer_that_does_not_get_all_data_sees_a_reset(reader: ReaderKind, how: str) -> None:
     def react(me: Ear, message: object) -> None:
         assert message != "crash"
 
@@ -92,7 +90,7 @@ async def test_a_peer_that_does_not_get_everything_sees_a_reset(
                 await trio.to_thread.run_sync(read_all, peer)
 
 
-async def test_what_was_not_even_begun_counts_as_well(reader: ReaderKind) -> None:
+async def test_a_send_that_still_waits_in_the_mailbox_causes_a_reset(reader: ReaderKind) -> None:
     async with wired_node() as node:
         _, connection, peer, mail = await connect(node, reader)
         with peer:
@@ -111,7 +109,7 @@ async def test_what_was_not_even_begun_counts_as_well(reader: ReaderKind) -> Non
 
 
 @pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
-async def test_a_peer_that_says_one_more_thing_gets_what_was_acknowledged(
+async def test_a_peer_that_sends_after_the_end_gets_the_acknowledged_data(
     reader: ReaderKind, how: str
 ) -> None:
     async with wired_node() as node:
@@ -186,7 +184,7 @@ async def read_after_end(node: Node, it: HalfClosed, how: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
-async def test_a_peer_that_talks_on_after_a_half_close_gets_what_was_acknowledged(
+async def test_a_peer_that_sends_after_a_half_close_gets_the_acknowledged_data(
     wire: Wire, how: str
 ) -> None:
     async with wired_node() as node, half_closed(node, wire) as it:
@@ -195,7 +193,7 @@ async def test_a_peer_that_talks_on_after_a_half_close_gets_what_was_acknowledge
 
 @pytest.mark.parametrize("wire", ["tcp-thread", "tcp-task"], indirect=True)
 @pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
-async def test_a_peer_that_talks_on_after_a_half_close_gets_all_of_it_through_tls(
+async def test_a_peer_that_sends_after_a_half_close_gets_all_data_through_tls(
     wire: Wire, how: str
 ) -> None:
     tls = TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
@@ -204,7 +202,7 @@ async def test_a_peer_that_talks_on_after_a_half_close_gets_all_of_it_through_tl
 
 
 @pytest.mark.parametrize("how", ["takes nothing", "is killed"])
-async def test_a_peer_that_takes_nothing_after_a_half_close_does_not_hold_up_the_end(
+async def test_a_peer_that_does_not_read_after_a_half_close_does_not_delay_the_end(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     replace_private(
@@ -230,7 +228,7 @@ async def test_a_half_close_waits_for_no_longer_than_its_own_linger(
         await find(node, it.connection).gone.wait()
 
 
-async def test_a_peer_without_a_receiver_gets_what_was_acknowledged(reader: ReaderKind) -> None:
+async def test_a_peer_without_a_receiver_gets_the_acknowledged_data(reader: ReaderKind) -> None:
     mail = Mail()
     async with wired_node() as node:
         receiver, owner = await node.spawn(Ear, mail), await node.spawn(Ear, Mail())
@@ -253,7 +251,7 @@ async def test_a_peer_without_a_receiver_gets_what_was_acknowledged(reader: Read
             assert meta.behaviour.cause is Cause.NO_RECEIVER
 
 
-async def test_input_that_nobody_reads_is_no_reset(reader: ReaderKind) -> None:
+async def test_unread_input_causes_no_reset(reader: ReaderKind) -> None:
     async with wired_node() as node:
         owner, connection, peer, _ = await connect(node, reader)
 
@@ -271,7 +269,7 @@ async def test_input_that_nobody_reads_is_no_reset(reader: ReaderKind) -> None:
             assert await trio.to_thread.run_sync(read_all, peer) == len(b"goodbye")
 
 
-async def test_a_peer_that_takes_nothing_does_not_hold_up_the_end(
+async def test_a_peer_that_does_not_read_does_not_delay_the_end(
     reader: ReaderKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_private(monkeypatch, "patience with a half-closed peer", 0.02)

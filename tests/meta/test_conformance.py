@@ -129,7 +129,7 @@ async def heard(owned: Owned, rig: Rig, count: int) -> None:
 # -- the suite -------------------------------------------------------------------------------------
 
 
-async def test_it_starts_and_says_what_it_is(rig: Rig) -> None:
+async def test_a_started_meta_process_can_be_inspected(rig: Rig) -> None:
     async with bridged(rig) as (owned, alias):
         shown = await owned.node.inspect_meta(alias)
         info = owned.node.meta_info(alias)
@@ -140,7 +140,7 @@ async def test_it_starts_and_says_what_it_is(rig: Rig) -> None:
         assert alias in owned.node.metas()
 
 
-async def test_what_happens_on_its_other_side_is_told(rig: Rig) -> None:
+async def test_a_meta_process_sends_messages_about_external_events(rig: Rig) -> None:
     async with bridged(rig) as (owned, alias):
         for _ in range(3):
             await heard(owned, rig, await rig.stir(20))
@@ -156,7 +156,7 @@ def sending_rig(rig: Rig) -> Rig:
     return rig
 
 
-async def test_it_waits_for_a_slow_receiver_and_still_answers(sending_rig: Rig) -> None:
+async def test_a_meta_process_waits_for_a_slow_receiver_and_still_answers(sending_rig: Rig) -> None:
     rig = sending_rig
     async with bridged(rig, backlog=BACKLOG) as (owned, alias):
         go_on = await owned.hold()
@@ -173,7 +173,7 @@ async def test_it_waits_for_a_slow_receiver_and_still_answers(sending_rig: Rig) 
         assert owned.node.meta_info(alias).backlog_dropped == 0
 
 
-async def test_asked_to_exit_it_ends_with_that_reason(rig: Rig) -> None:
+async def test_a_meta_process_ends_with_the_reason_of_an_exit(rig: Rig) -> None:
     async with bridged(rig, stop_timeout=PATIENT) as (owned, alias):
         await rig.stir(5)
 
@@ -184,7 +184,7 @@ async def test_asked_to_exit_it_ends_with_that_reason(rig: Rig) -> None:
         assert owned.node.metas() == []
 
 
-async def test_asked_to_exit_while_its_receiver_does_not_take_anything_it_ends(rig: Rig) -> None:
+async def test_an_exit_ends_a_meta_process_with_a_blocked_receiver(rig: Rig) -> None:
     async with bridged(rig, backlog=BACKLOG, stop_timeout=5.0) as (owned, alias):
         go_on = await owned.hold()
         if rig.traffic is not None:
@@ -196,7 +196,7 @@ async def test_asked_to_exit_while_its_receiver_does_not_take_anything_it_ends(r
         go_on()
 
 
-async def test_it_ends_with_its_owner(rig: Rig) -> None:
+async def test_a_meta_process_ends_with_its_owner(rig: Rig) -> None:
     async with bridged(rig, stop_timeout=PATIENT) as (owned, _alias):
         await rig.stir(5)
 
@@ -207,7 +207,7 @@ async def test_it_ends_with_its_owner(rig: Rig) -> None:
         assert owned.node.metas() == []
 
 
-async def test_killed_it_ends_at_once(rig: Rig) -> None:
+async def test_a_killed_meta_process_ends_at_once(rig: Rig) -> None:
     async with bridged(rig, stop_timeout=PATIENT) as (owned, alias):
         await rig.stir(5)
 
@@ -216,7 +216,7 @@ async def test_killed_it_ends_at_once(rig: Rig) -> None:
             assert await owned.down() == Killed()
 
 
-async def test_it_does_not_hold_up_the_stop_of_its_node(rig: Rig) -> None:
+async def test_a_meta_process_does_not_delay_the_stop_of_its_node(rig: Rig) -> None:
     async with bridged(rig) as (owned, _alias):
         await rig.stir(5)
 
@@ -226,7 +226,7 @@ async def test_it_does_not_hold_up_the_stop_of_its_node(rig: Rig) -> None:
     assert report.seconds < SOON
 
 
-async def test_when_its_other_side_is_gone_it_ends_or_lives_on_as_it_should(rig: Rig) -> None:
+async def test_a_meta_process_ends_or_lives_on_when_its_resource_is_gone(rig: Rig) -> None:
     async with bridged(rig) as (owned, alias):
         await heard(owned, rig, min(1, await rig.stir(1)))
 

@@ -45,7 +45,7 @@ async def quiet(owned: Owned) -> None:
     assert scope.cancelled_caught, owned.heard[-1]
 
 
-async def test_a_descriptor_that_can_be_read_is_told_once_if_so_asked() -> None:
+async def test_with_once_a_readable_descriptor_is_reported_once() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -59,7 +59,7 @@ async def test_a_descriptor_that_can_be_read_is_told_once_if_so_asked() -> None:
             assert (await owned.node.inspect_meta(watcher))["watched"] == ""
 
 
-async def test_a_descriptor_that_stays_ready_is_told_again_and_again_until_read() -> None:
+async def test_a_descriptor_is_reported_repeatedly_until_it_is_read() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -72,7 +72,7 @@ async def test_a_descriptor_that_stays_ready_is_told_again_and_again_until_read(
             assert await owned.node.call(watcher, UnwatchFd(pipe.read)) is True
 
 
-async def test_an_owner_that_is_slow_to_handle_one_is_not_sent_another() -> None:
+async def test_a_slow_owner_gets_no_further_report_before_it_has_handled_the_last() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -91,7 +91,7 @@ async def test_an_owner_that_is_slow_to_handle_one_is_not_sent_another() -> None
             assert info["told"] == "1"
 
 
-async def test_both_directions_of_a_socket_are_told_apart() -> None:
+async def test_both_directions_of_a_socket_are_reported_separately() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         async with owning() as owned:
@@ -118,7 +118,7 @@ async def test_a_terminal_can_be_watched() -> None:
         os.close(slave)
 
 
-async def test_the_end_of_what_is_read_counts_as_readable() -> None:
+async def test_a_descriptor_at_its_end_counts_as_readable() -> None:
     read, write = os.pipe()
     async with owning() as owned:
         watcher = await owned.spawn(Descriptors())
@@ -130,7 +130,7 @@ async def test_the_end_of_what_is_read_counts_as_readable() -> None:
     os.close(read)
 
 
-async def test_an_unwatched_descriptor_is_told_no_more() -> None:
+async def test_an_unwatched_descriptor_is_not_reported_any_more() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -143,7 +143,7 @@ async def test_an_unwatched_descriptor_is_told_no_more() -> None:
             await quiet(owned)
 
 
-async def test_what_is_sent_is_done_as_what_is_called() -> None:
+async def test_requests_by_message_work_like_requests_by_call() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -157,7 +157,7 @@ async def test_what_is_sent_is_done_as_what_is_called() -> None:
             assert await owned.node.call(watcher, UnwatchFd(pipe.read)) is False
 
 
-async def test_a_regular_file_is_refused_with_what_to_use_instead(tmp_path: Path) -> None:
+async def test_the_error_about_a_regular_file_suggests_file_reader(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     async with owning() as owned:
@@ -174,7 +174,7 @@ async def test_a_regular_file_is_refused_with_what_to_use_instead(tmp_path: Path
             assert "FileReader" in lost.reason
 
 
-async def test_what_is_no_descriptor_or_watched_already_is_refused() -> None:
+async def test_invalid_and_already_watched_descriptors_are_refused() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -205,7 +205,7 @@ class Closed:
 
 
 @pytest.mark.parametrize("what", ["a closed socket", "a closed file", -1])
-async def test_what_was_closed_too_early_is_not_watched_any_more_and_ends_nothing(
+async def test_a_closed_descriptor_is_reported_as_lost_and_others_stay_watched(
     what: object,
 ) -> None:
     with Pipe() as pipe:
@@ -226,7 +226,7 @@ async def test_what_was_closed_too_early_is_not_watched_any_more_and_ends_nothin
             assert (await owned.until(FdReadable)).fd == pipe.read
 
 
-async def test_a_descriptor_that_became_something_else_is_lost_and_not_confused() -> None:
+async def test_a_descriptor_with_a_reused_number_is_reported_as_lost() -> None:
     with Pipe() as pipe, Pipe() as other:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -244,7 +244,7 @@ async def test_a_descriptor_that_became_something_else_is_lost_and_not_confused(
             assert (await owned.node.inspect_meta(watcher))["watched"] == ""
 
 
-async def test_one_that_somebody_else_waits_for_is_lost_with_the_reason() -> None:
+async def test_a_descriptor_that_another_task_waits_for_is_reported_as_lost() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -260,7 +260,7 @@ async def test_one_that_somebody_else_waits_for_is_lost_with_the_reason() -> Non
 
 
 @pytest.mark.no_cover
-async def test_ten_thousand_descriptors_come_and_go_and_nothing_is_left() -> None:
+async def test_ten_thousand_descriptors_leave_no_descriptor_and_no_task() -> None:
     async with owning(limit=500) as owned:
         watcher = await owned.spawn(Descriptors())
         before, tasks = open_descriptors(), all_tasks()
@@ -282,7 +282,7 @@ async def test_ten_thousand_descriptors_come_and_go_and_nothing_is_left() -> Non
         assert (await owned.node.inspect_meta(watcher))["watched"] == ""
 
 
-async def test_messages_go_to_whom_they_are_meant_for_and_nobody_there_is_no_flood() -> None:
+async def test_a_missing_receiver_of_reports_causes_no_flood_of_dead_letters() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             owned.node.register("listener", owned.owner)
@@ -297,7 +297,7 @@ async def test_messages_go_to_whom_they_are_meant_for_and_nobody_there_is_no_flo
             assert len(owned.node.dead_letters()) < 10
 
 
-async def test_stopping_forgets_every_descriptor() -> None:
+async def test_a_stop_unwatches_every_descriptor() -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())

@@ -69,7 +69,7 @@ async def test_others_get_their_turn_between_two_sockets_once_some_time_has_pass
     assert together == [not is_slow] * 3
 
 
-async def test_a_server_without_descriptors_to_spare_serves_the_connections_it_has(
+async def test_a_server_without_free_descriptors_serves_its_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse() -> None:
@@ -85,7 +85,7 @@ async def test_a_server_without_descriptors_to_spare_serves_the_connections_it_h
                 assert await stream.receive_some() == b"hello"
 
 
-async def test_a_reader_waits_for_itself_once_the_poller_is_closed() -> None:
+async def test_a_reader_waits_by_itself_after_the_poller_is_closed() -> None:
     poller = SocketPoller(lambda work: None)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

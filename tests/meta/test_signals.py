@@ -48,7 +48,7 @@ async def test_a_signal_becomes_a_message() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="this system has no real-time signals")
-async def test_a_real_time_signal_without_a_name_is_told_by_its_number() -> None:
+async def test_a_real_time_signal_without_a_name_is_reported_by_its_number() -> None:
     number = signal.SIGRTMIN + 1
     async with owning() as owned:
         source = await owned.spawn(Signals(number))
@@ -75,7 +75,7 @@ async def test_signals_are_counted_while_the_receiver_is_behind() -> None:
         assert (await owned.until(SignalReceived)).count == 5
 
 
-async def test_when_it_ends_a_signal_is_handled_as_before() -> None:
+async def test_the_end_of_signals_restores_the_previous_handler() -> None:
     async with owning() as owned:
         source = await owned.spawn(Signals(USR1))
         assert signal.getsignal(USR1) is not _ignore
@@ -86,7 +86,7 @@ async def test_when_it_ends_a_signal_is_handled_as_before() -> None:
         assert signal.getsignal(USR1) is _ignore
 
 
-async def test_a_signal_that_somebody_took_since_then_is_left_alone() -> None:
+async def test_the_end_of_signals_keeps_a_handler_installed_since() -> None:
     def mine(number: int, frame: object) -> None:
         pass
 
@@ -100,7 +100,7 @@ async def test_a_signal_that_somebody_took_since_then_is_left_alone() -> None:
         assert signal.getsignal(USR1) is mine
 
 
-async def test_two_cannot_have_one_signal_and_the_second_takes_none() -> None:
+async def test_a_signal_has_a_single_owner_and_the_second_changes_no_handler() -> None:
     async with owning() as owned:
         first = await owned.spawn(Signals(USR1))
 
@@ -112,7 +112,7 @@ async def test_two_cannot_have_one_signal_and_the_second_takes_none() -> None:
         assert (await owned.until(SignalReceived)).source == first
 
 
-async def test_outside_the_main_thread_it_says_where_it_belongs() -> None:
+async def test_outside_of_the_main_thread_the_spawn_fails_with_a_hint() -> None:
     async def inside() -> BaseException | None:
         async with owning() as owned:
             try:
@@ -134,11 +134,11 @@ async def test_outside_the_main_thread_it_says_where_it_belongs() -> None:
 @pytest.mark.parametrize(
     "wanted", [(), (signal.SIGKILL,), (signal.SIGSEGV,), (12345,), ("SIGHUP",), (True,)]
 )
-def test_what_cannot_be_caught_is_refused(wanted: Any) -> None:
+def test_signals_that_cannot_be_caught_are_refused(wanted: Any) -> None:
     with pytest.raises(BadInputError):
         Signals(*wanted)
 
 
-def test_who_cannot_receive_is_refused() -> None:
+def test_an_invalid_receiver_is_refused() -> None:
     with pytest.raises(BadInputError):
         Signals(USR1, receiver=7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -74,7 +74,7 @@ def ergo(capsys: pytest.CaptureFixture[str]) -> Ergo:
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def test_nodes_lists_those_that_offer_a_socket(node: OwnedNode, ergo: Ergo) -> None:
+def test_nodes_lists_the_nodes_with_a_control_socket(node: OwnedNode, ergo: Ergo) -> None:
     status, out, _ = ergo("nodes")
 
     assert status == Status.DONE
@@ -82,9 +82,7 @@ def test_nodes_lists_those_that_offer_a_socket(node: OwnedNode, ergo: Ergo) -> N
     assert json.loads(ergo("nodes", "--json")[1])[0]["name"] == "demo@localhost"
 
 
-def test_every_command_that_looks_speaks_to_people_and_to_programs(
-    node: OwnedNode, ergo: Ergo
-) -> None:
+def test_every_look_command_prints_text_and_json(node: OwnedNode, ergo: Ergo) -> None:
     alias = node.metas()[0].number
     expected: dict[tuple[object, ...], str] = {
         ("ps",): "counter  Counter",
@@ -143,7 +141,7 @@ def test_top_without_a_terminal_writes_frames(node: OwnedNode, ergo: Ergo) -> No
     assert "\x1b" not in out
 
 
-def test_long_lists_say_how_much_was_left_out(node: OwnedNode, ergo: Ergo) -> None:
+def test_long_lists_show_the_number_of_omitted_rows(node: OwnedNode, ergo: Ergo) -> None:
     _, out, _ = ergo("ps", "--limit", "1")
 
     assert "… and 3 more; --limit shows them" in out
@@ -152,9 +150,7 @@ def test_long_lists_say_how_much_was_left_out(node: OwnedNode, ergo: Ergo) -> No
 # -- acting ----------------------------------------------------------------------------------------
 
 
-def test_acting_asks_first_and_without_a_terminal_it_must_be_confirmed_beforehand(
-    node: OwnedNode, ergo: Ergo
-) -> None:
+def test_without_a_terminal_act_commands_need_yes(node: OwnedNode, ergo: Ergo) -> None:
     status, _, err = ergo("kill", "demo", "counter")
 
     assert status == Status.NOT_CONFIRMED
@@ -163,7 +159,7 @@ def test_acting_asks_first_and_without_a_terminal_it_must_be_confirmed_beforehan
     assert node.whereis("counter") is not None
 
 
-def test_messages_are_json_or_text_and_processes_can_be_held_and_ended(
+def test_messages_are_json_or_text_and_processes_can_be_suspended_and_ended(
     node: OwnedNode, ergo: Ergo
 ) -> None:
     before = node.whereis("puppet")
@@ -184,7 +180,7 @@ def test_messages_are_json_or_text_and_processes_can_be_held_and_ended(
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
-def test_without_a_node_one_is_told_how_to_have_one(ergo: Ergo) -> None:
+def test_without_a_node_the_error_shows_how_to_run_a_node(ergo: Ergo) -> None:
     status, _, err = ergo("ps")
 
     assert status == Status.NO_NODE
@@ -192,7 +188,7 @@ def test_without_a_node_one_is_told_how_to_have_one(ergo: Ergo) -> None:
     assert ergo("nodes")[:2] == (Status.DONE, "no node offers a control socket\n")
 
 
-def test_a_wrong_name_is_answered_with_the_right_ones(node: OwnedNode, ergo: Ergo) -> None:
+def test_the_error_about_an_unknown_node_lists_the_known_nodes(node: OwnedNode, ergo: Ergo) -> None:
     status, _, err = ergo("tree", "dmo")
 
     assert status == Status.NO_NODE
@@ -200,7 +196,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones(node: OwnedNode, ergo: Erg
     assert ergo("tree", "--pid", "1")[0] == Status.NO_NODE
 
 
-def test_two_nodes_of_one_name_must_be_told_apart(node: OwnedNode, ergo: Ergo) -> None:
+def test_an_ambiguous_name_of_a_node_is_refused(node: OwnedNode, ergo: Ergo) -> None:
     with open_node("demo@elsewhere", control="look", log_output="none", watchdog=None):
         status, _, err = ergo("ps", "demo")
 
@@ -230,7 +226,7 @@ def test_two_nodes_of_one_name_must_be_told_apart(node: OwnedNode, ergo: Ergo) -
         (["send", "demo", "counter", "x", "--priority", "huge"], Status.USAGE, "normal"),
     ],
 )
-def test_bad_input_is_answered_with_what_would_be_right(
+def test_the_error_about_bad_input_shows_valid_input(
     node: OwnedNode, ergo: Ergo, arguments: list[str], status: int, text: str
 ) -> None:
     got, _, err = ergo(*arguments)
@@ -240,7 +236,7 @@ def test_bad_input_is_answered_with_what_would_be_right(
     assert "Traceback" not in err
 
 
-def test_only_what_is_required_is_called_required(ergo: Ergo) -> None:
+def test_only_missing_required_arguments_are_called_required(ergo: Ergo) -> None:
     assert ergo("inspect", "demo")[2].endswith(
         "ergo inspect: the following arguments are required: WHO\n"
     )
@@ -267,7 +263,7 @@ def test_a_tree_of_many_alike_is_folded_unless_all_are_asked_for(
     )
 
 
-def test_no_command_at_all_shows_what_there_is(ergo: Ergo) -> None:
+def test_without_a_command_the_help_is_shown(ergo: Ergo) -> None:
     status, out, _ = ergo()
 
     assert status == Status.USAGE
@@ -278,7 +274,7 @@ def test_no_command_at_all_shows_what_there_is(ergo: Ergo) -> None:
     assert "the number or the registered name of a process" in ergo("inspect", "--help")[1]
 
 
-def test_a_blocked_loop_is_explained_with_a_status_of_its_own(ergo: Ergo) -> None:
+def test_a_blocked_loop_has_its_own_exit_status(ergo: Ergo) -> None:
     enough = threading.Event()
     with open_node("stuck@localhost", control="look,act", log_output="none", watchdog=None) as node:
         node.spawn(Blocker, enough, name="blocker")
@@ -332,7 +328,7 @@ class Crashes(Ends):
         (":Crashes", Status.FAILED, "Crashes ended: crashed: ValueError: crashed"),
     ],
 )
-def test_a_program_is_run_and_its_end_is_the_status(
+def test_a_program_is_run_and_its_result_is_the_exit_status(
     ergo: Ergo, tmp_path: Path, app: str, status: int, text: str
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -343,7 +339,7 @@ def test_a_program_is_run_and_its_end_is_the_status(
     assert text in out + err
 
 
-def test_what_is_logged_and_how_is_said_on_the_command_line(ergo: Ergo, tmp_path: Path) -> None:
+def test_options_choose_the_log_level_and_the_log_output(ergo: Ergo, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "async def main(node):\n    node.log.info('hello', number=5)\n"
     )
@@ -365,7 +361,7 @@ def test_the_command_is_installed_under_its_name() -> None:
     assert script.load() is main
 
 
-def test_a_program_gets_the_name_and_the_control_socket_it_is_given(
+def test_a_program_gets_its_node_name_and_control_socket_from_options(
     ergo: Ergo, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -375,7 +371,7 @@ def test_a_program_gets_the_name_and_the_control_socket_it_is_given(
     assert out == "other@here [] True\n"
 
 
-def test_a_name_that_cannot_be_one_is_refused(ergo: Ergo, tmp_path: Path) -> None:
+def test_an_invalid_node_name_is_refused(ergo: Ergo, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
 
     for command in ("run", "shell"):
@@ -385,7 +381,7 @@ def test_a_name_that_cannot_be_one_is_refused(ergo: Ergo, tmp_path: Path) -> Non
         assert "name: got ''" in err
 
 
-def test_a_control_socket_that_cannot_be_had_is_told_in_a_line(
+def test_an_unavailable_control_socket_is_reported_in_a_single_line(
     ergo: Ergo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -68,7 +68,7 @@ def test_a_node_is_found_chosen_and_asked() -> None:
     assert find_nodes() == []
 
 
-def test_one_that_says_nothing_is_listed_and_not_waited_for(
+def test_a_silent_socket_is_listed_as_not_answering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replace_private(monkeypatch, "greeting timeout of the shell", 0.1)
@@ -98,7 +98,7 @@ def test_one_that_says_nothing_is_listed_and_not_waited_for(
         (b"", "closed the connection"),
     ],
 )
-def test_one_that_speaks_otherwise_is_told_from_a_node(says: bytes, text: str) -> None:
+def test_a_socket_with_another_protocol_is_refused(says: bytes, text: str) -> None:
     with impostor(lambda peer: peer.sendall(says)) as path:
         link = Link(path)
         with pytest.raises((OSError, ControlError), match=text):
@@ -109,7 +109,7 @@ def test_one_that_speaks_otherwise_is_told_from_a_node(says: bytes, text: str) -
 @pytest.mark.parametrize(
     "says", [b'{"ergo": 1}\n', b'{"error": 1}\n', b"[" * 100_000 + b"\n", b"\xff\n", b"7\n"]
 )
-def test_an_odd_socket_is_told_of_in_a_line_and_keeps_nobody_from_the_others(says: bytes) -> None:
+def test_a_socket_with_another_protocol_does_not_hide_other_nodes(says: bytes) -> None:
     with (
         impostor(lambda peer: peer.sendall(says)),
         open_node("honest@here", control="look", log_output="none", watchdog=None),
@@ -128,7 +128,7 @@ def test_an_odd_socket_is_told_of_in_a_line_and_keeps_nobody_from_the_others(say
     assert "\n" not in leave.value.text
 
 
-def test_an_answer_that_is_none_is_an_error_of_the_connection() -> None:
+def test_a_malformed_answer_is_a_connection_error() -> None:
     def serve(peer: socket.socket) -> None:
         peer.sendall(b'{"ergo": 1, "node": "impostor@here", "os_pid": 1, "may": []}\n')
         peer.recv(1000)
@@ -152,7 +152,7 @@ def test_files_with_odd_names_in_the_directory_are_no_obstacle(runtime_directory
         assert [one.name for one in find_nodes()] == ["honest@here"]
 
 
-def test_a_socket_of_a_program_that_cannot_be_is_left_out(
+def test_a_socket_with_an_impossible_pid_is_left_out(
     runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_private(monkeypatch, "greeting timeout of the shell", 0.1)

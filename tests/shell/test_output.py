@@ -79,7 +79,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-def test_no_command_writes_what_a_terminal_obeys_nor_fails_for_want_of_a_letter(
+def test_no_command_writes_control_characters_or_fails_to_encode(
     node: OwnedNode, encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = str(node.call("plain", "read"))
@@ -100,7 +100,7 @@ def test_no_command_writes_what_a_terminal_obeys_nor_fails_for_want_of_a_letter(
                 json.loads(out.getvalue().decode(encoding))
 
 
-def test_json_says_the_same_whatever_is_escaped(
+def test_escaped_json_decodes_to_the_original_values(
     node: OwnedNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inspect", "demo", "plain", "--json"]) == Status.DONE
@@ -125,13 +125,13 @@ def test_the_lines_of_an_error_and_of_a_stack_stay_lines(
     assert "\\x1b]0;owned\\x07\\x9b31m\n\\u202e\n" in error
 
 
-def test_letters_that_an_encoding_has_not_get_stand_ins_that_keep_their_columns() -> None:
+def test_unencodable_letters_get_replacements_of_the_same_width() -> None:
     assert "├─ a…\n└─ 5µs → é".encode("ascii", "ergo_stand_in") == b"|- a~\n`- 5us > \\xe9"
     with pytest.raises(UnicodeDecodeError):
         b"\xff".decode("ascii", "ergo_stand_in")
 
 
-def test_what_is_no_stream_of_bytes_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_only_stream_is_left_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr(sys, "stdout", written)
 

@@ -66,7 +66,7 @@ def test_a_package_may_have_its_main_function_in_its_main_module(tmp_path: Path)
     assert program.name == "pack@localhost"
 
 
-def test_a_module_without_an_app_will_do_for_a_prompt() -> None:
+def test_a_module_without_an_app_is_enough_for_a_prompt() -> None:
     program = load("neighbour", [], needs_app=False)
 
     assert program.app is None
@@ -88,7 +88,7 @@ def test_a_module_without_an_app_will_do_for_a_prompt() -> None:
         ("neighbour.txt/", "there is no file"),
     ],
 )
-def test_what_is_no_program_is_refused_with_what_would_be_one(target: str, text: str) -> None:
+def test_the_error_about_an_invalid_program_shows_a_valid_program(target: str, text: str) -> None:
     with pytest.raises(Leave) as caught:
         load(target, [], needs_app=True)
 
@@ -97,9 +97,7 @@ def test_what_is_no_program_is_refused_with_what_would_be_one(target: str, text:
 
 
 @pytest.mark.parametrize("source", ["1 / 0", "import something_missing", "def broken(:"])
-def test_a_program_that_cannot_be_imported_is_told_with_its_traceback(
-    source: str, tmp_path: Path
-) -> None:
+def test_the_error_about_a_failed_import_has_the_traceback(source: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(source)
 
     for target in ("wrong", f"{tmp_path}/wrong.py"):
@@ -112,7 +110,7 @@ def test_a_program_that_cannot_be_imported_is_told_with_its_traceback(
         assert caught.value.text.endswith("could not be imported")
 
 
-def test_a_file_that_runs_itself_when_it_is_imported_is_refused_with_what_to_write(
+def test_the_error_about_run_at_import_time_suggests_the_main_guard(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "twice.py").write_text(

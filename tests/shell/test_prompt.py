@@ -24,9 +24,7 @@ def until(process: "subprocess.Popen[str]", text: str) -> str:
     raise AssertionError(f"the program ended without {text!r}")
 
 
-def test_one_looks_into_a_live_connection_of_the_demonstration_and_leaves_without_disturbing_it() -> (
-    None
-):
+def test_a_user_inspects_a_connection_of_the_demo_without_disturbing_it() -> None:
     with background(
         "run", "--control", "look,attach", "examples.demo:main", DEMO_SECONDS="60"
     ) as demo:
@@ -85,7 +83,7 @@ def test_one_looks_into_a_live_connection_of_the_demonstration_and_leaves_withou
     assert demo.returncode == 0
 
 
-def test_a_node_of_one_s_own_with_a_program_on_it(runtime_directory: Path) -> None:
+def test_a_shell_runs_a_program_on_its_own_node(runtime_directory: Path) -> None:
     with at_terminal("shell", "examples/tcp/echo_server.py", "0") as terminal:
         begin = terminal.wait_for(">>> ")
         port = int(re.findall(r"listening at 127\.0\.0\.1:(\d+)", begin)[0])
@@ -151,7 +149,7 @@ def test_inputs_may_come_from_a_pipe(tmp_path: Path) -> None:
     assert ">>>" not in done.stdout
 
 
-def test_whoever_kills_is_asked_whether_it_is_meant() -> None:
+def test_kill_asks_for_confirmation() -> None:
     statuses = []
     with open_node("victim@here", control="look,act", log_output="none", watchdog=None) as node:
         node.spawn(Recorder, name="poor")

@@ -45,7 +45,7 @@ def test_the_heads_of_a_live_table_stand_out_over_the_whole_width() -> None:
     assert "MAIL↓" in heads
 
 
-def test_states_and_numbers_have_colours_unless_nobody_wants_them(
+def test_states_and_numbers_have_colours_unless_no_color_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = process_table([row(state="suspended", mailbox=3)])
@@ -59,7 +59,7 @@ def test_states_and_numbers_have_colours_unless_nobody_wants_them(
     assert not re.search(r"\x1b\[[\d;]*3\dm", bare)
 
 
-def test_what_comes_from_others_is_neither_markup_nor_an_escape() -> None:
+def test_markup_and_escapes_in_values_have_no_effect() -> None:
     screen = RichScreen(100)
     hostile = "[red]x[/red] [link=y] \x1b[2J :smile:"
 
@@ -84,7 +84,7 @@ def test_the_frames_of_a_thread_stand_below_its_row() -> None:
     assert [line.split()[0] for line in lines] == ["ID", "4", "a.py:1", "5"]
 
 
-def test_a_traceback_is_coloured_and_a_long_line_of_it_is_shown_whole() -> None:
+def test_a_traceback_is_coloured_and_its_long_lines_are_shown_whole() -> None:
     shown = RichScreen(40).crash(crash(OBITUARY))
 
     bare = ESCAPES.sub("", shown)

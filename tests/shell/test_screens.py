@@ -83,7 +83,7 @@ def test_without_rich_the_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPat
     assert choose_screen(30).alarm("help") == "help"
 
 
-def test_plain_text_says_everything() -> None:
+def test_plain_text_shows_all_values() -> None:
     screen = Screen()
     facts = {"name": "room", "mailbox": 3}
 
@@ -93,7 +93,9 @@ def test_plain_text_says_everything() -> None:
     assert screen.title("x" * 200) == "x" * 200
 
 
-def test_what_rich_shows_says_the_same_as_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rich_screens_and_plain_screens_show_the_same_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("rich", reason="needs the package rich")
     from ergo_py.shell.rich_screen import RichScreen
 

@@ -67,7 +67,9 @@ def frame(terminal: Terminal, mark: str, first: str) -> str:
 
 
 @pytest.mark.parametrize("has_rich", [True, False], ids=["rich", "plain"])
-def test_the_busiest_come_first_and_keys_choose_what_that_means(busy: None, has_rich: bool) -> None:
+def test_the_busiest_processes_come_first_and_keys_choose_the_order(
+    busy: None, has_rich: bool
+) -> None:
     if has_rich:
         pytest.importorskip("rich", reason="needs the package rich")
     arguments = ["top", "busy", "--interval", "0.1"]
@@ -135,7 +137,7 @@ class Tmux:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_it_fits_the_terminal_whatever_its_size(busy: None, runtime_directory: Path) -> None:
+def test_the_table_fits_a_terminal_of_any_size(busy: None, runtime_directory: Path) -> None:
     # The screen shows the short command that was typed, however long the path of the checkout is.
     (runtime_directory / "watch").write_text(
         f"cd {quote(str(ROOT))}\n"

@@ -121,7 +121,7 @@ class Turnstile(StateMachine):
 # -- states ----------------------------------------------------------------------------------------
 
 
-async def test_a_machine_starts_in_its_first_state_and_messages_go_to_the_state_it_is_in(
+async def test_a_machine_starts_in_its_first_state_and_the_current_state_handles_messages(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -135,7 +135,7 @@ async def test_a_machine_starts_in_its_first_state_and_messages_go_to_the_state_
         assert log == [("closed", "knock"), "closed -> open", ("open", "step")]
 
 
-async def test_first_state_says_where_to_start_and_its_enter_hook_runs_before_spawn_returns(
+async def test_first_state_is_entered_with_its_hook_before_spawn_returns(
     autojump_clock: MockClock,
 ) -> None:
     class Ajar(Door):
@@ -169,7 +169,7 @@ async def test_an_enter_hook_of_the_first_state_that_raises_fails_the_spawn(
         assert node.whereis("broken") is None
 
 
-async def test_a_call_is_answered_by_the_state_with_what_it_returns(
+async def test_the_return_value_of_a_state_answers_a_call(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -210,7 +210,7 @@ async def test_states_that_are_classes_live_from_entering_to_leaving(
         ]
 
 
-async def test_becoming_the_present_state_is_leaving_and_entering_it(
+async def test_becoming_the_current_state_leaves_and_enters_it(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -224,7 +224,7 @@ async def test_becoming_the_present_state_is_leaving_and_entering_it(
         assert log == ["closed -> open", "open -> open", "open -> open"]
 
 
-async def test_a_refusal_is_an_answer_and_the_machine_changes_its_state_as_it_said(
+async def test_a_rejected_call_still_changes_the_state(
     autojump_clock: MockClock,
 ) -> None:
     def refuse(me: Door) -> None:
@@ -240,7 +240,7 @@ async def test_a_refusal_is_an_answer_and_the_machine_changes_its_state_as_it_sa
         assert (await node.inspect(door))["state"] == "open"
 
 
-async def test_inspect_tells_the_state_since_when_what_was_postponed_and_which_timeouts_run(
+async def test_inspect_shows_state_duration_postponed_messages_and_timeouts(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -261,7 +261,9 @@ async def test_inspect_tells_the_state_since_when_what_was_postponed_and_which_t
 # -- mistakes --------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_state_is_refused_with_those_there_are(autojump_clock: MockClock) -> None:
+async def test_the_error_about_an_unknown_state_lists_the_known_states(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         door = await node.spawn(Door, [])
         caught: list[BadInputError] = []
@@ -293,7 +295,7 @@ async def test_a_hook_cannot_change_the_state(autojump_clock: MockClock) -> None
         assert isinstance(caught.value.__cause__, NotAllowedError)
 
 
-def test_a_class_that_cannot_be_a_machine_is_refused_when_it_is_made() -> None:
+def test_an_invalid_machine_class_is_refused_at_its_definition() -> None:
     def function(self: Any, message: Any, sender: Any) -> None: ...
 
     class Empty(MachineState[Any]):
@@ -334,7 +336,9 @@ async def test_a_machine_without_states_is_refused(autojump_clock: MockClock) ->
             await node.spawn(Nothing)
 
 
-async def test_a_plain_state_that_waits_is_told_to_be_async(autojump_clock: MockClock) -> None:
+async def test_the_error_about_a_plain_state_that_waits_suggests_async_def(
+    autojump_clock: MockClock,
+) -> None:
     class Sly(StateMachine):
         @state
         def first(self, message: Any, sender: Any) -> object:
@@ -350,7 +354,7 @@ async def test_a_plain_state_that_waits_is_told_to_be_async(autojump_clock: Mock
         assert "async def" in str(caught.value.__cause__)
 
 
-async def test_a_machine_that_fails_and_goes_on_is_in_the_state_it_was_in_and_postpones_nothing(
+async def test_a_resumed_machine_keeps_its_state_and_postpones_no_message(
     autojump_clock: MockClock,
 ) -> None:
     def fail(me: Door) -> None:
@@ -368,7 +372,7 @@ async def test_a_machine_that_fails_and_goes_on_is_in_the_state_it_was_in_and_po
         assert (told["state"], told["postponed"]) == ("closed", "0")
 
 
-async def test_a_machine_whose_hook_failed_and_that_goes_on_can_still_change_its_state(
+async def test_a_machine_resumed_after_a_failed_hook_can_still_change_its_state(
     autojump_clock: MockClock,
 ) -> None:
     class Stiff(Door):
@@ -401,7 +405,7 @@ async def test_a_machine_whose_hook_failed_and_that_goes_on_can_still_change_its
 # -- postponed -------------------------------------------------------------------------------------
 
 
-async def test_what_was_postponed_comes_after_the_change_in_its_order_and_before_what_waits(
+async def test_postponed_messages_come_in_order_before_waiting_messages(
     autojump_clock: MockClock,
 ) -> None:
     class Queue(StateMachine):
@@ -452,7 +456,7 @@ async def test_a_postponed_call_is_answered_by_a_later_state(autojump_clock: Moc
         assert (waiting, answers) == ([], ["open"])
 
 
-async def test_what_is_postponed_when_a_machine_ends_is_answered_or_a_dead_letter(
+async def test_at_the_end_postponed_calls_fail_and_messages_become_dead_letters(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node, trio.open_nursery() as nursery:
@@ -474,7 +478,7 @@ async def test_what_is_postponed_when_a_machine_ends_is_answered_or_a_dead_lette
         ]
 
 
-async def test_a_child_that_keeps_its_mailbox_keeps_what_it_postponed(
+async def test_a_child_that_keeps_its_mailbox_keeps_postponed_messages(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -494,7 +498,7 @@ async def test_a_child_that_keeps_its_mailbox_keeps_what_it_postponed(
         assert len(set(log)) == 2
 
 
-async def test_a_machine_with_a_bound_postpones_no_more_than_that(
+async def test_a_machine_with_a_bound_postpones_no_more_messages_than_that(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -512,7 +516,7 @@ async def test_a_machine_with_a_bound_postpones_no_more_than_that(
         assert [letter.why for letter in node.dead_letters()] == [Why.FULL]
 
 
-async def test_a_postponed_call_that_nobody_waits_for_any_more_harms_nobody(
+async def test_a_postponed_call_that_timed_out_does_not_disturb_the_machine(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -525,7 +529,7 @@ async def test_a_postponed_call_that_nobody_waits_for_any_more_harms_nobody(
         assert await node.call(door, "knock") == "knock while open"
 
 
-async def test_the_end_of_something_watched_can_be_postponed(autojump_clock: MockClock) -> None:
+async def test_a_down_message_can_be_postponed(autojump_clock: MockClock) -> None:
     class Watcher(Door):
         def perform(self, where: str, message: Any, sender: Any) -> object:
             if isinstance(message, Down) and where == "closed":
@@ -553,7 +557,7 @@ async def test_the_end_of_something_watched_can_be_postponed(autojump_clock: Moc
 # -- timeouts --------------------------------------------------------------------------------------
 
 
-async def test_a_state_timeout_comes_if_the_machine_stays_and_not_if_it_has_left(
+async def test_a_state_timeout_fires_only_if_the_machine_stays_in_the_state(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -575,7 +579,7 @@ async def test_a_state_timeout_comes_if_the_machine_stays_and_not_if_it_has_left
         ]
 
 
-async def test_an_event_timeout_comes_only_if_nothing_else_does(autojump_clock: MockClock) -> None:
+async def test_an_event_timeout_fires_only_if_no_message_comes(autojump_clock: MockClock) -> None:
     log: Log = []
     async with running_node() as node:
         door = await node.spawn(Door, log)
@@ -590,7 +594,7 @@ async def test_an_event_timeout_comes_only_if_nothing_else_does(autojump_clock: 
         assert log == [("closed", "knock"), ("closed", EventTimeout("closed"))]
 
 
-async def test_a_named_timeout_outlives_a_change_begins_anew_and_can_be_cancelled(
+async def test_a_named_timeout_outlives_a_state_and_can_be_restarted_and_cancelled(
     autojump_clock: MockClock,
 ) -> None:
     log: Log = []
@@ -611,7 +615,7 @@ async def test_a_named_timeout_outlives_a_change_begins_anew_and_can_be_cancelle
         assert log[early:] == [("open", NamedTimeout("alarm", "ring"))]
 
 
-async def test_a_timeout_that_has_fired_and_is_cancelled_before_it_is_handled_does_not_come(
+async def test_a_fired_timeout_can_be_cancelled_before_it_is_handled(
     autojump_clock: MockClock,
 ) -> None:
     class Slow(Door):
@@ -666,7 +670,7 @@ async def test_a_timeout_is_neither_refused_nor_displaced_by_a_full_mailbox(
         assert log == [("busy", NamedTimeout("alarm")), ("busy", 2)]
 
 
-async def test_what_fails_in_a_timeout_is_said_to_have_failed_in_it(
+async def test_the_log_of_a_crash_in_a_timeout_names_the_timeout(
     autojump_clock: MockClock,
 ) -> None:
     class Fragile(Door):
@@ -898,7 +902,7 @@ async def compare(table: Table, program: list[Any], clock: MockClock) -> None:
 
 
 @given(tables, programs)
-def test_a_machine_does_what_its_table_says(table: Table, program: list[Any]) -> None:
+def test_a_machine_follows_its_table(table: Table, program: list[Any]) -> None:
     clock = MockClock()
 
     trio.run(compare, table, program, clock, clock=clock)

@@ -38,7 +38,7 @@ class Derived(Base):
     def first(self, message: Any, sender: Any) -> None: ...
 
 
-def test_states_are_read_in_the_order_they_are_written_down_a_subclass_may_replace_one() -> None:
+def test_states_keep_their_order_and_a_subclass_may_replace_a_state() -> None:
     table = read_states(Derived, (Plain, IdleHandlers), nothing_is_taken)
 
     assert list(table) == ["first", "second", "third", "Plain", "IdleHandlers"]

@@ -10,7 +10,7 @@ class Worker(Actor):
     pass
 
 
-def test_a_child_says_its_name_and_where_it_is() -> None:
+def test_the_repr_of_a_child_shows_its_name_and_phase() -> None:
     child = Child("a", ChildSpec("a", Worker), 0)
     before = repr(child)
 
@@ -29,7 +29,7 @@ def test_a_child_says_its_name_and_where_it_is() -> None:
         (Phase.RUNNING, True, False),
     ],
 )
-def test_one_that_is_down_waits_for_its_turn_if_it_is_to_run(
+def test_a_child_that_is_down_waits_for_its_turn_if_it_is_wanted(
     phase: Phase, wanted: bool, is_waiting: bool
 ) -> None:
     child = Child("a", ChildSpec("a", Worker), 0)

@@ -191,7 +191,7 @@ class CountedWalks(dict[int, str]):
         return super().values()
 
 
-async def test_a_key_that_is_new_costs_the_same_however_many_there_are() -> None:
+async def test_the_cost_of_a_new_key_does_not_depend_on_the_number_of_keys() -> None:
     async with running_node() as node:
         pool = await start(
             node, PoolSpec(Worker, [], size=3, routing=BY_KEY, key=lambda job: job.key)
@@ -209,7 +209,7 @@ async def test_a_key_that_is_new_costs_the_same_however_many_there_are() -> None
         assert sorted(Counter(owners.values()).values()) == [150, 150]
 
 
-async def test_the_keys_of_a_worker_that_is_coming_back_wait_for_it_in_order(
+async def test_messages_for_the_keys_of_a_restarting_worker_wait_in_order(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     done: Log = []
@@ -239,7 +239,7 @@ async def test_the_keys_of_a_worker_that_is_coming_back_wait_for_it_in_order(
         assert request == Job(0, 4)
 
 
-async def test_a_key_that_cannot_be_found_out_is_nobodys_crash() -> None:
+async def test_a_failing_key_function_crashes_neither_pool_nor_worker() -> None:
     async with running_node() as node:
         pool = await start(
             node, PoolSpec(Worker, [], size=2, routing=BY_KEY, key=lambda job: job.key)
@@ -253,7 +253,7 @@ async def test_a_key_that_cannot_be_found_out_is_nobodys_crash() -> None:
         assert len(pool.workers()) == 2
 
 
-async def test_a_worker_that_asks_its_own_pool_is_answered_by_another_one() -> None:
+async def test_a_worker_that_calls_its_own_pool_is_answered_by_another_worker() -> None:
     class Asking(Worker):
         async def handle_call(self, request: Any, caller: Any) -> Any:
             if request == "ask the pool":
@@ -274,7 +274,7 @@ async def test_a_worker_that_asks_its_own_pool_is_answered_by_another_one() -> N
             await node.wait_ended(pool.pid)
 
 
-async def test_a_lone_worker_that_asks_its_own_pool_is_told_that_it_would_wait_for_itself() -> None:
+async def test_a_single_worker_that_calls_its_own_pool_gets_a_deadlock_error() -> None:
     class Asking(Worker):
         async def handle_call(self, request: Any, caller: Any) -> Any:
             with pytest.raises(DeadlockError):
@@ -306,7 +306,7 @@ async def test_a_pool_can_be_addressed_in_every_way_and_by_threads() -> None:
         assert answer[1] == "asked by a thread"
 
 
-async def test_what_has_a_higher_priority_is_for_the_pool_itself() -> None:
+async def test_requests_with_a_higher_priority_go_to_the_pool_itself() -> None:
     class Talking(Pool):
         def workers(self) -> PoolSpec:
             return PoolSpec(Worker, [], size=2)
@@ -337,7 +337,9 @@ async def full_pool(node: Node, gate: trio.Event, done: Log, **options: Any) -> 
 
 @pytest.mark.parametrize("routing", [ROUND_ROBIN, LEAST_LOADED])
 @pytest.mark.parametrize("overflow", [*Overflow, Divert("spare")], ids=str)
-async def test_calls_are_refused_at_once_when_all_are_full(overflow: Any, routing: Any) -> None:
+async def test_calls_are_refused_at_once_when_all_workers_are_full(
+    overflow: Any, routing: Any
+) -> None:
     gate = trio.Event()
     async with running_node() as node:
         await full_pool(node, gate, [], overflow=overflow, routing=routing)
@@ -351,7 +353,7 @@ async def test_calls_are_refused_at_once_when_all_are_full(overflow: Any, routin
         assert (await node.call("pool", "now"))[1] == "now"
 
 
-async def test_raise_tells_the_sender() -> None:
+async def test_with_overflow_raise_the_sender_gets_an_error() -> None:
     gate, done = trio.Event(), list[Any]()
     async with running_node() as node:
         await full_pool(node, gate, done, overflow=Overflow.RAISE)
@@ -372,7 +374,9 @@ async def test_raise_tells_the_sender() -> None:
     "overflow, left",
     [(Overflow.DROP_NEWEST, [0, 1, 2, 3]), (Overflow.DROP_OLDEST, [0, 1, 3, "new"])],
 )
-async def test_dropping_drops_one_and_counts_it(overflow: Overflow, left: Log) -> None:
+async def test_with_overflow_drop_a_message_is_dropped_and_counted(
+    overflow: Overflow, left: Log
+) -> None:
     gate, done = trio.Event(), list[Any]()
     async with running_node() as node:
         await full_pool(node, gate, done, overflow=overflow)
@@ -386,7 +390,7 @@ async def test_dropping_drops_one_and_counts_it(overflow: Overflow, left: Log) -
         assert node.process_info("pool").dropped == 1
 
 
-async def test_diverting_sends_it_elsewhere() -> None:
+async def test_with_divert_a_message_goes_to_another_process() -> None:
     gate, heard = trio.Event(), list[Any]()
     async with running_node() as node:
         await node.spawn(Recorder, heard, name="spare")
@@ -472,7 +476,7 @@ async def test_a_worker_that_fails_is_started_again_and_its_queue_is_kept() -> N
         assert node.dead_letters() == []
 
 
-async def test_a_worker_that_is_down_gets_nothing_while_others_are_up(
+async def test_a_worker_that_is_down_gets_no_message_while_others_are_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     done: Log = []
@@ -489,7 +493,7 @@ async def test_a_worker_that_is_down_gets_nothing_while_others_are_up(
         assert [child.phase for child in pool.children()].count(Phase.BACKING_OFF) == 1
 
 
-async def test_when_all_are_coming_back_what_is_sent_and_asked_waits(
+async def test_messages_and_calls_wait_while_all_workers_restart(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     done: Log = []
@@ -527,7 +531,7 @@ async def test_a_call_that_gave_up_waiting_for_a_worker_is_not_handled(
         assert handled == []
 
 
-async def test_a_pool_that_gives_up_answers_what_waits_for_its_workers(
+async def test_calls_that_wait_for_workers_fail_when_the_pool_gives_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     failures = [False, True, True]
@@ -583,7 +587,7 @@ async def test_a_removed_worker_finishes_its_queue() -> None:
         assert oldest not in node.processes()
 
 
-async def test_who_does_not_wait_for_removed_workers_to_end_is_told_and_they_end_all_the_same(
+async def test_removed_workers_end_even_if_the_caller_of_remove_workers_times_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     gate = trio.Event()
@@ -600,7 +604,7 @@ async def test_who_does_not_wait_for_removed_workers_to_end_is_told_and_they_end
         assert len(pool.workers()) == pool.count().total == 1
 
 
-async def test_a_worker_whose_removal_is_refused_goes_on_getting_work() -> None:
+async def test_a_worker_gets_work_after_its_removal_was_refused() -> None:
     gate, done = trio.Event(), list[Any]()
     async with running_node() as node:
         pool = await start(node, PoolSpec(Worker, done, gate, size=2))
@@ -676,7 +680,7 @@ async def test_a_pool_may_be_supervised_and_its_mailbox_is_kept_through_its_rest
         assert [what for _, what in done] == ["waits"]
 
 
-async def test_a_pool_tells_about_its_workers() -> None:
+async def test_the_inspection_of_a_pool_shows_its_workers() -> None:
     gate = trio.Event()
     async with running_node() as node:
         await full_pool(node, gate, [])
@@ -706,7 +710,7 @@ async def test_the_workers_of_a_pool_are_stopped_all_at_once(
         assert 3.0 <= trio.current_time() < 4.0
 
 
-async def test_what_is_no_pool_is_refused() -> None:
+async def test_a_process_that_is_no_pool_is_refused() -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("a", Recorder)], name="top")
 
@@ -736,7 +740,7 @@ async def test_what_is_no_pool_is_refused() -> None:
     ],
     ids=str,
 )
-def test_a_pool_that_cannot_be_right_is_refused_before_anything_starts(
+def test_an_invalid_pool_spec_is_refused(
     options: dict[str, Any],
 ) -> None:
     with pytest.raises(BadInputError):
@@ -744,7 +748,7 @@ def test_a_pool_that_cannot_be_right_is_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize("routing", [ROUND_ROBIN, LEAST_LOADED, BY_KEY])
-async def test_a_pool_without_a_bound_refuses_nobody_while_its_only_worker_comes_back(
+async def test_a_pool_without_a_bound_refuses_no_message_during_a_restart(
     routing: Routing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: Log = []

@@ -116,7 +116,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("options, word", WRONG, ids=str)
-def test_a_child_that_cannot_be_right_is_refused_with_what_to_write(
+def test_the_error_about_an_invalid_child_spec_suggests_valid_values(
     options: dict[str, Any], word: str
 ) -> None:
     given = {"name": "a", "behaviour": Worker, **options}
@@ -128,7 +128,7 @@ def test_a_child_that_cannot_be_right_is_refused_with_what_to_write(
 
 
 @pytest.mark.parametrize("behaviour", [Worker(5), 5, object, lambda: Worker(5), None])
-def test_what_is_no_class_of_behaviours_is_refused(behaviour: Any) -> None:
+def test_a_behaviour_that_is_no_behaviour_class_is_refused(behaviour: Any) -> None:
     with pytest.raises(BehaviourError) as caught:
         ChildSpec("a", behaviour)
 
@@ -168,7 +168,7 @@ CHILD = ChildSpec("a", Worker)
     ],
     ids=str,
 )
-def test_a_supervisor_that_cannot_be_right_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_supervisor_spec_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         SupervisorSpec(**options)
 
@@ -198,13 +198,13 @@ def test_a_supervisor_has_sensible_defaults_and_takes_any_sequence() -> None:
     ],
     ids=str,
 )
-def test_a_back_off_that_cannot_be_right_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_back_off_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         Backoff(**{"first": 0.1, "ceiling": 1.0, **options})
 
 
 @pytest.mark.parametrize("options", [{"restarts": -1}, {"restarts": 1.5}, {"period": 0}], ids=str)
-def test_a_budget_that_cannot_be_right_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_budget_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         Budget(**{"restarts": 1, "period": 1.0, **options})
 
@@ -217,7 +217,7 @@ def test_a_budget_that_cannot_be_right_is_refused(options: dict[str, Any]) -> No
     tries=st.integers(0, 10_000),
     chance=st.floats(0, 1),
 )
-def test_a_delay_grows_from_the_first_to_the_ceiling_and_jitter_only_shortens_it(
+def test_a_delay_grows_to_the_ceiling_and_jitter_only_shortens_it(
     first: float, more: float, factor: float, jitter: float, tries: int, chance: float
 ) -> None:
     backoff = Backoff(first, first + more, factor, jitter)

@@ -29,7 +29,7 @@ def taken(order: StartOrder, now: float) -> list[Action]:
     return actions
 
 
-def test_one_starts_at_a_time() -> None:
+def test_only_a_single_child_starts_at_a_time() -> None:
     order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
     order.wait(b, 0.0)
     order.wait(a, 0.0)
@@ -41,7 +41,7 @@ def test_one_starts_at_a_time() -> None:
     assert (first, meanwhile, second) == ([Start("a")], [], [Start("b")])
 
 
-def test_one_that_somebody_waits_for_starts_before_all_others_and_at_once() -> None:
+def test_a_child_that_a_caller_waits_for_starts_first_and_at_once() -> None:
     order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
     order.wait(a, 0.0)
     order.wait(b, 10.0)
@@ -52,7 +52,7 @@ def test_one_that_somebody_waits_for_starts_before_all_others_and_at_once() -> N
     assert actions == [Start("b")]
 
 
-def test_one_that_waits_anew_does_not_keep_the_place_that_it_had_in_line() -> None:
+def test_a_child_that_waits_again_loses_its_previous_place() -> None:
     order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
     order.wait(a, 10.0)
     order.wait(a, 21.0)
@@ -63,7 +63,7 @@ def test_one_that_waits_anew_does_not_keep_the_place_that_it_had_in_line() -> No
     assert (waits, starts) == ([Wake(16.0)], [Start("b")])
 
 
-def test_when_to_come_back_is_said_once_until_that_time_has_come() -> None:
+def test_the_wake_up_time_is_given_once_until_it_has_come() -> None:
     order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
     order.wait(a, 10.0)
 
@@ -78,7 +78,7 @@ def test_when_to_come_back_is_said_once_until_that_time_has_come() -> None:
     "strategy, expected",
     [(ONE_FOR_ONE, [Start("b")]), (REST_FOR_ONE, [Wake(5.0)]), (ALL_FOR_ONE, [Wake(9.0)])],
 )
-def test_who_waits_for_whom_depends_on_the_strategy(
+def test_the_strategy_decides_which_children_wait_for_others(
     strategy: Strategy, expected: list[Action]
 ) -> None:
     order, (a, b, c) = StartOrder(strategy), family("abc")
@@ -90,7 +90,7 @@ def test_who_waits_for_whom_depends_on_the_strategy(
     assert actions == expected
 
 
-def test_a_group_does_not_wait_for_one_that_is_not_wanted_any_more() -> None:
+def test_a_group_does_not_wait_for_a_child_that_is_no_longer_wanted() -> None:
     order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab")
     order.wait(a, 5.0)
     order.wait(b, 9.0)
@@ -101,7 +101,7 @@ def test_a_group_does_not_wait_for_one_that_is_not_wanted_any_more() -> None:
     assert actions == [Wake(5.0)]
 
 
-def test_a_group_is_stopped_one_by_one_from_its_end_before_anybody_starts() -> None:
+def test_a_group_is_stopped_in_reverse_order_before_any_child_starts() -> None:
     order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
     (failed,) = family("c")
     order.wait(failed, 0.0)
@@ -118,7 +118,7 @@ def test_a_group_is_stopped_one_by_one_from_its_end_before_anybody_starts() -> N
     assert third == [Start("c")]
 
 
-def test_one_whose_start_is_under_way_is_stopped_with_its_siblings_when_it_runs() -> None:
+def test_a_starting_child_is_stopped_with_its_siblings_when_it_runs() -> None:
     order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
     b.phase, order.starting = Phase.STARTING, b
     order.cycle([a, b])
@@ -130,7 +130,7 @@ def test_one_whose_start_is_under_way_is_stopped_with_its_siblings_when_it_runs(
     assert (before, after) == ([], [Stop("b", returns=True)])
 
 
-def test_it_is_new_until_everybody_has_been_started() -> None:
+def test_the_turns_are_new_until_all_children_have_started() -> None:
     order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
     order.wait(a, 0.0)
 

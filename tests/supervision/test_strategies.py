@@ -629,7 +629,7 @@ class CountedWalks(dict[str, Any]):
         return super().values()
 
 
-def test_children_that_end_for_good_one_after_the_other_are_not_all_looked_at_each_time() -> None:
+def test_the_end_of_a_child_does_not_walk_over_all_children() -> None:
     plan = Supervision(
         SupervisorSpec([ChildSpec(f"c{i}", Worker, restart=TRANSIENT) for i in range(100)]),
         lambda: 0.0,
@@ -665,7 +665,7 @@ def begun(
     return plan
 
 
-def test_a_start_that_nobody_waits_for_any_more_means_nothing() -> None:
+def test_a_start_that_finishes_after_the_end_has_no_effect() -> None:
     plan = begun(ChildSpec("a", Worker), intensity=0)
     ends = plan.exited("a", "a", Killed(), None, 1.0)
 
@@ -675,7 +675,7 @@ def test_a_start_that_nobody_waits_for_any_more_means_nothing() -> None:
     assert late == ([], [])
 
 
-def test_one_that_has_ended_is_not_found_by_its_pid_any_more() -> None:
+def test_a_child_that_has_ended_is_not_found_by_its_pid() -> None:
     plan = begun(ChildSpec("a", Worker))
     plan.exited("a", "a", Killed(), None, 1.0)
     plan.started("a", 1, 1.0)
@@ -687,7 +687,7 @@ def test_one_that_has_ended_is_not_found_by_its_pid_any_more() -> None:
     assert plan.get(1) is None
 
 
-def test_nothing_happens_after_the_end() -> None:
+def test_events_after_the_end_have_no_effect() -> None:
     plan = begun(
         ChildSpec("a", Worker),
         ChildSpec("b", Worker, backoff=Backoff(10.0, 10.0)),
@@ -703,9 +703,7 @@ def test_nothing_happens_after_the_end() -> None:
     assert late == ([], [])
 
 
-def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_when_it_has_ended() -> (
-    None
-):
+def test_a_stop_request_for_a_child_that_is_already_stopping_is_answered_at_its_end() -> None:
     plan = Supervision(
         SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE),
         lambda: 0.0,
@@ -723,7 +721,7 @@ def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_w
     assert Answer("asker", "b") in after
 
 
-def test_one_that_is_on_its_way_out_with_its_siblings_cannot_be_started() -> None:
+def test_a_child_that_stops_with_its_siblings_cannot_be_started() -> None:
     plan = Supervision(
         SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE),
         lambda: 0.0,
@@ -763,7 +761,7 @@ def test_a_start_that_fails_while_its_siblings_restart_does_not_hold_them_up() -
     assert actions == [Start("a", Killed())]
 
 
-def test_one_that_is_taken_away_while_it_is_down_is_gone_for_the_reason_it_ended_of() -> None:
+def test_a_child_stopped_while_down_is_gone_with_the_reason_of_its_end() -> None:
     plan = begun(ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0)), ChildSpec("b", Worker))
     plan.exited("a", "a", Killed(), None, 1.0)
     fresh = Supervision(
@@ -779,7 +777,7 @@ def test_one_that_is_taken_away_while_it_is_down_is_gone_for_the_reason_it_ended
     assert removed == [Answer("asker", None), Removed("b", Shutdown())]
 
 
-def test_one_that_is_asked_to_stop_while_its_siblings_are_stopped_is_stopped_once() -> None:
+def test_a_stop_request_during_the_stop_of_siblings_stops_the_child_once() -> None:
     plan = begun(*(ChildSpec(name, Worker) for name in "abc"), strategy=ALL_FOR_ONE)
     together = plan.exited("a", "a", Killed(), None, 1.0)
 
@@ -791,7 +789,7 @@ def test_one_that_is_asked_to_stop_while_its_siblings_are_stopped_is_stopped_onc
     assert then == []
 
 
-def test_one_that_came_back_before_its_siblings_is_not_stopped_with_them_any_more() -> None:
+def test_a_child_that_started_again_early_is_not_stopped_with_its_siblings() -> None:
     plan = begun(*(ChildSpec(name, Worker) for name in "abc"), strategy=ALL_FOR_ONE)
     plan.exited("a", "a", Killed(), None, 1.0)
     plan.exited("b", "b", Killed(), None, 1.0)
@@ -804,7 +802,7 @@ def test_one_that_came_back_before_its_siblings_is_not_stopped_with_them_any_mor
     assert plan.find("b").phase is P.RUNNING
 
 
-def test_the_next_start_is_told_why_the_last_one_failed() -> None:
+def test_the_next_start_gets_the_reason_of_the_last_failed_start() -> None:
     plan = begun(ChildSpec("a", Worker))
     plan.exited("a", "a", Killed(), None, 1.0)
 
@@ -813,7 +811,7 @@ def test_the_next_start_is_told_why_the_last_one_failed() -> None:
     assert actions == [Start("a", Custom("no room"))]
 
 
-def test_one_that_is_enabled_again_backs_off_as_if_it_had_never_failed() -> None:
+def test_the_back_off_of_an_enabled_child_begins_with_its_first_delay() -> None:
     plan = begun(ChildSpec("a", Worker, backoff=Backoff(1.0, 40.0), budget=Budget(1, 100.0)))
     plan.exited("a", "a", Killed(), None, 0.0)
     plan.woken(1.0)
@@ -829,7 +827,7 @@ def test_one_that_is_enabled_again_backs_off_as_if_it_had_never_failed() -> None
     assert actions == [Wake(5.0)]
 
 
-def test_who_comes_back_too_early_is_told_again_when_to_come() -> None:
+def test_an_early_wake_up_returns_the_wake_up_time_again() -> None:
     plan = begun(ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0)))
 
     told = plan.exited("a", "a", Killed(), None, 0.0)
@@ -838,7 +836,7 @@ def test_who_comes_back_too_early_is_told_again_when_to_come() -> None:
     assert told == again == [Wake(10.0)]
 
 
-def test_a_restart_that_was_asked_for_is_among_the_last_ones() -> None:
+def test_a_requested_restart_is_in_the_history() -> None:
     plan = begun(ChildSpec("a", Worker))
 
     plan.ask(RestartChild("a"), "asker", 3.0)
@@ -846,7 +844,7 @@ def test_a_restart_that_was_asked_for_is_among_the_last_ones() -> None:
     assert list(plan.history) == [(3.0, "a", Shutdown("restart asked for"), 0.0)]
 
 
-def test_one_whose_restart_was_asked_for_and_fails_is_tried_again() -> None:
+def test_a_failed_requested_restart_is_tried_again() -> None:
     plan, error = begun(ChildSpec("a", Worker)), OSError()
     plan.ask(AddChild(ChildSpec("b", Worker)), "who adds", 1.0)
     plan.started("b", "b", 1.0)
@@ -858,7 +856,7 @@ def test_one_whose_restart_was_asked_for_and_fails_is_tried_again() -> None:
     assert actions == [Answer("who restarts", None, error), Start("b", Killed())]
 
 
-def test_one_that_would_not_come_back_with_its_siblings_does_if_its_restart_is_asked_for() -> None:
+def test_a_temporary_child_starts_again_on_request_although_its_group_restarts() -> None:
     temporary = ChildSpec("b", Worker, restart=TEMPORARY)
     plan = begun(ChildSpec("a", Worker), temporary, ChildSpec("c", Worker), strategy=ALL_FOR_ONE)
     plan.exited("a", "a", Killed(), None, 1.0)

@@ -165,7 +165,7 @@ def check_peace(node: Node, book: Book, groups: list[SupervisorHandle]) -> None:
 @pytest.mark.parametrize(
     "strategy, blows", [(ONE_FOR_ONE, 1000), (ALL_FOR_ONE, 50), (REST_FOR_ONE, 100)]
 )
-async def test_a_thousand_children_in_a_storm(
+async def test_a_thousand_children_survive_a_storm_of_crashes(
     autojump_clock: trio.testing.MockClock, strategy: Strategy, blows: int
 ) -> None:
     luck, book = random.Random(strategy.value), Book()
@@ -197,7 +197,7 @@ async def test_a_thousand_children_in_a_storm(
     assert node.exit_report.abandoned == ()
 
 
-async def test_a_storm_that_supervisors_do_not_survive_either(
+async def test_a_storm_of_crashes_that_supervisors_do_not_survive(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """With tight limits whole groups give up and are started again from above: still nobody runs
@@ -238,7 +238,7 @@ async def test_a_storm_that_supervisors_do_not_survive_either(
     assert book.alive == set()
 
 
-async def test_a_thousand_children_from_a_template_in_a_storm(
+async def test_a_thousand_children_from_a_template_survive_a_storm_of_crashes(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     luck, book = random.Random(3), Book()

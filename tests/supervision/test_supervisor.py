@@ -90,7 +90,7 @@ async def test_children_stop_in_the_reverse_order_of_the_spec_also_after_restart
         assert log == ["-c", "-b", "-a"]
 
 
-async def test_what_has_no_order_is_stopped_all_at_once(
+async def test_children_from_a_template_stop_all_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running_node() as node:
@@ -125,7 +125,7 @@ async def test_if_a_child_cannot_start_the_others_are_stopped_and_the_error_says
             node.service("good")
 
 
-async def test_starting_many_slow_children_may_take_longer_than_one_may(
+async def test_the_start_of_many_children_may_take_longer_than_a_single_init_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Slow(Actor):
@@ -165,7 +165,7 @@ async def test_a_child_is_given_its_shutdown_time_and_killed_then(
 
 
 @pytest.mark.parametrize("is_child", [True, False])
-async def test_a_time_limit_that_a_supervisor_is_given_holds_also_if_it_is_what_actors_have(
+async def test_a_shutdown_of_a_supervisor_equal_to_the_actor_default_is_kept(
     autojump_clock: trio.testing.MockClock, is_child: bool
 ) -> None:
     class Root(Supervisor):
@@ -202,7 +202,7 @@ async def test_the_children_of_a_supervisor_with_a_time_limit_must_be_ready_in_t
         assert node.processes() == []
 
 
-async def test_a_child_that_will_not_even_be_killed_does_not_hold_its_supervisor_for_ever() -> None:
+async def test_a_child_that_survives_a_kill_does_not_delay_its_supervisor_forever() -> None:
     async with running_node() as node:
         tree = await node.supervise(
             [ChildSpec("stubborn", Stubborn, shutdown=0.01, terminate_timeout=0.01)]
@@ -245,7 +245,9 @@ TOGETHER: dict[Strategy, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("strategy", TOGETHER)
 @pytest.mark.parametrize("victim", "abc")
-async def test_who_restarts_with_whom_and_in_which_order(strategy: Strategy, victim: str) -> None:
+async def test_the_strategy_decides_which_children_restart_and_in_which_order(
+    strategy: Strategy, victim: str
+) -> None:
     log: Log = []
     async with running_node() as node:
         tree = await node.supervise(three(log), strategy=strategy)
@@ -266,7 +268,7 @@ async def test_who_restarts_with_whom_and_in_which_order(strategy: Strategy, vic
 
 
 @pytest.mark.parametrize("strategy", [Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE])
-async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many_there_are(
+async def test_a_restart_of_a_group_takes_time_linear_in_its_size(
     strategy: Strategy,
 ) -> None:
     class CountingSlots(dict[str, ChildSlot]):
@@ -294,7 +296,9 @@ async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many
 
 
 @pytest.mark.parametrize("strategy", TOGETHER)
-async def test_a_failure_while_a_group_restarts_begins_anew_and_counts(strategy: Strategy) -> None:
+async def test_a_failure_during_a_group_restart_starts_it_again_and_counts(
+    strategy: Strategy,
+) -> None:
     log: Log = []
     successes = [True, False, False, True]
     async with running_node() as node:
@@ -332,7 +336,7 @@ async def test_a_failure_while_a_group_restarts_begins_anew_and_counts(strategy:
         (TEMPORARY, Failed("x"), False),
     ],
 )
-async def test_the_restart_policy_says_which_ends_a_child_comes_back_from(
+async def test_the_restart_policy_decides_after_which_ends_a_child_restarts(
     policy: RestartPolicy, reason: object, comes_back: bool
 ) -> None:
     log: Log = []
@@ -353,7 +357,7 @@ def test_the_policies_have_synonyms() -> None:
     assert (ALWAYS, ON_FAILURE, NEVER) == (PERMANENT, TRANSIENT, TEMPORARY)
 
 
-async def test_a_temporary_child_goes_with_its_siblings_and_does_not_come_back() -> None:
+async def test_a_temporary_child_stops_with_its_siblings_and_does_not_restart() -> None:
     log: Log = []
     async with running_node() as node:
         specs = [
@@ -383,7 +387,7 @@ async def test_children_made_from_a_template_keep_their_arguments_through_restar
         assert len(tree.children()) == 2
 
 
-async def test_a_child_from_a_template_that_is_done_leaves_nothing_behind() -> None:
+async def test_a_finished_child_from_a_template_leaves_no_slot_behind() -> None:
     log: Log = []
     async with running_node() as node:
         template = ChildSpec("conn", Child, log, restart=TEMPORARY)
@@ -399,7 +403,7 @@ async def test_a_child_from_a_template_that_is_done_leaves_nothing_behind() -> N
         assert process.slots == {}
 
 
-async def test_a_new_child_never_overlaps_the_old_one(
+async def test_a_new_child_never_overlaps_the_old_child(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     alive: list[int] = []
@@ -468,9 +472,7 @@ async def test_restarts_that_are_long_ago_do_not_count(
         assert phases(tree) == {"a": Phase.RUNNING}
 
 
-async def test_a_child_whose_init_always_fails_is_tried_no_more_often_than_the_limit_allows() -> (
-    None
-):
+async def test_a_child_with_a_failing_init_is_tried_up_to_the_restart_limit() -> None:
     log: Log = []
     async with running_node() as node:
         tree = await node.supervise(
@@ -485,7 +487,7 @@ async def test_a_child_whose_init_always_fails_is_tried_no_more_often_than_the_l
         assert log.count("+a") == 1 + 5
 
 
-async def test_a_child_whose_init_fails_at_once_again_and_again_keeps_nobody_from_working() -> None:
+async def test_endless_restarts_of_a_child_do_not_block_the_supervisor() -> None:
     tries: Log = []
 
     class Hopeless(Actor):
@@ -514,7 +516,7 @@ async def test_a_child_whose_init_fails_at_once_again_and_again_keeps_nobody_fro
         assert 10 < len(tries) < 10_000
 
 
-async def test_the_parent_of_a_supervisor_that_gave_up_decides_in_turn() -> None:
+async def test_the_parent_of_a_supervisor_that_gave_up_applies_its_own_strategy() -> None:
     log: Log = []
     async with running_node() as node:
         inner = SupervisorSpec([ChildSpec("leaf", Child, log, "leaf")], intensity=1)
@@ -544,7 +546,7 @@ async def test_escalation_reaches_the_node_which_goes_on_without_the_tree_by_def
         await node.spawn(Recorder)
 
 
-async def test_a_node_that_is_told_to_stops_when_a_tree_gives_up_and_says_so() -> None:
+async def test_with_on_escalation_stop_a_node_stops_when_a_tree_gives_up() -> None:
     log: Log = []
     inner = SupervisorSpec([ChildSpec("leaf", Child, log, "leaf")], intensity=0)
 
@@ -569,7 +571,7 @@ async def test_a_node_that_is_told_to_stops_when_a_tree_gives_up_and_says_so() -
     assert [one.name for one in report.stopped] == ["other"]
 
 
-async def test_a_node_that_is_told_to_stop_does_not_mind_a_tree_that_ends_normally() -> None:
+async def test_with_on_escalation_stop_a_node_survives_a_normal_end_of_a_tree() -> None:
     async with running_node(on_escalation="stop") as node:
         tree = await node.supervise([ChildSpec("a", Child, [], "a", restart=TRANSIENT)])
 
@@ -602,7 +604,7 @@ async def test_a_budget_disables_the_child_and_the_supervisor_goes_on() -> None:
 # -- back-off --------------------------------------------------------------------------------------
 
 
-async def test_restarts_back_off_and_begin_anew_after_a_healthy_time(
+async def test_restarts_back_off_and_a_healthy_time_resets_the_delay(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     starts: list[float] = []
@@ -629,7 +631,7 @@ async def test_restarts_back_off_and_begin_anew_after_a_healthy_time(
         assert delays == pytest.approx([1, 2, 4, 4, 1, 2])
 
 
-async def test_a_supervisor_that_backs_off_answers_everything_at_once(
+async def test_a_supervisor_answers_at_once_while_a_child_backs_off(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Root(Supervisor):
@@ -734,7 +736,7 @@ async def test_phases_and_restarts_show_in_inspect_and_in_process_info(
         assert "restart 51" not in answer
 
 
-async def test_the_tree_shows_who_belongs_to_whom_and_how_each_is_doing(
+async def test_the_tree_shows_supervisors_children_and_their_phases(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log: Log = []
@@ -777,7 +779,7 @@ async def test_the_tree_shows_who_belongs_to_whom_and_how_each_is_doing(
         assert tree.find("nobody") is None
 
 
-async def test_the_tree_shows_processes_that_nobody_supervises_too() -> None:
+async def test_the_tree_shows_unsupervised_processes_too() -> None:
     class Parent(Actor):
         async def init(self) -> None:
             await self.spawn(Recorder, name="child")
@@ -819,7 +821,7 @@ async def test_a_supervisor_may_have_callbacks_of_its_own() -> None:
         assert await node.call("root", "who") == (["a"], 1)
 
 
-def test_a_supervisor_with_an_init_is_told_where_to_put_it() -> None:
+def test_the_error_about_a_supervisor_with_an_init_suggests_children() -> None:
     async def init(self: object) -> None: ...
 
     with pytest.raises(BehaviourError) as caught:
@@ -829,7 +831,7 @@ def test_a_supervisor_with_an_init_is_told_where_to_put_it() -> None:
 
 
 @pytest.mark.parametrize("given", [None, 5, "abc", [5]])
-async def test_what_is_no_spec_is_refused_before_anything_starts(given: Any) -> None:
+async def test_an_invalid_spec_is_refused_before_any_child_starts(given: Any) -> None:
     class Root(Supervisor):
         def children(self) -> Any:
             return given
@@ -848,7 +850,7 @@ async def test_keywords_beside_a_whole_spec_are_refused() -> None:
             await node.supervise(SupervisorSpec([]), intensity=5)
 
 
-async def test_two_supervisors_cannot_both_register_a_child_under_one_name() -> None:
+async def test_two_supervisors_cannot_register_children_under_the_same_name() -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("a", Child, [])])
 
@@ -885,7 +887,7 @@ async def test_the_options_of_spawn_reach_the_child() -> None:
         assert info.mailbox_size == 7
 
 
-async def test_nothing_is_left_of_supervisors_that_come_and_go() -> None:
+async def test_ended_supervisors_leave_no_services_names_timers_or_relations() -> None:
     async with running_node() as node:
         for _ in range(20):
             tree = await node.supervise(
@@ -910,7 +912,7 @@ def test_the_default_fate_is_dead_letter() -> None:
 # -- the log ---------------------------------------------------------------------------------------
 
 
-async def test_a_restart_is_in_the_log_at_the_level_that_is_usual(
+async def test_a_restart_is_logged_at_the_usual_level(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with open_node(watchdog=None, log_output="json") as node:
@@ -939,7 +941,7 @@ class Leaving(Actor):
         self.stop(Unspeakable())
 
 
-async def test_a_child_whose_reason_cannot_be_shown_starts_again(
+async def test_a_child_starts_again_although_its_reason_cannot_be_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with open_node(watchdog=None, log_output="json", log_level="debug") as node:

@@ -90,7 +90,7 @@ class Counted(dict[str, Any]):
             yield value
 
 
-async def test_an_operation_on_one_of_many_children_takes_no_look_at_the_others(side: str) -> None:
+async def test_an_operation_on_a_child_does_not_walk_over_the_others(side: str) -> None:
     log: Log = []
     async with running_node() as node:
         names = [str(number) for number in range(200)]
@@ -136,7 +136,7 @@ async def test_children_can_be_added_stopped_started_restarted_and_removed(side:
         assert tree.count().running == 1
 
 
-async def test_a_refused_operation_says_why_and_changes_nothing(side: str) -> None:
+async def test_a_refused_operation_raises_and_changes_no_child(side: str) -> None:
     log: Log = []
     async with running_node() as node:
         await node.spawn(Recorder, name="taken")
@@ -172,7 +172,7 @@ async def test_a_refused_operation_says_why_and_changes_nothing(side: str) -> No
         assert [entry for entry in log if not entry.endswith("bad")] == []
 
 
-async def test_a_child_can_be_named_by_its_pid_and_what_names_nobody_is_unknown() -> None:
+async def test_a_child_can_be_named_by_its_pid_and_other_values_are_unknown() -> None:
     async with running_node() as node:
         tree = await node.supervise(three([]))
         pid = node.whereis("a")
@@ -184,7 +184,7 @@ async def test_a_child_can_be_named_by_its_pid_and_what_names_nobody_is_unknown(
 
 
 @pytest.mark.parametrize("look", [Supervisor.which_children, Supervisor.count_children])
-async def test_before_a_supervisor_has_said_whom_to_supervise_it_has_no_children_to_look_at(
+async def test_the_children_of_a_supervisor_cannot_be_read_while_children_runs(
     look: Callable[[Supervisor], object],
 ) -> None:
     class Early(Supervisor):
@@ -199,7 +199,7 @@ async def test_before_a_supervisor_has_said_whom_to_supervise_it_has_no_children
         assert isinstance(caught.value.__cause__, NotAllowedError)
 
 
-async def test_a_start_that_was_asked_for_and_fails_leaves_the_child_as_it_was(side: str) -> None:
+async def test_a_failed_requested_start_leaves_the_child_unchanged(side: str) -> None:
     log: Log = []
     async with running_node() as node:
         await node.spawn(Operated, [ChildSpec("a", Fragile, log, [True], "a")], name="top")
@@ -212,7 +212,7 @@ async def test_a_start_that_was_asked_for_and_fails_leaves_the_child_as_it_was(s
         assert phases(tree) == {"a": Phase.COMPLETED}
 
 
-async def test_a_restart_that_was_asked_for_and_fails_is_tried_again_as_after_a_failure(
+async def test_a_failed_requested_restart_is_tried_again_like_a_failure(
     side: str,
 ) -> None:
     log: Log = []
@@ -230,7 +230,7 @@ async def test_a_restart_that_was_asked_for_and_fails_is_tried_again_as_after_a_
         assert log == ["+a", "-a", "+a", "+a"]
 
 
-async def test_the_template_of_a_simple_supervisor_is_all_it_makes_children_from() -> None:
+async def test_a_simple_supervisor_creates_children_from_its_template_only() -> None:
     log: Log = []
     async with running_node() as node:
         tree = await node.supervise([ChildSpec("conn", Child, log)], strategy=SIMPLE_ONE_FOR_ONE)
@@ -254,7 +254,7 @@ async def kill_later(node: Node, name: str) -> None:
     node.kill(name)
 
 
-async def test_an_operation_whose_supervisor_ends_is_answered(
+async def test_an_operation_fails_when_its_supervisor_ends(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running_node() as node:
@@ -270,9 +270,7 @@ async def test_an_operation_whose_supervisor_ends_is_answered(
                 await tree.restart_child("deaf")
 
 
-async def test_a_child_that_operates_on_its_supervisor_from_its_init_is_told_that_it_would_wait_for_ever() -> (
-    None
-):
+async def test_an_operation_on_the_supervisor_from_the_init_of_a_child_is_a_deadlock() -> None:
     errors: Log = []
 
     class Impatient(Actor):
@@ -308,7 +306,7 @@ async def test_a_handle_by_name_finds_the_successor_of_a_supervisor() -> None:
 
 
 @pytest.mark.parametrize("restart, reason", [(TRANSIENT, Normal()), (TEMPORARY, Killed())])
-async def test_the_end_for_good_of_a_significant_child_ends_the_supervisor(
+async def test_the_final_end_of_a_significant_child_ends_the_supervisor(
     restart: RestartPolicy, reason: Reason
 ) -> None:
     log: Log = []
@@ -328,7 +326,7 @@ async def test_the_end_for_good_of_a_significant_child_ends_the_supervisor(
         assert node.processes() == []
 
 
-async def test_a_significant_child_that_comes_back_ends_nothing() -> None:
+async def test_a_significant_child_that_restarts_does_not_end_the_supervisor() -> None:
     async with running_node() as node:
         tree = await node.supervise(
             [ChildSpec("main", Child, [], significant=True, restart=TRANSIENT)]
@@ -340,7 +338,7 @@ async def test_a_significant_child_that_comes_back_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-async def test_a_supervisor_whose_last_child_is_gone_for_good_ends_unless_told_not_to(
+async def test_auto_shutdown_decides_whether_a_supervisor_ends_with_its_last_child(
     automatic: bool,
 ) -> None:
     async with running_node() as node:

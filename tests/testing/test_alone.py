@@ -60,7 +60,7 @@ class Counter(Actor):
         return {"total": str(self.total), **dict.fromkeys(items, "?")}
 
 
-async def test_messages_and_calls_are_handled_and_what_it_sends_is_seen() -> None:
+async def test_messages_and_calls_are_handled_and_sends_are_recorded() -> None:
     alone = Alone(Counter, 5)
     sender = Alias("n", 1, 9)
 
@@ -85,7 +85,7 @@ async def test_arguments_may_be_given_as_to_spawn() -> None:
     assert await alone.call(Total()) == 21
 
 
-async def test_a_call_that_is_rejected_raises_in_the_test_and_it_goes_on() -> None:
+async def test_a_rejected_call_raises_in_the_test_and_the_behaviour_continues() -> None:
     alone = Alone(Counter)
 
     with pytest.raises(LookupError):
@@ -152,7 +152,7 @@ class Desk(Actor):
         self.send("boss", reason)
 
 
-async def test_what_it_starts_and_watches_is_noted_and_does_not_exist() -> None:
+async def test_spawns_monitors_and_links_are_recorded_and_not_performed() -> None:
     alone = Alone(Desk, env={"colour": "green"})
 
     await alone.init()
@@ -193,7 +193,7 @@ async def test_an_answer_may_come_later() -> None:
         second.result()
 
 
-async def test_calls_it_makes_are_answered_as_the_test_says() -> None:
+async def test_calls_of_the_behaviour_are_answered_by_the_test() -> None:
     alone = Alone(Desk)
     with pytest.raises(AssertionError, match=r"was asked Total\(\), and no answer is known"):
         await alone.call("ask the clerk")
@@ -226,7 +226,7 @@ async def test_timers_fire_when_the_test_lets_time_pass() -> None:
     assert alone.timers == []
 
 
-async def test_events_and_ends_of_children_are_told() -> None:
+async def test_events_and_child_exits_reach_the_behaviour() -> None:
     alone = Alone(Desk)
 
     await alone.event("news", "rain")
@@ -235,7 +235,7 @@ async def test_events_and_ends_of_children_are_told() -> None:
     assert alone.messages == [("news", "rain"), (alone.pid, Shutdown())]
 
 
-async def test_a_behaviour_that_stops_handles_nothing_more_but_its_end() -> None:
+async def test_a_stopped_behaviour_handles_only_terminate() -> None:
     alone = Alone(Desk)
 
     await alone.message("leave")
@@ -259,7 +259,7 @@ async def test_a_crash_is_an_exception_in_the_test() -> None:
     assert isinstance(alone.stopped, Crashed)
 
 
-async def test_callbacks_that_a_class_does_not_have_do_what_they_do_on_a_node() -> None:
+async def test_missing_callbacks_behave_as_on_a_node() -> None:
     class Silent(Actor):
         pass
 
@@ -272,7 +272,7 @@ async def test_callbacks_that_a_class_does_not_have_do_what_they_do_on_a_node() 
     assert alone.logged[0]["event"] == "unhandled message"
 
 
-async def test_what_needs_a_node_says_so() -> None:
+async def test_verbs_that_need_a_node_raise() -> None:
     class Nosy(Actor):
         def handle_call(self, request: Any, caller: Caller) -> object:
             return self.node.info() if request == "node" else self.service("db")

@@ -23,7 +23,7 @@ def run(main: Callable[[], Awaitable[Any]], clock: VirtualClock | None = None) -
     return trio.run(main, clock=clock or VirtualClock())
 
 
-def test_sleeping_takes_no_time_and_time_has_passed() -> None:
+def test_a_sleep_takes_only_virtual_time() -> None:
     async def main() -> float:
         for _ in range(50):
             await trio.sleep(100)
@@ -64,7 +64,7 @@ print([pause for pause in pauses if pause >= 0.2], threads.look())
 """
 
 
-def test_a_node_alone_does_not_slow_it_down() -> None:
+def test_an_idle_node_does_not_slow_the_clock_down() -> None:
     # In a program of its own: a thread or a program that another test has left behind slows the
     # clock down.
     done = subprocess.run(
@@ -111,7 +111,7 @@ class Reader(MetaProcess):
                 self.send(self.parent, data)
 
 
-def test_it_does_not_jump_while_a_reader_thread_is_busy() -> None:
+def test_the_clock_does_not_jump_while_a_reader_thread_is_busy() -> None:
     heard: list[Any] = []
 
     class Owner(Recorder):
@@ -137,7 +137,7 @@ def test_it_does_not_jump_while_a_reader_thread_is_busy() -> None:
     assert heard == [(b"five", 5.0), (b"ten", 10.0)]
 
 
-def test_it_does_not_jump_while_a_worker_thread_sleeps_in_what_it_was_given() -> None:
+def test_the_clock_does_not_jump_while_a_worker_thread_sleeps_in_its_job() -> None:
     async def main() -> tuple[float, float]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep, 1)
@@ -150,7 +150,7 @@ def test_it_does_not_jump_while_a_worker_thread_sleeps_in_what_it_was_given() ->
     assert moments == (0.0, 1.0)
 
 
-def test_it_does_not_jump_while_the_thread_of_a_process_sleeps_in_a_callback() -> None:
+def test_the_clock_does_not_jump_while_a_callback_sleeps_in_a_thread() -> None:
     class Blocking(Actor):
         def handle_call(self, request: Any, caller: Any) -> object:
             time.sleep(0.1)
@@ -168,7 +168,7 @@ def test_it_does_not_jump_while_the_thread_of_a_process_sleeps_in_a_callback() -
     assert moment == 0
 
 
-def test_it_jumps_past_a_worker_thread_that_waits_for_the_clock_itself() -> None:
+def test_the_clock_jumps_past_a_worker_thread_that_waits_for_the_clock() -> None:
     async def main() -> float:
         await trio.to_thread.run_sync(trio.from_thread.run, trio.sleep, 60)
         return trio.current_time()
@@ -203,7 +203,7 @@ def test_a_worker_thread_that_was_given_up_is_not_waited_for_again() -> None:
     assert set(waits) == {0.0}
 
 
-def test_it_does_not_jump_while_what_threads_have_sent_waits_for_the_loop() -> None:
+def test_the_clock_does_not_jump_while_messages_of_threads_wait() -> None:
     heard: list[float] = []
 
     class Clocked(Actor):
@@ -231,7 +231,7 @@ def test_it_does_not_jump_while_what_threads_have_sent_waits_for_the_loop() -> N
 
 
 @needs_proc
-def test_it_does_not_jump_while_a_child_program_computes() -> None:
+def test_the_clock_does_not_jump_while_a_child_program_computes() -> None:
     program = "import os, time\nend = time.time() + 0.2\nwhile time.time() < end: pass\nos.write(1, b'done')\nos.read(0, 1)"
 
     async def main() -> tuple[bytes, float]:
@@ -275,7 +275,7 @@ def test_a_node_with_a_deaf_reader_is_down_at_once() -> None:
     assert 0 < clock.current_time() < 60
 
 
-def test_who_waits_for_all_tasks_to_be_blocked_comes_before_the_jump() -> None:
+def test_wait_all_tasks_blocked_returns_before_the_jump() -> None:
     async def main() -> list[float]:
         moments = []
         async with trio.open_nursery() as nursery:
@@ -289,7 +289,9 @@ def test_who_waits_for_all_tasks_to_be_blocked_comes_before_the_jump() -> None:
 
 
 @pytest.mark.parametrize("cushion", [0.0001, 0.001, 0.002])
-def test_who_has_waited_for_as_much_quiet_goes_on_before_the_jump(cushion: float) -> None:
+def test_wait_all_tasks_blocked_with_the_same_cushion_returns_before_the_jump(
+    cushion: float,
+) -> None:
     async def main() -> list[float]:
         moments = []
         async with trio.open_nursery() as nursery:
@@ -307,7 +309,7 @@ def test_who_has_waited_for_as_much_quiet_goes_on_before_the_jump(cushion: float
     assert run(main, clock) == [0.0] * 20 + [10.0]
 
 
-def test_it_stands_still_while_it_is_held_and_moves_by_hand() -> None:
+def test_a_held_clock_stands_still_and_can_be_moved_by_hand() -> None:
     clock = VirtualClock()
 
     async def main() -> tuple[float, float]:
@@ -327,7 +329,7 @@ def test_it_stands_still_while_it_is_held_and_moves_by_hand() -> None:
     assert repr(clock) == "<VirtualClock 10 s, 1 jumps>"
 
 
-def test_without_a_deadline_it_lets_others_wait_for_longer_quiet() -> None:
+def test_without_a_deadline_the_clock_allows_longer_cushions() -> None:
     async def main() -> None:
         await wait_all_tasks_blocked(0.03)
 
@@ -335,12 +337,14 @@ def test_without_a_deadline_it_lets_others_wait_for_longer_quiet() -> None:
 
 
 @pytest.mark.parametrize("options", [{"cushion": 0}, {"patience": -1}])
-def test_an_option_that_cannot_be_right_is_refused(options: dict[str, float]) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(BadInputError):
         VirtualClock(**options)
 
 
-async def test_it_is_the_clock_of_a_test_that_asks_for_it(virtual_clock: VirtualClock) -> None:
+async def test_the_fixture_virtual_clock_is_the_clock_of_the_test(
+    virtual_clock: VirtualClock,
+) -> None:
     await trio.sleep(1_000)
 
     assert trio.lowlevel.current_clock() is virtual_clock

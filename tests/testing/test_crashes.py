@@ -18,7 +18,7 @@ class Fragile(Actor):
         raise message
 
 
-async def test_a_crash_that_comes_in_time_is_given_to_the_test(autojump_clock: MockClock) -> None:
+async def test_a_crash_in_time_is_handed_to_the_test(autojump_clock: MockClock) -> None:
     error = ValueError("no such luck")
     async with running_node() as node:
         pid = await node.spawn(Fragile)
@@ -43,7 +43,7 @@ async def test_a_crash_that_comes_in_time_is_given_to_the_test(autojump_clock: M
         (ValueError("other"), "another crash: .*other"),
     ],
 )
-async def test_no_crash_or_another_one_fails(
+async def test_a_missing_or_different_crash_fails(
     autojump_clock: MockClock, error: Exception | None, complaint: str
 ) -> None:
     async with running_node() as node:
@@ -61,7 +61,7 @@ async def test_no_crash_or_another_one_fails(
     assert len(log.unexpected) == (error is not None)
 
 
-async def test_one_crash_more_than_expected_is_unexpected_unless_any_number_is(
+async def test_a_surplus_crash_is_unexpected_unless_any_number_is_expected(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -81,7 +81,7 @@ async def test_one_crash_more_than_expected_is_unexpected_unless_any_number_is(
     assert (len(many.crashes), len(log.unexpected)) == (3, 1)
 
 
-async def test_the_crash_of_a_meta_process_is_one(autojump_clock: MockClock) -> None:
+async def test_the_crash_of_a_meta_process_counts(autojump_clock: MockClock) -> None:
     class Broken(MetaProcess):
         async def start(self) -> None:
             raise OSError("unplugged")
@@ -95,7 +95,7 @@ async def test_the_crash_of_a_meta_process_is_one(autojump_clock: MockClock) -> 
     assert [one.pid for one in expected.crashes] == [alias]
 
 
-async def test_who_listened_before_goes_on_listening(autojump_clock: MockClock) -> None:
+async def test_an_earlier_crash_listener_still_gets_crashes(autojump_clock: MockClock) -> None:
     heard: list[object] = []
     async with running_node() as node:
         kernel_of(node).on_crash = heard.append
@@ -107,7 +107,7 @@ async def test_who_listened_before_goes_on_listening(autojump_clock: MockClock) 
     assert len(heard) == 1
 
 
-async def test_what_is_no_exception_class_is_refused(autojump_clock: MockClock) -> None:
+async def test_a_value_that_is_no_exception_class_is_refused(autojump_clock: MockClock) -> None:
     wrong: Any = ValueError("an instance")
     async with running_node() as node:
         with pytest.raises(BadInputError):

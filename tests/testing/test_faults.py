@@ -60,7 +60,7 @@ NO_BEHAVIOUR: Any = int
 
 
 @pytest.mark.parametrize("behaviour", [Plain, Waiting])
-async def test_it_crashes_at_the_nth_message_and_not_before(
+async def test_a_crashing_behaviour_fails_at_the_nth_message(
     autojump_clock: MockClock, behaviour: type[Plain | Waiting]
 ) -> None:
     heard: list[Any] = []
@@ -78,7 +78,7 @@ async def test_it_crashes_at_the_nth_message_and_not_before(
 
 @pytest.mark.parametrize("factory", [crashing, dropping])
 @pytest.mark.parametrize("behaviour", [Plain, Waiting, Recorder])
-def test_callbacks_keep_their_colour_and_the_class_its_name(
+def test_callbacks_stay_plain_or_async_and_the_class_keeps_its_name(
     factory: Any, behaviour: type[Actor]
 ) -> None:
     made = factory(behaviour)
@@ -106,7 +106,7 @@ async def test_the_count_goes_on_through_restarts(autojump_clock: MockClock) -> 
     assert answers == [[], [], []]
 
 
-async def test_it_crashes_at_what_a_function_knows_with_the_error_it_is_given(
+async def test_a_crashing_behaviour_takes_a_predicate_and_an_error(
     autojump_clock: MockClock,
 ) -> None:
     error = KeyError("poison")
@@ -123,7 +123,7 @@ async def test_it_crashes_at_what_a_function_knows_with_the_error_it_is_given(
     assert reason.error is error
 
 
-async def test_it_crashes_in_init_if_that_is_asked_for(autojump_clock: MockClock) -> None:
+async def test_a_crashing_behaviour_may_fail_in_init(autojump_clock: MockClock) -> None:
     class Sound(Actor):
         pass
 
@@ -138,7 +138,7 @@ async def test_it_crashes_in_init_if_that_is_asked_for(autojump_clock: MockClock
     assert pid.number > 0
 
 
-async def test_what_is_dropped_is_not_seen_and_a_call_is_not_answered(
+async def test_dropped_messages_are_not_handled_and_dropped_calls_not_answered(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -155,7 +155,7 @@ async def test_what_is_dropped_is_not_seen_and_a_call_is_not_answered(
 
 
 @pytest.mark.parametrize("behaviour", [Plain, Waiting])
-async def test_what_is_delayed_is_handled_later_by_the_clock_of_the_loop(
+async def test_delayed_messages_are_handled_later_by_the_clock_of_the_loop(
     autojump_clock: MockClock, behaviour: type[Plain | Waiting]
 ) -> None:
     async with running_node(limit=1000) as node:
@@ -191,7 +191,9 @@ async def test_a_plain_callback_of_a_meta_process_is_delayed_in_its_thread() -> 
     assert took >= 0.05
 
 
-async def test_a_mailbox_that_is_filled_refuses_until_it_is_not(autojump_clock: MockClock) -> None:
+async def test_a_filled_mailbox_refuses_messages_until_it_is_emptied(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=3)
@@ -206,7 +208,7 @@ async def test_a_mailbox_that_is_filled_refuses_until_it_is_not(autojump_clock: 
     assert heard == ["accepted"]
 
 
-async def test_who_waits_at_a_filled_mailbox_comes_in_when_it_is_not(
+async def test_a_sender_waits_at_a_filled_mailbox_until_it_is_emptied(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node, trio.open_nursery() as nursery:
@@ -221,7 +223,7 @@ async def test_who_waits_at_a_filled_mailbox_comes_in_when_it_is_not(
     assert (before, message) == ([], "patient")
 
 
-async def test_what_fills_a_mailbox_is_never_seen(autojump_clock: MockClock) -> None:
+async def test_the_filling_of_a_mailbox_is_never_handled(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=3, overflow=Overflow.DROP_OLDEST)
@@ -249,7 +251,7 @@ async def test_a_mailbox_without_a_bound_cannot_be_filled(autojump_clock: MockCl
                 pass
 
 
-async def test_a_deaf_reader_is_left_behind_and_ends_when_it_is_released() -> None:
+async def test_a_deaf_reader_is_abandoned_and_ends_when_it_is_released() -> None:
     deaf = Deaf()
     async with running_node() as node:
         pid = await node.spawn(Puppet)
@@ -276,6 +278,6 @@ async def test_a_deaf_reader_is_left_behind_and_ends_when_it_is_released() -> No
         (lambda: delaying(Plain, -1), BadInputError),
     ],
 )
-def test_what_cannot_be_right_is_refused(make: Any, error: type[Exception]) -> None:
+def test_invalid_arguments_are_refused(make: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         make()

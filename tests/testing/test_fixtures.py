@@ -17,7 +17,7 @@ class Broken(Actor):
         raise Failed(message)
 
 
-async def test_a_node_whose_processes_end_in_order_leaves_nothing() -> None:
+async def test_a_node_with_processes_that_end_in_order_passes() -> None:
     with trio.fail_after(10):
         async with checked_node("mine@localhost", max_processes=5) as node:
             await node.spawn(Puppet)
@@ -26,7 +26,7 @@ async def test_a_node_whose_processes_end_in_order_leaves_nothing() -> None:
     assert (name, limit) == ("mine@localhost", 5)
 
 
-async def test_a_crash_that_nobody_expected_fails() -> None:
+async def test_an_unexpected_crash_fails() -> None:
     with (
         trio.fail_after(10),
         pytest.raises(LeakError, match=r"Broken crashed: .*Failed: by accident"),
@@ -37,7 +37,7 @@ async def test_a_crash_that_nobody_expected_fails() -> None:
             await node.wait_ended(pid)
 
 
-async def test_a_crash_that_was_expected_does_not() -> None:
+async def test_an_expected_crash_passes() -> None:
     with trio.fail_after(10):
         async with checked_node(log_output="none") as node:
             pid = await node.spawn(Broken)
@@ -49,7 +49,7 @@ async def test_a_crash_that_was_expected_does_not() -> None:
             await node.wait_ended(pid)
 
 
-async def test_a_crash_that_was_expected_of_the_whole_test_must_come() -> None:
+async def test_a_crash_expected_of_the_whole_test_must_come() -> None:
     with (
         trio.fail_after(10),
         pytest.raises(LeakError, match="any number of crashes with Failed, but there was none"),
@@ -58,7 +58,7 @@ async def test_a_crash_that_was_expected_of_the_whole_test_must_come() -> None:
             pass
 
 
-async def test_a_process_that_would_not_end_is_named() -> None:
+async def test_a_process_that_does_not_end_is_named() -> None:
     with (
         trio.fail_after(20),
         pytest.raises(LeakError, match=r"Stubborn did not even end when it was killed"),
@@ -107,7 +107,7 @@ async def test_a_descriptor_that_a_meta_process_forgot_is_named() -> None:
         os.close(end)
 
 
-async def test_a_failure_of_the_test_itself_is_what_is_seen() -> None:
+async def test_a_failure_of_the_test_itself_hides_leaks() -> None:
     with trio.fail_after(10), pytest.raises(ZeroDivisionError):
         async with checked_node(log_output="none") as node:
             pid = await node.spawn(Broken)
@@ -134,7 +134,7 @@ def test_another_event_loop_is_refused_with_the_line_to_write() -> None:
         asyncio.run(main())
 
 
-async def test_what_is_no_exception_class_is_refused() -> None:
+async def test_a_value_that_is_no_exception_class_is_refused() -> None:
     wrong: Any = ["Failed"]
 
     with pytest.raises(BadInputError):

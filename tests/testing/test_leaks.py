@@ -23,7 +23,7 @@ async def work_in_a_worker() -> None:
     await trio.to_thread.run_sync(int)
 
 
-def test_a_block_that_leaves_nothing_passes(tmp_path: Path) -> None:
+def test_a_block_without_leaks_passes(tmp_path: Path) -> None:
     def work() -> None:
         with socket.socket() as sock, open(tmp_path / "file", "w", encoding="utf-8"):
             sock.bind(("127.0.0.1", 0))
@@ -68,7 +68,7 @@ def test_a_socket_a_pipe_and_a_file_that_are_left_are_named(tmp_path: Path) -> N
     assert len(failure.value.left) == 4
 
 
-def test_a_descriptor_whose_number_is_used_again_is_another_one() -> None:
+def test_a_reused_descriptor_number_counts_as_another_descriptor() -> None:
     first, left = socket.socket(), ExitStack()
     number = first.fileno()
 
@@ -94,7 +94,7 @@ def test_a_child_program_that_is_left_is_named() -> None:
         left.callback(child.kill)
 
 
-def test_what_goes_within_the_grace_is_not_left() -> None:
+def test_a_thread_that_ends_within_the_grace_is_no_leak() -> None:
     with no_leaks(grace=10):
         thread = threading.Thread(target=threading.Event().wait, args=(0.1,))
         thread.start()
@@ -102,7 +102,7 @@ def test_what_goes_within_the_grace_is_not_left() -> None:
     assert not thread.is_alive()
 
 
-def test_what_nobody_holds_any_more_is_not_left() -> None:
+def test_a_garbage_cycle_is_no_leak() -> None:
     class Holder:
         def __init__(self) -> None:
             self.itself = self
@@ -116,7 +116,7 @@ def test_what_nobody_holds_any_more_is_not_left() -> None:
         Holder()
 
 
-def test_a_failure_of_the_block_itself_is_what_is_seen() -> None:
+def test_a_failure_of_the_block_itself_hides_leaks() -> None:
     left = ExitStack()
 
     with left, pytest.raises(ZeroDivisionError), no_leaks(grace=0):

@@ -21,7 +21,7 @@ from ergo_py.testing.patterns import assign, describe, matches
         (lambda message: message > 3, 3, False),
     ],
 )
-def test_a_type_a_value_or_a_function_may_be_meant(
+def test_a_pattern_may_be_a_type_a_value_or_a_function(
     what: Any, message: object, expected: bool
 ) -> None:
     assert matches(what, message) is expected
@@ -31,7 +31,7 @@ def is_even(number: int) -> bool:
     return number % 2 == 0
 
 
-def test_what_was_meant_is_said_in_words() -> None:
+def test_a_pattern_is_described_in_words() -> None:
     assert [describe(what) for what in (int, int | str, 3, is_even)] == [
         "an int",
         "int | str",
@@ -41,7 +41,7 @@ def test_what_was_meant_is_said_in_words() -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=5), st.lists(st.integers(0, 3), max_size=5))
-def test_values_are_assigned_if_and_only_if_the_messages_are_enough(
+def test_patterns_are_assigned_if_and_only_if_the_messages_suffice(
     whats: list[int], messages: list[int]
 ) -> None:
     enough = all(messages.count(what) >= whats.count(what) for what in whats)
@@ -54,7 +54,7 @@ def test_values_are_assigned_if_and_only_if_the_messages_are_enough(
         assert len(set(places)) == len(places)
 
 
-def test_one_that_is_easy_to_please_makes_room_for_one_that_is_not() -> None:
+def test_a_general_pattern_makes_room_for_a_specific_pattern() -> None:
     places = assign([int, is_even, 2], [2, 4, 5])
 
     assert places == [2, 1, 0]

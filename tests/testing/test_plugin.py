@@ -71,7 +71,7 @@ def names(sample: str) -> list[str]:
 
 
 @needs_proc
-def test_with_pytest_trio_tests_that_leave_something_fail_and_say_what(printed: str) -> None:
+def test_with_pytest_trio_tests_with_leaks_fail_and_name_them(printed: str) -> None:
     found = outcomes(printed, "with_trio")
 
     assert len(found) == 14, printed
@@ -92,7 +92,7 @@ def test_with_pytest_trio_tests_that_leave_something_fail_and_say_what(printed: 
         assert complaint in printed, complaint
 
 
-def test_with_the_plugin_of_anyio_they_do_so_as_well(printed: str) -> None:
+def test_with_the_anyio_plugin_tests_with_leaks_fail_too(printed: str) -> None:
     pytest.importorskip("anyio", reason="needs the package anyio")
     found = outcomes(printed, "with_anyio")
 
@@ -104,7 +104,7 @@ def test_with_the_plugin_of_anyio_they_do_so_as_well(printed: str) -> None:
     }, printed
 
 
-def test_nothing_is_imported_until_a_test_asks() -> None:
+def test_the_plugin_imports_no_package_before_a_test_uses_it() -> None:
     program = (
         "import sys, pytest_ergo_py\n"
         "print([name for name in ('ergo_py', 'trio', 'structlog', 'outcome') if name in "
@@ -118,7 +118,7 @@ def test_nothing_is_imported_until_a_test_asks() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_pytest_finds_the_plugin_by_itself(pytestconfig: pytest.Config) -> None:
+def test_pytest_loads_the_plugin_automatically(pytestconfig: pytest.Config) -> None:
     plugin = pytestconfig.pluginmanager.get_plugin("ergo_py")
 
     assert getattr(plugin, "__name__", None) == "pytest_ergo_py"

@@ -48,7 +48,7 @@ async def test_the_next_message_may_be_expected_by_type_by_value_or_by_a_functio
     assert probe.messages == [Tick(0), Tick(1), Tick(2), Tick(3)]
 
 
-async def test_a_message_that_comes_later_is_waited_for(autojump_clock: MockClock) -> None:
+async def test_expect_waits_for_a_later_message(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
         node.send_after(5, probe.pid, "late")
@@ -59,7 +59,7 @@ async def test_a_message_that_comes_later_is_waited_for(autojump_clock: MockCloc
     assert (message, moment) == ("late", 5)
 
 
-async def test_another_message_than_the_expected_one_fails_and_shows_what_came(
+async def test_an_unexpected_message_fails_and_shows_the_received_messages(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -76,7 +76,7 @@ async def test_another_message_than_the_expected_one_fails_and_shows_what_came(
     assert "unread  Tick(number=7)" in text
 
 
-async def test_nothing_in_time_fails_and_says_for_how_long_it_waited(
+async def test_a_missing_message_fails_after_the_timeout_and_shows_it(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -91,7 +91,7 @@ async def test_nothing_in_time_fails_and_says_for_how_long_it_waited(
     assert "nothing at all" in str(failure.value)
 
 
-async def test_fishing_skips_what_is_not_meant(autojump_clock: MockClock) -> None:
+async def test_fish_skips_messages_that_do_not_match(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
         for message in ("a", "b", Tick(1), "c"):
@@ -105,7 +105,7 @@ async def test_fishing_skips_what_is_not_meant(autojump_clock: MockClock) -> Non
     assert (caught, following) == (Tick(1), "c")
 
 
-async def test_nothing_may_come_for_a_while_and_what_is_unread_counts(
+async def test_expect_none_waits_for_silence_and_counts_unread_messages(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -125,7 +125,7 @@ async def test_nothing_may_come_for_a_while_and_what_is_unread_counts(
     assert probe.unread == []
 
 
-async def test_messages_in_order_are_read_one_by_one(autojump_clock: MockClock) -> None:
+async def test_expect_in_order_reads_messages_singly(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
         for message in ("a", Tick(1), "c", "d"):
@@ -138,7 +138,7 @@ async def test_messages_in_order_are_read_one_by_one(autojump_clock: MockClock) 
     assert found == ["a", Tick(1), "c"]
 
 
-async def test_messages_in_any_order_are_each_given_to_the_one_that_needs_them(
+async def test_expect_all_gives_each_message_to_the_pattern_that_needs_it(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -172,7 +172,7 @@ async def test_calls_are_kept_and_answered_by_a_function(autojump_clock: MockClo
     assert probe.received[0].caller is not None
 
 
-async def test_calls_are_answered_by_hand_oldest_first_or_as_the_test_says(
+async def test_calls_are_answered_by_hand_oldest_first_or_in_a_chosen_order(
     autojump_clock: MockClock,
 ) -> None:
     answers: dict[str, object] = {}
@@ -221,7 +221,9 @@ async def test_a_call_that_a_probe_never_answered_ends_when_the_probe_stops(
     assert len(failures) == 1
 
 
-async def test_a_probe_acts_and_what_comes_back_is_a_message(autojump_clock: MockClock) -> None:
+async def test_a_probe_uses_verbs_and_gets_the_replies_as_messages(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         other = await node.spawn(Puppet, name="other")
         probe = await Probe.start(node)
@@ -240,7 +242,7 @@ async def test_a_probe_acts_and_what_comes_back_is_a_message(autojump_clock: Moc
     assert pid == probe.pid
 
 
-async def test_who_sent_it_is_known_once_something_was_read(autojump_clock: MockClock) -> None:
+async def test_the_sender_is_known_after_a_message_was_read(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         probe, other = await Probe.start(node), await Probe.start(node)
         with pytest.raises(NotAllowedError, match="expect"):

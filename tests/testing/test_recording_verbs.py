@@ -32,12 +32,12 @@ def verbs() -> list[str]:
     return [name for name in vars(Behaviour) if not name.startswith("_")]
 
 
-def test_every_verb_of_a_behaviour_is_noted() -> None:
+def test_every_verb_of_a_behaviour_is_recorded() -> None:
     assert set(verbs()) - THROUGH_THE_NODE - ATTRIBUTES <= set(vars(RecordingVerbs))
 
 
 @pytest.mark.parametrize("name", [name for name in verbs() if callable(getattr(Behaviour, name))])
-def test_a_verb_takes_what_the_real_one_takes(name: str) -> None:
+def test_a_recording_verb_has_the_signature_of_the_real_verb(name: str) -> None:
     real, noting = (
         inspect.signature(getattr(cls, name)).parameters for cls in (Behaviour, RecordingVerbs)
     )
@@ -62,7 +62,7 @@ def alone() -> Alone[Doer]:
     return Alone(Doer)
 
 
-async def test_sending_notes_the_priority(alone: Alone[Doer]) -> None:
+async def test_a_recorded_send_has_its_priority(alone: Alone[Doer]) -> None:
     def do(me: Doer) -> None:
         me.send("a", 1)
         me.send_priority = Priority.MAX
@@ -106,7 +106,7 @@ async def test_sending_notes_the_priority(alone: Alone[Doer]) -> None:
         (lambda me: me.send("x", 1, priority=9), BadInputError),
     ],
 )
-async def test_a_mistake_is_one_here_as_well(
+async def test_a_mistake_raises_the_same_error_as_on_a_node(
     alone: Alone[Doer], mistake: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -144,7 +144,7 @@ async def test_a_verb_that_a_class_has_overridden_itself_is_called_first() -> No
 async def watch(path: str) -> None: ...
 
 
-async def test_a_background_task_is_noted_and_does_not_run(alone: Alone[Doer]) -> None:
+async def test_a_background_task_is_recorded_and_does_not_run(alone: Alone[Doer]) -> None:
     await alone.message(lambda self: self.start_task(watch, "here", name="watcher"))
     await alone.message(lambda self: self.send("a", "b"))
 

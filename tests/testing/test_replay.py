@@ -46,7 +46,7 @@ class Shouter(Actor):
                 self.log_of.append(message.reason)
 
 
-async def test_a_connection_is_replaced_by_what_it_would_have_said(
+async def test_a_replay_takes_the_place_of_a_connection(
     autojump_clock: MockClock,
 ) -> None:
     log: list[Any] = []
@@ -70,7 +70,9 @@ async def test_a_connection_is_replaced_by_what_it_would_have_said(
         assert connection.sent == 4
 
 
-async def test_it_answers_calls_and_ends_if_it_is_to(autojump_clock: MockClock) -> None:
+async def test_a_replay_answers_calls_and_may_end_after_its_messages(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         probe = await Probe.start(node)
@@ -90,7 +92,7 @@ async def test_it_answers_calls_and_ends_if_it_is_to(autojump_clock: MockClock) 
     assert staying.received == [TCPSend(b"four")]
 
 
-async def test_what_a_real_connection_said_is_recorded_and_replayed(tmp_path: Path) -> None:
+async def test_the_messages_of_a_real_connection_are_recorded_and_replayed(tmp_path: Path) -> None:
     heard: list[Any] = []
     tape = Tape()
     async with running_node() as node:
@@ -119,7 +121,7 @@ async def test_what_a_real_connection_said_is_recorded_and_replayed(tmp_path: Pa
     assert again.received == [TCPSend(b"HELLO")]
 
 
-async def test_a_recording_keeps_its_gaps_and_a_gap_of_ones_own_replaces_them(
+async def test_a_recording_keeps_its_gaps_and_an_explicit_gap_replaces_them(
     autojump_clock: MockClock,
 ) -> None:
     class Source(MetaProcess):
@@ -173,7 +175,7 @@ def test_an_alias_is_replaced_wherever_a_message_holds_it() -> None:
     assert with_alias(changed, old, ME) is changed
 
 
-def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(pickle.dumps("no recording"))
     wrong: Any = "explode"
 
@@ -187,7 +189,7 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
         Tape().of(ME)
 
 
-async def test_requests_to_a_replay_without_answers_get_none(autojump_clock: MockClock) -> None:
+async def test_a_replay_without_an_answer_function_answers_none(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         alias = await node.call(pid, lambda me: me.spawn_meta(Replay([])))

@@ -70,7 +70,7 @@ async def test_a_chain_of_messages_has_ended_when_a_node_has_settled() -> None:
         assert done == [0]
 
 
-async def test_what_a_worker_thread_handles_is_waited_for() -> None:
+async def test_settle_waits_for_a_worker_thread_of_a_meta_process() -> None:
     heard: list[Any] = []
     async with running_node() as node:
         alias = await owner_of(node, heard, Worker())
@@ -83,7 +83,7 @@ async def test_what_a_worker_thread_handles_is_waited_for() -> None:
 
 
 @needs_proc
-async def test_what_a_reader_thread_thinks_about_is_waited_for() -> None:
+async def test_settle_waits_for_a_busy_reader_thread() -> None:
     heard: list[Any] = []
     ours, theirs = socket.socketpair()
     with theirs:
@@ -97,7 +97,7 @@ async def test_what_a_reader_thread_thinks_about_is_waited_for() -> None:
             assert heard == [b"a line"]
 
 
-async def test_what_a_worker_thread_of_a_task_that_is_no_process_does_is_waited_for() -> None:
+async def test_settle_waits_for_a_worker_thread_of_any_task() -> None:
     heard: list[Any] = []
 
     def work() -> None:
@@ -113,7 +113,7 @@ async def test_what_a_worker_thread_of_a_task_that_is_no_process_does_is_waited_
         assert heard == ["done"]
 
 
-async def test_what_another_thread_of_the_program_has_sent_is_waited_for() -> None:
+async def test_settle_waits_for_messages_of_other_threads() -> None:
     heard: list[Any] = []
 
     def send() -> None:
@@ -149,7 +149,7 @@ async def test_a_process_that_waits_in_a_callback_is_named_when_the_time_is_over
     assert sum("sleeper" in line for line in failure.value.busy) == 1
 
 
-async def test_a_process_that_was_suspended_is_not_waited_for() -> None:
+async def test_settle_does_not_wait_for_a_suspended_process() -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard)
@@ -164,7 +164,7 @@ async def test_a_process_that_was_suspended_is_not_waited_for() -> None:
     assert (suspended, heard) == ([], ["waits"])
 
 
-async def test_processes_that_never_rest_are_named_in_real_time_whatever_the_clock(
+async def test_restless_processes_are_named_after_a_timeout_in_real_time(
     mock_clock: MockClock,
 ) -> None:
     class PingPong(Actor):
@@ -182,7 +182,7 @@ async def test_processes_that_never_rest_are_named_in_real_time_whatever_the_clo
         await settle(node)
 
 
-async def test_tasks_that_are_no_processes_are_said_to_keep_it_from_settling(
+async def test_the_error_mentions_busy_tasks_that_are_no_processes(
     mock_clock: MockClock,
 ) -> None:
     async def spin() -> None:
@@ -237,7 +237,7 @@ def test_virtual_time_stands_still_while_a_node_settles() -> None:
     trio.run(main, clock=VirtualClock())
 
 
-async def test_what_is_busy_now_is_told_without_waiting() -> None:
+async def test_busy_lists_busy_processes_without_waiting() -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
         alias = await owner_of(node, [], delaying(Worker, 60)())
@@ -251,7 +251,7 @@ async def test_what_is_busy_now_is_told_without_waiting() -> None:
     assert "<Worker" in told
 
 
-async def test_what_waits_for_a_full_receiver_is_not_settled() -> None:
+async def test_a_message_that_waits_for_a_full_receiver_is_not_settled() -> None:
     class Eager(MetaProcess):
         def start(self) -> None:
             for number in range(5):

@@ -29,7 +29,7 @@ def in_order_of(seed: int) -> tuple[int, ...]:
         return trio.run(order)
 
 
-def test_trio_still_chooses_the_order_where_the_seed_is_put() -> None:
+def test_trio_still_takes_its_task_order_from_the_seeded_generator() -> None:
     run: Any = trio._core._run
 
     assert isinstance(run._r, random.Random)
@@ -53,7 +53,7 @@ async def test_a_seed_may_be_given_in_the_middle_of_a_run() -> None:
     assert found[0] == found[1]
 
 
-def test_afterwards_everything_is_as_it_was() -> None:
+def test_seeded_restores_the_random_state_of_trio() -> None:
     run: Any = trio._core._run
     before = run._r.getstate(), run._ALLOW_DETERMINISTIC_SCHEDULING
 
@@ -96,7 +96,7 @@ async def race() -> None:
         assert winner == (0, 1), "the second came first"
 
 
-def test_a_race_is_found_and_its_seed_brings_it_back() -> None:
+def test_a_race_is_found_and_its_seed_reproduces_it() -> None:
     with pytest.raises(RaceError) as found:
         explore(race, clock=VirtualClock)
 
@@ -107,14 +107,14 @@ def test_a_race_is_found_and_its_seed_brings_it_back() -> None:
     assert found.value.passed == seed
 
 
-def test_a_program_that_is_right_in_every_order_passes() -> None:
+def test_a_program_that_is_correct_in_every_order_passes() -> None:
     async def right() -> None:
         assert set(await order()) == set(range(8))
 
     assert explore(right, range(20)) == 20
 
 
-def test_a_release_of_trio_that_does_it_another_way_is_named(
+def test_an_incompatible_release_of_trio_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trio._core._run, "_r", object())

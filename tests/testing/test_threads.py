@@ -71,7 +71,7 @@ def test_a_thread_that_waits_for_a_lock_is_quiet() -> None:
     assert "thread waiter" not in stirred
 
 
-def test_a_thread_that_computes_is_not_and_may_be_ignored() -> None:
+def test_a_thread_that_computes_is_not_quiet_and_may_be_ignored() -> None:
     with computing("computer"):
         stirred = looks()
         ignored = look(ignore=("computer",))
@@ -80,7 +80,7 @@ def test_a_thread_that_computes_is_not_and_may_be_ignored() -> None:
     assert all(one.name != "thread computer" for one in ignored.seen.values())
 
 
-def test_a_thread_that_came_or_went_between_two_looks_has_done_something() -> None:
+def test_a_thread_that_began_or_ended_between_two_looks_was_active() -> None:
     end = threading.Event()
     before = look()
     with thread(end.wait, "passing"):
@@ -92,9 +92,7 @@ def test_a_thread_that_came_or_went_between_two_looks_has_done_something() -> No
     assert "thread passing" in stirring(during, after)
 
 
-def test_a_thread_that_sleeps_at_both_looks_and_has_worked_between_them_has_done_something() -> (
-    None
-):
+def test_a_thread_that_worked_between_two_looks_was_active() -> None:
     turns = [threading.Event() for _ in range(2)]
     with thread(lambda: [turn.wait() for turn in turns], "worker") as worker:
         wait_until_asleep(worker)
@@ -108,7 +106,7 @@ def test_a_thread_that_sleeps_at_both_looks_and_has_worked_between_them_has_done
     assert "thread worker" in stirring(before, after)
 
 
-def test_an_idle_worker_of_trios_that_is_let_go_has_done_nothing() -> None:
+def test_an_idle_trio_worker_that_ends_was_not_active() -> None:
     idle = threads._Seen("thread Trio thread 1", 1, awake=False, serves=True)
 
     stirred = stirring(threads.Look({1: idle}, {}), threads.Look({}, {}))
@@ -117,7 +115,7 @@ def test_an_idle_worker_of_trios_that_is_let_go_has_done_nothing() -> None:
 
 
 @pytest.mark.parametrize("clock", [None, 7], ids=["no processor clock", "no processor time"])
-def test_without_proc_a_thread_is_quiet_if_it_stands_where_it_stood(
+def test_without_proc_a_thread_is_quiet_if_its_frame_is_unchanged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: int | None
 ) -> None:
     replace_private(monkeypatch, "CPU time of a thread", lambda _: clock)
@@ -158,7 +156,7 @@ def test_a_child_program_is_seen_at_work_and_asleep() -> None:
 
 
 @needs_proc
-def test_a_child_program_that_has_ended_does_nothing_more_of_its_own_accord() -> None:
+def test_an_ended_child_program_counts_as_idle() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         living = threads.look().seen[child.pid]
         child.kill()
@@ -179,9 +177,7 @@ def test_children_are_found_by_their_parent_where_the_kernel_has_no_list_of_them
     assert child.pid in found
 
 
-async def test_a_worker_thread_is_at_work_from_the_moment_it_is_given_something_until_it_is_done() -> (
-    None
-):
+async def test_a_worker_thread_counts_as_working_until_its_job_is_done() -> None:
     begun, end = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -204,7 +200,7 @@ async def test_a_worker_thread_is_at_work_from_the_moment_it_is_given_something_
     assert not during.alone
 
 
-def test_the_names_that_trio_gives_to_its_idle_workers_are_those_that_the_suite_looks_for() -> None:
+def test_the_expected_names_of_idle_trio_workers_are_correct() -> None:
     async def work() -> None:
         await trio.to_thread.run_sync(int)
 
@@ -217,7 +213,7 @@ def test_the_names_that_trio_gives_to_its_idle_workers_are_those_that_the_suite_
 
 
 @needs_proc
-def test_a_thread_of_which_python_does_not_know_is_seen_too(
+def test_a_thread_unknown_to_python_is_seen_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     end = threading.Event()

@@ -30,7 +30,7 @@ def test_a_hook_lets_the_original_run_or_returns_in_its_place() -> None:
     assert made.__doc__ == "Says hello."
 
 
-def test_a_callback_that_the_original_does_not_define_is_one_that_the_kernel_calls() -> None:
+def test_the_kernel_calls_a_wrapped_callback_that_the_original_lacks() -> None:
     made = subclass(Greeter, ["handle_message"], before(lambda me, name, args: None))
 
     assert "handle_message" not in Callbacks(Greeter).defined
@@ -47,5 +47,7 @@ def test_a_callback_that_the_original_does_not_define_is_one_that_the_kernel_cal
         ("init", (), None),
     ],
 )
-def test_what_a_callback_is_about(name: str, args: tuple[Any, ...], expected: object) -> None:
+def test_message_of_returns_the_message_of_a_callback(
+    name: str, args: tuple[Any, ...], expected: object
+) -> None:
     assert message_of(name, args) == expected

@@ -17,7 +17,7 @@ def pictured(path: Path, *, recursive: bool = True) -> Tree:
     return tree
 
 
-def test_what_comes_changes_and_goes_is_told(tmp_path: Path) -> None:
+def test_added_modified_and_deleted_files_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "file"
     tree = pictured(tmp_path)
 
@@ -34,7 +34,7 @@ def test_what_comes_changes_and_goes_is_told(tmp_path: Path) -> None:
     assert tree.look() == []
 
 
-def test_a_directory_comes_before_what_is_in_it_and_goes_after_it(tmp_path: Path) -> None:
+def test_a_directory_is_added_before_its_contents_and_deleted_after_them(tmp_path: Path) -> None:
     tree = pictured(tmp_path)
     (tmp_path / "d" / "e").mkdir(parents=True)
     (tmp_path / "d" / "e" / "f").touch()
@@ -48,7 +48,7 @@ def test_a_directory_comes_before_what_is_in_it_and_goes_after_it(tmp_path: Path
     assert len(tree) == 0
 
 
-def test_what_is_in_a_directory_is_no_change_of_it(tmp_path: Path) -> None:
+def test_a_new_file_is_no_change_of_its_directory(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     tree = pictured(tmp_path)
 
@@ -57,7 +57,7 @@ def test_what_is_in_a_directory_is_no_change_of_it(tmp_path: Path) -> None:
     assert tree.look() == [(ADDED, str(tmp_path / "d" / "f"))]
 
 
-def test_a_file_that_was_replaced_has_changed_even_if_it_looks_the_same(tmp_path: Path) -> None:
+def test_a_replaced_file_is_modified_even_with_equal_size_and_time(tmp_path: Path) -> None:
     file, other = tmp_path / "file", tmp_path / "other"
     for path in (file, other):
         path.write_text("same")
@@ -69,7 +69,7 @@ def test_a_file_that_was_replaced_has_changed_even_if_it_looks_the_same(tmp_path
     assert tree.look() == [(DELETED, str(other)), (MODIFIED, str(file))]
 
 
-def test_without_recursion_what_is_below_a_subdirectory_is_not_seen(tmp_path: Path) -> None:
+def test_without_recursion_files_in_a_subdirectory_are_not_seen(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     tree = pictured(tmp_path, recursive=False)
 
@@ -79,7 +79,7 @@ def test_without_recursion_what_is_below_a_subdirectory_is_not_seen(tmp_path: Pa
     assert tree.look() == [(ADDED, str(tmp_path / "g"))]
 
 
-def test_what_is_ignored_is_not_seen_nor_what_is_below_it(tmp_path: Path) -> None:
+def test_an_ignored_directory_and_its_contents_are_not_seen(tmp_path: Path) -> None:
     tree = Tree(str(tmp_path), ignore=lambda path: path.endswith(".git"))
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").touch()
@@ -122,7 +122,7 @@ STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
-def test_looking_at_what_has_changed_tells_as_much_as_looking_at_everything(
+def test_a_scan_of_changed_paths_finds_as_much_as_a_full_scan(
     tmp_path: Path, steps: list[tuple[str, str]]
 ) -> None:
     root = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -69,7 +69,7 @@ def exchange(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_files_that_come_change_and_go_are_told(polling: bool, tmp_path: Path) -> None:
+async def test_added_modified_and_deleted_files_are_sent(polling: bool, tmp_path: Path) -> None:
     (tmp_path / "old").write_text("x")
     async with owning() as owned:
         source = await owned.spawn(watch(tmp_path, polling))
@@ -87,7 +87,9 @@ async def test_files_that_come_change_and_go_are_told(polling: bool, tmp_path: P
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_a_whole_tree_that_is_moved_in_or_out_is_told(polling: bool, tmp_path: Path) -> None:
+async def test_each_path_of_a_tree_that_is_moved_in_or_out_is_sent(
+    polling: bool, tmp_path: Path
+) -> None:
     outside, inside = tmp_path / "outside", tmp_path / "inside"
     (outside / "d").mkdir(parents=True)
     (outside / "d" / "f").write_text("x")
@@ -108,7 +110,7 @@ async def test_a_whole_tree_that_is_moved_in_or_out_is_told(polling: bool, tmp_p
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_nothing_is_lost_when_many_files_change_at_once(
+async def test_no_change_is_lost_when_many_files_change_at_once(
     polling: bool, tmp_path: Path
 ) -> None:
     async with owning() as owned:
@@ -123,7 +125,7 @@ async def test_nothing_is_lost_when_many_files_change_at_once(
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_what_is_there_at_the_beginning_is_told_if_so_asked(
+async def test_with_initial_the_existing_files_are_sent_as_added(
     polling: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -137,7 +139,7 @@ async def test_what_is_there_at_the_beginning_is_told_if_so_asked(
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_a_directory_that_is_removed_ends_the_watch_after_what_was_in_it(
+async def test_a_removed_directory_ends_the_watch_after_its_files_are_reported(
     polling: bool, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
@@ -155,7 +157,7 @@ async def test_a_directory_that_is_removed_ends_the_watch_after_what_was_in_it(
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_stopping_takes_no_time_and_leaves_nothing_open(
+async def test_the_watch_stops_at_once_and_leaves_no_descriptor_open(
     polling: bool, tmp_path: Path
 ) -> None:
     async with owning() as owned:
@@ -174,7 +176,7 @@ async def test_stopping_takes_no_time_and_leaves_nothing_open(
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_a_slow_receiver_slows_the_watch_and_loses_nothing(
+async def test_a_slow_receiver_slows_the_watch_and_loses_no_change(
     polling: bool, tmp_path: Path
 ) -> None:
     async with owning() as owned:
@@ -192,7 +194,7 @@ async def test_a_slow_receiver_slows_the_watch_and_loses_nothing(
         }
 
 
-async def test_without_the_package_it_polls_unless_told_not_to(
+async def test_without_the_package_the_watch_polls_unless_polling_is_forbidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
@@ -207,7 +209,7 @@ async def test_without_the_package_it_polls_unless_told_not_to(
         assert (await owned.node.inspect_meta(source))["backend"] == "polling"
 
 
-async def test_what_the_operating_system_does_not_tell_is_found_all_the_same(
+async def test_changes_that_the_operating_system_does_not_report_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Deaf:
@@ -230,7 +232,7 @@ async def test_what_the_operating_system_does_not_tell_is_found_all_the_same(
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_a_name_that_is_not_utf_8_is_told_and_the_watch_goes_on(
+async def test_a_name_that_is_not_utf_8_is_sent_and_the_watch_continues(
     polling: bool, tmp_path: Path
 ) -> None:
     odd = os.fsencode(tmp_path) + b"/\xff"
@@ -254,7 +256,7 @@ async def test_a_name_that_is_not_utf_8_is_told_and_the_watch_goes_on(
 
 @pytest.mark.parametrize("polling", BOTH)
 @pytest.mark.parametrize("is_removed", [False, True], ids=["renamed", "removed"])
-async def test_a_directory_that_takes_the_place_of_the_watched_one_is_watched_instead(
+async def test_a_directory_that_replaces_the_watched_directory_is_watched(
     polling: bool, is_removed: bool, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
@@ -279,7 +281,7 @@ async def test_a_directory_that_takes_the_place_of_the_watched_one_is_watched_in
 
 
 @pytest.mark.parametrize("polling", [None, False])
-async def test_a_package_that_always_fails_is_done_without(
+async def test_a_watch_polls_if_the_package_always_fails(
     polling: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken:
@@ -297,7 +299,7 @@ async def test_a_package_that_always_fails_is_done_without(
         await until_backend(owned, source, "polling")
 
 
-async def test_a_package_that_cannot_begin_is_done_without(
+async def test_a_watch_polls_if_the_package_cannot_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refused:
@@ -329,7 +331,7 @@ class Silent:
             time.sleep(0.01)
 
 
-async def test_where_no_watches_are_left_the_tree_is_polled(
+async def test_the_tree_is_polled_when_no_inotify_watches_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", Silent)
@@ -347,7 +349,7 @@ async def test_where_no_watches_are_left_the_tree_is_polled(
         assert "fs.inotify.max_user_watches" in str(reason)
 
 
-async def test_watches_that_run_out_later_end_no_watch(
+async def test_a_watch_continues_when_inotify_watches_run_out_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking, asked = False, 0
@@ -393,7 +395,7 @@ print(lacks_watches())
 """
 
 
-def test_whether_watches_are_left_is_asked_of_the_system() -> None:
+def test_the_system_tells_whether_inotify_watches_are_left() -> None:
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", sys.executable, "-c", LIMITED],
         cwd=Path(__file__).parents[3],
@@ -408,7 +410,7 @@ def test_whether_watches_are_left_is_asked_of_the_system() -> None:
     assert done.stdout.split() == ["False", "True"]
 
 
-def test_where_there_is_no_inotify_none_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_inotify_no_watches_are_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     for library in (
         object(),
         type("Exhausted", (), {"inotify_init1": lambda *_: -1, "inotify_add_watch": None})(),
@@ -417,7 +419,7 @@ def test_where_there_is_no_inotify_none_is_lacking(monkeypatch: pytest.MonkeyPat
         assert not lacks_watches()
 
 
-async def test_what_is_no_directory_is_an_error_of_the_spawn(tmp_path: Path) -> None:
+async def test_a_path_that_is_no_directory_fails_the_spawn(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     async with owning() as owned:
@@ -436,6 +438,6 @@ async def test_what_is_no_directory_is_an_error_of_the_spawn(tmp_path: Path) -> 
         {"path": "x", "receiver": 7},
     ],
 )
-def test_arguments_that_can_never_be_right_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         DirectoryWatch(**options)

@@ -77,7 +77,7 @@ async def test_a_file_is_read_in_chunks_or_in_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.no_cover
-async def test_a_large_file_waits_for_a_slow_owner_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_a_large_file_waits_for_a_slow_owner_and_no_line_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("".join(f"{n}\n" for n in range(20_000)))
     async with owning() as owned:
@@ -134,7 +134,7 @@ async def test_a_fifo_without_a_writer_does_not_hold_up_the_stop(tmp_path: Path)
             assert await owned.down() == Shutdown()
 
 
-async def test_what_cannot_be_opened_is_an_error_of_the_spawn(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_opened_fails_the_spawn(tmp_path: Path) -> None:
     async with owning() as owned:
         with pytest.raises(InitError, match="No such file"):
             await owned.spawn(FileReader(tmp_path / "missing"))
@@ -158,7 +158,7 @@ async def test_bytes_that_are_no_text_end_a_strict_reader(tmp_path: Path) -> Non
 # -- following -------------------------------------------------------------------------------------
 
 
-async def test_what_is_appended_comes_and_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
+async def test_appended_lines_arrive_and_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("old\n")
     async with owning() as owned:
@@ -175,7 +175,7 @@ async def test_what_is_appended_comes_and_half_a_line_waits_for_its_end(tmp_path
         assert (shown["following"], shown["open_files"], shown["sent"]) == ("True", "1", "3")
 
 
-async def test_from_the_end_only_what_is_appended_comes(tmp_path: Path) -> None:
+async def test_from_the_end_only_appended_lines_arrive(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("old\n")
     async with owning() as owned:
@@ -215,7 +215,7 @@ async def test_a_truncated_file_is_read_from_its_beginning(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "number", [errno.EMFILE, errno.ENFILE, errno.ELOOP, errno.ENXIO, errno.ESTALE, errno.EIO]
 )
-async def test_a_passing_error_at_a_rotation_is_logged_once_and_outlived(
+async def test_a_temporary_error_at_a_rotation_is_logged_once_and_survived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     path = tmp_path / "log"
@@ -246,7 +246,7 @@ async def test_a_passing_error_at_a_rotation_is_logged_once_and_outlived(
     assert logged == [("a file cannot be checked; trying again", str(path))]
 
 
-async def test_a_passing_error_of_a_read_is_logged_once_and_outlived(
+async def test_a_temporary_error_of_a_read_is_logged_once_and_survived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log"
@@ -322,7 +322,7 @@ async def test_a_file_that_is_removed_and_made_again_is_another_file(tmp_path: P
         assert len(owned.of(FileRotated)) == 3
 
 
-async def test_what_cannot_be_read_for_a_while_is_looked_for_again(tmp_path: Path) -> None:
+async def test_a_file_that_is_unreadable_for_a_while_is_read_afterwards(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     log = folder / "log"
@@ -350,7 +350,7 @@ async def test_what_cannot_be_read_for_a_while_is_looked_for_again(tmp_path: Pat
 
 
 @pytest.mark.no_cover
-async def test_rotation_under_load_loses_no_line_and_doubles_none(tmp_path: Path) -> None:
+async def test_rotation_under_load_neither_loses_nor_repeats_a_line(tmp_path: Path) -> None:
     path, count, rotations = tmp_path / "log", 30_000, 12
     path.touch()
     rotated = threading.Semaphore(0)
@@ -423,7 +423,7 @@ async def test_rotations_leave_no_descriptor_open(tmp_path: Path) -> None:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-async def test_what_is_written_is_in_the_file_in_order_when_the_call_is_answered(
+async def test_all_writes_are_in_the_file_in_order_when_the_call_is_answered(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "file"
@@ -506,7 +506,7 @@ async def test_a_record_that_a_full_disk_takes_only_a_part_of_is_taken_back(
         assert (await owned.node.inspect_meta(writer))["bytes"] == "6"
 
 
-async def test_what_another_program_wrote_behind_a_torn_record_is_left_alone(
+async def test_the_bytes_of_another_program_behind_a_torn_record_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -561,7 +561,7 @@ def half_then_full(path: Path, meanwhile: Callable[[], None] = lambda: None) -> 
     return write
 
 
-async def test_what_cannot_be_written_is_an_error_of_the_spawn(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_fails_the_spawn(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     async with owning() as owned:
         with pytest.raises(InitError, match="No such file"):
@@ -576,7 +576,7 @@ async def test_what_cannot_be_written_is_an_error_of_the_spawn(tmp_path: Path) -
         os.close(reader)
 
 
-async def test_requests_they_do_not_know_are_refused(tmp_path: Path) -> None:
+async def test_unknown_requests_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     async with owning() as owned:
         writer = await owned.spawn(FileWriter(path))
@@ -603,7 +603,7 @@ async def test_requests_they_do_not_know_are_refused(tmp_path: Path) -> None:
         lambda: FileWrite(7),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     ],
 )
-def test_arguments_that_can_never_be_right_are_refused(make: Callable[[], object]) -> None:
+def test_invalid_arguments_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(BadInputError):
         make()
 

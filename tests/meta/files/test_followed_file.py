@@ -92,9 +92,7 @@ def rig(tmp_path: Path, now: list[float]) -> Iterator[Rig]:
     rig.close()
 
 
-def test_files_that_came_while_nobody_read_are_all_read_in_order(
-    rig: Rig, now: list[float]
-) -> None:
+def test_files_rotated_between_two_reads_are_all_read_in_order(rig: Rig, now: list[float]) -> None:
     rig.look()
     for _ in range(4):
         rig.write(3)
@@ -108,7 +106,7 @@ def test_files_that_came_while_nobody_read_are_all_read_in_order(
     assert rig.read.count(ROTATED) == rig.files.rotations == 4
 
 
-def test_what_is_written_while_they_are_measured_does_not_overtake(
+def test_lines_written_during_the_measurement_are_read_in_order(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.look()
@@ -134,9 +132,7 @@ def test_what_is_written_while_they_are_measured_does_not_overtake(
     middle.close()
 
 
-def test_an_old_file_is_let_go_of_when_it_is_quiet_and_not_before(
-    rig: Rig, now: list[float]
-) -> None:
+def test_a_rotated_file_is_closed_only_after_a_quiet_time(rig: Rig, now: list[float]) -> None:
     rig.look_and_read()
     rig.write()
     now[0] = 1000.0
@@ -160,7 +156,7 @@ def test_an_old_file_is_let_go_of_when_it_is_quiet_and_not_before(
     late.close()
 
 
-def test_a_truncated_file_begins_anew_and_half_a_line_is_not_forgotten(rig: Rig) -> None:
+def test_a_truncated_file_is_read_from_its_start_and_half_a_line_is_kept(rig: Rig) -> None:
     rig.write(5)
     rig.file.write(b"half")
     rig.look_and_read()
@@ -194,7 +190,7 @@ def test_a_truncated_file_that_has_grown_past_the_old_place_is_noticed(rig: Rig)
     assert rig.files.truncations == 1
 
 
-def test_a_file_that_was_written_anew_with_the_same_size_is_noticed(rig: Rig) -> None:
+def test_a_file_rewritten_with_the_same_size_is_noticed(rig: Rig) -> None:
     rig.write(5)
     rig.look_and_read()
 
@@ -206,7 +202,7 @@ def test_a_file_that_was_written_anew_with_the_same_size_is_noticed(rig: Rig) ->
     assert rig.lines == ["1", "2", "3", "4", "5", "5", "4", "3", "2", "1"]
 
 
-def test_a_file_that_is_followed_from_its_end_and_written_anew_is_noticed(tmp_path: Path) -> None:
+def test_a_file_followed_from_its_end_and_rewritten_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"old\n" * 100)
     files = FollowedFiles()
@@ -238,7 +234,7 @@ def test_a_file_that_has_no_size_but_can_be_read_is_read_once() -> None:
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOMEM])
 @pytest.mark.parametrize("verb", ["read", "fstat", "pread"])
-def test_a_passing_error_costs_neither_a_line_nor_the_place(
+def test_a_temporary_error_loses_neither_a_line_nor_the_position(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, verb: str, number: int
 ) -> None:
     rig.write(3)
@@ -280,7 +276,7 @@ def test_an_error_of_a_file_that_is_not_followed_is_an_error(
     file.close()
 
 
-def test_what_is_added_after_the_end_is_closed_at_once(rig: Rig) -> None:
+def test_a_file_added_after_the_close_is_closed_at_once(rig: Rig) -> None:
     before = open_descriptors()
     rig.look()
     rig.files.close()
@@ -299,7 +295,7 @@ STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
-def test_whatever_happens_every_line_is_read_once_and_in_order(
+def test_every_line_is_read_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, now: list[float], steps: list[str]
 ) -> None:
     rig = Rig(tmp_path_factory.mktemp("following") / "log", now)

@@ -42,7 +42,7 @@ async def test_lines_from_a_pipe_become_messages_until_its_end(pipe: tuple[int, 
         os.fstat(read)
 
 
-async def test_what_is_typed_at_a_terminal_comes_line_by_line_and_ctrl_d_ends_it() -> None:
+async def test_a_terminal_sends_line_by_line_and_ctrl_d_ends_the_input() -> None:
     master, slave = pty.openpty()
     try:
         async with owning() as owned:
@@ -85,7 +85,7 @@ async def test_a_file_that_was_redirected_is_read_to_its_end(tmp_path: Path) -> 
             assert [message.line for message in owned.of(StdinLine)] == ["\u00e4"]
 
 
-async def test_the_stop_does_not_wait_for_a_line_and_leaves_the_descriptor_as_it_was(
+async def test_the_stop_does_not_wait_for_a_line_and_restores_the_descriptor(
     pipe: tuple[int, int],
 ) -> None:
     read, write = pipe
@@ -117,19 +117,19 @@ async def test_a_slow_receiver_slows_the_reading(pipe: tuple[int, int]) -> None:
         assert len(owned.of(StdinLine)) == 1000
 
 
-async def test_a_descriptor_that_is_not_open_is_an_error_of_the_spawn() -> None:
+async def test_a_descriptor_that_is_not_open_fails_the_spawn() -> None:
     async with owning() as owned:
         with pytest.raises(InitError, match="Bad file descriptor"):
             await owned.spawn(StandardInput(fd=99_999))
 
 
 @pytest.mark.parametrize("options", [{"fd": -1}, {"fd": "0"}, {"text": "utf-8"}, {"receiver": 7}])
-def test_arguments_that_can_never_be_right_are_refused(options: dict[str, object]) -> None:
+def test_invalid_arguments_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(BadInputError):
         StandardInput(**options)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
-async def test_a_standard_input_that_was_closed_at_the_start_is_an_error_of_the_spawn(
+async def test_a_closed_standard_input_fails_the_spawn(
     monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(sys, "__stdin__", None)

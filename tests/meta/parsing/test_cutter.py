@@ -10,13 +10,13 @@ def cutter(mode: Text | LengthHeader | Raw) -> MessageCutter:
     return MessageCutter(mode, lambda line, is_whole: (line, is_whole), lambda frame: frame)
 
 
-def test_lines_and_frames_become_what_is_made_of_them() -> None:
+def test_the_cutter_turns_lines_and_frames_into_messages() -> None:
     assert list(cutter(Text()).feed(b"a\nb\n")) == [("a", True), ("b", True)]
     assert list(cutter(LengthHeader(size=1)).feed(b"\x01a\x02bc")) == [b"a", b"bc"]
     assert list(cutter(Raw()).feed(b"abc")) == [b"abc"]
 
 
-def test_at_the_end_a_line_without_an_end_is_one_and_half_a_frame_is_nothing() -> None:
+def test_at_the_end_half_a_line_is_a_line_and_half_a_frame_is_dropped() -> None:
     lines, frames = cutter(Text()), cutter(LengthHeader(size=1))
     list(lines.feed(b"half"))
     list(frames.feed(b"\x05half"))
@@ -25,7 +25,7 @@ def test_at_the_end_a_line_without_an_end_is_one_and_half_a_frame_is_nothing() -
     assert list(frames.end()) == []
 
 
-def test_what_came_before_a_mistake_is_given_before_it_is_raised() -> None:
+def test_frames_before_a_framing_error_are_yielded_before_it_is_raised() -> None:
     got = []
 
     with pytest.raises(FramingError):
@@ -35,7 +35,7 @@ def test_what_came_before_a_mistake_is_given_before_it_is_raised() -> None:
     assert got == [b"ok"]
 
 
-def test_after_a_restart_nothing_is_left_over() -> None:
+def test_a_restart_drops_half_a_line() -> None:
     lines = cutter(Text())
     list(lines.feed(b"half"))
 
@@ -44,6 +44,6 @@ def test_after_a_restart_nothing_is_left_over() -> None:
     assert list(lines.feed(b"new\n")) == [("new", True)]
 
 
-def test_what_is_no_mode_is_refused() -> None:
+def test_an_invalid_mode_is_refused() -> None:
     with pytest.raises(BadInputError, match="mode"):
         check_mode("mode", "lines")

@@ -92,7 +92,7 @@ streams = st.one_of(
     st.lists(st.one_of(st.binary(max_size=60), st.text("aab\n\r", max_size=8).map(str.encode))),
     places,
 )
-def test_what_was_encoded_comes_out_again_however_the_stream_is_cut(
+def test_decoding_restores_the_frames_however_the_stream_is_cut(
     framing: Framing, frames: list[bytes], places: list[int]
 ) -> None:
     sent = sendable(framing, frames)
@@ -106,7 +106,7 @@ def test_what_was_encoded_comes_out_again_however_the_stream_is_cut(
 @given(framings, streams, places)
 @example(Delimiter(b"aab", max_frame=5, keep=True), b"aaab", [2])
 @example(Netstring(max_frame=200), b"007:", [1])
-def test_any_bytes_give_the_same_frames_and_the_same_kind_of_end_however_they_are_cut(
+def test_any_bytes_give_the_same_frames_and_the_same_end_however_they_are_cut(
     framing: Framing, stream: bytes, places: list[int]
 ) -> None:
     whole, error = feed_all(framing.decoder(), [stream])
@@ -139,7 +139,7 @@ def _takes(framing: Framing, size: int) -> bool:
 
 
 @given(framings, streams, places, st.integers(1, 5))
-def test_a_bound_on_the_frames_of_a_turn_changes_nothing_else(
+def test_a_bound_on_the_frames_of_a_turn_does_not_change_the_frames(
     framing: Framing, stream: bytes, places: list[int], most: int
 ) -> None:
     decoder, frames, error, longest = framing.decoder(), list[bytes](), False, 0
@@ -181,7 +181,7 @@ def test_any_bytes_at_all_end_in_frames_or_in_a_framing_error(
 
 
 @given(streams, places)
-def test_raw_hands_on_what_it_gets(stream: bytes, places: list[int]) -> None:
+def test_raw_framing_passes_its_input_on(stream: bytes, places: list[int]) -> None:
     pieces = [piece for piece in cut(stream, places) if piece]
 
     frames, error = feed_all(Raw().decoder(), pieces)
@@ -191,7 +191,7 @@ def test_raw_hands_on_what_it_gets(stream: bytes, places: list[int]) -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
-def test_lines_are_what_split_says(lines: list[bytes]) -> None:
+def test_lines_are_equal_to_the_parts_of_bytes_split(lines: list[bytes]) -> None:
     stream = b"\n".join(lines)
 
     decoder = Delimiter(b"\n", max_frame=10_000).decoder()
@@ -232,7 +232,7 @@ def test_a_hostile_header_is_an_error_at_once(framing: Framing, hostile: bytes) 
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_header_alone_makes_nothing_be_allocated() -> None:
+def test_a_header_alone_allocates_no_memory() -> None:
     decoder = LengthHeader(size=8, max_frame=1 << 40).decoder()
     tracemalloc.start()
 
@@ -270,7 +270,7 @@ def test_empty_frames_are_frames() -> None:
     assert Varint().decoder().feed(b"\0\0") == [b"", b""]
 
 
-def test_a_long_frame_in_many_pieces_is_put_together_in_one_go() -> None:
+def test_a_long_frame_in_many_pieces_is_put_together() -> None:
     frame = bytes(range(256)) * 16_384
     for framing in (
         LengthHeader(max_frame=1 << 23),
@@ -307,7 +307,7 @@ def test_a_long_frame_in_many_pieces_is_put_together_in_one_go() -> None:
         lambda: Varint(max_frame=-1),
     ],
 )
-def test_a_framing_that_cannot_be_is_refused_when_it_is_made(make: Any) -> None:
+def test_an_invalid_framing_is_refused_when_it_is_created(make: Any) -> None:
     with pytest.raises(BadInputError):
         make()
 
@@ -340,7 +340,7 @@ def test_a_line_that_is_too_long_is_refused_though_it_came_all_at_once() -> None
         decoder.feed(b"12345\nmore")
 
 
-def test_what_is_raw_is_sent_as_it_is() -> None:
+def test_raw_framing_sends_bytes_unchanged() -> None:
     encoded = Raw().encode(b"anything\n\x00")
 
     assert encoded == b"anything\n\x00"
@@ -381,7 +381,7 @@ class Wrong(Decoder):
         (1, 0, "how many of the 3 bytes its frames took (at least 1)"),
     ],
 )
-def test_a_number_of_bytes_that_cannot_be_is_refused(frames: int, used: Any, allowed: str) -> None:
+def test_an_invalid_number_of_bytes_is_refused(frames: int, used: Any, allowed: str) -> None:
     with pytest.raises(BadInputError) as caught:
         Wrong(frames, used).feed(b"abc")
 

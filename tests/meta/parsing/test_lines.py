@@ -16,7 +16,7 @@ def cut(chunks: list[bytes], **options: int) -> list[tuple[str, bool]]:
     st.lists(st.integers(min_value=1, max_value=5)),
     st.integers(1, 8),
 )
-def test_where_the_chunks_end_makes_no_difference(
+def test_lines_do_not_depend_on_the_ends_of_chunks(
     text: str, sizes: list[int], max_line: int
 ) -> None:
     data = text.encode()
@@ -40,7 +40,7 @@ def test_where_the_chunks_end_makes_no_difference(
     assert whole == [line.removesuffix("\r") for line in wanted] + ([last] if last else [])
 
 
-def test_a_line_longer_than_the_cap_is_handed_on_in_parts_and_nothing_of_it_is_kept() -> None:
+def test_a_line_longer_than_the_cap_is_handed_on_in_parts() -> None:
     cutter = LineCutter(max_line=4)
 
     assert cutter.feed(b"abcdefghij") == [("abcd", False), ("efgh", False)]
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_text_follow_the_policy() -> None:
         LineCutter(errors="strict").feed(b"\xff\n")
 
 
-def test_a_character_that_the_end_cuts_off_follows_the_policy_too() -> None:
+def test_a_character_cut_off_by_the_end_follows_the_policy() -> None:
     cutter = LineCutter(errors="strict")
     assert cutter.feed(b"\xc3") == []
 
@@ -76,9 +76,7 @@ def test_a_character_that_the_end_cuts_off_follows_the_policy_too() -> None:
         ("utf-8", "strict", 0),
     ],
 )
-def test_settings_that_cannot_be_right_are_refused(
-    encoding: object, errors: object, max_line: object
-) -> None:
+def test_invalid_settings_are_refused(encoding: object, errors: object, max_line: object) -> None:
     with pytest.raises(BadInputError):
         Text(encoding, errors, max_line)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 

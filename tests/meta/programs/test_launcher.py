@@ -47,12 +47,12 @@ def launched(path: str, *argv: str, **orders: Any) -> tuple[int, str, str]:
         return done.returncode, done.stdout, report.read()
 
 
-def test_it_becomes_the_program_with_the_environment_it_was_told_and_reports_nothing() -> None:
+def test_the_launcher_runs_the_program_with_only_the_given_environment() -> None:
     assert launched("/usr/bin/env", "env", env=["B"]) == (0, "B=2\n", "")
 
 
 @needs_proc
-def test_what_it_ignores_itself_is_not_ignored_by_the_program() -> None:
+def test_the_program_does_not_ignore_the_signals_that_python_ignores() -> None:
     status, printed, _ = launched("/bin/sh", "sh", "-c", "grep SigIgn /proc/self/status")
 
     ignored = int(printed.split()[1], 16)
@@ -62,7 +62,7 @@ def test_what_it_ignores_itself_is_not_ignored_by_the_program() -> None:
     ]
 
 
-def test_what_goes_wrong_is_reported_with_its_number(tmp_path: Path) -> None:
+def test_the_launcher_reports_errors_with_their_numbers(tmp_path: Path) -> None:
     missing = launched(str(tmp_path / "missing"), "missing")
     limits = launched("/bin/true", "true", limits=[(7, 10, 5)])
 

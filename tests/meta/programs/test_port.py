@@ -60,7 +60,7 @@ def runs(pid: int) -> bool:
 # -- traffic ---------------------------------------------------------------------------------------
 
 
-async def test_what_a_program_prints_becomes_messages_between_its_start_and_its_exit() -> None:
+async def test_the_output_of_a_program_becomes_messages_between_start_and_exit() -> None:
     async with owning() as owned:
         port = await owned.spawn(Port(["sh", "-c", "echo one; echo two; printf three"]))
         exited = await owned.until(PortExited)
@@ -135,7 +135,7 @@ async def test_a_line_over_the_cap_comes_in_parts() -> None:
         assert parts == [("abc", False), ("def", False), ("gh", True), ("x", True)]
 
 
-async def test_a_frame_that_cannot_be_ends_the_port_with_the_error_and_the_program() -> None:
+async def test_an_invalid_frame_ends_the_port_with_the_error_and_the_program() -> None:
     async with owning() as owned:
         framing = LengthHeader(size=1, max_frame=4)
         await owned.spawn(
@@ -158,7 +158,7 @@ async def test_bytes_that_are_no_text_end_a_strict_port() -> None:
         assert isinstance(reason.error, UnicodeDecodeError)
 
 
-async def test_a_program_that_floods_its_error_output_loses_nothing() -> None:
+async def test_a_program_that_floods_its_error_output_loses_no_line() -> None:
     async with owning() as owned:
         await owned.spawn(Port(["sh", "-c", "seq 1 20000 >&2; echo done"]))
         exited = await owned.until(PortExited)
@@ -184,7 +184,7 @@ async def test_a_program_waits_for_a_slow_owner() -> None:
 # -- what it runs in -------------------------------------------------------------------------------
 
 
-async def test_nothing_of_the_environment_is_inherited_unless_asked(
+async def test_no_environment_variable_is_inherited_unless_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ERGO_SECRET", "s3cret")
@@ -213,7 +213,7 @@ async def test_nothing_of_the_environment_is_inherited_unless_asked(
         assert "s3cret" not in str(shown)
 
 
-async def test_it_runs_where_it_is_told(tmp_path: Path) -> None:
+async def test_a_program_runs_in_the_given_directory(tmp_path: Path) -> None:
     async with owning() as owned:
         await owned.spawn(Port(["pwd"], cwd=tmp_path))
         await owned.until(PortExited)
@@ -235,7 +235,7 @@ async def test_limits_hold_for_the_program() -> None:
         assert not [line for line in lines(owned) if line.startswith(("LC_", "trap"))]
 
 
-async def test_a_limit_that_cannot_be_set_is_an_error_of_the_spawn() -> None:
+async def test_a_limit_that_cannot_be_set_fails_the_spawn() -> None:
     async with owning() as owned:
         with pytest.raises(InitError, match="limit"):
             await owned.spawn(Port(["true"], limits={"nofile": (10, 5)}))
@@ -251,7 +251,7 @@ def nobody() -> pwd.struct_passwd:
 
 
 @pytest.mark.parametrize("limits", [{}, {"nofile": 64}])
-async def test_it_runs_as_another_user_with_that_users_groups(
+async def test_a_program_runs_as_another_user_with_the_groups_of_that_user(
     nobody: pwd.struct_passwd, limits: dict[str, int]
 ) -> None:
     async with owning() as owned:
@@ -261,7 +261,7 @@ async def test_it_runs_as_another_user_with_that_users_groups(
         assert lines(owned) == [str(nobody.pw_uid), str(nobody.pw_gid), str(nobody.pw_gid)]
 
 
-async def test_it_leads_a_session_of_its_own_or_only_a_group() -> None:
+async def test_a_program_leads_a_session_or_a_process_group() -> None:
     async with owning() as owned:
         for new_session in (True, False):
             port = await owned.spawn(Port(["cat"], new_session=new_session))
@@ -272,7 +272,7 @@ async def test_it_leads_a_session_of_its_own_or_only_a_group() -> None:
             await owned.down()
 
 
-async def test_a_terminal_is_one_for_the_program_and_its_error_output_goes_there_too() -> None:
+async def test_a_terminal_carries_input_output_and_error_output_of_the_program() -> None:
     async with owning() as owned:
         command = "tty >/dev/null && stty size; echo err >&2; read x; echo got $x; cat"
         port = await owned.spawn(Port(["bash", "-c", command], terminal=Terminal(10, 20)))
@@ -314,7 +314,7 @@ async def test_a_program_without_a_terminal_cannot_be_resized() -> None:
 
 
 @pytest.mark.parametrize("limits", [{}, {"nofile": 64}])
-async def test_a_program_that_cannot_be_started_is_an_error_of_the_spawn(
+async def test_a_program_that_cannot_be_started_fails_the_spawn(
     limits: dict[str, int], tmp_path: Path
 ) -> None:
     plain = tmp_path / "plain"
@@ -360,13 +360,13 @@ async def test_a_program_that_cannot_be_started_is_an_error_of_the_spawn(
         {"receiver": 5},
     ],
 )
-def test_arguments_that_can_never_be_right_are_refused_at_once(options: dict[str, object]) -> None:
+def test_invalid_arguments_are_refused_at_once(options: dict[str, object]) -> None:
     with pytest.raises(BadInputError):
         Port(**{"argv": ["true"], **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("make", [lambda: PortWrite(5), lambda: PortResize(0, 80)])  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-def test_orders_that_can_never_be_right_are_refused_before_they_are_sent(
+def test_invalid_requests_are_refused_before_they_are_sent(
     make: Callable[[], object],
 ) -> None:
     with pytest.raises(BadInputError):
@@ -383,7 +383,7 @@ async def test_steps_of_stopping_that_take_longer_than_the_stop_are_refused() ->
         await owned.down()
 
 
-async def test_a_program_that_dies_at_once_is_told_in_full() -> None:
+async def test_a_program_that_dies_at_once_delivers_its_output_and_its_signal() -> None:
     async with owning() as owned:
         await owned.spawn(Port(["sh", "-c", "echo last words; kill -9 $$"]))
         exited = await owned.until(PortExited)
@@ -407,7 +407,7 @@ async def test_a_checked_port_ends_with_the_failure_of_its_program() -> None:
 # -- input -----------------------------------------------------------------------------------------
 
 
-async def test_input_that_nobody_reads_any_more_is_told_once_and_refused() -> None:
+async def test_the_loss_of_the_input_is_reported_once_and_writes_are_refused() -> None:
     async with owning() as owned:
         port = await owned.spawn(Port(["sh", "-c", "exec 0<&-; echo closed; sleep 60"], stop=QUICK))
         await owned.until(PortLine)
@@ -443,7 +443,7 @@ async def test_a_writer_to_a_program_that_does_not_read_is_freed_by_the_stop() -
         assert await owned.down() == Shutdown()
 
 
-async def test_a_port_whose_program_does_not_read_says_how_it_is() -> None:
+async def test_a_port_can_be_inspected_while_its_program_does_not_read() -> None:
     async with owning() as owned:
         port = await owned.spawn(Port(["sleep", "60"]))
         owned.node.send(port, PortWrite(b"x" * 1_000_000))
@@ -468,7 +468,7 @@ async def test_a_signal_reaches_the_program() -> None:
         assert (await owned.until(PortLine)).line == "usr1"
 
 
-async def test_a_request_it_does_not_know_is_refused() -> None:
+async def test_a_port_refuses_an_unknown_request() -> None:
     async with owning() as owned:
         port = await owned.spawn(Port(["cat"]))
 
@@ -482,7 +482,7 @@ async def test_a_request_it_does_not_know_is_refused() -> None:
 # -- the end ---------------------------------------------------------------------------------------
 
 
-async def test_closing_its_input_is_enough_for_a_program_that_heeds_it() -> None:
+async def test_closing_the_input_ends_a_program_that_reads_to_the_end() -> None:
     async with owning() as owned:
         port = await owned.spawn(Port(["sh", "-c", "cat; echo bye"]))
         await owned.until(PortStarted)
@@ -494,9 +494,7 @@ async def test_closing_its_input_is_enough_for_a_program_that_heeds_it() -> None
         assert str(await owned.down()) == "enough"
 
 
-async def test_a_program_that_does_not_read_is_ended_by_a_signal_and_its_last_words_are_heard() -> (
-    None
-):
+async def test_a_program_that_does_not_read_ends_by_a_signal_and_its_last_output_arrives() -> None:
     async with owning() as owned:
         command = (
             "trap 'echo out; echo err >&2; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
@@ -512,7 +510,7 @@ async def test_a_program_that_does_not_read_is_ended_by_a_signal_and_its_last_wo
         assert owned.of(PortErrorLine)[-1].line == "err"
 
 
-async def test_a_program_that_ignores_the_signal_is_killed_with_all_it_has_started() -> None:
+async def test_a_program_that_ignores_the_signal_is_killed_with_its_children() -> None:
     async with owning() as owned:
         port = await owned.spawn(
             Port(["bash", "-c", "trap '' TERM; sleep 60 & echo $!; wait"], stop=QUICK)
@@ -539,7 +537,7 @@ async def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_port_and_is_en
 
 
 @needs_proc
-async def test_one_that_left_the_group_keeps_the_pipe_but_not_the_port() -> None:
+async def test_a_grandchild_outside_of_the_group_does_not_keep_the_port_open() -> None:
     stranger = "setsid timeout 100 bash -c 'trap \"\" PIPE; echo $$; while :; do echo more; done 2>/dev/null'"
     async with owning() as owned:
         # It ends once the other one has left the group and speaks.
@@ -607,7 +605,7 @@ async def test_a_stop_that_is_cut_short_leaves_no_program_behind() -> None:
         assert not runs(pid)
 
 
-async def test_a_port_that_is_stopped_before_it_has_begun_leaves_no_program_behind() -> None:
+async def test_a_port_stopped_in_its_init_leaves_no_program_behind() -> None:
     pids: list[int] = []
 
     class Stillborn(Port):

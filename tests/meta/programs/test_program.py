@@ -22,7 +22,7 @@ from ergo_py.meta.programs.program import (
 from tests.support import needs_proc, process_groups
 
 
-def test_a_name_is_looked_for_along_the_programs_own_path_and_else_along_ours(
+def test_a_program_is_searched_along_its_own_path_or_else_along_ours(
     tmp_path: Path,
 ) -> None:
     tool = tmp_path / "tool"
@@ -65,24 +65,24 @@ def test_values_of_the_environment_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("times", [{"close": -1}, {"terminate": "long"}, {"kill": float("nan")}])
-def test_times_that_cannot_be_are_refused(times: dict[str, float]) -> None:
+def test_invalid_times_are_refused(times: dict[str, float]) -> None:
     with pytest.raises(BadInputError):
         StopTimes(**times)
 
 
 @pytest.mark.parametrize("size", [{"rows": 0}, {"columns": 70_000}])
-def test_terminals_that_cannot_be_are_refused(size: dict[str, int]) -> None:
+def test_invalid_terminals_are_refused(size: dict[str, int]) -> None:
     with pytest.raises(BadInputError):
         Terminal(**size)
 
 
-def test_a_failure_says_how() -> None:
+def test_the_error_of_a_failed_program_shows_its_status_or_signal() -> None:
     assert str(ProgramFailedError("tool", 3, None)) == "tool ended with status 3"
     assert str(ProgramFailedError("tool", None, signal.SIGSEGV)) == "tool died of SIGSEGV"
     assert str(ProgramFailedError("tool", None, 1234)) == "tool died of signal 1234"
 
 
-async def test_no_program_is_started_while_nobody_could_find_out_how_it_ends() -> None:
+async def test_no_program_is_started_while_sigchld_is_ignored() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with pytest.raises(NotAllowedError, match="SIGCHLD is ignored"):
@@ -91,7 +91,7 @@ async def test_no_program_is_started_while_nobody_could_find_out_how_it_ends() -
         signal.signal(signal.SIGCHLD, before)
 
 
-async def test_closing_ends_at_once_and_may_be_done_twice() -> None:
+async def test_closing_kills_the_program_at_once_and_may_be_repeated() -> None:
     with trio.fail_after(10):
         program = await Program.start(ProgramOptions(["sleep", "60"]))
 
@@ -105,7 +105,7 @@ async def test_closing_ends_at_once_and_may_be_done_twice() -> None:
     assert program.signal(signal.SIGTERM) is False
 
 
-async def test_a_terminal_that_nobody_reads_from_does_not_hold_up_the_end() -> None:
+async def test_a_full_terminal_does_not_delay_the_end_of_the_program() -> None:
     with trio.fail_after(10):
         program = await Program.start(ProgramOptions(["sleep", "60"], terminal=Terminal()))
         # Filled to the brim, so that not even the end of the input can be written.
@@ -137,7 +137,7 @@ time.sleep(0.1)
 
 
 @needs_proc
-async def test_those_who_have_ended_and_wait_for_a_parent_who_does_not_care_count_as_gone() -> None:
+async def test_zombies_of_the_process_group_count_as_ended() -> None:
     with trio.fail_after(15):
         program = await Program.start(ProgramOptions([sys.executable, "-c", NEGLECTFUL]))
         keeper = int(await program.stdout.receive_some())

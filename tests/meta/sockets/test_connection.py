@@ -142,7 +142,7 @@ async def test_many_frames_arrive_whole_and_in_order(wire: Wire) -> None:
         await stream.aclose()
 
 
-async def test_all_frames_of_one_read_may_come_in_one_message(wire: Wire) -> None:
+async def test_all_frames_of_a_read_may_arrive_in_a_single_message(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None, framing=Delimiter(b"\n"), batch=True)
 
@@ -202,7 +202,7 @@ class Session(Puppet):
         self.seen.append((self.connection, message))
 
 
-async def test_an_actor_that_was_made_for_a_connection_knows_it(wire: Wire) -> None:
+async def test_an_actor_created_for_a_connection_knows_its_alias(wire: Wire) -> None:
     seen: list[Any] = []
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
@@ -217,7 +217,7 @@ async def test_an_actor_that_was_made_for_a_connection_knows_it(wire: Wire) -> N
         assert connection == message.connection
 
 
-async def test_an_actor_keeps_what_it_calls_its_connection_itself(wire: Wire) -> None:
+async def test_an_actor_may_have_an_attribute_named_connection(wire: Wire) -> None:
     seen: list[Any] = []
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
@@ -230,7 +230,7 @@ async def test_an_actor_keeps_what_it_calls_its_connection_itself(wire: Wire) ->
         assert seen[0][0] == "of a database"
 
 
-async def test_an_actor_that_was_not_made_for_a_connection_is_told_so() -> None:
+async def test_the_error_about_a_missing_connection_names_the_receiver_option() -> None:
     async with wired_node() as node:
         pid = await node.spawn(Puppet)
 
@@ -239,7 +239,7 @@ async def test_an_actor_that_was_not_made_for_a_connection_is_told_so() -> None:
         assert "receiver=Session" in text
 
 
-async def test_connections_do_not_disturb_one_another(wire: Wire) -> None:
+async def test_connections_do_not_disturb_each_other(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         streams = [await wire.dial(server) for _ in range(30)]
@@ -265,7 +265,7 @@ async def test_connections_do_not_disturb_one_another(wire: Wire) -> None:
 # -- how it ends -----------------------------------------------------------------------------------
 
 
-async def test_what_the_peer_asked_before_it_closed_its_half_is_answered(wire: Wire) -> None:
+async def test_requests_before_the_half_close_of_the_peer_are_answered(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         question = some_bytes(MEBI)
@@ -284,7 +284,7 @@ async def test_what_the_peer_asked_before_it_closed_its_half_is_answered(wire: W
         await stream.aclose()
 
 
-async def test_an_unfinished_frame_is_told_of_and_not_delivered(wire: Wire) -> None:
+async def test_an_unfinished_frame_is_reported_and_not_delivered(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None, framing=LengthHeader(size=2))
 
@@ -382,9 +382,7 @@ async def test_a_peer_that_closes_its_half_while_we_close_gets_all_that_was_sent
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
-async def test_closing_waits_as_long_as_the_peer_takes_something(
-    wire: Wire, clock: MovableClock
-) -> None:
+async def test_closing_waits_as_long_as_the_peer_reads(wire: Wire, clock: MovableClock) -> None:
     async with wired_node(limit=5000.0) as node:
         server, mail = await serve(node, wire, None, write_limit=100 * MEBI)
         async with await wire.dial(server) as peer:
@@ -409,7 +407,7 @@ async def test_closing_waits_as_long_as_the_peer_takes_something(
 
 
 @pytest.mark.parametrize("always, this_time", [(0.05, None), (1000.0, 0.05)])
-async def test_closing_does_not_wait_for_ever_for_a_peer_that_stays(
+async def test_closing_waits_only_for_a_limited_time_for_a_peer_that_stays(
     wire: Wire, always: float, this_time: float | None
 ) -> None:
     async with wired_node() as node:
@@ -426,7 +424,7 @@ async def test_closing_does_not_wait_for_ever_for_a_peer_that_stays(
         await stream.aclose()
 
 
-async def test_aborting_is_seen_as_a_reset_and_sends_nothing_more(wire: Wire) -> None:
+async def test_an_abort_resets_the_connection_without_a_flush(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None)
         stream = await wire.dial(server)
@@ -446,7 +444,7 @@ HOW_TO_END = [TCPClose(abort=True), TCPClose(linger=0.05)]
 
 
 @pytest.mark.parametrize("close", HOW_TO_END, ids=["abort", "close"])
-async def test_closing_is_heeded_though_the_peer_has_closed_and_takes_no_answers(
+async def test_a_close_ends_a_half_closed_connection_with_unread_answers(
     wire: Wire, close: TCPClose
 ) -> None:
     def answer(me: Ear, message: object) -> None:
@@ -471,7 +469,7 @@ async def test_closing_is_heeded_though_the_peer_has_closed_and_takes_no_answers
 
 @pytest.mark.parametrize("close", HOW_TO_END, ids=["abort", "close"])
 @pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.HIGH])
-async def test_closing_is_heeded_though_much_waits_for_a_peer_that_takes_nothing(
+async def test_a_close_ends_a_connection_with_much_unsent_output(
     wire: Wire, close: TCPClose, priority: Priority
 ) -> None:
     async with wired_node() as node:
@@ -509,7 +507,7 @@ async def test_a_close_waits_for_all_that_was_sent_before_as_long_as_the_peer_ta
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
-async def test_what_was_sent_before_the_owner_ended_is_written(wire: Wire) -> None:
+async def test_sends_before_the_end_of_the_owner_are_written(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPData):
             # Something for the handler first, so that what follows has to wait in the mailbox.
@@ -528,7 +526,7 @@ async def test_what_was_sent_before_the_owner_ended_is_written(wire: Wire) -> No
         await stream.aclose()
 
 
-async def test_watchers_are_told_the_reason_faithfully(wire: Wire) -> None:
+async def test_monitors_get_the_reason_of_the_end_of_a_connection(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPConnected):
             me.monitor(message.connection)
@@ -579,7 +577,7 @@ async def test_a_call_of_send_answers_when_the_bytes_are_in_the_operating_system
         await stream.aclose()
 
 
-async def test_a_call_to_a_connection_that_is_lost_says_so(wire: Wire) -> None:
+async def test_a_call_to_a_lost_connection_raises(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None)
         stream = await wire.dial(server)
@@ -599,7 +597,7 @@ async def test_a_call_to_a_connection_that_is_lost_says_so(wire: Wire) -> None:
             await node.call(connection, TCPSend(b"x"))
 
 
-async def test_after_close_nothing_more_is_sent_and_callers_are_told(wire: Wire) -> None:
+async def test_after_a_close_sends_are_dropped_and_calls_raise(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None)
         stream = await wire.dial(server)
@@ -617,7 +615,7 @@ async def test_after_close_nothing_more_is_sent_and_callers_are_told(wire: Wire)
         assert node.info().late_messages == 1
 
 
-async def test_a_request_it_does_not_know_is_refused(wire: Wire) -> None:
+async def test_a_connection_refuses_an_unknown_request(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         async with await wire.dial(server) as stream:
@@ -634,7 +632,7 @@ async def test_a_request_it_does_not_know_is_refused(wire: Wire) -> None:
 # -- back-pressure ---------------------------------------------------------------------------------
 
 
-async def test_a_slow_receiver_stops_the_reading_and_loses_nothing(wire: Wire) -> None:
+async def test_a_slow_receiver_stops_the_reading_and_loses_no_bytes(wire: Wire) -> None:
     go_on = trio.Event()
 
     class Slow(Ear):
@@ -744,7 +742,7 @@ async def test_a_slow_peer_is_dropped_if_that_is_the_policy(wire: Wire) -> None:
         await stream.aclose()
 
 
-async def test_a_slow_peer_is_dropped_for_one_thing_it_does_not_take(wire: Wire) -> None:
+async def test_a_slow_peer_is_dropped_because_of_a_single_large_send(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPConnected):
             me.send(message.connection, TCPSend(bytes(20 * MEBI)))
@@ -825,7 +823,7 @@ async def test_a_time_limit_may_change_while_the_connection_lives(
         await stream.aclose()
 
 
-async def test_a_limit_for_frames_may_be_set_while_one_is_unfinished(
+async def test_a_frame_timeout_may_be_set_while_a_frame_is_unfinished(
     wire: Wire, clock: MovableClock
 ) -> None:
     async with wired_node(limit=9000.0) as node:
@@ -847,7 +845,7 @@ async def test_a_limit_for_frames_may_be_set_while_one_is_unfinished(
 @pytest.mark.parametrize(
     "wrong", [{"idle_timeout": 0}, {"frame_timeout": "1"}, {"linger": None}, {"linger": -1}]
 )
-def test_a_time_limit_that_cannot_be_right_is_refused_before_it_is_sent(
+def test_an_invalid_time_limit_is_refused_before_it_is_sent(
     wrong: dict[str, Any],
 ) -> None:
     with pytest.raises(BadInputError, match=f"TCPSet\\({next(iter(wrong))}\\)"):
@@ -911,7 +909,7 @@ def test_a_peer_that_takes_no_answer_is_waited_for_in_virtual_time(wire: Wire) -
     assert took == pytest.approx(3600.0, abs=1.0)
 
 
-async def test_a_peer_that_takes_nothing_is_dropped_after_the_idle_time(wire: Wire) -> None:
+async def test_a_peer_that_does_not_read_is_dropped_after_the_idle_timeout(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPConnected):
             for _ in range(100):
@@ -992,7 +990,7 @@ async def test_the_time_for_a_frame_begins_with_that_frame(wire: Wire, clock: Mo
         await stream.aclose()
 
 
-async def test_keep_alive_bytes_are_sent_when_nothing_else_is(wire: Wire) -> None:
+async def test_keep_alive_bytes_are_sent_on_an_idle_connection(wire: Wire) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=0.05)
 
@@ -1005,7 +1003,7 @@ async def test_keep_alive_bytes_are_sent_when_nothing_else_is(wire: Wire) -> Non
         await stream.aclose()
 
 
-async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_closing(
+async def test_keep_alive_bytes_are_not_sent_after_other_data_or_after_closing(
     wire: Wire, clock: MovableClock
 ) -> None:
     async with wired_node(limit=5000.0) as node:
@@ -1034,7 +1032,7 @@ async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_c
 
 
 @pytest.mark.parametrize("state", ["a peer that takes nothing", "closing"])
-async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state: str) -> None:
+async def test_unsent_keep_alive_bytes_do_not_pile_up(wire: Wire, state: str) -> None:
     period = 0.02
     async with wired_node() as node:
         server, mail = await serve(
@@ -1067,7 +1065,7 @@ async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state
 # -- beginnings ------------------------------------------------------------------------------------
 
 
-async def test_an_address_that_is_taken_is_an_error_of_spawning_and_leaves_nothing(
+async def test_a_taken_address_fails_the_spawn_and_leaves_no_descriptor(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -1088,7 +1086,7 @@ async def test_an_address_that_is_taken_is_an_error_of_spawning_and_leaves_nothi
         await stream.aclose()
 
 
-async def test_a_client_that_finds_nobody_is_an_error_of_spawning_and_leaves_nothing(
+async def test_a_client_without_a_server_fails_to_spawn_and_leaves_no_descriptor(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -1108,7 +1106,7 @@ async def test_a_client_that_finds_nobody_is_an_error_of_spawning_and_leaves_not
 
 
 @pytest.mark.no_cover
-async def test_thousands_of_short_connections_leave_nothing_behind(wire: Wire) -> None:
+async def test_many_short_connections_leave_no_descriptors_behind(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         before: set[tuple[int, str]] = set()
@@ -1131,7 +1129,7 @@ async def test_thousands_of_short_connections_leave_nothing_behind(wire: Wire) -
 # -- looking inside --------------------------------------------------------------------------------
 
 
-async def test_a_connection_tells_about_itself(wire: Wire) -> None:
+async def test_a_connection_can_be_inspected(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, framing=Delimiter(b"\n", keep=True))
         stream = await wire.dial(server)
@@ -1158,7 +1156,7 @@ async def test_a_connection_tells_about_itself(wire: Wire) -> None:
         await stream.aclose()
 
 
-def test_a_send_that_is_no_bytes_is_refused_where_it_is_made() -> None:
+def test_a_send_of_text_is_refused_when_it_is_created() -> None:
     with pytest.raises(ValueError, match="encode text first"):
         TCPSend("text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert TCPSend(bytearray(b"x")).data == b"x"  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

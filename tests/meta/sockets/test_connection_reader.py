@@ -31,7 +31,7 @@ from tests.support import (
 MEBI = 1024 * 1024
 
 
-async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(wire: Wire) -> None:
+async def test_the_connection_does_not_wait_for_a_peer_that_closed_both_halves(wire: Wire) -> None:
     def answer(me: Ear, message: object) -> None:
         if isinstance(message, TCPData):
             me.send(message.connection, TCPSend(bytes(20 * MEBI)))
@@ -83,7 +83,7 @@ async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(
         await stream.aclose()
 
 
-async def test_two_that_send_each_other_more_than_fits_do_not_wait_for_one_another(
+async def test_two_connections_that_send_more_than_fits_do_not_deadlock(
     wire: Wire,
 ) -> None:
     small: dict[str, Any] = {"write_limit": 10_000, "send_buffer": 65_536, "receive_buffer": 65_536}
@@ -133,7 +133,7 @@ async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(
         await stream.aclose()
 
 
-async def test_a_peer_that_nobody_is_told_of_is_not_kept_waiting(wire: Wire) -> None:
+async def test_a_connection_without_a_receiver_is_closed(wire: Wire) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, wire, receiver=Name("nobody"))
 
@@ -158,7 +158,7 @@ class Faulty(Framing):
         return frame
 
 
-async def test_a_framing_that_fails_ends_the_connection_it_fails_for_and_no_other(
+async def test_a_framing_that_fails_ends_only_its_own_connection(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -293,7 +293,7 @@ def complain(me: Ear, message: object) -> None:
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_peer_that_made_a_mistake_is_told_so_before_its_connection_ends(
+async def test_a_peer_gets_an_answer_to_its_protocol_error_before_the_connection_ends(
     wire: Wire, batch: bool
 ) -> None:
     async with wired_node() as node:
@@ -318,7 +318,7 @@ async def test_a_peer_that_made_a_mistake_is_told_so_before_its_connection_ends(
         assert disconnected.detail == "a line of more than 10 bytes"
 
 
-async def test_a_peer_that_made_a_mistake_and_stays_is_not_waited_for_for_ever(
+async def test_a_peer_that_stays_after_a_protocol_error_is_dropped_after_a_time(
     wire: Wire, clock: MovableClock
 ) -> None:
     async with wired_node(limit=9000.0) as node:
@@ -337,7 +337,7 @@ async def test_a_peer_that_made_a_mistake_and_stays_is_not_waited_for_for_ever(
         assert disconnected.reason is Cause.PROTOCOL_ERROR
 
 
-async def test_a_mistake_is_the_cause_although_the_peer_leaves_at_once(wire: Wire) -> None:
+async def test_a_protocol_error_is_the_cause_although_the_peer_leaves_at_once(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(
             node, wire, None, framing=Delimiter(b"\n", max_frame=10), last_word=True

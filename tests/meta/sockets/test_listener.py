@@ -54,7 +54,7 @@ CERTIFICATES = Path(__file__).parent.parent / "certificates"
 # -- limits ----------------------------------------------------------------------------------------
 
 
-async def test_with_all_places_taken_a_server_pauses_and_goes_on_when_one_is_free(
+async def test_a_full_server_pauses_and_continues_when_a_connection_ends(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -73,7 +73,7 @@ async def test_with_all_places_taken_a_server_pauses_and_goes_on_when_one_is_fre
         await third.aclose()
 
 
-async def test_with_all_places_taken_a_server_refuses_if_that_is_wanted(wire: Wire) -> None:
+async def test_a_full_server_refuses_connections_if_configured(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, max_connections=1, when_full=WhenFull.REFUSE)
         first = await wire.dial(server)
@@ -94,7 +94,7 @@ async def test_with_all_places_taken_a_server_refuses_if_that_is_wanted(wire: Wi
         await third.aclose()
 
 
-async def test_no_thread_for_a_connection_refuses_that_one_and_the_server_goes_on(
+async def test_a_connection_without_a_free_thread_is_refused_and_the_server_continues(
     tmp_path: Path,
 ) -> None:
     wire = Wire("tcp", "thread", tmp_path)
@@ -234,7 +234,7 @@ async def test_a_server_goes_on_after_connections_that_were_gone_before_they_wer
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_those_that_were_accepted_before_an_error_are_served(reader: ReaderKind) -> None:
+async def test_connections_accepted_before_an_error_are_served(reader: ReaderKind) -> None:
     async with wired_node() as node:
         owner = await node.spawn(Ear, Mail(), echo)
         server = UnluckyServer([0, errno.ECONNABORTED, 0, errno.EMFILE], reader)
@@ -250,7 +250,7 @@ async def test_those_that_were_accepted_before_an_error_are_served(reader: Reade
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_a_server_whose_socket_is_none_any_more_ends_and_says_why(reader: ReaderKind) -> None:
+async def test_a_server_with_a_broken_socket_crashes_with_the_error(reader: ReaderKind) -> None:
     async with wired_node() as node:
         mail = Mail()
         owner = await node.spawn(Ear, mail)
@@ -333,7 +333,7 @@ async def test_several_processes_take_turns_and_keep_their_connections(wire: Wir
             assert len(mail.of(TCPData)) == 2
 
 
-async def test_a_connection_whose_receiver_is_gone_ends_with_that_cause(wire: Wire) -> None:
+async def test_a_connection_without_its_receiver_ends_with_that_cause(wire: Wire) -> None:
     async with wired_node() as node:
         watcher = Mail()
         mail = Mail()
@@ -358,7 +358,9 @@ class Session(Ear):
     """The actor of one connection."""
 
 
-async def test_each_connection_may_have_an_actor_of_its_own_that_ends_with_it(wire: Wire) -> None:
+async def test_each_connection_may_have_its_own_actor_that_ends_with_the_connection(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         mail = Mail()
         server, owners = await serve(node, wire, receiver=partial(Session, mail, echo))
@@ -536,7 +538,7 @@ class Slow(Ear):
         await self.gate.wait()
 
 
-async def test_a_newcomer_does_not_wait_for_the_init_of_another_ones_actor(wire: Wire) -> None:
+async def test_a_new_connection_does_not_wait_for_the_init_of_other_actors(wire: Wire) -> None:
     begun: list[str] = []
     gate = trio.Event()
     async with wired_node() as node:
@@ -554,7 +556,7 @@ async def test_a_newcomer_does_not_wait_for_the_init_of_another_ones_actor(wire:
             await stream.aclose()
 
 
-async def test_only_so_many_connections_wait_for_their_actors_to_begin(
+async def test_a_limited_number_of_connections_waits_for_their_actors_to_start(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_private(monkeypatch, "connections that wait for actors", 3)
@@ -577,7 +579,7 @@ async def test_only_so_many_connections_wait_for_their_actors_to_begin(
             await stream.aclose()
 
 
-async def test_a_server_makes_only_so_many_connections_in_one_turn_of_the_loop(
+async def test_a_server_creates_a_limited_number_of_connections_per_turn(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_private(monkeypatch, "connections made in a turn", 3)
@@ -597,7 +599,7 @@ async def test_a_server_makes_only_so_many_connections_in_one_turn_of_the_loop(
             peer.close()
 
 
-async def test_a_server_adopts_all_it_has_accepted_if_the_loop_has_no_other_turn(
+async def test_a_server_adopts_all_accepted_sockets_if_the_loop_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     post = Bridge.post
@@ -687,7 +689,7 @@ async def test_an_actor_that_begins_although_its_server_has_ended_ends_as_well(w
         await stream.aclose()
 
 
-async def test_an_actor_whose_connection_cannot_be_made_ends(tmp_path: Path) -> None:
+async def test_an_actor_without_its_connection_ends(tmp_path: Path) -> None:
     wire = Wire("tcp", "thread", tmp_path)
     mail = Mail()
     # One for the server, none for a connection.
@@ -715,7 +717,7 @@ def leave() -> Ear:
 
 
 @pytest.mark.parametrize("receiver", [partial(Leaves, Mail()), leave], ids=["init", "function"])
-async def test_an_exit_for_the_whole_program_in_making_the_actor_of_a_connection_is_passed_on(
+async def test_a_system_exit_in_the_factory_of_an_actor_is_passed_on(
     wire: Wire, receiver: Any
 ) -> None:
     with pytest.raises(SystemExit, match="5"):
@@ -726,7 +728,7 @@ async def test_an_exit_for_the_whole_program_in_making_the_actor_of_a_connection
 
 
 @pytest.mark.parametrize("when_full", WhenFull)
-async def test_several_that_wait_are_accepted_in_one_turn_of_the_loop(
+async def test_several_waiting_connections_are_accepted_in_a_single_turn(
     tmp_path: Path, when_full: WhenFull
 ) -> None:
     wire = Wire("tcp", "task", tmp_path)
@@ -749,7 +751,7 @@ async def test_several_that_wait_are_accepted_in_one_turn_of_the_loop(
 
 
 @pytest.mark.parametrize("own_actor", [False, True])
-async def test_a_server_takes_its_connections_along(wire: Wire, own_actor: bool) -> None:
+async def test_the_connections_of_a_server_end_with_it(wire: Wire, own_actor: bool) -> None:
     async with wired_node() as node:
         mail = Mail()
         receiver = partial(Session, mail, echo) if own_actor else await node.spawn(Ear, mail, echo)
@@ -771,7 +773,7 @@ async def test_a_server_takes_its_connections_along(wire: Wire, own_actor: bool)
             await stream.aclose()
 
 
-async def test_many_connections_with_peers_that_take_nothing_end_in_no_time(wire: Wire) -> None:
+async def test_many_connections_with_peers_that_do_not_read_end_together(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPConnected):
             me.send(message.connection, TCPSend(bytes(8_000_000)))
@@ -818,7 +820,7 @@ async def test_an_address_is_free_again_as_soon_as_its_server_is_gone(wire: Wire
             await stream.aclose()
 
 
-async def test_a_server_whose_owner_ends_is_gone_with_everything(wire: Wire) -> None:
+async def test_a_server_and_its_connections_end_with_the_owner(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         stream = await wire.dial(server)
@@ -868,7 +870,7 @@ class Faithful:
 
 
 @pytest.mark.parametrize("how", ["node", "owner", "server"])
-async def test_a_server_that_is_stopped_accepts_nobody_while_its_sessions_end(
+async def test_a_stopping_server_accepts_no_connection_while_its_sessions_end(
     wire: Wire, how: str
 ) -> None:
     made: list[Session] = []
@@ -959,7 +961,7 @@ async def test_an_owner_that_crashes_has_a_successor_at_the_same_address(
 
 
 @pytest.mark.parametrize("needed", [None, False])
-async def test_the_owner_of_a_server_that_fails_ends_unless_it_does_not_need_it(
+async def test_the_owner_ends_with_a_failed_server_unless_needed_is_false(
     wire: Wire, needed: bool | None
 ) -> None:
     async with wired_node() as node:
@@ -996,7 +998,7 @@ async def test_a_server_that_is_needed_outlives_connections_that_fail(wire: Wire
 # -- looking inside --------------------------------------------------------------------------------
 
 
-async def test_a_server_tells_about_itself_also_of_connections_that_are_gone(wire: Wire) -> None:
+async def test_the_inspection_of_a_server_counts_ended_connections(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, max_connections=10)
         for number in range(1, 4):
@@ -1025,7 +1027,9 @@ async def test_a_server_tells_about_itself_also_of_connections_that_are_gone(wir
 
 
 @pytest.mark.parametrize("how", ["reset", "wrong frame", "timeout"])
-async def test_what_peers_do_pushes_no_crash_out_of_memory(wire: Wire, how: str) -> None:
+async def test_connections_ended_by_peers_push_no_crash_out_of_the_obituaries(
+    wire: Wire, how: str
+) -> None:
     async with wired_node(obituaries=3) as node:
         mail = Mail()
         crashed = await node.spawn(Puppet)
@@ -1065,7 +1069,7 @@ async def test_what_peers_do_pushes_no_crash_out_of_memory(wire: Wire, how: str)
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_a_handshake_that_fails_is_logged_with_address_and_reason_and_cannot_fill_the_log(
+async def test_a_failed_handshake_is_logged_with_address_and_reason_and_rate_limited(
     reader: ReaderKind, tmp_path: Path
 ) -> None:
     wire = Wire("tcp", reader, tmp_path)
@@ -1104,7 +1108,7 @@ async def test_a_handshake_that_fails_is_logged_with_address_and_reason_and_cann
         assert node.crashes() == []
 
 
-async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no_threads(
+async def test_reader_threads_have_telling_names_and_reader_tasks_have_no_thread(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -1161,7 +1165,7 @@ async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_right_is_refused_when_the_server_is_made(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused_when_the_server_is_created(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         TCPServer(**options)
 

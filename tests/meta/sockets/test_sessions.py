@@ -200,7 +200,7 @@ async def test_a_session_that_ends_by_itself_leaves_no_dead_letter(wire: Wire) -
         assert node.dead_letters() == []
 
 
-async def test_what_is_sent_to_a_connection_that_has_just_ended_is_no_dead_letter(
+async def test_a_send_to_a_connection_that_has_just_ended_is_no_dead_letter(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -254,7 +254,7 @@ async def test_a_callback_that_never_returns_is_cut_off_after_the_shutdown_time(
     assert ends == [(3, Normal())]
 
 
-async def test_a_session_works_through_what_its_peer_has_sent_however_long_that_takes(
+async def test_a_session_handles_all_messages_of_its_peer_however_long_that_takes(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[tuple[float, Reason]] = []
@@ -285,7 +285,7 @@ async def test_a_suspended_session_ends_when_it_is_resumed(autojump_clock: MockC
     assert ends == [(20, Normal())]
 
 
-async def test_a_session_that_begins_to_wait_later_ends_all_the_same(
+async def test_a_session_that_begins_to_wait_later_ends_too(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[tuple[float, Reason]] = []
@@ -324,7 +324,7 @@ async def test_a_call_with_a_time_limit_is_waited_for(autojump_clock: MockClock)
     assert ends == [(50, Normal())]
 
 
-async def test_a_kill_after_the_connection_has_ended_changes_nothing(
+async def test_a_kill_after_the_end_of_the_connection_keeps_the_normal_reason(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[tuple[float, Reason]] = []

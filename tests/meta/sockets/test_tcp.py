@@ -69,7 +69,7 @@ async def ask(host: str, port: int) -> bytes:
         return bytes(await stream.receive_some())
 
 
-async def test_a_server_listens_on_loopback_unless_told_otherwise(reader: ReaderKind) -> None:
+async def test_a_server_listens_on_loopback_by_default(reader: ReaderKind) -> None:
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
         server = TCPServer(reader=reader)
@@ -81,7 +81,7 @@ async def test_a_server_listens_on_loopback_unless_told_otherwise(reader: Reader
 
 
 @needs_ipv6
-async def test_the_sixth_version(reader: ReaderKind) -> None:
+async def test_a_server_listens_on_ipv6(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, host="::1")
 
@@ -91,7 +91,7 @@ async def test_the_sixth_version(reader: ReaderKind) -> None:
 
 
 @needs_ipv6
-async def test_both_versions_at_one_socket(reader: ReaderKind) -> None:
+async def test_a_socket_serves_ipv4_and_ipv6(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, host="::")
 
@@ -103,7 +103,7 @@ async def test_both_versions_at_one_socket(reader: ReaderKind) -> None:
 
 
 @needs_ipv6
-async def test_only_the_sixth_version_if_that_is_wanted(reader: ReaderKind) -> None:
+async def test_a_server_serves_only_ipv6_if_configured(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, host="::", dual_stack=False)
 
@@ -120,7 +120,7 @@ async def test_a_name_is_looked_up(reader: ReaderKind) -> None:
         assert await ask("localhost", server.local.port) == b"?"
 
 
-async def test_an_address_that_is_not_ours_or_does_not_exist_is_an_error_of_spawning(
+async def test_a_foreign_or_unknown_address_fails_the_spawn(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -171,7 +171,7 @@ async def test_connecting_gives_up_after_its_time(reader: ReaderKind) -> None:
             sock.close()
 
 
-async def test_a_client_that_is_refused_says_so(reader: ReaderKind) -> None:
+async def test_a_refused_client_fails_to_spawn_with_the_address(reader: ReaderKind) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = sock.getsockname()
     async with wired_node() as node:
@@ -184,7 +184,7 @@ async def test_a_client_that_is_refused_says_so(reader: ReaderKind) -> None:
         assert f"Connection refused: 127.0.0.1:{address[1]}" in str(caught.value)
 
 
-async def test_a_client_that_looks_for_a_host_that_does_not_exist_says_so(
+async def test_a_client_of_an_unknown_host_fails_to_spawn_with_its_name(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -218,13 +218,13 @@ async def test_a_socket_that_is_connected_can_be_taken_over(reader: ReaderKind) 
         await until(lambda: sock.fileno() < 0)
 
 
-def test_an_endpoint_that_cannot_be_is_refused() -> None:
+def test_an_invalid_endpoint_is_refused() -> None:
     for host, port in (("localhost", 0), ("localhost", 70_000), (5, 80), ("", 80)):
         with pytest.raises(BadInputError):
             TCPConnection.connect(host, port)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def test_what_is_no_stream_socket_is_not_taken_over() -> None:
+def test_only_a_stream_socket_can_be_taken_over() -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as datagrams:
         for sock in (None, "socket", datagrams):
             with pytest.raises(BadInputError, match="SOCK_STREAM"):
@@ -234,7 +234,7 @@ def test_what_is_no_stream_socket_is_not_taken_over() -> None:
 @pytest.mark.parametrize(
     "settings", [{"idle": 32768}, {"interval": 32768}, {"count": 128}, {"idle": 0}], ids=str
 )
-def test_keep_alive_that_the_operating_system_would_refuse_is_refused_where_it_is_made(
+def test_an_invalid_keep_alive_is_refused_when_it_is_created(
     settings: dict[str, int],
 ) -> None:
     with pytest.raises(BadInputError):
@@ -277,7 +277,7 @@ HALF_A_FRAME = """
 """
 
 
-async def test_clients_that_are_killed_in_the_middle_of_a_frame_leave_nothing_but_a_reason(
+async def test_clients_killed_in_the_middle_of_a_frame_leave_only_a_reason(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -522,7 +522,7 @@ def test_a_wrong_keyword_is_refused_with_all_that_are_allowed() -> None:
     assert "max_connections" not in str(client.value)
 
 
-def test_every_option_of_a_server_is_explained_where_it_is_looked_for() -> None:
+def test_the_docstring_of_tcp_server_explains_every_option() -> None:
     explained = set(re.findall(r"^    (\w+): ", str(inspect.getdoc(TCPServer)), re.MULTILINE))
 
     own = {name for name in inspect.signature(TCPServer).parameters if name != "options"}

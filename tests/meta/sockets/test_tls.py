@@ -100,7 +100,9 @@ async def client_of(
     return await spawn_meta(node, owner, client), mail
 
 
-async def test_a_peer_talks_through_tls_and_the_facts_are_told(reader: ReaderKind) -> None:
+async def test_a_peer_talks_through_tls_and_the_receiver_gets_the_tls_facts(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, tls=files("server", alpn=("echo/1",)))
 
@@ -140,7 +142,7 @@ async def test_both_sides_of_ours_talk_in_both_directions_at_once(reader: Reader
         assert "TLS" in (await node.inspect_meta(alias))["tls"]
 
 
-async def test_a_certificate_that_is_not_trusted_is_an_error_of_spawning(
+async def test_an_untrusted_certificate_fails_the_spawn(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -159,7 +161,7 @@ async def test_a_certificate_that_is_not_trusted_is_an_error_of_spawning(
         await until(lambda: server.connections == 0)
 
 
-async def test_mutual_tls_lets_those_in_who_show_a_certificate(reader: ReaderKind) -> None:
+async def test_mutual_tls_admits_clients_with_a_certificate(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(
             node, reader, tls=files("server", authorities=AUTHORITY, require_certificate=True)
@@ -184,7 +186,7 @@ async def test_mutual_tls_lets_those_in_who_show_a_certificate(reader: ReaderKin
         await stream.aclose()
 
 
-async def test_mutual_tls_keeps_those_out_who_show_none(reader: ReaderKind) -> None:
+async def test_mutual_tls_refuses_clients_without_a_certificate(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(
             node, reader, tls=files("server", authorities=AUTHORITY, require_certificate=True)
@@ -201,7 +203,7 @@ async def test_mutual_tls_keeps_those_out_who_show_none(reader: ReaderKind) -> N
         assert (await node.inspect_meta(server.id))["failed"] == "1"
 
 
-async def test_a_server_shows_the_certificate_for_the_name_it_is_asked_for(
+async def test_a_server_shows_the_certificate_for_the_requested_name(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -253,7 +255,9 @@ async def silent_peers(server: TCPServer) -> list[trio.SocketStream]:
     return silent
 
 
-async def test_a_peer_that_never_finishes_the_handshake_holds_nobody_up(reader: ReaderKind) -> None:
+async def test_a_peer_that_never_finishes_the_handshake_does_not_delay_others(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, handshake_timeout=1000.0)
         silent = await silent_peers(server)
@@ -296,7 +300,7 @@ async def test_a_peer_that_does_not_speak_tls_is_turned_away(reader: ReaderKind)
         await stream.aclose()
 
 
-async def test_a_stream_that_is_cut_off_is_told_from_one_that_was_ended(reader: ReaderKind) -> None:
+async def test_a_stream_without_a_goodbye_is_reported_as_truncated(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader)
 
@@ -371,7 +375,7 @@ def client_context(certificate: str, version: ssl.TLSVersion) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_session_of_one_name_opens_no_other_name(
+async def test_a_tls_session_of_a_name_is_not_valid_for_another_name(
     reader: ReaderKind, version: ssl.TLSVersion
 ) -> None:
     guarded = files("other", authorities=CERTIFICATES / "stranger.pem", require_certificate=True)
@@ -428,7 +432,7 @@ def test_a_list_of_revoked_certificates_is_checked_when_it_is_read() -> None:
     assert CERTIFICATES / "revoked.crl" in listed.paths()
 
 
-async def test_what_comes_along_with_the_handshake_is_counted(reader: ReaderKind) -> None:
+async def test_data_that_arrives_with_the_handshake_is_counted(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, None)
         client = ByHand()
@@ -471,7 +475,7 @@ async def test_a_record_that_comes_byte_by_byte_hides_no_slow_peer(
         await stream.aclose()
 
 
-async def test_a_record_that_is_complete_is_not_taken_for_one_that_is_not(
+async def test_a_complete_record_is_not_taken_for_an_unfinished_record(
     reader: ReaderKind, clock: MovableClock
 ) -> None:
     async with wired_node(limit=9000.0) as node:
@@ -527,7 +531,7 @@ async def test_garbage_in_the_middle_is_a_protocol_error(reader: ReaderKind) -> 
         await stream.aclose()
 
 
-async def test_closing_says_goodbye_after_everything_was_sent(reader: ReaderKind) -> None:
+async def test_closing_says_goodbye_after_all_data_was_sent(reader: ReaderKind) -> None:
     content = bytes(2 * MEBI)
 
     def react(me: Ear, message: object) -> None:
@@ -549,7 +553,7 @@ async def test_closing_says_goodbye_after_everything_was_sent(reader: ReaderKind
         assert disconnected.reason is Cause.ASKED
 
 
-async def test_what_a_peer_asked_before_its_goodbye_is_answered(reader: ReaderKind) -> None:
+async def test_a_request_before_the_goodbye_of_the_peer_is_answered(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, framing=Delimiter(b"\n", keep=True))
         context = ssl.create_default_context(cafile=AUTHORITY)
@@ -571,7 +575,7 @@ async def test_what_a_peer_asked_before_its_goodbye_is_answered(reader: ReaderKi
         await stream.aclose()
 
 
-async def test_what_is_sent_before_the_handshake_is_done_is_kept_for_after_it(
+async def test_data_sent_during_the_handshake_is_kept_until_its_end(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -593,7 +597,7 @@ async def test_what_is_sent_before_the_handshake_is_done_is_kept_for_after_it(
         await secured.aclose()
 
 
-async def test_an_actor_for_each_connection_comes_only_to_know_those_that_are_secure(
+async def test_actors_get_only_connections_that_finished_the_handshake(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -627,9 +631,7 @@ async def test_a_client_gives_up_on_a_server_that_does_not_shake_hands(reader: R
             assert node.metas() == []
 
 
-async def test_files_that_are_not_there_are_an_error_of_spawning(
-    reader: ReaderKind, tmp_path: Path
-) -> None:
+async def test_missing_files_fail_the_spawn(reader: ReaderKind, tmp_path: Path) -> None:
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
 
@@ -641,7 +643,7 @@ async def test_files_that_are_not_there_are_an_error_of_spawning(
         assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-async def test_a_context_of_the_users_own_is_used_as_it_is(reader: ReaderKind) -> None:
+async def test_an_ssl_context_of_the_user_is_used_unchanged(reader: ReaderKind) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -658,7 +660,7 @@ async def test_a_context_of_the_users_own_is_used_as_it_is(reader: ReaderKind) -
         await stream.aclose()
 
 
-async def test_times_other_than_that_for_the_handshake_count_as_soon_as_it_is_done(
+async def test_other_timeouts_count_from_the_end_of_the_handshake(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -700,7 +702,7 @@ async def test_a_client_that_closes_at_once_ends_as_any_other(
         assert b"".join(message.data for message in heard.of(TCPData)) == words
 
 
-async def test_a_close_during_the_handshake_waits_for_it(reader: ReaderKind) -> None:
+async def test_a_close_during_the_handshake_waits_for_its_end(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, linger=1000.0)
         stream = trio.SSLStream(
@@ -723,7 +725,7 @@ async def test_a_close_during_the_handshake_waits_for_it(reader: ReaderKind) -> 
         assert disconnected.reason is Cause.ASKED
 
 
-async def test_a_goodbye_that_has_to_wait_is_said_all_the_same(reader: ReaderKind) -> None:
+async def test_a_delayed_goodbye_is_sent(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, None)
         stream = await dial(server)
@@ -746,7 +748,7 @@ async def test_a_goodbye_that_has_to_wait_is_said_all_the_same(reader: ReaderKin
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
-async def test_a_socket_that_is_taken_over_is_secured_for_a_name_that_must_be_said(
+async def test_a_socket_that_is_taken_over_with_tls_needs_a_server_name(
     reader: ReaderKind,
 ) -> None:
     unchecked = TRUSTING.context(server_side=False)
@@ -783,7 +785,7 @@ async def test_a_socket_that_is_taken_over_is_secured_for_a_name_that_must_be_sa
         await heard.wait_for(TCPConnected, 2)
 
 
-async def test_what_came_before_the_garbage_is_delivered(reader: ReaderKind) -> None:
+async def test_data_before_the_garbage_is_delivered(reader: ReaderKind) -> None:
     context = ssl.create_default_context(cafile=AUTHORITY)
     async with wired_node() as node:
         server, mail = await serve(node, reader, None)
@@ -819,7 +821,7 @@ def encrypted_key(directory: Path) -> Path:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_nobody_is_asked_for_a_password_at_the_terminal(
+def test_an_encrypted_key_never_asks_for_a_password_at_the_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     certificate, key = CERTIFICATES / "server.pem", encrypted_key(tmp_path)
@@ -834,7 +836,7 @@ def test_nobody_is_asked_for_a_password_at_the_terminal(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_wrong_with_files_is_said_with_their_names(tmp_path: Path) -> None:
+def test_errors_about_files_contain_their_names(tmp_path: Path) -> None:
     cut = tmp_path / "cut.pem"
     cut.write_bytes((CERTIFICATES / "server.pem").read_bytes()[:300])
 
@@ -850,7 +852,7 @@ def test_what_is_wrong_with_files_is_said_with_their_names(tmp_path: Path) -> No
         TLSFiles(authorities=cut).context(server_side=False)
 
 
-def test_files_that_cannot_be_read_are_complained_of_once_and_tried_when_they_have_changed(
+def test_unreadable_files_are_logged_once_and_read_again_after_a_change(
     tmp_path: Path,
 ) -> None:
     mine = tmp_path / "mine.pem"
@@ -883,7 +885,7 @@ def test_files_that_cannot_be_read_are_complained_of_once_and_tried_when_they_ha
     ]
 
 
-async def test_what_a_name_does_not_say_is_as_for_the_whole_server(reader: ReaderKind) -> None:
+async def test_a_name_inherits_unset_options_from_the_server(reader: ReaderKind) -> None:
     whole = files(
         "server",
         authorities=AUTHORITY,
@@ -906,7 +908,7 @@ async def test_what_a_name_does_not_say_is_as_for_the_whole_server(reader: Reade
         await stream.aclose()
 
 
-def test_a_name_that_would_not_be_guarded_as_its_files_say_is_refused() -> None:
+def test_a_name_that_needs_certificates_which_its_server_does_not_is_refused() -> None:
     guarded = files("other", authorities=AUTHORITY, require_certificate=True)
 
     with pytest.raises(BadInputError, match="require_certificate for the whole server"):
@@ -960,7 +962,7 @@ def ask_for_tls(me: Ear, message: object) -> None:
             me.send(connection, TCPSend(b"secret\n"))
 
 
-async def test_a_server_goes_on_with_tls_when_it_is_asked_to(reader: ReaderKind) -> None:
+async def test_a_server_starts_tls_on_request(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, upgrade, framing=LINES, start_tls=True)
         clear = await trio.open_tcp_stream(*server.local)
@@ -986,7 +988,7 @@ async def test_a_server_goes_on_with_tls_when_it_is_asked_to(reader: ReaderKind)
         assert disconnected.reason is Cause.EOF
 
 
-async def test_a_client_and_a_server_of_ours_go_on_with_tls(reader: ReaderKind) -> None:
+async def test_a_client_and_a_server_of_ours_start_tls(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, theirs = await serve(node, reader, upgrade, framing=LINES, start_tls=True)
         mail = Mail()
@@ -1014,7 +1016,7 @@ async def test_a_client_and_a_server_of_ours_go_on_with_tls(reader: ReaderKind) 
 
 
 @pytest.mark.parametrize("more", [b"EVIL\n", b"EV"], ids=["a frame", "a part of one"])
-async def test_what_came_in_clear_after_the_request_is_never_taken_for_encrypted(
+async def test_clear_text_after_the_tls_request_is_never_taken_for_encrypted_data(
     reader: ReaderKind, more: bytes
 ) -> None:
     async with wired_node() as node:
@@ -1029,7 +1031,7 @@ async def test_what_came_in_clear_after_the_request_is_never_taken_for_encrypted
         await stream.aclose()
 
 
-async def test_what_comes_in_clear_instead_of_a_handshake_is_a_protocol_error(
+async def test_clear_text_instead_of_a_handshake_is_a_protocol_error(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -1046,7 +1048,7 @@ async def test_what_comes_in_clear_instead_of_a_handshake_is_a_protocol_error(
         await stream.aclose()
 
 
-async def test_a_peer_that_does_not_begin_with_tls_is_not_waited_for_for_ever(
+async def test_a_peer_that_does_not_begin_with_tls_is_dropped_after_a_time(
     reader: ReaderKind, clock: MovableClock
 ) -> None:
     async with wired_node(limit=9000.0) as node:

@@ -109,7 +109,7 @@ async def test_a_client_and_a_server_of_ours_talk(reader: ReaderKind) -> None:
         assert {message.socket for message in mail.of(UDPData)} == {client.id}
 
 
-async def test_a_client_hears_nobody_but_its_peer(reader: ReaderKind) -> None:
+async def test_a_client_receives_only_from_its_peer(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader)
         client, mail = await client_of(node, server.local, reader)
@@ -140,7 +140,7 @@ async def test_datagrams_from_many_peers_keep_their_addresses(reader: ReaderKind
 
 
 @needs_ipv6
-async def test_the_sixth_version_works_too(reader: ReaderKind) -> None:
+async def test_ipv6_works_too(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, host="::1")
         with plain(server.local, socket.AF_INET6) as sock:
@@ -152,7 +152,7 @@ async def test_the_sixth_version_works_too(reader: ReaderKind) -> None:
 
 
 @needs_ipv6
-async def test_peers_of_both_versions_are_answered_by_one_socket(reader: ReaderKind) -> None:
+async def test_a_socket_answers_peers_with_ipv4_and_ipv6(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, host="::")
         with plain() as fourth, plain(family=socket.AF_INET6) as sixth:
@@ -196,7 +196,7 @@ async def test_a_named_process_may_receive(reader: ReaderKind) -> None:
         assert owners.heard == []
 
 
-async def test_a_datagram_for_a_receiver_that_is_gone_is_a_dead_letter_and_the_server_lives(
+async def test_a_datagram_for_an_ended_receiver_is_a_dead_letter_and_the_server_lives(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -214,7 +214,7 @@ async def test_a_datagram_for_a_receiver_that_is_gone_is_a_dead_letter_and_the_s
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
-async def test_a_datagram_that_is_too_long_is_told_to_its_sender_and_the_server_lives(
+async def test_the_sender_of_a_too_long_datagram_gets_an_error_and_the_server_lives(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -234,7 +234,7 @@ async def test_a_datagram_that_is_too_long_is_told_to_its_sender_and_the_server_
         assert (await node.inspect_meta(server.id))["errors: too long"] == "1"
 
 
-async def test_an_unreachable_peer_is_told_to_whoever_sent_to_it_and_the_server_lives(
+async def test_the_sender_to_an_unreachable_peer_gets_an_error_and_the_server_lives(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -345,7 +345,7 @@ async def test_the_owner_of_a_udp_server_that_fails_ends_and_that_of_a_client_do
         assert node.processes() == [second]
 
 
-async def test_what_the_system_says_of_an_earlier_datagram_does_not_cost_the_next_one(
+async def test_an_error_of_an_earlier_datagram_does_not_lose_the_next_datagram(
     reader: ReaderKind,
 ) -> None:
     class Server(UnluckyServer):
@@ -368,7 +368,9 @@ async def test_what_the_system_says_of_an_earlier_datagram_does_not_cost_the_nex
         assert server.faults.total() == 0
 
 
-async def test_a_client_learns_that_nobody_listens_and_goes_on(reader: ReaderKind) -> None:
+async def test_a_client_gets_the_error_of_an_unreachable_peer_and_continues(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         gone = nobody()
         client, mail = await client_of(node, gone, reader)
@@ -393,7 +395,7 @@ def mail_owner(node: Node, client: UDPClient) -> Any:
     return node.meta_info(client.id).process
 
 
-async def test_the_datagram_after_an_unreachable_one_is_sent_all_the_same(
+async def test_the_datagram_after_an_unreachable_peer_is_sent(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:
@@ -422,7 +424,7 @@ async def test_the_datagram_after_an_unreachable_one_is_sent_all_the_same(
     ],
     ids=str,
 )
-async def test_what_cannot_be_sent_is_told_to_the_sender(
+async def test_the_sender_of_an_invalid_datagram_gets_an_error(
     reader: ReaderKind, peer: tuple[str, int] | None, fault: UDPFault
 ) -> None:
     async with wired_node() as node:
@@ -440,7 +442,7 @@ async def test_what_cannot_be_sent_is_told_to_the_sender(
         assert server.id in node.metas()
 
 
-async def test_a_client_sends_to_nobody_but_its_peer(reader: ReaderKind) -> None:
+async def test_a_client_sends_only_to_its_peer(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader)
         client, _ = await client_of(node, server.local, reader)
@@ -477,7 +479,7 @@ async def test_an_unknown_request_is_refused_and_an_unknown_message_ignored(
         assert server.id in node.metas()
 
 
-async def test_a_port_that_is_taken_is_an_error_of_spawning(reader: ReaderKind) -> None:
+async def test_a_taken_port_fails_the_spawn(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader)
         owner = await node.spawn(Puppet)
@@ -493,7 +495,7 @@ async def test_a_port_that_is_taken_is_an_error_of_spawning(reader: ReaderKind) 
 # -- floods ----------------------------------------------------------------------------------------
 
 
-async def test_a_flood_is_taken_in_order_and_what_is_dropped_is_counted(reader: ReaderKind) -> None:
+async def test_a_flood_is_received_in_order_and_drops_are_counted(reader: ReaderKind) -> None:
     count = 20_000
     async with wired_node() as node:
         server, mail = await serve(node, reader, None, receive_buffer=200_000)
@@ -546,7 +548,7 @@ async def test_a_slow_receiver_makes_the_operating_system_drop_and_that_is_count
 
 
 @pytest.mark.parametrize("when_behind", [Behind.DROP_NEWEST, Behind.DROP_OLDEST])
-async def test_a_reader_that_may_drop_does_so_and_counts(
+async def test_a_reader_that_may_drop_counts_its_drops(
     reader: ReaderKind, when_behind: Behind
 ) -> None:
     go_on = trio.Event()
@@ -657,7 +659,7 @@ async def test_broadcasting_is_allowed_on_request(reader: ReaderKind) -> None:
         )
 
 
-async def test_broadcasting_is_refused_unless_it_was_asked_for(reader: ReaderKind) -> None:
+async def test_broadcasting_is_refused_by_default(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, None, host="0.0.0.0")
 
@@ -698,7 +700,7 @@ async def test_options_reach_the_socket(reader: ReaderKind) -> None:
         assert socket_of(server).getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT) == 1
 
 
-async def test_however_many_peers_there_are_only_so_many_are_remembered(reader: ReaderKind) -> None:
+async def test_the_number_of_remembered_peers_is_limited(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader)
         me = node.pid
@@ -721,7 +723,7 @@ async def test_however_many_peers_there_are_only_so_many_are_remembered(reader: 
 # -- looking inside --------------------------------------------------------------------------------
 
 
-async def test_a_socket_tells_about_itself(reader: ReaderKind) -> None:
+async def test_a_udp_socket_can_be_inspected(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, receive_buffer=100_000)
         client, heard = await client_of(node, server.local, reader)
@@ -790,7 +792,7 @@ async def test_stopping_frees_the_port_at_once(reader: ReaderKind) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_right_is_refused_when_the_server_is_made(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused_when_the_server_is_created(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         UDPServer(**options)
 
@@ -812,14 +814,14 @@ async def test_a_group_that_cannot_be_joined_is_named(reader: ReaderKind) -> Non
 
 
 @pytest.mark.parametrize("make", [UDPJoin, UDPLeave])
-def test_a_group_that_cannot_be_right_is_refused_where_it_is_made(make: Any) -> None:
+def test_an_invalid_group_is_refused_when_it_is_created(make: Any) -> None:
     with pytest.raises(BadInputError):
         make(5)
     with pytest.raises(BadInputError):
         make("239.1.2.3", 5)
 
 
-def test_a_send_that_cannot_be_right_is_refused_where_it_is_made() -> None:
+def test_an_invalid_send_is_refused_when_it_is_created() -> None:
     with pytest.raises(BadInputError):
         UDPSend("text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadInputError):

@@ -32,7 +32,7 @@ def reader(request: pytest.FixtureRequest) -> ReaderKind:
     return kind
 
 
-async def test_the_file_is_the_users_alone_and_is_gone_in_the_end(
+async def test_the_file_is_private_to_its_user_and_is_removed_at_the_end(
     reader: ReaderKind, tmp_path: Path
 ) -> None:
     path = tmp_path / "here.sock"
@@ -49,7 +49,7 @@ async def test_the_file_is_the_users_alone_and_is_gone_in_the_end(
         assert not path.exists()
 
 
-async def test_others_are_let_in_on_request(reader: ReaderKind, tmp_path: Path) -> None:
+async def test_other_users_are_admitted_on_request(reader: ReaderKind, tmp_path: Path) -> None:
     path = tmp_path / "here.sock"
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
@@ -61,7 +61,7 @@ async def test_others_are_let_in_on_request(reader: ReaderKind, tmp_path: Path) 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o277])
 @pytest.mark.parametrize("mode", [0o600, 0o666, 0o000])
-async def test_the_permissions_are_those_that_were_asked_for_whatever_the_umask(
+async def test_the_permissions_do_not_depend_on_the_umask(
     reader: ReaderKind, tmp_path: Path, mode: int, umask: int
 ) -> None:
     path = tmp_path / "here.sock"
@@ -196,7 +196,7 @@ class Ambushed(socket.socket):
 @pytest.mark.parametrize("prey", ["file", "socket"])
 @pytest.mark.parametrize("hard", [False, True], ids=["symbolic", "hard"])
 @pytest.mark.parametrize("mode", [0o600, 0o666])
-async def test_a_link_that_is_put_in_the_place_of_the_socket_gives_nothing_other_permissions(
+async def test_a_link_in_place_of_the_socket_does_not_change_other_permissions(
     reader: ReaderKind,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -272,7 +272,7 @@ async def test_a_file_that_another_server_made_meanwhile_is_not_removed(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names that are no files")
-async def test_a_name_that_is_no_file(reader: ReaderKind) -> None:
+async def test_a_server_may_have_an_abstract_name(reader: ReaderKind) -> None:
     name = f"\0ergo_py-{os.getpid()}-{reader}"
     async with wired_node() as node:
         owner = await node.spawn(Ear, Mail(), echo)
@@ -288,7 +288,7 @@ async def test_a_name_that_is_no_file(reader: ReaderKind) -> None:
         assert server.local == "@" + name[1:]
 
 
-async def test_one_half_of_a_pair_can_be_taken_over(reader: ReaderKind) -> None:
+async def test_an_end_of_a_socket_pair_can_be_taken_over(reader: ReaderKind) -> None:
     ours, theirs = socket.socketpair()
     async with wired_node() as node:
         mail = Mail()
@@ -302,7 +302,7 @@ async def test_one_half_of_a_pair_can_be_taken_over(reader: ReaderKind) -> None:
         theirs.close()
 
 
-async def test_what_fails_says_where(reader: ReaderKind, tmp_path: Path) -> None:
+async def test_errors_contain_the_path(reader: ReaderKind, tmp_path: Path) -> None:
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
 
@@ -317,7 +317,7 @@ async def test_what_fails_says_where(reader: ReaderKind, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("path", ["", "x" * 108, "zero\0byte", 5, b"bytes"])
-def test_a_path_that_cannot_be_is_refused(path: str) -> None:
+def test_an_invalid_path_is_refused(path: str) -> None:
     with pytest.raises(BadInputError):
         UnixServer(path)
 

@@ -8,7 +8,7 @@ import trio
 from ergo_py.meta.sockets.writer import Writer
 
 
-async def test_what_has_no_bytes_does_not_keep_the_writer_busy() -> None:
+async def test_an_empty_write_does_not_keep_the_writer_busy() -> None:
     works: list[Callable[[], Awaitable[None]]] = []
     writer = Writer(
         stall=None,
