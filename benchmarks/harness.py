@@ -98,7 +98,7 @@ class Case:
     """So many out of every :data:`ROUNDS`, for what is slow and steady."""
     reference: str = "trio"
     """The variant whose spread says how noisy the run was."""
-    by_wall: frozenset[str] = frozenset({"pykka"})
+    by_wall: frozenset[str] = frozenset({"pykka", "Erlang", "Go"})
     """Variants with threads of their own: what is compared with them is compared by wall time."""
 
 

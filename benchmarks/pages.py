@@ -39,7 +39,19 @@ class Group:
     rows: Sequence[Shown]
 
 
-_ACTORS = ("floor", "trio", "asyncio", "anyio", "pykka", "thespian", "xoscar", "pyctor", "actorio")
+_ACTORS = (
+    "floor",
+    "trio",
+    "asyncio",
+    "anyio",
+    "pykka",
+    "thespian",
+    "xoscar",
+    "pyctor",
+    "actorio",
+    "Erlang",
+    "Go",
+)
 
 GROUPS = (
     Group(
@@ -102,11 +114,19 @@ GROUPS = (
             "uvloop protocol",
             "anyio",
             "socketserver",
+            "Erlang",
+            "Go",
         ),
         (
             Shown("TCP echo 64 B, reader task", "TCP echo, 64 bytes", "reader task"),
+            Shown(
+                "TCP echo 64 B, reader task, an actor each", "TCP echo, 64 bytes", "an actor each"
+            ),
             Shown("TCP echo 64 B, reader thread", "TCP echo, 64 bytes", "reader thread"),
             Shown("TCP echo 64 KiB, reader task", "TCP echo, 64 KiB", "reader task"),
+            Shown(
+                "TCP echo 64 KiB, reader task, an actor each", "TCP echo, 64 KiB", "an actor each"
+            ),
             Shown("TCP echo 64 KiB, reader thread", "TCP echo, 64 KiB", "reader thread"),
             Shown("UDP flood, reader task", "UDP flood, 64 bytes", "reader task"),
             Shown("UDP flood, reader thread", "UDP flood, 64 bytes", "reader thread"),

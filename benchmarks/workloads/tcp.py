@@ -46,6 +46,24 @@ class Echo(Actor):
             self.send(message.connection, TCPSend(message.data))
 
 
+class Session(Actor):
+    """Sends everything back to its own connection."""
+
+    def handle_message(self, message: object, sender: object) -> None:
+        if type(message) is TCPData:
+            self.send(message.connection, TCPSend(message.data))
+
+
+class Door(Actor):
+    """Owns the server, which spawns a session for each connection."""
+
+    def __init__(self, server: TCPServer) -> None:
+        self.server = server
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.server)
+
+
 def load_tcp(port: int, size: int, count: int) -> Figures:
     watch = Stopwatch()
     with Load("tcp", port, _CONNECTIONS, size, count) as load:
@@ -55,11 +73,11 @@ def load_tcp(port: int, size: int, count: int) -> Figures:
     return watch.each(max(_CONNECTIONS, count))
 
 
-async def _ergo(reader: ReaderKind, size: int, count: int) -> Figures:
-    server = TCPServer(reader=reader)
+async def _ergo(reader: ReaderKind, owner: type[Echo | Door], size: int, count: int) -> Figures:
+    server = TCPServer(reader=reader, receiver=Session if owner is Door else None)
     taken: list[Figures] = []
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
-        await node.spawn(Echo, server)
+        await node.spawn(owner, server)
         taken.append(await trio.to_thread.run_sync(load_tcp, server.local.port, size, count))
     return taken[0]
 
@@ -250,13 +268,14 @@ def _on_one_processor(work: Variant, count: int) -> Figures:
 
 
 def _variants(size: int) -> dict[str, Variant]:
-    threads = on_loop(_ergo, "thread", size)
+    threads = on_loop(_ergo, "thread", Echo, size)
     found: dict[str, Variant] = {
         "ergo thread": threads,
         "ergo thread, one": partial(_on_one_processor, threads)
         if hasattr(os, "sched_setaffinity")
         else threads,
-        "ergo task": on_loop(_ergo, "task", size),
+        "ergo task": on_loop(_ergo, "task", Echo, size),
+        "ergo task, an actor each": on_loop(_ergo, "task", Door, size),
         "floor": on_loop(_by_hand, size),
         "floor, threads": on_loop(_by_hand_in_threads, size),
         "trio": on_loop(_trio, size),
@@ -291,6 +310,7 @@ def _case(name: str, size: int, count: int) -> Case:
             Line("reader thread", "ergo thread", figure="wall", goals=(*reach, *dream)),
             Line("reader thread, one processor", "ergo thread, one", figure="wall", goals=reach),
             Line("reader task", "ergo task", figure="wall", goals=(*reach, *dream)),
+            Line("an actor each", "ergo task, an actor each", figure="wall", goals=dream),
             Line("reader thread, CPU", "ergo thread"),
             Line("reader task, CPU", "ergo task"),
             Line("by hand, a thread for each", "floor, threads", figure="wall"),

