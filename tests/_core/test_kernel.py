@@ -33,7 +33,7 @@ from tests.support import Failed, Puppet, kernel_of, loggers_of, process_of, rou
 
 
 class Logger(Actor):
-    """Keeps the records it gets, and what it is sent, in one list that the test holds."""
+    """Keeps its records and its messages in a list that the test holds."""
 
     def __init__(self, heard: list[Any]) -> None:
         self.heard = heard
@@ -325,7 +325,7 @@ async def test_work_of_a_thread_that_fails_on_the_loop_is_logged() -> None:
     assert heard == ["work handed over by a thread failed"]
 
 
-# -- what concerns the whole node ------------------------------------------------------------------
+# -- the whole node --------------------------------------------------------------------------------
 
 
 async def test_a_watcher_that_has_ended_gets_no_signal() -> None:

@@ -780,7 +780,7 @@ class Clumsy(Actor):
 
 
 class Speaking(MetaProcess):
-    """Says what it is told, as each of the processes does in the test below."""
+    """Logs a given text, as each of the processes does in the test below."""
 
     async def start(self) -> None:
         await trio.sleep_forever()

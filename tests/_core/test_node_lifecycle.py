@@ -1,5 +1,5 @@
-"""A node comes up, and goes down: in order, in bounded time, whatever its processes do and however
-the body ends.
+"""A node starts and stops: in order, in bounded time, however its processes behave and however the
+body ends.
 """
 
 import asyncio
@@ -64,8 +64,8 @@ from tests.support import (
 
 @pytest.fixture
 def fast_clock() -> MockClock:
-    """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for
-    those who always move.
+    """Virtual time that passes by itself: a clock that jumps when nothing moves would wait forever
+    for tasks that always move.
     """
     return MockClock(rate=20.0)
 
@@ -275,7 +275,7 @@ async def test_a_timer_that_is_due_while_the_node_stops_is_no_error(
         assert node.exit_report is not None
 
 
-# -- whatever the processes do ---------------------------------------------------------------------
+# -- processes that do not end ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("behaviour", [Stubborn, Shielded])
@@ -339,7 +339,7 @@ def three(behaviour: type[Actor] = Shielded, **options: Any) -> SupervisorSpec:
 
 
 class Parent(Actor):
-    """A plain parent of what it is given."""
+    """A plain parent of the given children."""
 
     def __init__(self, *children: tuple[Any, ...]) -> None:
         self.children = children
@@ -694,11 +694,11 @@ async def test_the_exit_report_does_not_list_processes_killed_before_the_stop(
     assert report.killed == ()
 
 
-# -- what is meant for the whole program -----------------------------------------------------------
+# -- errors for the whole program ------------------------------------------------------------------
 
 
 class Fatal(Actor):
-    """Raises what is not its own business in the callback it was made for."""
+    """Raises an error for the whole program in the callback it was made for."""
 
     def __init__(self, where: str, error: BaseException) -> None:
         self.where = where
@@ -1064,7 +1064,7 @@ async def test_a_log_output_that_raises_no_exception_ends_the_node_in_order(
 async def test_an_error_in_the_nursery_of_the_node_ends_the_node(
     autojump_clock: MockClock, behaviour: type[Actor]
 ) -> None:
-    """Nothing of ours raises there; what somebody else has started there may."""
+    """Nothing of this package raises there; tasks that other code has started there may."""
     opened: list[Node] = []
 
     async def fail() -> None:

@@ -157,7 +157,7 @@ async def test_a_trace_reports_the_sends_of_a_thread_on_the_loop_and_in_order() 
     with trio.fail_after(60):
         async with running_node() as node:
             pid = await node.spawn(Threaded, dispatcher=PINNED)
-            # The instance has verbs of its own, which hand what they do to the loop.
+            # The instance has its own verbs, which pass their sends to the loop.
             own = set(vars(process_of(node, pid).behaviour.behaviour_itself))
             async with node.trace(pid, limit=5, contents=True) as trace:
                 node.send(pid, 3)
@@ -194,7 +194,7 @@ async def test_an_observer_that_only_counts_callbacks_gets_no_sends(
     autojump_clock: MockClock,
 ) -> None:
     class Counting:
-        """Somebody who does not want to know about sending."""
+        """An observer that does not want sends."""
 
         wants_sends = False
         callbacks: list[str] = []

@@ -17,7 +17,7 @@ LIMIT = 10
 
 
 class World:
-    """Processes that have nothing but a mailbox, and what was said about them."""
+    """Processes that have nothing but a mailbox, and the reports about them."""
 
     def __init__(self, size: int = 1) -> None:
         self.processes: dict[PID, Any] = {}

@@ -1,4 +1,4 @@
-"""Snapshots: every field says what is, at this moment, without waiting for anybody."""
+"""Snapshots: every field shows the present state, without waiting for a process."""
 
 import dataclasses
 from time import perf_counter

@@ -17,7 +17,7 @@ class Login:
 
 
 class Abandonable(Actor):
-    """Sends on what it gets, and takes its time."""
+    """Forwards its messages slowly."""
 
     def __init__(self, to: Any) -> None:
         self.to = to
@@ -94,7 +94,7 @@ async def test_a_trace_is_filtered_by_type_and_by_callback(autojump_clock: MockC
                 node.send(pid, message)
             await node.call(pid, "all")
             await node.inspect(pid)
-        # Left before it was read: what had come is gone, and nothing is held.
+        # Left before it was read: the entries are dropped, and nothing is held.
         assert [entry async for entry in by_type] == []
         async with node.trace(pid, types=[int, "Login"], limit=2) as trace:
             for message in ("text", 1, Login("a")):

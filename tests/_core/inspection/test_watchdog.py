@@ -1,7 +1,7 @@
-"""Who blocks the loop is named, once, and nobody else.
+"""The watchdog names the process that blocks the loop, once, and no other process.
 
-The loop is really blocked here, in each test until the watchdog has said so: by an event that its
-report sets.
+The loop is really blocked here, in each test until the watchdog has reported it: by an event that
+its report sets.
 """
 
 import logging
@@ -60,7 +60,9 @@ def alive(threads: list[threading.Thread]) -> list[threading.Thread]:
 
 
 class Reports:
-    """What a watchdog said; whoever blocks the loop may wait here until it was about him."""
+    """The reports of a watchdog; a callback that blocks the loop may wait here for the report about
+    it.
+    """
 
     def __init__(self) -> None:
         self.all: list[BlockedReport] = []
@@ -72,16 +74,16 @@ class Reports:
             self.came.notify_all()
 
     def block_until(self, is_meant: Callable[[BlockedReport], bool], and_for: float = 0.0) -> bool:
-        # A busy machine may keep the loop waiting as well, which is no mistake of anybody: so look
-        # for the one that is meant.
+        # A busy machine may also delay the loop, which is no mistake: so look for the report about
+        # this process.
         with self.came:
             found = self.came.wait_for(lambda: any(map(is_meant, self.of_blocking())), PATIENCE)
         time.sleep(and_for)
         return found
 
     def of_blocking(self) -> list[BlockedReport]:
-        """Those about a loop that was blocked here, and not about one for which the machine had no
-        time.
+        """Reports about a loop that was blocked here, without those about a loop that the machine
+        starved.
         """
         return [report for report in self.all if "in block_until" in report.stack]
 
@@ -166,7 +168,7 @@ async def test_a_callback_that_blocks_is_reported_with_all_known_facts(
 
 
 class BlockingInPlainInit(Blocking):
-    """Its ``init`` does not wait, and so is called elsewhere than one that does."""
+    """Its ``init`` does not wait, and so is called elsewhere than an async ``init``."""
 
     def init(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self.block_in("init")
@@ -377,7 +379,7 @@ async def test_a_loop_that_waits_is_neither_reported_nor_disturbed() -> None:
     asked = await trio.to_thread.run_sync(look_on)
     await trio.to_thread.run_sync(watchdog.stop)
 
-    # One may have been on its way already when the loop began to wait.
+    # A question may have been on its way already when the loop began to wait.
     assert asked <= 1
     bridge.close()
 
@@ -603,9 +605,7 @@ def test_a_program_that_was_stopped_meanwhile_is_not_reported(
     enough = threading.Event()
 
     class StoodStill(threading.Event):
-        """Time passes without anybody having run; the loop gives its sign of life once both run
-        again.
-        """
+        """Time passes in which no thread runs; the loop gives its sign of life once both run again."""
 
         waits = 0
 
@@ -742,7 +742,7 @@ def test_a_callback_that_moves_on_while_its_stack_is_read_is_still_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started, returned, lock = threading.Event(), threading.Event(), threading.Lock()
-    # The callback is inside a generator of the kernel, whose frame has a caller only while it runs.
+    # The callback is inside a generator of the kernel. Its frame has a caller only while it runs.
     kernel: dict[str, Any] = {"__name__": "ergo_py._core.inspection.snapshots"}
     exec("def count(lock):\n    return sum(lock.acquire() for _ in range(1))", kernel)
     process = SimpleNamespace(

@@ -25,8 +25,8 @@ LANES = pytest.mark.parametrize("priority", list(Priority), ids=["main", "system
 
 
 class Busy(Puppet):
-    """Handles nothing until ``gate`` is open; then keeps what it is told, and answers a request
-    with the request.
+    """Handles nothing until ``gate`` is open; then keeps its messages, and answers a request with
+    the request.
     """
 
     def __init__(self, gate: trio.Event, heard: list[Any] | None = None) -> None:

@@ -36,9 +36,7 @@ Doing = Callable[[Any, Caller], Any]
 
 
 class PlainServer(Actor):
-    """Answers with what the function it is asked with returns, called with the server and the
-    caller.
-    """
+    """A request is a function of the server and the caller; its return value is the answer."""
 
     def __init__(self, log: list[Any] | None = None) -> None:
         self.kept: list[Caller] = []
@@ -64,7 +62,7 @@ class AsyncServer(PlainServer):
 
 @dataclass(frozen=True)
 class Way:
-    """How calls are served in one run of a test."""
+    """How calls are served in a run of a test."""
 
     inline_calls: bool
     server: type[PlainServer]
@@ -105,7 +103,7 @@ def crash(me: Any, caller: Caller) -> object:
 
 
 def kept_by(node: Node, server: PID) -> Callable[[], Any]:
-    """What the server has kept, found through its own callback."""
+    """The calls that the server has kept, found through its own callback."""
 
     async def ask() -> list[Caller]:
         found: list[Caller] = await node.call(server, lambda me, caller: list(me.kept))

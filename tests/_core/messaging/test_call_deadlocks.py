@@ -302,8 +302,8 @@ async def test_a_deferred_call_is_no_edge_of_a_ring(autojump_clock: MockClock, w
         )
         answers: list[object] = []
 
-        # The one that deferred calls the one that waits for it, which is well: a third one answers
-        # both.
+        # The process that deferred calls its waiting caller, which is allowed: a third process
+        # answers both.
         node.send(waiting, lambda me: _note(answers, me.call(server, keep)))
         await wait_all_tasks_blocked()
         caller = await node.spawn(Puppet)
@@ -341,8 +341,8 @@ async def test_a_process_that_deferred_a_call_may_call_its_waiting_caller(
 async def test_tasks_of_a_handlers_nursery_may_call_without_being_a_ring(
     autojump_clock: MockClock,
 ) -> None:
-    """The process is not held up by a task that one of its callbacks started, so long as the
-    callback comes to its end.
+    """A task that a callback started does not hold the process up, so long as the callback comes to
+    its end.
     """
     answers: list[object] = []
 
@@ -411,7 +411,7 @@ async def test_a_ring_ends_when_the_call_that_closed_it_has_ended(
         assert await node.call(server, echo(1)) == 1
 
 
-# -- C6: who may call ------------------------------------------------------------------------------
+# -- C6: callers -----------------------------------------------------------------------------------
 
 
 async def test_a_call_from_a_thread_has_the_same_results_as_a_call_from_a_task(way: Way) -> None:

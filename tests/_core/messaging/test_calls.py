@@ -1,5 +1,5 @@
-"""Calls: one ending each, whoever dies, leaves or answers; with the short cut on and off, plain and
-async handlers.
+"""Calls: a single ending each, in every order of deaths, cancellations and answers; with the short
+cut on and off, plain and async handlers.
 """
 
 import gc
@@ -50,7 +50,7 @@ async def sleep_for_ever(me: Any, caller: Caller) -> None:
     await trio.sleep_forever()
 
 
-# -- C1: exactly one ending ------------------------------------------------------------------------
+# -- C1: exactly a single ending -------------------------------------------------------------------
 
 
 async def test_a_call_returns_the_return_value_of_the_handler(

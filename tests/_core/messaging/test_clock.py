@@ -1,5 +1,5 @@
-"""One task for all deadlines: nothing fires early, late or twice, and a crowd of expiries leaves
-others their turns.
+"""A single task for all deadlines: nothing fires early, late or twice, and a crowd of expiries lets
+other tasks run.
 """
 
 from itertools import pairwise
@@ -209,7 +209,7 @@ async def test_a_periodic_timer_keeps_its_rhythm_after_the_clock_was_late(
         mock_clock.jump(jump)
         await wait_all_tasks_blocked()
 
-    # Due at 2, 4, 6 and 8: what was missed at 4 is not made up for, and 8 is not moved.
+    # Due at 2, 4, 6 and 8: the missed expiry at 4 is not made up for, and 8 is not moved.
     assert [at - began for _, at in fired.log] == [2, 7, 8]
     timer.cancel()
     fired.clock.stop()
@@ -235,7 +235,7 @@ async def test_a_crowd_of_expiries_lets_other_tasks_run(
         await neighbour()
 
     steps = [after - before for before, after in pairwise(seen)]
-    # 256 of each kind in a turn; and trio may run the clock at the end of one pass and at the start
+    # 256 of each kind in a turn; and trio may run the clock at the end of a pass and at the start
     # of the next.
     assert max(steps) <= 2 * (256 + 256)
     assert all(caller.settled for caller in callers)

@@ -312,7 +312,7 @@ async def test_send_wait_waits_for_room_first_come_first_served(
                 nursery.start_soon(send, number)
                 await wait_all_tasks_blocked()
                 if number < 4:
-                    # One puppet can wait for one thing only, so the later even numbers queue up
+                    # A puppet can wait only for a single answer, so the later even numbers queue up
                     # behind it.
                     assert len(results) == min(number + 1, 2)
             gate.set()

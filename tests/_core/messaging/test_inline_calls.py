@@ -242,7 +242,7 @@ async def call_in_a_nursery(me: Any, to: Any, request: Any, depth: int = 1) -> A
 
 
 def deadlocks(group: BaseException | None) -> list[DeadlockError]:
-    """The deadlocks among what has left a nursery, or what was the cause of it."""
+    """The deadlocks among the errors that left a nursery, or among their causes."""
     if isinstance(group, BaseExceptionGroup):
         return [found for one in group.exceptions for found in deadlocks(one)]
     return [group] if isinstance(group, DeadlockError) else []

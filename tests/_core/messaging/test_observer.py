@@ -1,4 +1,4 @@
-"""The observer: what it sees, and that it disturbs nothing."""
+"""The observer sees starts, ends, sends and deliveries, and disturbs none of them."""
 
 import queue
 from typing import Any
@@ -186,7 +186,7 @@ async def test_a_publication_is_seen_when_published_and_at_each_subscriber(
 
 
 class Device(MetaProcess):
-    """Sends what it is told to from its reader, and its echo from its handler."""
+    """Its reader sends a given message, and its handler sends an echo."""
 
     def __init__(self, owner: Any) -> None:
         self.owner = owner

@@ -1,4 +1,4 @@
-"""Events on a real node: subscribing, publishing, ends, and what the node says about itself."""
+"""Events on a real node: subscribing, publishing, ends, and the events of the node."""
 
 import json
 from typing import Any
@@ -47,7 +47,7 @@ from tests.support import Puppet, block_until_reported, kernel_of, router_of, ru
 
 
 class Producer(Actor):
-    """Registers one event and publishes what it is told to."""
+    """Registers an event and publishes to it on request."""
 
     def __init__(
         self, name: str = "prices", buffer: int = 0, notify: bool = False, is_open: bool = False
@@ -393,7 +393,7 @@ NOTICES = [EventStarted, EventStopped] * 2
 
 
 class BusyProducer(Actor):
-    """Registers an event, waits in its first message, and keeps what comes then."""
+    """Registers an event, waits in its first message, and keeps the messages after it."""
 
     def __init__(self, gate: trio.Event, heard: list[Any]) -> None:
         self.gate = gate

@@ -1,5 +1,5 @@
-"""Delivery: who is meant by an address, what a full mailbox does, and where a message goes that has
-nowhere to go.
+"""Delivery: which process an address means, the rules of a full mailbox, and messages without a
+receiver.
 """
 
 import sys
@@ -240,8 +240,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "bounded": {"mailbox_size": 40, "overflow": Overflow.WAIT},
     "never full": {"mailbox_size": 5000},
 }
-"""Ways for a thread: straight into the mailbox, under a lock, by way of the bridge, and after
-having waited.
+"""Ways for a thread: straight into the mailbox, under a lock, through the bridge, and after a wait.
 """
 
 
@@ -371,8 +370,8 @@ async def test_a_reserved_place_is_released_when_its_message_is_in_it() -> None:
 
             def redeem(self, lane: Lane) -> None:
                 super().redeem(lane)
-                # What a thread sends at this moment, which is the first one in which it may go
-                # straight in.
+                # A thread sends at this moment, which is the first moment in which its message may
+                # go straight in.
                 sent_meanwhile.append(self.take_in((MESSAGE, node.pid, None, "second")))
 
         box.promise(Lane.MAIN)
@@ -387,7 +386,7 @@ async def test_a_reserved_place_is_released_when_its_message_is_in_it() -> None:
 
 
 def in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """What a thread gets that does this while the loop stands still."""
+    """The result of a verb that a thread calls while the loop stands still."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(function(*args)))
     thread.start()
@@ -555,7 +554,7 @@ async def test_threads_that_send_to_a_restarting_name_lose_no_message_and_keep_o
     for thread in range(threads):
         numbers = [number for who, number in heard if who == thread]
         assert numbers == sorted(set(numbers))
-    # What was accepted in the very moment in which the holder ended is a dead letter, too.
+    # A message accepted at the moment in which the holder ended is a dead letter, too.
     assert len(heard) + letters == threads * messages
     assert letters >= len(refused)
 

@@ -48,7 +48,7 @@ class Numbered:
 
 
 class Collection:
-    """What a process was sent, for the test to look at, and whether that is all it waits for."""
+    """The messages of a process, and an event that is set when all expected messages have come."""
 
     def __init__(self, expected: int) -> None:
         self.expected = expected
@@ -304,8 +304,8 @@ async def test_an_idle_process_sleeps_until_a_message_with_a_reserved_place_arri
             thread = threading.Thread(target=node.send, args=(pid, "from the thread"))
             thread.start()
             thread.join(PATIENCE)
-            # The process has to look at its mailbox, where somebody waits for a place and the only
-            # one is promised.
+            # The process has to look at its mailbox, where a sender waits for a place and the only
+            # place is promised.
             node.log.warning("look")
             await node.send_wait(pid, "from the loop")
             await until(lambda: len(heard) % 2 == 0)

@@ -1,4 +1,4 @@
-"""Those who wait are woken for what they wait for, and for nothing else."""
+"""A waiter is woken by its own answer or its own place, and by nothing else."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked

@@ -1,4 +1,4 @@
-"""Meta-processes that do what a test tells them, in each of the four pairs of colours."""
+"""Meta-processes that run functions of a test, in each of the four pairs of colours."""
 
 import queue
 import threading
@@ -39,7 +39,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 class Guarded(MetaProcess):
-    """Notes what is called, and that no two callbacks overlap.
+    """Notes its callbacks, and that no two callbacks overlap.
 
     Every job that its reader or its handler is given is a function with the behaviour as argument.
     ``None`` is the reader's end.
@@ -189,7 +189,7 @@ COLOURS: list[type[Any]] = [InThread, InThreadServedOnLoop, InTaskServedInThread
 
 
 class Watching(Puppet):
-    """Monitors one target and notes its end in a list that the test holds."""
+    """Monitors a target and notes its end in a list that the test holds."""
 
     def __init__(self, notes: list[Any], target: Alias) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Owned:
         self.node = node
         self.owner = owner
         self.heard = heard
-        """What the owner was sent."""
+        """The messages that the owner has got."""
 
     async def spawn(self, meta: MetaProcess, **options: Any) -> Alias:
         """Have the owner spawn a meta-process, and wait until its reader has begun: threads come
@@ -231,7 +231,7 @@ class Owned:
         return await self.node.call(self.owner, function, timeout=PATIENCE)
 
     async def in_reader(self, meta: Any, function: Callable[[Any], Any]) -> Any:
-        """Run a function, plain or async, in the reader of one of the classes above."""
+        """Run a function, plain or async, in the reader of an instance of the classes above."""
         token, done = trio.lowlevel.current_trio_token(), trio.Event()
         results: list[outcome.Outcome[Any]] = []
 
@@ -257,7 +257,7 @@ class Owned:
         return results[0].unwrap()
 
     async def in_handler(self, meta: Any, function: Callable[[Any], Any]) -> Any:
-        """Run a function in the handler of one of the classes above."""
+        """Run a function in the handler of an instance of the classes above."""
         return await self.node.call(meta.id, lambda me, _caller: function(me), timeout=PATIENCE)
 
     async def end(self, alias: Alias, reason: object = "done") -> Reason:

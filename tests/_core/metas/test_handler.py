@@ -1,5 +1,5 @@
 """How a handler serves: every message once and in order, each callback where its colour says, and
-nobody forgotten.
+no sender forgotten.
 """
 
 import random
@@ -288,7 +288,7 @@ async def test_senders_that_wait_for_room_are_admitted_during_a_burst() -> None:
         await owned.until(lambda: len(meta.heard) == 200)
 
         assert sorted(message for message, _ in meta.heard) == list(range(200))
-        # Not one hop for each of them.
+        # Not a hop for each of them.
         assert len(hops) < 200
 
 
@@ -475,10 +475,9 @@ class AcknowledgesOnLoop(InThreadServedOnLoop):
 
 
 def drip(send: Callable[[Any], object], thread: int, count: int, gap: float) -> int:
-    """Send one message after another, each when the last one was acknowledged; returns how many got
-    through.
+    """Send messages, each when the last was acknowledged; returns how many got through.
 
-    In a flood, the next wake-up would hide that one was missing. Here every message depends on its
+    In a flood, the next wake-up would hide a missing wake-up. Here every message depends on its
     own.
     """
     choose = random.Random(thread)
@@ -487,8 +486,8 @@ def drip(send: Callable[[Any], object], thread: int, count: int, gap: float) -> 
         send((thread, number, acknowledged.set))
         if not acknowledged.wait(PATIENCE):
             return number
-        # Gaps of every length around what falling asleep takes, now and then one in which a handler
-        # could be let go.
+        # Gaps of every length around the time of falling asleep, now and then a gap in which a
+        # handler could retire.
         time.sleep(choose.random() * gap)
     return count
 
@@ -546,7 +545,7 @@ async def test_every_single_message_of_a_reader_wakes_its_receiver(
 
         async with trio.open_nursery() as nursery:
             for number, reader in enumerate(readers):
-                # One message at most may be ahead, so that the waiting is tried as well.
+                # At most a single message may be ahead, so that the waiting is tried as well.
                 await owned.spawn(reader, backlog=1)
                 nursery.start_soon(drip_in_reader, number, reader)
 
@@ -689,7 +688,7 @@ async def test_a_fence_is_passed_when_all_messages_before_it_were_served(colour:
     served: list[list[Any]] = []
 
     class Fence:
-        """Somebody who waits until a receiver has come so far."""
+        """A waiter for the moment in which a receiver has come so far."""
 
         def settle(self, value: object, error: object) -> None:
             assert (value, error) == (None, None)

@@ -1,4 +1,4 @@
-"""What comes into a meta-process: two lanes, and answers that are never displaced."""
+"""The mailbox of a meta-process: two lanes, and answers that are never displaced."""
 
 from typing import Any
 

@@ -443,8 +443,8 @@ async def test_threads_of_meta_processes_do_not_use_tokens_of_the_default_limite
             owned.node.send(meta.id, block)
         await in_thread(lambda: inside.wait(20))
 
-        # Fifty readers and fifty plain handlers block, and none of them sits in one of the forty
-        # places.
+        # Fifty readers and fifty plain handlers block, and none of them uses a token of the
+        # limiter, which has forty.
         assert limiter.borrowed_tokens == 0
         await trio.to_thread.run_sync(time.sleep, 0)
         released.set()
@@ -577,7 +577,7 @@ async def test_a_plain_start_that_returns_a_coroutine_suggests_async_def() -> No
             await owned.until(lambda watched=watched: bool(watched))  # type: ignore[misc]
             reason = watched[0][1]
 
-            # One that ended before it was watched is told as gone.
+            # A monitor that came after the end gets NoProcess.
             if not isinstance(reason, NoProcess):
                 assert isinstance(reason, Crashed)
                 assert "write `async def" in str(reason)

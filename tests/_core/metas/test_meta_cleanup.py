@@ -1,4 +1,4 @@
-"""Meta-processes whose spawn is undone, that are killed, crash or are abandoned, and the resources
+"""Meta-processes that fail in their spawn, are killed, crash or are abandoned, and the resources
 they had opened.
 """
 
@@ -302,7 +302,7 @@ class InitHasTasks(InitEndsLate):
 
 
 def spawn_in_detached_task(owned: Owned, parent: Any, meta: Any, errors: list[str]) -> DetachedTask:
-    """Spawn a meta-process as a reader's thread does, where nobody waits for it."""
+    """Spawn a meta-process as a reader's thread does, where no task waits for it."""
 
     async def spawn() -> None:
         try:
@@ -435,7 +435,7 @@ async def test_a_meta_process_refuses_requests_that_only_a_process_serves() -> N
         assert not inner.inline
 
 
-# -- what was opened -------------------------------------------------------------------------------
+# -- opened resources ------------------------------------------------------------------------------
 
 
 async def test_an_opened_file_stays_open_until_terminate_has_run() -> None:

@@ -55,9 +55,9 @@ from tests.support import (
 )
 
 #
-# The points are entered by wrapping the functions that lie on both sides of each meeting. Whoever
-# reaches one for the first time, thread or loop, makes the event happen right there, and only then
-# goes on.
+# The points are entered by wrapping the functions that lie on both sides of each meeting. The
+# thread or loop that reaches a point for the first time makes the event happen there, and then
+# continues.
 POINTS: dict[str, tuple[Any, str, str]] = {
     "the reader's start is called": (reader_module, "_start", "before"),
     "the reader has returned and not told": (reader_module, "_start", "after"),
@@ -110,7 +110,7 @@ CAUSES: dict[str, list[Reason]] = {
 
 @dataclass
 class Run:
-    """One life, with events at some of its points."""
+    """The life of a meta-process, with events at some of its points."""
 
     colour: type[Any]
     plan: dict[str, list[str]]

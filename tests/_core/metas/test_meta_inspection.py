@@ -313,7 +313,7 @@ async def test_a_change_of_state_outside_the_table_is_refused() -> None:
             meta_of(meta).enter(MetaState.SLEEP)
 
 
-# -- what is known of it ---------------------------------------------------------------------------
+# -- states and their history ----------------------------------------------------------------------
 
 
 async def test_the_history_of_states_is_bounded_and_ends_with_the_current_state() -> None:

@@ -1,4 +1,4 @@
-"""A reader is never let run away from a slow receiver, and what it sends is never lost in silence."""
+"""A reader waits for a slow receiver, and its messages are never lost in silence."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ BACKLOG = 5
 
 
 class Slow(Actor):
-    """Takes one message for each time it is let; the rest waits in its mailbox."""
+    """Takes a message for each time it is let; the rest waits in its mailbox."""
 
     def __init__(self, heard: list[Any], let: "Let") -> None:
         self.heard = heard
@@ -137,7 +137,7 @@ DEPTH = {"unbounded": BACKLOG, "bounded, refuses": 3, "bounded, waits": 3}
 """How many messages may be in the mailbox of each before a reader is behind."""
 
 # A reader's thread fills an unbounded mailbox itself, and then waits until half of that is gone.
-# For a bounded one it queues, and waits until half of that queue is gone.
+# For a bounded mailbox it queues, and waits until half of that queue is gone.
 DEPTHS = {
     "unbounded": range(BACKLOG // 2, BACKLOG + 1),
     "bounded, refuses": range(2, 4),
@@ -165,7 +165,8 @@ async def test_a_reader_waits_for_a_slow_receiver_and_loses_no_message(receiver:
         scene.let.go(1000)
         await owned.until(lambda: len(scene.heard) == 100)
 
-        # At most one in the receiver's hands, its mailbox, one at its door, and the backlog.
+        # At most: a message in progress, the receiver's mailbox, a waiting message, and the
+        # backlog.
         assert depth in DEPTHS[receiver]
         assert sent == 1 + depth + info.backlog
         assert info.backlog in QUEUED[receiver]
@@ -251,7 +252,7 @@ async def test_readers_of_the_same_bounded_receiver_take_turns() -> None:
         assert [one for one in scene.heard if isinstance(one, tuple)] == [
             ("other", number) for number in range(50)
         ]
-        # Neither had to wait until the other one was done.
+        # Neither had to wait until the other was done.
         assert {type(one) for one in scene.heard[:40]} == {int, tuple}
 
 
@@ -295,7 +296,7 @@ async def test_a_receiver_that_ends_frees_the_reader_and_its_messages_become_dea
 
         letters = scene.node.info().dead_letters
         assert results is False
-        # One was in its hands when it was killed.
+        # A message was in progress when the receiver was killed.
         assert sum(letters.values()) == 100
         assert all(letter.sender == scene.meta.id for letter in scene.node.dead_letters())
 
@@ -355,7 +356,7 @@ async def test_a_stop_ends_the_waiting(receiver: str) -> None:
         letters = sum(scene.node.info().dead_letters.values())
         assert reason == Custom("asked")
         assert seconds < 20
-        # One is in the receiver's hands; of the others every one is in its mailbox or a dead
+        # A message is in progress at the receiver; each of the others is in its mailbox or a dead
         # letter.
         assert 1 + depth + letters == 100
         if receiver == "unbounded":
@@ -379,8 +380,8 @@ async def test_messages_of_a_reader_that_returned_reach_a_slow_receiver() -> Non
             lambda me: [me.send(scene.receiver, number) for number in range(8)] and None
         )
         scene.meta.give(None)
-        # It waits for the receiver, not for any limit of its own; so its state is what tells that
-        # it has not ended.
+        # It waits for the receiver, not for any limit of its own; so its state shows that it has
+        # not ended.
         await trio.sleep(0.1)
         alive = scene.node.metas()
         scene.let.go(1000)
@@ -756,7 +757,7 @@ async def test_a_late_message_of_an_abandoned_reader_is_a_dead_letter() -> None:
 
 
 class Vanishing(deque[Any]):
-    """A queue of which the other side takes the last one between the look and the grasp."""
+    """A queue from which the other side takes the last entry between the look and the grasp."""
 
     def popleft(self) -> Any:
         super().popleft()
@@ -818,7 +819,7 @@ async def test_a_message_of_the_handler_on_the_loop_comes_after_queued_messages(
         queued = outbox.follow(owned.owner, "of the handler", Priority.NORMAL)
         await wait_all_tasks_blocked()
 
-        # What was queued is delivered by now, so the other may be sent at once.
+        # The queued message is delivered by now, so the other may be sent at once.
         assert not queued
         assert owned.heard == ["of the reader"]
 
@@ -838,7 +839,7 @@ async def test_a_queue_that_changes_during_a_search_counts_as_holding_the_receiv
 
 async def test_a_reader_that_finds_all_delivered_before_it_waits_does_not_wait() -> None:
     class Emptied(Outbox):
-        """All is delivered between the first look and the second one."""
+        """All is delivered between the first look and the second."""
 
         looks = 0
 
@@ -981,7 +982,7 @@ async def test_a_receiver_gets_the_address_to_which_a_reader_sent() -> None:
 
 async def test_a_reader_that_finds_room_before_it_waits_does_not_wait() -> None:
     class Drained(deque[Any]):
-        """The loop delivers between the first look and the second one."""
+        """The loop delivers between the first look and the second."""
 
         looks = 0
 

@@ -1,4 +1,4 @@
-"""The reader: who is inside of it, and how its end is told."""
+"""The reader: which code runs inside of it, and how its end is reported."""
 
 import ctypes
 import subprocess
@@ -81,7 +81,7 @@ print(run(Owner, watchdog=None, log_output="none"))
 
 
 def test_an_endless_recursion_crashes_only_its_reader() -> None:
-    """On a stack that is too small for it, it would be one of the whole program. So it has a
+    """On a stack that is too small for it, it would crash the whole program. So it runs in a
     program of its own.
     """
     done = subprocess.run(

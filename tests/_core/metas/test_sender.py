@@ -64,7 +64,7 @@ async def test_send_wait_of_a_reader_follows_the_policy(policy: Behind) -> None:
         receiver = await owned.node.spawn(Recorder)
         meta = InTask()
         alias = await owned.spawn(meta, when_behind=policy, backlog=2)
-        process_of(owned.node, receiver).mailbox.limit = -1  # as if it were full for ever
+        process_of(owned.node, receiver).mailbox.limit = -1  # as if it were full forever
 
         async def send_all(me: Any) -> None:
             for number in range(10):
@@ -89,7 +89,7 @@ async def test_wait_for_room_returns_whether_it_waited_and_refuses_an_invalid_ad
             await meta_of(meta).wait_for_room("nobody"),
         ]
         box = process_of(owned.node, receiver).mailbox
-        box.limit = -1  # as if it were full for ever
+        box.limit = -1  # as if it were full forever
 
         async def wait() -> None:
             waited.append(await meta_of(meta).wait_for_room(receiver))
@@ -113,7 +113,7 @@ async def test_a_cancelled_wait_for_room_leaves_no_waiter() -> None:
         meta = InTask()
         await owned.spawn(meta, backlog=1)
         box = process_of(owned.node, receiver).mailbox
-        box.limit = -1  # as if it were full for ever
+        box.limit = -1  # as if it were full forever
         nursery.start_soon(meta_of(meta).wait_for_room, receiver)
         await wait_all_tasks_blocked()
         before = bool(box.waiters)

@@ -1,5 +1,5 @@
-"""State that both halves touch: helpers that need no lock, and a mode that finds what should have
-used them.
+"""State that both halves touch: helpers that need no lock, and a mode that finds attributes without
+them.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""A meta-process that is made beside whoever wants it, in the task that becomes its reader."""
+"""A meta-process that is spawned in a task of its own, which becomes its reader."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -136,7 +136,7 @@ async def test_a_node_that_has_ended_spawns_no_meta_process() -> None:
 
 
 class InPassing(InTask):
-    """Can do without waiting what ``init`` does, if it is told so."""
+    """Can start without waiting for ``init``, if ``can`` is true."""
 
     def __init__(self, can: bool) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""The end of a meta-process: one order, every step bounded, and what will not end is reported and
-left.
+"""The end of a meta-process: always the same order, every step bounded; a part that will not end is
+reported and abandoned.
 """
 
 import re
@@ -407,7 +407,7 @@ async def test_a_kill_gives_an_async_handler_no_time(
 
 
 class Unguarded(Refuses):
-    """Its handler does what it is told, on the loop."""
+    """Its handler runs the functions it gets, on the loop."""
 
     def start(self) -> None:
         self.pause(HELD)
@@ -486,7 +486,7 @@ async def test_a_deferred_call_ends_even_if_a_later_callback_never_returns() -> 
     async with owning() as owned, trio.open_nursery() as nursery:
         meta = InTaskServedInThread()
         alias = await owned.spawn(meta, stop_timeout=0.05)
-        # All three in one trip to the thread, which never ends.
+        # All three in a single trip to the thread, which never ends.
         owned.node.send(alias, lambda _me: go_on.wait(HELD))
         nursery.start_soon(call)
         await owned.until(lambda: owned.node.meta_info(alias).lanes["main"] == 1)
@@ -676,7 +676,7 @@ async def test_a_terminate_that_waits_for_a_thread_still_has_its_full_time() -> 
     class LastInThread(InThread):
         def terminate(self, reason: Reason) -> None:
             super().terminate(reason)
-            # Whatever it takes, it is not yet over when somebody looks.
+            # However long it takes, it is not yet over when the test looks.
             late.set()
             assert seen.wait(HELD)
 
@@ -808,7 +808,7 @@ async def test_a_failure_while_ending_without_waiting_is_reported_as_terminate_r
         assert notes == [Custom("asked")]
 
 
-# -- what it owns ----------------------------------------------------------------------------------
+# -- children --------------------------------------------------------------------------------------
 
 
 async def test_a_childs_init_that_swallows_its_cancellation_does_not_delay_its_parent() -> None:
@@ -823,7 +823,7 @@ async def test_a_childs_init_that_swallows_its_cancellation_does_not_delay_its_p
 
     class Parent(InThread):
         def terminate(self, reason: Reason) -> None:
-            # Not alone, since its reader was left: that one may be about to end, or not.
+            # Not alone, since its reader was abandoned, which may be about to end, or not.
             self.notes.append(("terminate", reason))
 
     inside = threading.Event()
@@ -1074,7 +1074,7 @@ async def test_a_handler_that_never_got_a_thread_is_no_straggler(
 
 
 class Essential(InTask):
-    """One that is needed unless its spawn says otherwise, as servers are."""
+    """Needed unless its spawn says otherwise, as servers are."""
 
     _needed = True
 

@@ -31,7 +31,7 @@ from tests.support import Failed, Puppet, Recorder, process_of, running_node
 
 
 class Ticker(Puppet):
-    """Counts in a background task, and says what becomes of it."""
+    """Counts in a background task, and notes the end of the task."""
 
     def __init__(self, steps: list[Any]) -> None:
         super().__init__()

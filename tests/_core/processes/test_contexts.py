@@ -1,4 +1,4 @@
-"""Context variables: each process has its own, whoever calls it and wherever its callbacks run."""
+"""Context variables: each process has its own, for every caller and every dispatcher."""
 
 from collections.abc import Generator
 from contextvars import ContextVar, copy_context
@@ -30,7 +30,7 @@ OTHER: ContextVar[str] = ContextVar("other", default="nothing")
 
 
 class Plain(Actor):
-    """Says which tenant its callbacks see, and becomes one when told so."""
+    """Answers with the tenant that its callbacks see; a request sets another tenant."""
 
     def __init__(self, seen: list[Any] | None = None, at_first: str | None = None) -> None:
         self.seen: list[Any] = [] if seen is None else seen
@@ -244,7 +244,7 @@ async def test_a_coroutine_awaited_for_a_callback_in_a_thread_may_set_context_va
         node.send(pid, "look")
         await node.call(pid, "after that")
 
-    # What the thread has set comes to the process when its callback is done.
+    # Variables that the thread has set come to the process when its callback is done.
     assert seen[2] == ("signed in", "set in the thread")
 
 

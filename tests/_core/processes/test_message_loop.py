@@ -1,4 +1,4 @@
-"""How a mailbox is served: in which order, one thing at a time, and what an exception means."""
+"""How a mailbox is served: the order, a single callback at a time, and the meaning of an exception."""
 
 import json
 import time
@@ -47,7 +47,7 @@ def fail(me: Any) -> None:
 
 
 class Ordered(Puppet):
-    """Notes everything that is served, in one list."""
+    """Notes all served envelopes in a list."""
 
     def handle_child_exit(self, child: PID, reason: Reason) -> None:
         self.heard.append("child exit")
@@ -243,7 +243,7 @@ async def test_a_process_with_slow_handlers_lets_other_tasks_run_after_a_time_sl
     assert in_one_turn <= 24
 
 
-# -- P4: one at a time -----------------------------------------------------------------------------
+# -- P4: a single callback at a time ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])

@@ -50,7 +50,7 @@ async def test_the_processes_of_a_pod_share_a_thread_and_never_run_at_once() -> 
     def step(me: Doer) -> None:
         inside.append(1)
         order.append((me.registered_name, len(inside), threading.get_ident()))
-        # Long enough for another one to come in, were there a second thread.
+        # Long enough for another callback to begin, were there a second thread.
         time.sleep(0.0005)
         inside.pop()
 
@@ -317,7 +317,7 @@ async def test_a_wait_that_a_callback_begins_while_its_process_is_killed_is_refu
         nursery.start_soon(inspect_in_vain, node, pid)
         await asked.wait()
         gate.opened.set()
-        # Its task answers somebody else, and has not come to what the callback waits for.
+        # Its task answers an inspection, and has not come to the wait of the callback.
         await eventually(lambda: hop_of(process).verb is not None)
 
         node.kill(pid)

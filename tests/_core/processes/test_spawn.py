@@ -110,7 +110,7 @@ async def test_messages_that_init_sends_to_its_process_are_handled_first(
 
 
 class Hoarder(Witness):
-    """Takes one of everything in ``init``, then does what ``then`` says."""
+    """Takes a name, aliases, timers, links and children in ``init``, then runs ``then``."""
 
     def __init__(self, ends: list[Any], then: Callable[[Any], Any]) -> None:
         super().__init__(ends, "the hoarder")
@@ -176,7 +176,7 @@ async def test_an_init_that_raises_leaves_no_process_behind(
         assert caught.value.error is caught.value.__cause__
         assert tables(node) == before
         assert node.processes() == [watcher, linked]
-        # The children are stopped in order and terminated; the one that never lived is not.
+        # The children are stopped in order and terminated; the process that never lived is not.
         assert ends == ["grandchild", "second child", "first child"]
 
 
@@ -815,7 +815,7 @@ STUCK = [shielded, swallowing, in_a_nursery]
 
 @pytest.fixture
 def fast_clock() -> MockClock:
-    """Virtual time that passes by itself: one that swallows its cancellation always moves."""
+    """Virtual time that passes by itself: a coroutine that swallows its cancellation always moves."""
     return MockClock(rate=20.0)
 
 

@@ -1,4 +1,4 @@
-"""The end of a process: one order, whatever the cause, in bounded time, whatever it does."""
+"""The end of a process: the same order for every cause, in bounded time, however it behaves."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,7 +67,7 @@ EVERY_END = pytest.mark.parametrize("how", ENDS)
 
 
 class Recording(Puppet):
-    """Notes what can be seen of the world at each step of its end."""
+    """Notes when its terminate begins and ends."""
 
     def __init__(self, steps: list[Any], label: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Recording(Puppet):
 
 
 class Watcher(Puppet):
-    """Notes when it is told of an end, and what is left of the one who ended."""
+    """Notes its Down, and whether the ended process is still in the tables."""
 
     def __init__(self, steps: list[Any]) -> None:
         super().__init__()
@@ -766,8 +766,8 @@ async def test_terminate_may_send_call_and_reply(autojump_clock: MockClock) -> N
 
 @pytest.fixture
 def fast_clock() -> MockClock:
-    """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for
-    those who always move.
+    """Virtual time that passes by itself: a clock that jumps when nothing moves would wait forever
+    for tasks that always move.
     """
     return MockClock(rate=20.0)
 
@@ -827,8 +827,8 @@ async def test_a_child_that_does_not_end_is_abandoned(
         assert [type(message) for message in heard] == [Down]
         assert node.processes() == [watcher]
         assert node.whereis("stubborn") is None
-        # One that ends by itself may have been left before the message above was sent: this clock
-        # is fast.
+        # A process that ends by itself may have been abandoned before the message above was sent:
+        # this clock is fast.
         before = node.info().dead_letters.get(Why.NO_PROCESS, 0)
         assert node.send(child, 1) is False
         assert node.info().dead_letters[Why.NO_PROCESS] == before + 1
@@ -1151,7 +1151,7 @@ async def test_many_processes_are_killed_in_slices_and_other_tasks_run_in_betwee
             nursery.cancel_scope.cancel()
         await wait_all_tasks_blocked()
 
-        # One for each slice, but for the last: the scheduler shuffles its tasks.
+        # A turn for each slice, but for the last: the scheduler shuffles its tasks.
         assert turns - before >= 2000 // 256 - 1
         assert node.processes() == []
 

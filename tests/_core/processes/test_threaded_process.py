@@ -1,4 +1,4 @@
-"""Processes whose plain callbacks run in threads: what is promised holds wherever they run."""
+"""Processes with plain callbacks in threads: the promises hold wherever the callbacks run."""
 
 import re
 import threading
@@ -197,7 +197,7 @@ async def test_a_kill_takes_effect_when_the_callback_returns_and_is_logged(
 
         node.kill(pid)
         await wait_all_tasks_blocked()
-        # Who inspects it makes it look again, and it says it only once.
+        # An inspection makes it look again, and it logs the line only once.
         await node.inspect(pid)
         before = process.state
         gate.opened.set()
@@ -307,7 +307,7 @@ class Idle(MetaProcess):
 
 
 def _replied(me: Doer, answer: Callable[[Caller], bool]) -> object:
-    """Ask somebody who defers, and answer in its place."""
+    """Answer a call that another process has deferred."""
     [caller] = me.node.call_from_thread("deferring", "callers")
     return answer(caller)
 
@@ -403,7 +403,7 @@ VERBS: dict[str, Callable[[Doer], object]] = {
 
 
 class Deferring(Recorder):
-    """Promises to answer, and tells whom."""
+    """Defers its calls, and lists their callers on request."""
 
     def handle_call(self, request: Any, caller: Caller) -> object:
         if request == "callers":

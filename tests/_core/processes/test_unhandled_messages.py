@@ -1,4 +1,4 @@
-"""What a process did not come to: however much it is, all of it is accounted for, and others run
+"""Unhandled messages of a process: however many, all of them are accounted for, and other tasks run
 meanwhile.
 """
 
@@ -46,7 +46,7 @@ MANY = 2_000
 
 
 class Stuck(Actor):
-    """Comes to nothing of what it is sent until its gate opens; then it fails."""
+    """Handles none of its messages until its gate opens; then it fails."""
 
     def __init__(self, gate: trio.Event | None = None) -> None:
         self.gate = gate or trio.Event()
@@ -100,8 +100,8 @@ async def test_many_messages_of_an_ending_process_are_counted_while_others_run(
 
         assert total(node) == {Why.UNHANDLED_AT_EXIT: MANY - 1}
         assert turns >= MANY // 256
-        # It keeps its name as long as it has something to answer, and whoever uses that is told
-        # that it ends.
+        # It keeps its name as long as it has calls to answer, and a sender to that name learns that
+        # it ends.
         assert names == {pid}
         assert node.whereis("stuck") is None
 
@@ -274,7 +274,7 @@ async def test_many_redirected_messages_go_to_the_other_process_while_others_run
         assert turns >= MANY // 256
 
 
-# -- what else may be much -------------------------------------------------------------------------
+# -- other large tables ----------------------------------------------------------------------------
 
 
 async def test_many_watchers_get_down_in_slices_and_each_once(slow: None) -> None:
@@ -297,7 +297,7 @@ async def test_many_watchers_get_down_in_slices_and_each_once(slow: None) -> Non
         process = process_of(node, pid)
         node.send_exit(pid)
         await process.wait_gone()
-        # It is gone from all tables before anybody is told.
+        # It is gone from all tables before any watcher gets its Down.
         assert pid not in node.processes()
 
         await wait_all_tasks_blocked()
@@ -405,8 +405,8 @@ class Fails(Actor):
 async def kept(
     node: Node, gate: trio.Event, heard: list[Any], size: int, **options: Any
 ) -> Process:
-    """A child that holds ``size`` messages and fails when the gate opens; what it has not come to
-    is kept.
+    """A child that holds ``size`` messages and fails when the gate opens; its unhandled messages
+    are kept.
     """
     await node.supervise(
         [ChildSpec("a", Fails, heard, {"gate": gate}, mailbox=KEEP, **options)], intensity=10**6

@@ -1,4 +1,4 @@
-"""Processes whose callbacks run in threads."""
+"""Processes with callbacks that run in threads."""
 
 from collections.abc import Awaitable, Callable
 
@@ -25,8 +25,8 @@ __all__ = [
 async def run_out_of_time(
     node: Node, behaviour: type[Actor], begun: Callable[[], Awaitable[None]]
 ) -> None:
-    """Spawn one whose init does not return, and let its time be over once it has begun: a thread
-    comes when it likes.
+    """Spawn a process with an init that does not return, and let its time be over once it has
+    begun: a thread comes when it likes.
     """
 
     async def spawn() -> None:

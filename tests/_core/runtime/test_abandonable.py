@@ -1,5 +1,5 @@
-"""The abandonable: transparent as long as nobody is given up, and a way out of a coroutine that
-will not end.
+"""The abandonable: transparent until it is abandoned, and a way out of a coroutine that will not
+end.
 """
 
 import gc
@@ -19,7 +19,7 @@ from ergo_py._core.runtime.abandonable import Abandonable, frames_of
 
 
 class Relayed:
-    """A task whose body goes through a abandonable."""
+    """A task with a body that goes through an abandonable."""
 
     def __init__(self, body: Coroutine[Any, Any, None]) -> None:
         self.abandonable = Abandonable()
@@ -420,7 +420,7 @@ async def test_a_coroutine_that_waits_for_a_thread_is_cut_off_and_not_woken_by_i
             await wait_all_tasks_blocked(0.01)
             done = relayed.done
             release.set()
-            # trio hears of it in its own time, and wakes nobody.
+            # trio learns of it in its own time, and wakes no task.
             while trio.to_thread.current_default_thread_limiter().borrowed_tokens:  # noqa: ASYNC110
                 await trio.sleep(0.001)
 
@@ -482,7 +482,7 @@ async def test_the_abort_function_of_an_abandoned_coroutine_gets_the_cause() -> 
 
 
 class Surprised:
-    """A task that knows of no relay until one takes it over."""
+    """A task that knows of no relay until a relay takes it over."""
 
     def __init__(self, body: Coroutine[Any, Any, None]) -> None:
         self.abandonable = Abandonable()
@@ -740,7 +740,7 @@ async def test_a_stuck_task_is_cut_off_with_all_tasks_below(
         assert trio.lowlevel.current_statistics().tasks_living == before
         for task in below:
             if relays[0].detached and task._next_send_fn is None:
-                # Woken by the one for whom it could not be ended.
+                # Woken by the code for which it could not be ended.
                 trio.lowlevel.reschedule(task)
         await wait_all_tasks_blocked()
 
@@ -776,7 +776,7 @@ async def test_a_part_of_a_task_is_cut_off_and_the_task_continues(
             cut = await abandonable.cut_off(tasks[0])
 
             if impossible:
-                # The task must go on after it, so it has to be there until somebody wakes it.
+                # The task must continue after it, so it has to be there until it is woken.
                 trio.lowlevel.reschedule(tasks[0])
 
     assert cut is not impossible

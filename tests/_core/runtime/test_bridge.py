@@ -1,5 +1,5 @@
-"""Threads and the loop: nothing is lost, nothing is overtaken, and nobody waits for what no longer
-comes.
+"""Threads and the loop: nothing is lost, nothing is overtaken, and no thread waits for a loop that
+has ended.
 
 Races are looked for in two ways: with a switch interval of a microsecond, and with a bridge that
 hesitates around every step that could be raced. The second way is shown to work: bridges that take
@@ -59,8 +59,7 @@ def make_bridge(kind: type[Bridge] = Bridge) -> Bridge:
 
 
 def hesitate() -> None:
-    # Nothing is waited for: it lets the other threads come in between, at moments that nobody
-    # foresees.
+    # Nothing is waited for: it lets the other threads come in between, at unforeseen moments.
     if random.random() < 0.4:
         time.sleep(random.random() * 0.001)
 
@@ -105,9 +104,7 @@ class RaisesTheFlagBeforeTheLoopHasPromised(Hesitant):
 
 
 def rounds_until_one_is_lost(bridge: Bridge, rounds: int, patience: float) -> int | None:
-    """Post single jobs and wait for each. In a flood the next wake-up would hide that one was
-    missing.
-    """
+    """Post single jobs and wait for each. In a flood the next wake-up would hide a missing wake-up."""
     for number in range(rounds):
         done = threading.Event()
         bridge.post(done.set)
@@ -324,7 +321,7 @@ async def test_a_bridge_raises_node_stopped_after_the_end_of_its_loop() -> None:
 
 
 class ClosedMeanwhile(Bridge):
-    """Is closed by somebody who has done what there was to do, just before a job comes."""
+    """Is closed by code that has done all jobs, just before another job comes."""
 
     def _arm(self) -> None:
         self._closed = True
@@ -443,7 +440,7 @@ async def test_run_on_the_loop_does_not_wait_for_the_loop() -> None:
 
 
 class Interrupted(Bridge):
-    """Gets a signal around each step that could be raced, and one at a time."""
+    """Gets a signal around each step that could be raced, a single signal at a time."""
 
     __slots__ = ("is_inside",)
 
@@ -481,7 +478,7 @@ async def test_a_signal_handler_may_post_in_the_middle_of_posting_and_of_drainin
         with trio.fail_after(PATIENCE):
             for number in range(20):
                 bridge.post(ran.update, ["loop"])
-                # One at a time, since the next one would hide that one was missing.
+                # A single job at a time, since the next would hide that a job was missing.
                 while ran["loop"] <= number:
                     await trio.lowlevel.checkpoint()
         bridge.is_inside = True
@@ -665,7 +662,7 @@ async def test_the_bell_is_never_rung_after_it_is_closed(
                 for _ in range(5):
                     await trio.sleep(0.001)
                 bridge.close()
-                # Whoever takes over the number of the bell now must not be written to.
+                # A file that takes over the number of the bell now must not be written to.
                 taken = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(3)]
         for fd in taken:
             with pytest.raises(BlockingIOError):

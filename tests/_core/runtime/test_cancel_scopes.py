@@ -1,5 +1,5 @@
-"""Nurseries and cancel scopes that a callback leaves open: only its process crashes, and is told
-what to write.
+"""Nurseries and cancel scopes that a callback leaves open: only its process crashes, with an error
+that shows the right way.
 """
 
 from typing import Any
@@ -185,7 +185,7 @@ def enter_nursery(me: Any) -> None:
 
 
 class Plain(Actor):
-    """Has no async callback, and does what it is told."""
+    """Has no async callback, and runs the functions it gets."""
 
     def handle_message(self, message: Any, sender: Any) -> None:
         message(self)

@@ -1,4 +1,4 @@
-"""A task that somebody waits for: it can be asked to end, and in the end be left behind."""
+"""A detached task: it can be asked to end, and in the end be cut off."""
 
 import contextvars
 import threading
@@ -127,7 +127,7 @@ async def test_a_detached_task_that_cannot_be_aborted_delays_no_nursery() -> Non
             was_cut = await detached.cut_off()
             again = await detached.cut_off()
 
-        # It is woken when nobody expects anything of it any more.
+        # It is woken when it is needed no more.
         assert task is not None
         trio.lowlevel.reschedule(task)
         await wait_all_tasks_blocked()
@@ -139,7 +139,7 @@ async def test_a_detached_task_that_cannot_be_aborted_delays_no_nursery() -> Non
 
 
 async def cancellation() -> trio.Cancelled:
-    """What trio raises to cancel something."""
+    """The error that trio raises to cancel a task."""
     caught: list[trio.Cancelled] = []
     with trio.CancelScope() as scope:
         scope.cancel()

@@ -1,4 +1,4 @@
-"""DispatcherThreads: threads that take jobs in turn, and go home when nobody needs them."""
+"""DispatcherThreads: threads that take jobs in turn, and end with their last user."""
 
 import os
 import threading

@@ -13,7 +13,7 @@ from tests.support import meta_of
 
 
 class Idle:
-    """Stands for a meta-process whose handler sleeps."""
+    """Stands for a meta-process with a sleeping handler."""
 
     def __init__(self, lingering: IdleHandlers) -> None:
         self.idle_handlers = lingering
@@ -111,7 +111,7 @@ async def test_a_message_that_arrives_as_the_handler_retires_is_served(
         kernel_side.retire()
         owned.node.send(alias, "second")
         await wait_all_tasks_blocked()
-        # Woken with nothing to do, it has gone; what follows starts another one.
+        # Woken with nothing to do, it has retired; the next message starts another handler.
         kernel_side.retire()
         await wait_all_tasks_blocked()
         gone = kernel_side.handler is None

@@ -30,8 +30,8 @@ from tests.support import Shielded, Witness, replace_private
 
 @pytest.fixture(autouse=True)
 def default_handler() -> Iterator[None]:
-    """As in a program: whoever runs the tests may have another handler, and then trio does not take
-    the signal.
+    """As in a program: the runner of the tests may have another handler, and then trio does not
+    take the signal.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -337,7 +337,7 @@ def test_trios_handler_is_restored_when_the_last_node_has_stopped(closed_first: 
             await node.__aenter__()
             assert signal.getsignal(signal.SIGINT) is not trios
         for node in reversed(nodes):
-            # Their scopes close in order, whoever goes down first.
+            # Their scopes close in order, in whichever order the nodes stop.
             await node.__aexit__(None, None, None)
             handlers.append(signal.getsignal(signal.SIGINT))
         handlers.append(trios)
@@ -442,7 +442,7 @@ def test_a_node_in_another_thread_keeps_the_handler_of_the_main_thread() -> None
             await trio.to_thread.run_sync(opened.wait)
 
     trio.run(main)
-    # The node of the main thread is down, the other one is up.
+    # The node of the main thread has stopped, the other node runs.
     handler = signal.getsignal(signal.SIGINT)
     close.set()
     thread.join()

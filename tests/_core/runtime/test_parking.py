@@ -187,7 +187,7 @@ async def test_a_cancellation_ends_the_sleep_and_takes_the_mark_away(
         asleep = tasks[0].custom_sleep_data
 
         nursery.cancel_scope.cancel()
-        # trio has rescheduled it, so nobody else may.
+        # trio has rescheduled it, so no other code may.
         cleared = tasks[0].custom_sleep_data
         wake(tasks[0])
         woken = wake_with(tasks[0], mark)

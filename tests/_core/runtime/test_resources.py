@@ -1,4 +1,4 @@
-"""Waking a thread: whatever it is blocked in, the stop frees it, and nothing is closed under it."""
+"""Waking a thread: the stop frees it from any blocking call, and nothing is closed under it."""
 
 import io
 import multiprocessing
@@ -171,7 +171,7 @@ async def test_lines_of_a_pipe_end_as_if_the_writer_had_left() -> None:
     meta = await stopped(lines)
     os.close(write)
 
-    # No byte of anybody else's is among them.
+    # No byte of another program is among them.
     assert meta.result == ["one\n", "two\n", "thr"]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(read)
@@ -472,7 +472,7 @@ async def test_errors_of_unblocking_and_closing_are_reported_and_block_no_end() 
 
 
 class Lines:
-    """A logger that keeps what it is told."""
+    """A logger that keeps its lines."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
@@ -561,7 +561,9 @@ def test_a_program_that_does_not_end_delays_closing_by_a_bounded_time() -> None:
             raise BrokenPipeError("it did not take the rest")
 
     class Program:
-        """As the system shows a program that ends between two looks, and one that nothing ends."""
+        """As the system shows a program that ends between two looks, and a program that nothing
+        ends.
+        """
 
         pid = 2**22 + 1
         stdin, stdout, stderr = Stream(), None, None

@@ -1,4 +1,4 @@
-"""Threads are not starved by a loop that is never idle, and nobody pays for that without threads."""
+"""A loop that is never idle does not starve threads, and without threads this costs nothing."""
 
 import threading
 import time
@@ -17,8 +17,8 @@ from tests.support import Puppet, replace_private
 ENOUGH = 100
 """Wake-ups that a thread must get within the time limit. Starved, it gets a handful each second."""
 LIMIT = 8.0
-"""Seconds of processor time that the loop has for itself meanwhile: a busy machine keeps everybody
-waiting, and starves nobody.
+"""Seconds of processor time that the loop has for itself meanwhile: a busy machine delays all of
+them, and starves none.
 """
 
 
@@ -28,7 +28,7 @@ async def within_limit(owned: Owned, condition: Callable[[], bool]) -> None:
 
 
 class Feeds(Actor):
-    """Sends itself a message for ever, and works for so many seconds on each."""
+    """Sends itself a message forever, and works for so many seconds on each."""
 
     def __init__(self, turn: float) -> None:
         self.turn = turn
@@ -51,12 +51,12 @@ class Ticks(MetaProcess):
 
     def start(self) -> None:
         while not self.stopping:
-            # What is looked at: to come back from a sleep it needs the interpreter, which the loop
-            # has.
+            # The point of the test: to come back from a sleep the reader needs the interpreter,
+            # which the loop has.
             time.sleep(0.001)
             self.count += 1
             if self.count % 10 == 0:
-                # What it finds must get through as well.
+                # Its message must get through as well.
                 self.send(self.parent, self.count)
 
 
@@ -73,7 +73,7 @@ async def test_readers_progress_beside_a_process_that_sends_to_itself(turn: floa
 
         assert min(one.count for one in ticks) >= ENOUGH
         # And the process has not been stopped for it; how often it came to work meanwhile depends
-        # on who else needs this machine.
+        # on the load of this machine.
         await owned.until(lambda: owned.node.process_info(busy).messages_in > before + 100)
         await owned.until(lambda: len(owned.heard) >= 20)
 
@@ -121,7 +121,7 @@ async def test_worker_threads_progress_too() -> None:
         assert done.is_set()
 
 
-# -- what it costs ---------------------------------------------------------------------------------
+# -- the costs -------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -203,7 +203,7 @@ async def test_a_loop_that_waits_is_given_no_pause(monkeypatch: pytest.MonkeyPat
         thread_fairness.give_place_back()
 
     assert idle == 0
-    # Once in about five milliseconds, whatever the length of a turn.
+    # Once in about five milliseconds, for every length of a turn.
     assert 10 <= busy <= 25
     assert 1 <= quick - busy <= 3
 

@@ -22,7 +22,7 @@ def bell() -> Iterator[Doorbell]:
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Both ends; a test that takes one over must not close it twice, so they are kept as
+    """Both ends; a test that takes over an end must not close it twice, so they are kept as
     duplicates.
     """
     read, write = os.pipe()
@@ -61,7 +61,8 @@ def test_a_file_keeps_its_kind_its_lines_and_its_identity(
         thread.join(20)
 
         assert file is same
-        # What is there when the bell rings may be read or not; what is read is right.
+        # Bytes that are there when the bell rings may be read or not; all bytes that are read are
+        # right.
         assert heard == lines[: len(heard)] or heard == lines
         assert (file.fileno(), file.isatty(), file.readable()) == (read, False, True)
     os.close(write)

@@ -18,11 +18,11 @@ EVERY = [(CALLBACKS, name) for name in CALLBACKS] + [
 
 
 def plain(self: object, *args: object) -> None:
-    """A callback that takes whatever there is."""
+    """A callback that takes any arguments."""
 
 
 async def coloured(self: object, *args: object) -> None:
-    """The same, for those who wait."""
+    """The same, as an async function."""
 
 
 def behaviour(**attributes: object) -> type[Any]:
@@ -89,7 +89,7 @@ def wraps(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Opaque:
-    """Something callable whose signature cannot be read, as some written in C."""
+    """A callable with a signature that cannot be read, as some written in C."""
 
     __signature__ = 5
 

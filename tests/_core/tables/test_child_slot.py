@@ -1,5 +1,5 @@
-"""What the kernel does for supervised children: decisions about failures, mailboxes handed on,
-callbacks around restarts.
+"""The kernel's part in supervision: decisions about failures, mailboxes handed on, callbacks around
+restarts.
 """
 
 from typing import Any
@@ -179,9 +179,7 @@ async def test_decide_is_also_called_for_a_start_that_fails() -> None:
 
 
 class Held(Actor):
-    """Waits for its gate in the message that closes it, so that others pile up; notes what it
-    hears.
-    """
+    """Waits for its gate in a message and then fails, so that others queue; notes its messages."""
 
     def __init__(self, heard: Log, gate: trio.Event) -> None:
         self.heard = heard
@@ -199,7 +197,7 @@ class Held(Actor):
 
 
 async def fill_and_fail(node: Node, gate: trio.Event) -> list[Any]:
-    """Have the child fail with two messages and a call in its mailbox; returns what became of the
+    """Have the child fail with two messages and a call in its mailbox; returns the outcome of the
     call.
     """
     outcome: list[Any] = []

@@ -48,7 +48,7 @@ user_kinds = st.sampled_from(USER_KINDS)
 
 
 class FakeWaiter:
-    """Somebody who waits for room, and notes each answer: there must be one at most."""
+    """A sender that waits for room, and notes each answer: there must be a single answer at most."""
 
     def __init__(self, envelope: Envelope | None, depth: int = 0) -> None:
         self.envelope = envelope
@@ -60,7 +60,7 @@ class FakeWaiter:
 
 
 class MailboxMachine(RuleBasedStateMachine):
-    """A mailbox against four plain lists and one list of waiters for each."""
+    """A mailbox against four plain lists and a list of waiters for each."""
 
     waiters = Bundle[FakeWaiter]("waiters")
 
@@ -81,7 +81,7 @@ class MailboxMachine(RuleBasedStateMachine):
     def begin(self, limit: int, overflow: Overflow | Divert) -> None:
         self.box = Mailbox(limit, overflow)
 
-    # -- what the model knows ----------------------------------------------------------------------
+    # -- the model ---------------------------------------------------------------------------------
 
     def envelope(self, kind: int) -> Envelope:
         return (kind, "sender", None, next(self.numbers))
@@ -101,8 +101,8 @@ class MailboxMachine(RuleBasedStateMachine):
         return self.has_space(lane) and not (queues_up and self.waiting[lane])
 
     def lets_one_too_many_in(self, lane: Lane) -> bool:
-        """Where senders wait, one who found room is not refused because a thread was promised it in
-        the same moment.
+        """Where senders wait, a sender that found room is not refused because a thread was promised
+        it in the same moment.
         """
         is_full = len(self.users(lane)) >= self.box.limit
         return self.box.overflow is Overflow.WAIT and not is_full and not self.waiting[lane]
@@ -113,7 +113,7 @@ class MailboxMachine(RuleBasedStateMachine):
                 return self.lanes[lane].pop(0)
         return None
 
-    # -- what is done to both ----------------------------------------------------------------------
+    # -- the rules, applied to both ----------------------------------------------------------------
 
     @rule(lane=user_lanes, kind=user_kinds)
     def a_user_sends(self, lane: Lane, kind: int) -> None:
@@ -237,7 +237,8 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(waiter=consumes(waiters))
     def a_sender_gives_up(self, waiter: FakeWaiter) -> None:
-        # Also one whose envelope is in already, or that was sent away: nothing happens to it then.
+        # Also a waiter with its envelope already in, or that was refused: nothing happens to it
+        # then.
         for lane in USER_LANES:
             if waiter in self.waiting[lane]:
                 self.waiting[lane].remove(waiter)
@@ -267,7 +268,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
         self.box.refuse_waiters()
 
-    # -- what always holds -------------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------------
 
     @invariant()
     def the_lanes_are_as_long_as_they_should_be(self) -> None:
@@ -304,7 +305,7 @@ TestMailbox = MailboxMachine.TestCase
 
 
 def full(overflow: Overflow | Divert) -> Mailbox:
-    """A mailbox of size one whose MAIN and SYSTEM lanes are full, with a signal in the latter."""
+    """A mailbox of size 1 with full MAIN and SYSTEM lanes, and a signal in the latter."""
     box = Mailbox(1, overflow)
     box.push(Lane.SYSTEM, (DOWN, "kernel", None, "first signal"))
     box.admit(Lane.SYSTEM, (MESSAGE, "a", None, "old urgent"))
@@ -477,7 +478,7 @@ def test_waiters_are_refused_when_the_receiver_ends() -> None:
 
 
 class Comeback:
-    """Somebody with many messages who is only told that there is room, and sends then as many as
+    """A sender with many messages that only learns that there is room, and sends then as many as
     fit.
     """
 
@@ -581,7 +582,7 @@ def test_every_kind_of_envelope_names_its_callback() -> None:
         "handle_call",
         "handle_event",
     ]
-    # A bound counts users' envelopes only, and one comparison tells them from signals.
+    # A bound counts users' envelopes only, and a single comparison distinguishes them from signals.
     assert max(USER_KINDS) < min(*SIGNAL_KINDS, *LAST_WORDS, LOG)
 
 

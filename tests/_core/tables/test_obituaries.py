@@ -1,4 +1,4 @@
-"""Why did it die: what is remembered of those that ended."""
+"""Obituaries: the facts that a node remembers of ended processes."""
 
 import dataclasses
 from collections import deque
@@ -234,7 +234,7 @@ async def test_wait_ended_returns_the_reason_of_an_ended_process_while_it_is_rem
 
         assert await node.wait_ended(pids[0]) == Killed()
         assert await node.wait_ended(pids[2]) == await node.wait_ended(pids[3]) == Shutdown()
-        # A name belongs to whoever has it, and those before the last two are forgotten.
+        # A name belongs to its present holder, and processes before the last two are forgotten.
         for unknown in (pids[1], "puppet 3", node.pid):
             with pytest.raises(ProcessUnknownError):
                 await node.wait_ended(unknown)
@@ -313,7 +313,7 @@ class Bridge(MetaProcess):
     async def handle_message(self, message: Any, sender: Any) -> None:
         if message == "crash":
             raise Failed("on purpose")
-        # As a connection does whose peer is gone.
+        # As a connection does after its peer has gone.
         meta_of(self).blameless = True
         self.stop(message)
 

@@ -23,7 +23,7 @@ NUMBERS = count(1)
 
 
 class FakeCaller(Caller):
-    """A call whose caller only counts how often it was woken."""
+    """A call with a caller that only counts how often it was woken."""
 
     __slots__ = ("__weakref__", "wakeups")
 
@@ -32,7 +32,7 @@ class FakeCaller(Caller):
         self.wakeups = 0
 
     def awaken(self) -> None:
-        # Whoever is woken looks at the result at once.
+        # A caller that is woken looks at the result at once.
         assert self.settled
         self.wakeups += 1
 
@@ -48,13 +48,13 @@ def receiver(callee: FakeCallee) -> Receiver:
     return cast(Receiver, callee)
 
 
-# -- one call --------------------------------------------------------------------------------------
+# -- a single call ---------------------------------------------------------------------------------
 
 CALLEES = st.sampled_from([0, 1, 2])
 
 
 class CallerMachine(RuleBasedStateMachine):
-    """Calls that are handed on, deferred, answered and given up, against what should have become of
+    """Calls that are forwarded, deferred, answered and abandoned, against the expected outcome of
     each.
     """
 
@@ -64,7 +64,7 @@ class CallerMachine(RuleBasedStateMachine):
         super().__init__()
         self.callees = [FakeCallee() for _ in range(3)]
         self.open: dict[FakeCaller, FakeCallee] = {}
-        """Calls that nobody has ended, and in whose hands each is."""
+        """Open calls, and the callee of each."""
         self.promised: dict[FakeCaller, FakeCallee] = {}
         self.answers: dict[FakeCaller, tuple[Any, BaseException | None]] = {}
         self.abandoned: set[FakeCaller] = set()
@@ -82,7 +82,7 @@ class CallerMachine(RuleBasedStateMachine):
 
     @rule(caller=callers, callee=CALLEES)
     def a_callee_returns_no_reply(self, caller: FakeCaller, callee: int) -> None:
-        # Also one that has handed the call on before, and one that comes too late.
+        # Also a callee that has forwarded the call before, and a callee that comes too late.
         if self.open.get(caller) is self.callees[callee]:
             self.promised[caller] = self.callees[callee]
 
@@ -353,7 +353,7 @@ class DeadlinesMachine(RuleBasedStateMachine):
 
         assert count == len(self.gave_up) == min(most, len(overdue))
         for timeout in {one[1] for one in overdue}:
-            # Among equal timeouts those who called first give up first.
+            # Among equal timeouts the first caller gives up first.
             mine = [one[2] for one in overdue if one[1] == timeout]
             given_up = [caller for caller, limit in self.gave_up if limit == timeout]
             assert given_up == mine[: len(given_up)]
@@ -420,7 +420,7 @@ def test_open_calls_with_distinct_timeouts_are_kept_among_many_answered_calls() 
 
 
 class CountingTime(float):
-    """A time that counts how often it is compared with another one."""
+    """A time that counts how often it is compared with another time."""
 
     comparisons = 0
 

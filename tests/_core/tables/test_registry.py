@@ -10,7 +10,7 @@ from ergo_py._core.vocabulary.ids import PID, Alias
 
 
 class Holder:
-    """Somebody who can have names. All look alike, so that only identity tells them apart."""
+    """A holder of names. All look alike, so that only identity distinguishes them."""
 
     def __init__(self, number: int) -> None:
         self.id = PID("test@localhost", number, 1)

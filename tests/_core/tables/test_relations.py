@@ -31,7 +31,7 @@ def key(relation: Relation) -> Key:
 
 
 class RelationsMachine(RuleBasedStateMachine):
-    """All relations against one list of those that stand, and one of those that have fired and are
+    """All relations against a list of those that stand, and a list of those that have fired and are
     on their way.
     """
 
@@ -40,9 +40,9 @@ class RelationsMachine(RuleBasedStateMachine):
         self.relations = Relations()
         self.standing: list[Key] = []
         self.due: dict[Relation, Key] = {}
-        """By identity: a relation of the same form that is made later is another one."""
+        """By identity: a relation of the same form that is made later is another relation."""
         self.queued: list[Relation] = []
-        """Signals in mailboxes: also those whose relation was removed since."""
+        """Signals in mailboxes: also those of a relation that was removed since."""
 
     def known(self) -> list[Key]:
         return [*self.standing, *self.due.values()]

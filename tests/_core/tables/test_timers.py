@@ -161,7 +161,7 @@ class TimersMachine(RuleBasedStateMachine):
 
 
 class LongTimersMachine(TimersMachine):
-    """Every table counts as a long one, and is gone through in steps. Meanwhile more timers may
+    """Every table counts as a long table, and is gone through in steps. Meanwhile more timers may
     end.
     """
 

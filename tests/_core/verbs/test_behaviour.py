@@ -1,4 +1,4 @@
-"""The verbs of a process: timers; and what all of them say to those who misuse them."""
+"""The verbs of a process: timers; and the errors of all verbs after misuse."""
 
 from collections.abc import Callable
 from functools import partial

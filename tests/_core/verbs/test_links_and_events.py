@@ -1,4 +1,4 @@
-"""Names, aliases, links and monitors: the verbs by which processes know of one another."""
+"""Names, aliases, links and monitors: the verbs by which processes know each other."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -122,7 +122,7 @@ async def test_a_process_has_any_number_of_aliases(autojump_clock: MockClock) ->
 
 
 class CountedAlias(Alias):
-    """Counts what it is compared with."""
+    """Counts its comparisons."""
 
     compared = 0
 
@@ -174,7 +174,7 @@ TARGETS = pytest.mark.parametrize("target", ["pid", "name", "alias"])
 
 
 async def watched(node: Node, ends: list[Any]) -> tuple[PID, dict[str, Any], dict[str, Any]]:
-    """A process, what one may write to watch it, and what a message about it says."""
+    """A process, its addresses as given to ``monitor``, and as they are in messages about it."""
     pid = await node.spawn(Witness, ends, name="watched")
     alias = await node.call(pid, lambda me: me.create_alias())
     return (

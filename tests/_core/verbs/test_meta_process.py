@@ -1,4 +1,4 @@
-"""What a meta-process can do, from which side and when; and what it is told when it cannot."""
+"""The verbs of a meta-process, from which side and when; and the errors of verbs that are refused."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -55,10 +55,10 @@ from tests._core.metas.metas import (
 )
 from tests.support import Failed, Puppet, Recorder, kernel_of, meta_of
 
-# -- what is allowed where -------------------------------------------------------------------------
+# -- operations allowed in each state --------------------------------------------------------------
 #
-# The table of seed and documentation, written down once more: a change of the one in the code must
-# be meant.
+# The table of the documentation, written down again: a change of the table in the code must be
+# meant.
 
 ALLOWED_IN = {
     MetaOperation.SEND: "sleep running terminated",
@@ -127,7 +127,7 @@ def test_the_states_change_as_the_picture_shows() -> None:
 async def attempt(
     owned: Owned, meta: Any, state: MetaState, action: Callable[[Any], Any]
 ) -> BaseException | None:
-    """Have ``action`` done by a meta-process in some state, in a thread; returns what it raised."""
+    """Have a meta-process do ``action`` in some state, in a thread; returns the error it raised."""
     raised: list[BaseException | None] = []
 
     def act(me: Any) -> None:
@@ -266,8 +266,8 @@ async def test_priorities_are_given_once_or_with_each_message() -> None:
         meta = InThread()
         await owned.spawn(meta, priority=Priority.HIGH)
         default = meta.send_priority
-        # What is sent by a thread comes one by one: so that all are compared, nothing is served
-        # before the last is there.
+        # A thread's messages come separately: so that all are compared, nothing is served before
+        # the last is there.
         owned.node.send(receiver, "hold")
         await wait_all_tasks_blocked()
 
@@ -762,7 +762,7 @@ async def test_a_call_is_answered_with_an_error(colour: type[Any]) -> None:
             await owned.node.call(alias, refuse, timeout=20)
 
 
-# -- what each verb looks at first -----------------------------------------------------------------
+# -- checks of the verbs ---------------------------------------------------------------------------
 
 
 async def test_a_meta_process_is_stopping_once_it_has_a_reason_or_its_reader_is_unblocked() -> None:

@@ -1,4 +1,4 @@
-"""Peeking into a mailbox, which nobody there notices."""
+"""Peeking into a mailbox, which its process does not notice."""
 
 from typing import Any
 

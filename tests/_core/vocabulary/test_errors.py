@@ -120,7 +120,7 @@ def test_every_error_but_reject_is_an_ergo_error() -> None:
     assert strays == ["Reject"]
 
 
-# -- what they say ---------------------------------------------------------------------------------
+# -- texts -----------------------------------------------------------------------------------------
 
 # An error, the facts it carries, and the words without which its text would not help.
 CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [

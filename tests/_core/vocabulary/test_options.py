@@ -27,7 +27,7 @@ NO_TIMES = [-1, -0.001, nan, -inf, "5", None, True, 5j, [5], 10**400]
 NO_SIZES = [0, -1, 1.0, inf, "5", True, [5]]
 NO_LEVELS = ["", "loud", "INFO", 20, b"info"]
 
-# Keyword, values that can never be right, and what the error says is allowed.
+# Keyword, invalid values, and the allowed values that the error names.
 BAD: list[tuple[str, list[Any], str]] = [
     ("name", ["", 5, b"db", ["db"]], "a str that is not empty"),
     ("link", ["no", 0, None], "True or False"),

@@ -24,8 +24,8 @@ from ergo_py._core.vocabulary.reasons import (
     is_failure,
 )
 
-# Every reason twice, made anew each time, with its text and whether a transient child that ended so
-# should come back.
+# Every reason twice, made again each time, with its text and whether a transient child that ended
+# so should come back.
 REASONS: list[tuple[Callable[[], Reason], str, bool]] = [
     (Normal, "normal", False),
     (Shutdown, "shutdown", False),
@@ -182,7 +182,7 @@ FAILURES = [
 def crash(
     failure: Callable[[list[weakref.ref[Local]]], None],
 ) -> tuple[Crashed, list[weakref.ref[Local]], str]:
-    """A crash, what its frames held, and what Python itself would have printed."""
+    """A crash, the values in its frames, and the text that Python itself would have printed."""
     witness: list[weakref.ref[Local]] = []
     try:
         failure(witness)

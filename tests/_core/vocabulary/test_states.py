@@ -18,8 +18,8 @@ from ergo_py._core.vocabulary.states import (
     check_transition,
 )
 
-# Written out a second time on purpose: the table in the package is what the kernel does, this is
-# what was promised.
+# Written out a second time on purpose: the table in the package is the behaviour of the kernel,
+# this is the promise.
 MAY_BECOME = {
     State.INIT: "sleep wait_response stopping terminated",
     State.SLEEP: "running stopping",

@@ -73,7 +73,7 @@ class Point(NamedTuple):
 
 
 class Listing(list[int]):
-    """Has no ``__repr__`` of its own, but may have had one."""
+    """Has no ``__repr__`` of its own, but may have had such a method."""
 
 
 LOOP: list[Any] = [1]
