@@ -149,7 +149,6 @@ def test_the_append_of_a_send_is_inlined_in_four_marked_places_only() -> None:
 BRIDGES_USE = {
     "kernel": "the type of the kernel, for the deadline of a session's last callback",
     "messaging.receiver": "the type of a receiver, to check whether it is at rest",
-    "messaging.waiters": "a task waits until a receiver has served a message, without a call",
     "metas.handler": "a callback waits for a slow peer, and still answers inspection",
     "metas.meta": "a server spawns its connections beside each other, and tells them its end",
     "metas.sender": "a reader task waits for room in a mailbox, with a deadline of its own",

@@ -372,6 +372,7 @@ def _as_exception(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception):
         return error
-    wrapped = RuntimeError(f"it raised {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
+    try:
+        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
+    except RuntimeError as wrapped:
+        return wrapped

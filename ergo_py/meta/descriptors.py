@@ -13,16 +13,15 @@ from errno import EBADF
 from typing import Any, Final, Protocol
 
 import trio
-from trio.lowlevel import current_task, wait_readable, wait_writable
+from trio.lowlevel import wait_readable, wait_writable
 
-from .._core.messaging.waiters import TaskCaller
 from .._core.metas.sender import wait_for_room
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
-from .._core.vocabulary.envelopes import FENCE, Lane
 from .._core.vocabulary.errors import BadInputError, Reject
 from .._core.vocabulary.ids import Alias, Target
 from .._core.vocabulary.messages import Request
+from .readers import when_served
 from .receivers import check_receiver
 
 __all__ = ["Descriptors", "FdLost", "FdReadable", "FdWritable", "UnwatchFd", "WatchFd"]
@@ -220,15 +219,9 @@ class Descriptors(MetaProcess):
         if not self.send(to, message):
             await trio.sleep(_PAUSE)
             return
-        router, sender = self._meta.router, self._meta.id
-        receiver = router.resolve(to)
-        if receiver is None or not receiver.accepting:
-            return
-        fence = TaskCaller(sender, next(router.references), to, None, current_task())
-        fence.callee = receiver
-        # Behind the message, in the same lane: when the fence is reached, the message was handled.
-        router.signal(receiver, Lane.MAIN, (FENCE, sender, fence, None))
-        await self._meta.kernel.calls.wait(None, fence, None)
+        served = trio.Event()
+        when_served(self._meta, self._meta.router.resolve(to), served.set)
+        await served.wait()
 
 
 class _WatchedDescriptor:

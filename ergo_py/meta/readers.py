@@ -20,14 +20,9 @@ from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.states import MetaState, State
 
-__all__ = ["EitherReader", "ReaderKind"]
+__all__ = ["EitherReader", "ReaderKind", "when_served"]
 
 ReaderKind = Literal["thread", "task"]
-
-_WEIGHT = 4 * 1024 * 1024
-"""Bytes, roughly, that may be queued for a receiver before its readers wait (backpressure), if that
-is fewer messages than ``backlog``.
-"""
 
 
 class EitherReader(MetaProcess):
@@ -130,14 +125,8 @@ class EitherReader(MetaProcess):
     _weight = 0
 
     def _weigh(self, size: int) -> None:
-        """Let messages of ``size`` bytes count by their size: the backlog holds few large messages
-        or many small messages.
-        """
-        size >>= 12
-        if size != self._weight:
-            self._weight = size
-            meta = self._meta
-            meta.outbox.backlog = max(4, min(meta.options.backlog, (_WEIGHT >> 12) // (size or 1)))
+        self._weight = size >> 12
+        self._meta.outbox.weigh(size)
 
     def _post(self, to: Target, message: object) -> bool:
         """Send from the reader's thread: the same as ``send``, without the check of the calling
@@ -154,23 +143,9 @@ class EitherReader(MetaProcess):
     async def _hand_over(self, to: Target, message: object) -> bool:
         """Send from a task. Only if the receiver is behind, wait, or do as ``when_behind`` says."""
         meta = self._meta
-        receiver = meta.router.resolve(to)
-        if receiver is None or meta.outbox.is_behind(receiver, Lane.MAIN) or len(meta.outbox):
-            return await meta.send_wait(to, message, None)
-        meta.sent += 1
-        return meta.router.send(meta.id, to, message, meta.priority)
-
-    def _hand_over_now(self, to: Target, message: object) -> bool:
-        """Send on the loop if that needs no waiting. False, with nothing sent, if the receiver is
-        behind or missing.
-        """
-        meta = self._meta
-        receiver = meta.router.resolve(to)
-        if receiver is None or not receiver.accepting or meta.outbox.is_behind(receiver, Lane.MAIN):
-            return False
-        meta.sent += 1
-        meta.router.send(meta.id, to, message, meta.priority)
-        return True
+        return meta.outbox.forward(to, message, meta.priority) or await meta.send_wait(
+            to, message, None
+        )
 
     def _room_for(self, to: Target) -> int:
         """How many messages can be sent to ``to`` on the loop before the next check; 0 if each
@@ -187,16 +162,17 @@ class EitherReader(MetaProcess):
         receiver = self._meta.router.resolve(to)
         return receiver is not None and receiver.accepting
 
-    def _when_served(self, receiver: Receiver | None, then: Callable[[], None]) -> None:
-        """Call ``then`` when ``receiver`` has served all messages that it has been sent by now, or
-        is gone. On the loop.
-        """
-        if receiver is None or not receiver.accepting or _is_at_rest(receiver):
-            then()
-        else:
-            fence = _Fence(self._meta.id, receiver, then)
-            fence.callee = receiver
-            self._meta.router.signal(receiver, Lane.MAIN, (FENCE, self._meta.id, fence, None))
+
+def when_served(meta: Meta, receiver: Receiver | None, then: Callable[[], None]) -> None:
+    """Call ``then`` when ``receiver`` has served all messages that it has been sent by now, or is
+    gone. On the loop.
+    """
+    if receiver is None or not receiver.accepting or _is_at_rest(receiver):
+        then()
+    else:
+        fence = _Fence(meta.id, receiver, then)
+        # Behind the messages, in the same lane.
+        meta.router.signal(receiver, Lane.MAIN, (FENCE, meta.id, fence, None))
 
 
 def _is_at_rest(receiver: Receiver) -> bool:
@@ -211,6 +187,7 @@ class _Fence(Caller):
 
     def __init__(self, sender: Any, receiver: Receiver, then: Callable[[], None]) -> None:
         super().__init__(sender, 0, receiver.id, None)
+        self.callee = receiver
         self._then = then
 
     def awaken(self) -> None:

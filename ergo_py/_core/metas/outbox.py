@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from trio.lowlevel import current_task, enable_ki_protection
 
@@ -20,6 +20,11 @@ from ..vocabulary.options import Behind
 __all__ = ["Outbox"]
 
 Entry = tuple[Target, object, Priority]
+
+_WEIGHT: Final = 4 * 1024 * 1024
+"""Bytes, roughly, that may be queued for a receiver before its readers wait (backpressure), if that
+is fewer messages than ``backlog``.
+"""
 
 
 class Outbox:
@@ -41,6 +46,7 @@ class Outbox:
         "_emptied",
         "_forced",
         "_holds",
+        "_most",
         "_overran",
         "_overrun",
         "_peer",
@@ -85,7 +91,9 @@ class Outbox:
         """The queue overran and the meta-process is ending: later messages would follow a gap."""
         self._waits: Parker[None] | None = None
         self._emptied: list[TaskWaiter] = []
+        self._most = backlog
         self.backlog = backlog
+        """Messages that may wait at a receiver. Only the reader changes this."""
         self.policy = policy
         self.reader = 0
         """The thread that may append to mailboxes directly; 0 if there is none. Only the loop
@@ -106,6 +114,12 @@ class Outbox:
     def reader_waits(self) -> bool:
         """Whether a slow receiver is blocking the reader's thread now."""
         return self._waits is not None
+
+    def weigh(self, size: int) -> None:
+        """Let messages of ``size`` bytes count by their size: the backlog holds few large messages
+        or many small messages.
+        """
+        self.backlog = max(4, min(self._most, (_WEIGHT >> 12) // max(1, size >> 12)))
 
     # -- directly to the receiver ------------------------------------------------------------------
 
@@ -273,6 +287,27 @@ class Outbox:
         self._queue.append((to, message, priority))
         self.flush()
         return True
+
+    def forward(self, to: Target, message: object, priority: Priority) -> bool:
+        """Send a message of a reader task if that needs no waiting. False, with nothing sent, if
+        the receiver is missing or behind, or earlier messages wait.
+        """
+        receiver = self._router.resolve(to)
+        if (
+            receiver is None
+            or not receiver.accepting
+            or len(self)
+            or self.is_behind(receiver, Lane.MAIN)
+        ):
+            return False
+        self.sent += 1
+        self._router.send(self._sender, to, message, priority)
+        return True
+
+    def forward_many(self, to: Target, messages: Sequence[object], priority: Priority) -> None:
+        """Send messages of a reader task that has found room for them."""
+        self.sent += len(messages)
+        self._router.send_many(self._sender, to, messages, priority)
 
     def _record_undelivered(self, to: Target, message: object, receiver: Receiver | None) -> None:
         self.sent += 1

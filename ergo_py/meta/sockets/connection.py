@@ -187,10 +187,7 @@ class Stream(StreamReader):
             if self._closing:
                 self._look_at_close()
         else:
-            self._meta.unhandled += 1
-            self.log.warning(
-                "unhandled message", message_type=type(message).__qualname__, sender=str(sender)
-            )
+            super().handle_message(message, sender)
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
         """Serve requests: the caller waits until the work is done."""
@@ -491,8 +488,7 @@ class Stream(StreamReader):
         self._write_last(reason)
         message = self._close_for_good()
         if message is not None:
-            meta.sent += 1
-            meta.router.send(meta.id, to, message, meta.priority)
+            self.send(to, message)
         self._end_actor()
         return True
 

@@ -17,7 +17,7 @@ from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.reasons import Custom, Normal
 from ..parsing.framing import FramingError, Raw
 from ..poller import SocketPoller, watch_alone
-from ..readers import EitherReader, ReaderKind
+from ..readers import EitherReader, ReaderKind, when_served
 from .messages import (
     ORDERLY,
     Address,
@@ -307,11 +307,11 @@ class StreamReader(EitherReader):
             self._held = messages
             return False
         for number, message in enumerate(messages):
-            # `deliver` is the fast path and nearly always enough; `_hand_over_now` does the same
-            # with more checks.
+            # `deliver` is the fast path and nearly always enough; `forward` does the same with more
+            # checks.
             if not meta.outbox.deliver(
                 self._target, message, meta.priority
-            ) and not self._hand_over_now(self._target, message):
+            ) and not meta.outbox.forward(self._target, message, meta.priority):
                 self._held = messages[number:]
                 return False
         return (
@@ -543,7 +543,8 @@ class StreamReader(EitherReader):
             self._ring()
 
         receiver = self._meta.router.resolve(self._receiver())
-        self._when_served(receiver, lambda: self._when_served(self._meta, answered))
+        meta = self._meta
+        when_served(meta, receiver, lambda: when_served(meta, meta, answered))
 
     def _nothing_is_open(self) -> bool:
         return self._answered and not self._writer.pending
@@ -576,15 +577,14 @@ class StreamReader(EitherReader):
         if self.stopping:
             return
         cause, detail = self.cause or cause, self.detail
-        is_orderly = cause in ORDERLY
-        # Keep these ends out of the node's record of crashes, or peers could push real crashes out
-        # of it.
-        self._meta.blameless = True
-        self.stop(
+        reason = (
             Normal()
-            if is_orderly
+            if cause in ORDERLY
             else Custom(f"{cause.value}: {detail}" if detail else cause.value)
         )
+        # Keep these ends out of the node's record of crashes, or peers could push real crashes out
+        # of it.
+        self._meta.router.bridge.do(self._meta.finish_with_owner, reason)
 
     def _broken(self, error: BaseException) -> None:
         """End the connection because of a socket error. Ignored while the connection is stopping,

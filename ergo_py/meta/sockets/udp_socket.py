@@ -181,8 +181,7 @@ class UDPSocket(EitherReader):
                 pass
             except OSError as error:
                 failed = error
-            meta.sent += len(read)
-            meta.router.send_many(meta.id, to, self._messages(read), meta.priority)
+            meta.outbox.forward_many(to, self._messages(read), meta.priority)
             if failed is not None:
                 self._failed_to_read(failed)
 
@@ -278,10 +277,7 @@ class UDPSocket(EitherReader):
         """Send datagrams; join and leave multicast groups."""
         try:
             if not await self._do(message, sender):
-                self._meta.unhandled += 1
-                self.log.warning(
-                    "unhandled message", message_type=type(message).__qualname__, sender=str(sender)
-                )
+                super().handle_message(message, sender)
         except (OSError, OverflowError, ValueError) as error:
             if isinstance(message, UDPSend):
                 self._refused(message, error, sender)
