@@ -1,11 +1,13 @@
 """`Child`: a supervisor's record of a child, and `Window`, the restart counter."""
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from .._core.vocabulary.info import Phase
-from .._core.vocabulary.reasons import Reason
-from .specs import ChildSpec
+from .._core.vocabulary.reasons import Reason, is_failure
+from .specs import ChildSpec, RestartPolicy
 
 __all__ = ["BACKING_OFF", "PENDING", "RUNNING", "STARTING", "STOPPING", "Child", "Window"]
 
@@ -15,10 +17,26 @@ PENDING: Final = Phase.PENDING
 RUNNING: Final = Phase.RUNNING
 STARTING: Final = Phase.STARTING
 STOPPING: Final = Phase.STOPPING
+_COMPLETED: Final = Phase.COMPLETED
+_FAILED: Final = Phase.FAILED
+_TEMPORARY: Final = RestartPolicy.TEMPORARY
 
 
 class Child:
-    """A supervisor's record of a child: its state, and the intended next step."""
+    """A supervisor's record of a child: its state, and the intended next step.
+
+    Only its transitions change it::
+
+        PENDING, BACKING_OFF ─ begins_start ▶ STARTING ─ started ▶ RUNNING ─ stops ▶ STOPPING
+          ▲           ▲                          │                    │                 │
+          │           │                    start_failed           went_down         went_down
+          │           │                          ▼                    ▼                 ▼
+          │           └─ awaits_(re)start ───────┴──── no process ────┴─────────────────┘
+          │                                                 │
+          │                        finishes, leaves, gets_disabled, gives_up_start
+          │                                                 ▼
+          └─ is_asked_to_start ──────────────── COMPLETED, FAILED, DISABLED
+    """
 
     __slots__ = (
         "args",
@@ -30,6 +48,7 @@ class Child:
         "last_pid",
         "leaves_as",
         "name",
+        "options",
         "phase",
         "pid",
         "position",
@@ -37,7 +56,6 @@ class Child:
         "restarts",
         "spec",
         "started_at",
-        "ticket",
         "tries",
         "wanted",
         "window",
@@ -49,7 +67,12 @@ class Child:
         self.name = name
         self.spec = spec
         self.position = position
-        self.args = args
+        self.args = spec.args + args
+        """The arguments of its class: those of the spec, then those of the request."""
+        # A template's children would all be registered under its name, so they have none.
+        self.options = (
+            spec.options if spec.options.name in (None, name) else replace(spec.options, name=None)
+        )
         self.phase = PENDING
         self.pid: Any = None
         self.last_pid: Any = None
@@ -60,6 +83,7 @@ class Child:
         self.cycles = False
         """The child is to be stopped with its siblings, and they restart together."""
         self.due = 0.0
+        """When it may start, if it waits."""
         self.tries = 0
         """Restarts in a row."""
         self.restarts = 0
@@ -77,18 +101,124 @@ class Child:
         """
         self.leaves_as: Phase | None = None
         """The phase after the child has stopped; None if the supervisor removes it."""
-        self.ticket: int
-        """Number of the child's valid entry in the start queue; entries with other tickets are
-        outdated.
-        """
+
+    def __repr__(self) -> str:
+        return f"<Child {self.name!r} {self.phase.value}>"
 
     @property
     def is_waiting(self) -> bool:
         """The child will start, when its turn and its time come."""
         return self.wanted and self.phase in (PENDING, BACKING_OFF)
 
-    def __repr__(self) -> str:
-        return f"<Child {self.name!r} {self.phase.value}>"
+    # -- starts ------------------------------------------------------------------------------------
+
+    def awaits_start(self, now: float) -> None:
+        """The child starts as soon as its turn comes."""
+        self.phase = PENDING
+        self.due = now
+
+    def awaits_restart(self, now: float, chance: Callable[[], float]) -> float:
+        """The child starts when its turn comes and its back-off is over. Return the back-off."""
+        backoff = self.spec.backoff
+        delay = 0.0 if backoff is None else backoff.delay(self.tries, chance())
+        self.tries += 1
+        self.phase = BACKING_OFF if delay > 0 else PENDING
+        self.due = now + delay
+        return delay
+
+    def is_asked_to_start(self, asker: Any, or_back_to: Phase | None) -> None:
+        """A caller waits for its start. If the start fails, the child returns to ``or_back_to``."""
+        self.asker = asker
+        self.before = or_back_to
+        self.wanted = True
+        self.phase = PENDING
+
+    def begins_start(self) -> None:
+        """Its process is being spawned."""
+        self.phase = STARTING
+
+    def started(self, pid: Any, now: float) -> None:
+        """Its process is up."""
+        self.phase = RUNNING
+        self.pid = self.last_pid = pid
+        self.started_at = now
+        self.restarts += self.has_run
+        self.has_run = True
+        self.before = None
+
+    def start_failed(self, reason: Reason) -> Any:
+        """Its process could not be started. Return the caller that waits for it, if any."""
+        self.reason = reason
+        return self.take_asker()
+
+    def gives_up_start(self) -> None:
+        """A start on request has failed, and changes nothing."""
+        assert self.before is not None
+        self.phase, self.before, self.wanted = self.before, None, False
+
+    def gets_fresh_budget(self) -> None:
+        """Forget its restarts: neither back-off nor budget counts them any more."""
+        self.tries = 0
+        if self.window is not None:
+            self.window.times.clear()
+
+    # -- stops and ends ----------------------------------------------------------------------------
+
+    def joins_cycle(self) -> None:
+        """The child is to be stopped with its siblings; unless it is temporary, it restarts with
+        them.
+        """
+        self.cycles = True
+        self.wanted = self.spec.restart is not _TEMPORARY
+        self.leaves_as = _COMPLETED
+
+    def leaves_cycle(self) -> None:
+        """The child is down, so that its siblings no longer wait for its stop."""
+        self.cycles = False
+
+    def stops(self) -> None:
+        """Its process is being stopped."""
+        self.phase = STOPPING
+
+    def is_asked_to_restart(self, asker: Any) -> None:
+        """A caller waits for a stop and a start."""
+        self.asker = asker
+        self.wanted = True
+        self.phase = STOPPING
+
+    def is_asked_to_leave(self, asker: Any, leaves_as: Phase | None) -> None:
+        """A caller waits for its stop, after which it does not start again by itself."""
+        self.asker = asker
+        self.wanted = False
+        self.leaves_as = leaves_as
+
+    def went_down(self, reason: Reason, now: float) -> None:
+        """Its process has ended."""
+        self.pid = None
+        self.reason = reason
+        backoff = self.spec.backoff
+        if backoff is not None and backoff.is_healthy(now - self.started_at):
+            self.tries = 0
+
+    def leaves(self) -> None:
+        """The child has stopped on request."""
+        assert self.leaves_as is not None
+        self.phase = self.leaves_as
+
+    def finishes(self, reason: Reason) -> None:
+        """The child has ended by itself, and does not start again."""
+        self.wanted = False
+        self.phase = _FAILED if is_failure(reason) else _COMPLETED
+
+    def gets_disabled(self) -> None:
+        """The child has failed too often."""
+        self.wanted = False
+        self.phase = Phase.DISABLED
+
+    def take_asker(self) -> Any:
+        """Return the caller that waits, if any; it is about to get its answer."""
+        asker, self.asker = self.asker, None
+        return asker
 
 
 class Window:

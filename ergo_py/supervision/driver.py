@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final
 
 import trio
@@ -21,7 +20,6 @@ from .._core.vocabulary.envelopes import CONTROL, STOP, Lane
 from .._core.vocabulary.errors import BadInputError, InitError, NameTakenError, NotAllowedError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.info import Phase, Restarted
-from .._core.vocabulary.options import Options
 from .._core.vocabulary.reasons import Crashed, Reason, RestartLimit, Shutdown
 from .._core.vocabulary.states import Operation as Verb
 from .._core.vocabulary.text import shown
@@ -157,7 +155,7 @@ class SupervisionDriver(Actor):
                     self._postpone(action)
                     continue
                 child, slot = self._plan.children[action.child], None
-                spec, options = child.spec, _options_of(child)
+                spec = child.spec
                 try:
                     slot = self._slot(child)
                     slot.successor_of = action.after
@@ -166,8 +164,8 @@ class SupervisionDriver(Actor):
                         process,
                         spec.behaviour,
                         spec.cls,
-                        spec.args + child.args,
-                        options,
+                        child.args,
+                        child.options,
                         slot,
                     )
                 except Exception as problem:
@@ -393,13 +391,6 @@ class SupervisionDriver(Actor):
             )
             raise error
         kernel.services[slot.name] = slot
-
-
-def _options_of(child: Child) -> Options:
-    options = child.spec.options
-    if options.name is not None and options.name != child.name:
-        return replace(options, name=None)  # from a template: all would have the same name
-    return options
 
 
 class _Inside:

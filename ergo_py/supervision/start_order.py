@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from .actions import Action, Start, Stop, Wake
-from .child import RUNNING, STARTING, STOPPING, Child
+from .child import RUNNING, STARTING, Child
 from .specs import Strategy
 
 __all__ = ["StartOrder"]
@@ -19,9 +19,9 @@ class StartOrder:
     """The children that wait to start or to be stopped together, in order."""
 
     def __init__(self, strategy: Strategy) -> None:
-        self.starting: Child | None = None
-        """The child whose start is under way. The strategy sets None here when the start has
-        succeeded or failed.
+        self._started: Child | None = None
+        """The child that was started last. The next start waits until this one has succeeded or
+        failed.
         """
         self.is_new = True
         """True until each child has had its first start."""
@@ -33,7 +33,7 @@ class StartOrder:
         self._asked: deque[Child] = deque()
         # Heaps with lazy deletion: `_next_start` skips outdated entries. Ordered by (due, position)
         # if children restart independently, by (position) if they restart as a group.
-        self._queue: list[tuple[float, int, int, Child]] = []
+        self._queue: list[tuple[float, int, int, float, Child]] = []
         self._stops: list[tuple[int, int, Child]] = []
         self._cycling = 0
         """Children of a group that are to be stopped or are being stopped."""
@@ -44,15 +44,13 @@ class StartOrder:
 
     # -- the queue ---------------------------------------------------------------------------------
 
-    def wait(self, child: Child, due: float) -> None:
-        """Queue a child for its start, not before ``due``."""
-        child.due = due
-        child.ticket = next(self._tickets)
+    def wait(self, child: Child) -> None:
+        """Queue a child for its start, not before it is due."""
+        due = child.due
         if self.is_group:
             self._hold = max(self._hold, due)
-            heappush(self._queue, (0.0, child.position, child.ticket, child))
-        else:
-            heappush(self._queue, (due, child.position, child.ticket, child))
+        first = 0.0 if self.is_group else due
+        heappush(self._queue, (first, child.position, next(self._tickets), due, child))
 
     def go_first(self, child: Child) -> None:
         """Start a child before all others and at once, because a caller waits for it."""
@@ -61,7 +59,7 @@ class StartOrder:
     def cycle(self, children: list[Child]) -> None:
         """Stop children that restart together: no child starts until all of them are down."""
         for child in children:
-            child.cycles = True
+            child.joins_cycle()
         self._cycling += len(children)
         self._stops += [
             (-child.position, ticket, child)
@@ -72,7 +70,7 @@ class StartOrder:
     def leave_cycle(self, child: Child) -> None:
         """Note that a child is down, so that its siblings no longer wait for its stop."""
         if child.cycles:
-            child.cycles = False
+            child.leaves_cycle()
             self._cycling -= 1
         if self._stopping is child:
             self._stopping = None
@@ -87,11 +85,11 @@ class StartOrder:
         """Begin the next stop and the next start if they are due; otherwise request a `Wake`."""
         if self._stops:
             self._next_stop(actions)
-        if self.starting is None:
+        if self._started is None or self._started.phase is not STARTING:
             child = self._next_start(now, actions)
             if child is not None:
-                self.starting = child
-                child.phase = STARTING
+                self._started = child
+                child.begins_start()
                 actions.append(Start(child.name, child.reason if child.has_run else None))
 
     def _next_stop(self, actions: list[Action]) -> None:
@@ -101,7 +99,7 @@ class StartOrder:
                 return
             heappop(self._stops)
             if child.cycles and child.phase is RUNNING:
-                child.phase = STOPPING
+                child.stops()
                 self._stopping = child
                 actions.append(Stop(child.name, returns=child.wanted))
 
@@ -110,20 +108,24 @@ class StartOrder:
             # The child is still waiting: a child with a caller refuses all other operations.
             return self._asked.popleft()
         queue = self._queue
-        while queue and not (queue[0][3].is_waiting and queue[0][3].ticket == queue[0][2]):
+        while queue:
+            _, _, _, due, child = queue[0]
+            if child.is_waiting and child.due == due:
+                break
             heappop(queue)
-        if not queue:
+        else:
             self.is_new = False
             return None
         if self._cycling:
             return None
-        child = queue[0][3]
-        due = self._group_due(now) if self._starts_together else child.due
+        if self._starts_together:
+            due = self._group_due(now)
         if due > now:
             if self._wake != due:
                 self._wake = due
                 actions.append(Wake(due))
             return None
+        heappop(queue)
         return child
 
     def _group_due(self, now: float) -> float:

@@ -41,16 +41,14 @@ from .actions import (
     Stop,
     StopChild,
 )
-from .child import BACKING_OFF, PENDING, RUNNING, STARTING, STOPPING, Child, Window
-from .specs import ChildSpec, RestartPolicy, Strategy, SupervisorSpec
+from .child import PENDING, RUNNING, STARTING, STOPPING, Child, Window
+from .specs import ChildSpec, Strategy, SupervisorSpec
 from .start_order import StartOrder
 
 __all__ = ["Supervision"]
 
 _HISTORY: Final = 50
 
-_COMPLETED: Final = Phase.COMPLETED
-_TEMPORARY: Final = RestartPolicy.TEMPORARY
 _DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 _UP: Final = (RUNNING, STARTING)
 """A tuple, because a set would compute the hash of a phase at each lookup."""
@@ -88,21 +86,16 @@ class Supervision:
         start, the supervisor ends.
         """
         for child in self.children.values():
-            self._order.wait(child, now)
+            child.awaits_start(now)
+            self._order.wait(child)
         return self._settle(now)
 
     def started(self, name: str, pid: Any, now: float) -> list[Action]:
         """A start succeeded."""
-        child = self._order.starting
-        if self.ended or child is None or child.name != name:
+        child = self.children.get(name)
+        if self.ended or child is None or child.phase is not STARTING:
             return []
-        self._order.starting = None
-        child.phase = RUNNING
-        child.pid = child.last_pid = pid
-        child.started_at = now
-        child.restarts += child.has_run
-        child.has_run = True
-        child.before = None
+        child.started(pid, now)
         self._by_pid[pid] = child
         if child.asker is not None:
             self._answer(child, pid)
@@ -114,21 +107,18 @@ class Supervision:
         """A start failed: treat it as an immediate end of the child, unless the start was requested
         and its failure is to change nothing.
         """
-        child = self._order.starting
-        if self.ended or child is None or child.name != name:
+        child = self.children.get(name)
+        if self.ended or child is None or child.phase is not STARTING:
             return []
-        self._order.starting = None
         self._order.leave_cycle(child)
-        child.reason = reason
-        asker, child.asker = child.asker, None
+        asker = child.start_failed(reason)
         if asker is not None:
             self._actions.append(Answer(asker, None, error))
         if self._order.is_new:
             self._end(reason)
         elif asker is not None and child.before is not None:
-            if child.has_run:
-                child.phase, child.before, child.wanted = child.before, None, False
-            else:
+            child.gives_up_start()
+            if not child.has_run:
                 self._remove(child, reason)
         else:
             self._ended_by_itself(child, reason, decision, now)
@@ -142,11 +132,7 @@ class Supervision:
         if self.ended or child is None or child.pid is None or child.pid != pid:
             return []
         del self._by_pid[pid]
-        child.pid = None
-        child.reason = reason
-        backoff = child.spec.backoff
-        if backoff is not None and backoff.is_healthy(now - child.started_at):
-            child.tries = 0
+        child.went_down(reason, now)
         if child.phase is STOPPING:
             self._order.leave_cycle(child)
             self._stopped(child, reason, now)
@@ -155,8 +141,8 @@ class Supervision:
             # if its policy allows.
             self._order.leave_cycle(child)
             if child.wanted and child.spec.restart.wants(reason) and decision is not Decision.STOP:
-                child.phase = PENDING
-                self._order.wait(child, now)
+                child.awaits_start(now)
+                self._order.wait(child)
             else:
                 self._finish(child, reason)
         else:
@@ -263,17 +249,13 @@ class Supervision:
             self._ask_start(child, (), asker)
             return
         self.history.append((now, child.name, Shutdown("restart asked for"), 0.0))
-        child.asker = asker
-        child.wanted = True
-        child.phase = STOPPING
+        child.is_asked_to_restart(asker)
         self._actions.append(Stop(child.name, returns=True))
 
     def _ask_enable(self, child: Child, asker: Any) -> None:
         if child.phase is not Phase.DISABLED:
             raise ChildEnabledError(child.name)
-        child.tries = 0
-        if child.window is not None:
-            child.window.times.clear()
+        child.gets_fresh_budget()
         self._start_for(child, asker, or_back_to=Phase.DISABLED)
 
     def _ask_stop(self, child: Child, asker: Any) -> None:
@@ -284,34 +266,26 @@ class Supervision:
     def _take_down(
         self, child: Child, asker: Any, leaves_as: Phase | None, drain: bool = False
     ) -> None:
-        child.wanted = False
-        child.leaves_as = leaves_as
+        child.is_asked_to_leave(asker, leaves_as)
         if child.phase is RUNNING:
-            child.asker = asker
-            child.phase = STOPPING
+            child.stops()
             self._actions.append(Stop(child.name, returns=False, drain=drain))
-        elif child.phase is STOPPING:
-            child.asker = asker
-        else:
-            child.asker = asker
+        elif child.phase is not STOPPING:
             self._leave(child, child.reason or Shutdown())
 
     def _start_for(self, child: Child, asker: Any, or_back_to: Phase | None) -> None:
-        child.asker = asker
-        child.before = or_back_to
-        child.wanted = True
-        child.phase = PENDING
+        child.is_asked_to_start(asker, or_back_to)
         self._order.go_first(child)
 
     # -- ends --------------------------------------------------------------------------------------
 
     def _stopped(self, child: Child, reason: Reason, now: float) -> None:
         if child.wanted:
-            child.phase = PENDING
+            child.awaits_start(now)
             if child.asker is not None:
                 self._order.go_first(child)
             else:
-                self._order.wait(child, now)
+                self._order.wait(child)
         else:
             self._leave(child, reason)
 
@@ -320,7 +294,7 @@ class Supervision:
         if child.leaves_as is None or self._is_simple:
             self._remove(child, reason)
         else:
-            child.phase = child.leaves_as
+            child.leaves()
             self._actions.append(Gone(child.name, reason))
 
     def _ended_by_itself(
@@ -340,8 +314,7 @@ class Supervision:
 
     def _finish(self, child: Child, reason: Reason) -> None:
         """A child has ended for good."""
-        child.wanted = False
-        child.phase = Phase.FAILED if is_failure(reason) else Phase.COMPLETED
+        child.finishes(reason)
         if self._is_simple:
             self._remove(child, reason)
             return
@@ -364,29 +337,23 @@ class Supervision:
     def _restart(self, child: Child, reason: Reason, now: float) -> None:
         if child.window is not None:
             if not child.window.admits(now):
-                child.wanted = False
-                child.phase = Phase.DISABLED
+                child.gets_disabled()
                 self._actions.append(Gone(child.name, reason))
                 return
         elif not self._window.admits(now):
             self._end(RestartLimit(child.name, self.spec.intensity, self.spec.period, reason))
             return
-        backoff = child.spec.backoff
-        delay = 0.0 if backoff is None else backoff.delay(child.tries, self._chance())
-        child.tries += 1
-        child.phase = BACKING_OFF if delay > 0 else PENDING
+        delay = child.awaits_restart(now, self._chance)
         self.history.append((now, child.name, reason, delay))
-        self._order.wait(child, now + delay)
+        self._order.wait(child)
         if self._order.is_group:
-            cycling = [
-                sibling
-                for sibling in self._siblings(child)
-                if sibling.phase in _UP and not sibling.cycles
-            ]
-            for sibling in cycling:
-                sibling.wanted = sibling.spec.restart is not _TEMPORARY
-                sibling.leaves_as = _COMPLETED
-            self._order.cycle(cycling)
+            self._order.cycle(
+                [
+                    sibling
+                    for sibling in self._siblings(child)
+                    if sibling.phase in _UP and not sibling.cycles
+                ]
+            )
 
     def _siblings(self, child: Child) -> Iterable[Child]:
         """Siblings that restart with ``child``. May contain ``child`` itself, which is already
@@ -412,7 +379,7 @@ class Supervision:
         self._actions.append(Removed(child.name, reason))
 
     def _answer(self, child: Child, pid: Any) -> None:
-        asker, child.asker = child.asker, None
+        asker = child.take_asker()
         if asker is not None:
             self._actions.append(Answer(asker, pid))
 

@@ -23,6 +23,11 @@ def family(names: str, phase: Phase = Phase.PENDING) -> list[Child]:
     return children
 
 
+def wait(order: StartOrder, child: Child, due: float) -> None:
+    child.due = due
+    order.wait(child)
+
+
 def taken(order: StartOrder, now: float) -> list[Action]:
     actions: list[Action] = []
     order.take(now, actions)
@@ -31,11 +36,11 @@ def taken(order: StartOrder, now: float) -> list[Action]:
 
 def test_only_a_single_child_starts_at_a_time() -> None:
     order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
-    order.wait(b, 0.0)
-    order.wait(a, 0.0)
+    wait(order, b, 0.0)
+    wait(order, a, 0.0)
 
     first, meanwhile = taken(order, 0.0), taken(order, 0.0)
-    order.starting = None
+    a.started("pid", 0.0)
     second = taken(order, 0.0)
 
     assert (first, meanwhile, second) == ([Start("a")], [], [Start("b")])
@@ -43,8 +48,8 @@ def test_only_a_single_child_starts_at_a_time() -> None:
 
 def test_a_child_that_a_caller_waits_for_starts_first_and_at_once() -> None:
     order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
-    order.wait(a, 0.0)
-    order.wait(b, 10.0)
+    wait(order, a, 0.0)
+    wait(order, b, 10.0)
 
     order.go_first(b)
     actions = taken(order, 0.0)
@@ -54,9 +59,9 @@ def test_a_child_that_a_caller_waits_for_starts_first_and_at_once() -> None:
 
 def test_a_child_that_waits_again_loses_its_previous_place() -> None:
     order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
-    order.wait(a, 10.0)
-    order.wait(a, 21.0)
-    order.wait(b, 16.0)
+    wait(order, a, 10.0)
+    wait(order, a, 21.0)
+    wait(order, b, 16.0)
 
     waits, starts = taken(order, 1.0), taken(order, 16.0)
 
@@ -65,7 +70,7 @@ def test_a_child_that_waits_again_loses_its_previous_place() -> None:
 
 def test_the_wake_up_time_is_given_once_until_it_has_come() -> None:
     order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
-    order.wait(a, 10.0)
+    wait(order, a, 10.0)
 
     told, meanwhile = taken(order, 0.0), taken(order, 1.0)
     order.woken()
@@ -83,7 +88,7 @@ def test_the_strategy_decides_which_children_wait_for_others(
 ) -> None:
     order, (a, b, c) = StartOrder(strategy), family("abc")
     for child, due in ((c, 9.0), (a, 5.0), (b, 0.0)):
-        order.wait(child, due)
+        wait(order, child, due)
 
     actions = taken(order, 1.0)
 
@@ -92,8 +97,8 @@ def test_the_strategy_decides_which_children_wait_for_others(
 
 def test_a_group_does_not_wait_for_a_child_that_is_no_longer_wanted() -> None:
     order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab")
-    order.wait(a, 5.0)
-    order.wait(b, 9.0)
+    wait(order, a, 5.0)
+    wait(order, b, 9.0)
     b.wanted = False
 
     actions = taken(order, 1.0)
@@ -104,7 +109,7 @@ def test_a_group_does_not_wait_for_a_child_that_is_no_longer_wanted() -> None:
 def test_a_group_is_stopped_in_reverse_order_before_any_child_starts() -> None:
     order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
     (failed,) = family("c")
-    order.wait(failed, 0.0)
+    wait(order, failed, 0.0)
     order.cycle([a, b])
 
     first, meanwhile = taken(order, 0.0), taken(order, 0.0)
@@ -120,11 +125,11 @@ def test_a_group_is_stopped_in_reverse_order_before_any_child_starts() -> None:
 
 def test_a_starting_child_is_stopped_with_its_siblings_when_it_runs() -> None:
     order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
-    b.phase, order.starting = Phase.STARTING, b
+    b.phase = Phase.STARTING
     order.cycle([a, b])
 
     before = taken(order, 0.0)
-    b.phase, order.starting = Phase.RUNNING, None
+    b.started("pid", 0.0)
     after = taken(order, 0.0)
 
     assert (before, after) == ([], [Stop("b", returns=True)])
@@ -132,10 +137,11 @@ def test_a_starting_child_is_stopped_with_its_siblings_when_it_runs() -> None:
 
 def test_the_turns_are_new_until_all_children_have_started() -> None:
     order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
-    order.wait(a, 0.0)
+    wait(order, a, 0.0)
 
     taken(order, 0.0)
-    before, order.starting = order.is_new, None
+    before = order.is_new
+    a.started("pid", 0.0)
     taken(order, 0.0)
 
     assert before
