@@ -1,5 +1,5 @@
-"""The language of docstrings, comments and pages: it names its subjects, so that searches find
-them.
+"""The language of docstrings, comments, pages and test names: it names its subjects, so that
+searches find them.
 
 Pronouns such as "what", "who" and "one" hide the subject of a sentence. trio has 4 of them in 1,000
 words of docstring and comment.
@@ -9,7 +9,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LIMIT = 8.0
 """Riddle words in 1,000 words."""
+LONGEST_NAME = 80
+"""Characters of a test's name."""
 
 RIDDLES = re.compile(
     r"\b(?:what|whatever|who|whom|whose|whoever|one|ones|nobody|somebody|everybody|anybody)\b",
@@ -62,7 +64,32 @@ def share(texts: Iterable[str]) -> float:
     return 1000 * riddles / max(words, 1) if riddles > 1 else 0.0
 
 
-ROOMS = sorted({path.parent.relative_to(ROOT) for path in (ROOT / "ergo_py").rglob("*.py")})
+def names_of_tests(path: Path) -> Iterator[str]:
+    """The names of the test functions and test classes of a module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if name.startswith("test_"):
+                    yield name
+            case ast.ClassDef(name=name) if name.startswith("Test"):
+                yield re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+
+
+def hides_its_subject(name: str) -> bool:
+    """Whether a test's name has a riddle word or an archaic turn."""
+    words = name.replace("_", " ")
+    return bool(RIDDLES.search(words) or ARCHAIC.search(words))
+
+
+def folders(*tops: str) -> list[Path]:
+    """The folders with modules below the given folders."""
+    return sorted(
+        {path.parent.relative_to(ROOT) for top in tops for path in (ROOT / top).rglob("*.py")}
+    )
+
+
+ROOMS = folders("ergo_py", "tests/_core")
+TESTS = folders("tests", "examples")
 PAGES = sorted(
     path.relative_to(ROOT)
     for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -91,6 +118,35 @@ def test_docstrings_and_comments_use_no_archaic_turns(room: Path) -> None:
     ]
 
     assert found == []
+
+
+@pytest.mark.parametrize("folder", TESTS, ids=str)
+def test_names_of_tests_name_their_subjects(folder: Path) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / folder).glob("*.py"))
+        for name in names_of_tests(path)
+        if hides_its_subject(name) or len(name) > LONGEST_NAME
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "name, hides",
+    [
+        ("test_what_a_thread_sends_arrives", True),
+        ("test_one_that_ended_is_skipped", True),
+        ("test_a_call_to_nobody_raises", True),
+        ("Test_Whoever_Waits", True),
+        ("test_a_relation_made_anew_is_found", True),
+        ("test_a_thread_asks_in_vain", True),
+        ("test_a_process_that_ended_is_skipped", False),
+        ("test_a_phone_has_a_tone_and_nonewlines", False),
+    ],
+)
+def test_a_pronoun_hides_the_subject_of_a_test(name: str, hides: bool) -> None:
+    assert hides_its_subject(name) is hides
 
 
 def main() -> None:

@@ -122,7 +122,7 @@ async def test_recorded_readings_take_the_place_of_a_sensor(
     assert virtual_clock.current_time() == 120
 
 
-async def test_what_a_real_sensor_says_is_recorded(node: Node) -> None:
+async def test_the_readings_of_a_real_sensor_are_recorded(node: Node) -> None:
     tape = Tape()
     reading, writing = os.pipe()
     await node.spawn(recording(Thermostat, tape), Sensor(reading), "heater")

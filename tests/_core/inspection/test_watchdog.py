@@ -257,9 +257,7 @@ async def test_a_meta_process_that_blocks_the_loop_is_reported_by_its_alias(
     assert reports.about(owner) == []
 
 
-async def test_a_child_that_blocks_when_it_is_ended_in_its_sleep_is_reported_and_not_its_owner() -> (
-    None
-):
+async def test_a_child_that_blocks_when_ended_asleep_is_reported_and_not_its_owner() -> None:
     reports = Reports()
 
     class Plain(Puppet):
@@ -605,7 +603,7 @@ def test_a_program_that_was_stopped_meanwhile_is_not_reported(
     enough = threading.Event()
 
     class StoodStill(threading.Event):
-        """Time passes in which no thread runs; the loop gives its sign of life once both run again."""
+        """Time passes in which no thread runs; the loop gives its sign of life afterwards."""
 
         waits = 0
 

@@ -332,7 +332,7 @@ async def test_a_message_a_thread_puts_into_an_ending_processs_mailbox_is_a_dead
 
 @pytest.mark.parametrize("name", [None, "ada"])
 @pytest.mark.parametrize("size", [2, 100])
-async def test_a_thread_that_saw_a_bounded_process_just_before_its_end_leaves_a_dead_letter(
+async def test_a_threads_message_to_a_bounded_process_that_just_ended_is_a_dead_letter(
     size: int, name: str | None
 ) -> None:
     async with running_node() as node:

@@ -140,7 +140,7 @@ async def test_a_call_that_was_never_admitted_ends_with_the_reason_of_its_callee
     ]
 
 
-async def test_an_abandoned_call_is_not_told_that_it_was_never_admitted() -> None:
+async def test_an_abandoned_call_gets_no_error_when_it_is_not_admitted() -> None:
     call = make_call(1, trio.lowlevel.current_task())
     call.abandon()
 

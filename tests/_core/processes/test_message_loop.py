@@ -1,4 +1,4 @@
-"""How a mailbox is served: the order, a single callback at a time, and the meaning of an exception."""
+"""How a mailbox is served: the order, a single callback at a time, and exceptions."""
 
 import json
 import time
@@ -388,7 +388,7 @@ CRASHES: dict[str, tuple[Callable[[Node, PID], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("where", CRASHES)
-async def test_an_exception_that_leaves_a_callback_ends_that_process_only_and_is_logged_once(
+async def test_an_exception_that_leaves_a_callback_ends_only_its_process_with_a_log_line(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     ends: list[Reason] = []

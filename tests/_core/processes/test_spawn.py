@@ -815,7 +815,7 @@ STUCK = [shielded, swallowing, in_a_nursery]
 
 @pytest.fixture
 def fast_clock() -> MockClock:
-    """Virtual time that passes by itself: a coroutine that swallows its cancellation always moves."""
+    """Virtual time that passes by itself: a task that swallows its cancellation always moves."""
     return MockClock(rate=20.0)
 
 

@@ -331,7 +331,7 @@ async def test_an_error_of_a_coroutine_as_it_is_abandoned_is_dropped(
     assert relayed.error is None
 
 
-async def test_a_coroutine_at_the_end_of_a_nursery_is_not_woken_before_its_tasks_have_ended(
+async def test_a_coroutine_at_the_end_of_a_nursery_is_not_woken_before_its_tasks_end(
     autojump_clock: MockClock,
 ) -> None:
     gate = trio.Event()

@@ -104,7 +104,7 @@ class RaisesTheFlagBeforeTheLoopHasPromised(Hesitant):
 
 
 def rounds_until_one_is_lost(bridge: Bridge, rounds: int, patience: float) -> int | None:
-    """Post single jobs and wait for each. In a flood the next wake-up would hide a missing wake-up."""
+    """Post single jobs and wait for each: a flood would hide that a wake-up is missing."""
     for number in range(rounds):
         done = threading.Event()
         bridge.post(done.set)

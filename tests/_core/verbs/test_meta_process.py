@@ -1,4 +1,4 @@
-"""The verbs of a meta-process, from which side and when; and the errors of verbs that are refused."""
+"""The verbs of a meta-process, from which side and when; and the errors of refused verbs."""
 
 import threading
 from collections.abc import Callable, Mapping
