@@ -412,7 +412,7 @@ async def test_a_loop_that_is_busy_and_yields_is_not_reported(switching_fast: No
 
 
 @pytest.mark.parametrize("threshold", [THRESHOLD, 0.9])
-async def test_the_node_keeps_the_last_report_and_counts_them(threshold: float) -> None:
+async def test_the_node_keeps_the_last_report_and_counts_reports(threshold: float) -> None:
     async with running_node(watchdog=threshold) as node:
         pid = await node.spawn(Puppet)
         info: Any = None

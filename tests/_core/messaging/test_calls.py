@@ -82,7 +82,7 @@ async def test_a_call_names_its_caller(autojump_clock: MockClock, way: Way) -> N
         assert sorted(set(refs)) == refs
 
 
-async def test_a_rejected_call_raises_the_given_error_and_the_callee_lives_on(
+async def test_a_rejected_call_raises_the_given_error_and_the_callee_continues(
     autojump_clock: MockClock, way: Way
 ) -> None:
     error = LookupError("no such key")
@@ -221,7 +221,7 @@ async def test_timeouts_of_different_length_each_end_on_time(
         assert ended == {timeout: timeout for timeout in (3.0, 0.5, 2.0, 0.0, 1.0)}
 
 
-async def test_a_cancelled_caller_leaves_at_once_and_the_callee_goes_on(
+async def test_a_cancelled_caller_leaves_at_once_and_the_callee_continues(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -240,7 +240,7 @@ async def test_a_cancelled_caller_leaves_at_once_and_the_callee_goes_on(
         assert await node.call(server, echo("alive")) == "alive"
 
 
-async def test_a_caller_killed_in_mid_call_ends_at_once_and_the_callee_goes_on(
+async def test_a_caller_killed_in_mid_call_ends_at_once_and_the_callee_continues(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:

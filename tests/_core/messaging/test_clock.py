@@ -336,7 +336,7 @@ async def test_a_timer_of_the_node_goes_by_name_and_by_priority(autojump_clock: 
     assert info.timers == 0
 
 
-async def test_a_timer_that_finds_a_full_mailbox_leaves_a_dead_letter_and_goes_on(
+async def test_a_timer_that_finds_a_full_mailbox_leaves_a_dead_letter_and_continues(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:

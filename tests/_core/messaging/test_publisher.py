@@ -323,7 +323,7 @@ async def test_the_node_publishes_starts_ends_and_dead_letters() -> None:
             assert (letter.target, letter.message_type) == (child, "str")
 
 
-async def test_a_full_subscriber_of_dead_letters_does_not_breed_dead_letters() -> None:
+async def test_a_full_subscriber_of_dead_letters_causes_no_more_dead_letters() -> None:
     with trio.fail_after(30):
         async with open_node(watchdog=None) as node:
             observer = await node.spawn(Subscriber, mailbox_size=1)

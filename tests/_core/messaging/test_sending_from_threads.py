@@ -361,7 +361,7 @@ async def test_threads_wait_for_room_and_lose_neither_message_nor_order(
 
 
 @pytest.mark.parametrize("end", ["the receiver", "the node"])
-async def test_threads_that_wait_for_room_are_freed_when_it_never_comes(end: str) -> None:
+async def test_threads_that_wait_for_room_are_freed_if_there_is_never_room(end: str) -> None:
     results: list[bool] = []
 
     async with trio.open_nursery() as nursery, running_node() as node:

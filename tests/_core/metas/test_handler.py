@@ -156,7 +156,7 @@ async def test_a_start_that_is_a_task_runs_on_the_loop() -> None:
         assert owned.node.info().reader_threads == 0
 
 
-async def test_the_reader_goes_on_while_a_plain_callback_blocks() -> None:
+async def test_the_reader_continues_while_a_plain_callback_blocks() -> None:
     held, inside = threading.Event(), threading.Event()
     async with owning() as owned:
         meta = InThread()

@@ -180,7 +180,9 @@ async def test_a_watcher_gets_down_when_all_messages_are_accounted_for(slow: Non
 
 
 @pytest.mark.parametrize("hurry", ["kill", "stop", "abandon"])
-async def test_a_hurry_in_the_middle_loses_no_message(slow: None, hurry: str) -> None:
+async def test_a_kill_an_abandoning_or_a_stop_in_the_middle_loses_no_message(
+    slow: None, hurry: str
+) -> None:
     answered: list[type] = []
 
     async def ask() -> None:
