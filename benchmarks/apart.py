@@ -1,5 +1,5 @@
-"""Work in a Python of its own: memory that was used once is not given back, so what weighs
-something must come first.
+"""Work in a Python of its own: memory that was used once is not given back, so measurements of
+memory must come first.
 
 ``python -m benchmarks.apart MODULE NAME SIZE`` does the piece of work that ``MODULE`` has under
 ``NAME`` in its ``APART``.

@@ -44,7 +44,7 @@ class LongestTurn(trio.abc.Instrument):
     """
 
     SLICE = 1e-3
-    """What the node does in slices takes about so long each, so a shorter turn says nothing."""
+    """Each slice of the node's work takes about so long, so a shorter turn means nothing."""
 
     def __init__(self) -> None:
         self._began = thread_time()
@@ -57,10 +57,10 @@ class LongestTurn(trio.abc.Instrument):
         self._longest = max(self._longest, thread_time() - self._began)
 
     def __enter__(self) -> Self:
-        # A full collection looks at all objects there are, and is not what the node does.
+        # A full collection looks at all objects there are, and is no work of the node.
         gc.disable()
         trio.lowlevel.add_instrument(self)
-        # The step that enters it is under way, and not what is measured.
+        # The step that enters it is under way, and is not measured.
         self._began = thread_time()
         return self
 
@@ -84,7 +84,7 @@ class Latch:
         self._event = trio.Event()
 
     def report(self) -> None:
-        """Count one; on the loop's thread only."""
+        """Count a turn; on the loop's thread only."""
         self._left -= 1
         if not self._left:
             self._event.set()

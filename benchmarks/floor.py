@@ -1,5 +1,5 @@
-"""The floor: what trio allows if one writes just the mailbox by hand, and nothing else. Ours can
-only come near.
+"""The floor: the speed of trio with just a mailbox written by hand, and nothing else. Ours can only
+come near.
 """
 
 from collections import deque
@@ -67,7 +67,7 @@ class FloorActor:
 
 
 class Question:
-    """A call: the task that waits, and what it asks."""
+    """A call: the task that waits, and its request."""
 
     __slots__ = ("_task", "request")
 
@@ -90,7 +90,9 @@ async def ask(actor: FloorActor, request: object) -> Any:
 
 
 class Door:
-    """From a thread to an actor: a deque and a flag, one wake-up of the loop for each batch."""
+    """From a thread to an actor: a deque and a flag, a single wake-up of the loop for each
+    batch.
+    """
 
     __slots__ = ("_armed", "_queue", "_target", "_token")
 

@@ -1,10 +1,10 @@
-"""``python -m benchmarks.fuzzing``: whatever comes from outside is understood or refused, and
-nothing else ever happens.
+"""``python -m benchmarks.fuzzing``: any input from outside is understood or refused, and nothing
+else ever happens.
 
-Each target takes bytes and says in a word or two what became of them. Hypothesis makes them up,
-partly out of what was found before. What leads somewhere new is kept in ``tests/corpus``, one small
-file for each outcome, and the ordinary tests feed all of it to the targets again. What makes a
-target fail is shrunk, shown, and tried first the next time; ``.fuzzed`` holds it.
+Each target takes bytes and returns the outcome in a word or two. Hypothesis makes the bytes up,
+partly out of earlier findings. Inputs with a new outcome are kept in ``tests/corpus``, a small file
+for each outcome, and the ordinary tests feed all of them to the targets again. An input that makes
+a target fail is shrunk, shown, and tried first the next time; ``.fuzzed`` holds it.
 """
 
 import argparse
@@ -114,7 +114,7 @@ def control_line(line: bytes) -> str:
 
 
 def control_arguments(data: bytes) -> str:
-    """What a client gives with a command."""
+    """The arguments of a command from a client."""
     try:
         given = json.loads(data)
     except (ValueError, RecursionError):
@@ -147,7 +147,7 @@ def control_arguments(data: bytes) -> str:
 
 
 def command_line(data: bytes) -> str:
-    """What somebody types after ``ergo``."""
+    """The words that a user types after ``ergo``."""
     try:
         words = shlex.split(data.decode(errors="replace"))
     except ValueError:
@@ -214,12 +214,12 @@ STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
 
 
 def corpus_of(target: str) -> list[Path]:
-    """What was found before."""
+    """Earlier findings."""
     return sorted((CORPUS / target.replace(" ", "-")).glob("*.bin"))
 
 
 def made_up(target: str) -> st.SearchStrategy[bytes]:
-    """Anything; what is nearly right; and what was found before with something in it changed."""
+    """Anything; nearly valid input; and earlier findings with a change in them."""
     ways: list[st.SearchStrategy[bytes]] = [st.binary(max_size=200)]
     if target in STRATEGIES:
         ways.append(STRATEGIES[target])
@@ -255,8 +255,8 @@ def _spliced(whole: bytes, at: int, instead_of: int, new: bytes) -> bytes:
 
 
 def keep(target: str, outcome: str, data: bytes) -> bool:
-    """Keep what led to an outcome that was not seen before, or in fewer bytes. Returns whether it
-    was.
+    """Keep an input that led to a new outcome, or to a known outcome in fewer bytes. Returns
+    whether it was kept.
     """
     name = f"{re.sub(r'[^a-z0-9]+', '-', outcome.lower()).strip('-')[:40]}-{hashlib.sha1(outcome.encode()).hexdigest()[:8]}.bin"
     path = CORPUS / target.replace(" ", "-") / name
@@ -269,7 +269,7 @@ def keep(target: str, outcome: str, data: bytes) -> bool:
 
 
 def fuzz(target: str, seconds: float) -> tuple[int, int, str]:
-    """Try one target for some time: how often, how much of it was new, and what went wrong."""
+    """Try a single target for some time: how often, how much of it was new, and the failures."""
     function, tried, new = TARGETS[target], 0, 0
     deadline = time.monotonic() + seconds
 

@@ -1,4 +1,4 @@
-"""A case whose variants are the same work, once, ten times and a hundred times as much of it."""
+"""A case with variants of the same work, once, ten times and a hundred times as much of it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -9,7 +9,7 @@ __all__ = ["LIMIT", "growing", "timed"]
 
 LIMIT = 4.0
 """A piece of work may cost so many times as much when there is a hundred times as much: caches
-miss, heaps get deeper, the collector has more to look at. One that looked at all others would cost
+miss, heaps get deeper, the collector has more to look at. Work that looked at all others would cost
 a hundred times as much.
 """
 
@@ -54,7 +54,7 @@ def _times(work: Callable[[int], Awaitable[Figures]], factor: int) -> Variant:
 
 
 def timed(watches: Mapping[str, Stopwatch], size: int) -> Figures:
-    """The CPU time of a single one of ``size`` pieces of work, in microseconds, by each
+    """The CPU time of a single piece of work out of ``size``, in microseconds, by each
     stopwatch.
     """
     return {figure: watch.cpu / size * 1e6 for figure, watch in watches.items()}

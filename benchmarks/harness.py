@@ -1,8 +1,8 @@
-"""Cases, and how they are measured: all variants of a case in one round, in shuffled order, round
-after round.
+"""Cases, and how they are measured: all variants of a case in the same round, in shuffled order,
+round after round.
 
 Machines are busy and noisy, so no figure stands alone: it is divided by a reference that ran beside
-it, in the same round, and the median of these ratios is what counts. Nothing here passes or fails.
+it, in the same round, and the median of these ratios counts. Nothing here passes or fails.
 """
 
 import gc
@@ -41,10 +41,10 @@ four minutes then.
 """
 
 Figures = Mapping[str, float]
-"""What one measurement of one variant gives; ``cpu`` and ``wall`` are the usual two."""
+"""The figures of a measurement of a variant; ``cpu`` and ``wall`` are the usual two."""
 
 Variant = Callable[[int], Figures]
-"""Does a piece of work of the given size and says what it cost; less is better, always."""
+"""Does a piece of work of the given size and returns its costs; less is better, always."""
 
 
 def on_loop(work: Callable[..., Awaitable[Figures]], *args: object) -> Variant:
@@ -62,13 +62,12 @@ class Goal:
     most: float
     of: str = ""
     is_dream: bool = False
-    """Beyond what is to be reached: where two limits are named for the same work, the harder one.
-    """
+    """Beyond the required goals: where two limits are named for the same work, the harder limit."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: a figure of one variant, or what it costs beyond another one
+    """A line of the table: a figure of a variant, or its cost beyond another variant
     (``minus``).
     """
 
@@ -81,7 +80,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Case:
-    """One workload in several variants: ours, and those it is compared with.
+    """A workload in several variants: ours, and those it is compared with.
 
     The variants ``floor``, ``trio`` and ``pykka`` have columns of their own in the table; others
     are shown where a goal names them.
@@ -95,15 +94,15 @@ class Case:
     variants: Mapping[str, Variant]
     lines: Sequence[Line]
     rounds: int | None = None
-    """So many out of every :data:`ROUNDS`, for what is slow and steady."""
+    """So many out of every :data:`ROUNDS`, for slow and steady cases."""
     reference: str = "trio"
-    """The variant whose spread says how noisy the run was."""
+    """The variant with the spread that shows how noisy the run was."""
     by_wall: frozenset[str] = frozenset({"pykka", "Erlang", "Go"})
-    """Variants with threads of their own: what is compared with them is compared by wall time."""
+    """Variants with threads of their own: comparisons with them use wall time."""
 
 
 Measurements = dict[str, list[dict[str, Figures]]]
-"""For each case its rounds; for each round what each variant gave."""
+"""For each case its rounds; for each round the figures of each variant."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Row:
 
 
 def discover(only: Sequence[str] = (), package: ModuleType = workloads) -> list[Case]:
-    """All cases of a package, or those whose name contains one of the given words."""
+    """All cases of a package, or the cases with a given word in their names."""
     found: list[Case] = []
     for module in pkgutil.iter_modules(package.__path__):
         found += getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "CASES", [])
@@ -160,8 +159,8 @@ def _round(case: Case, size: int, choose: random.Random, warm_up: bool) -> dict[
     for name in names:
         if warm_up and case.rounds is None:
             case.variants[name](case.least)
-        # What earlier work left behind is cleared away, and what cannot be is kept out of the
-        # collector's sight.
+        # Remains of earlier work are cleared away, and objects that cannot be cleared are hidden
+        # from the collector.
         gc.collect()
         gc.freeze()
         try:
@@ -203,7 +202,7 @@ def _cost(line: Line, taken: Mapping[str, Figures], figure: str) -> float:
 def _ratios(
     case: Case, line: Line, rounds: Sequence[Mapping[str, Figures]], reference: str
 ) -> list[float]:
-    """One for each round in which the reference gave such a figure at all."""
+    """A ratio for each round in which the reference gave such a figure at all."""
     return [ratio for taken in rounds if isfinite(ratio := _ratio(case, line, taken, reference))]
 
 

@@ -1,10 +1,10 @@
-"""``python -m benchmarks.interrupts``: one Ctrl-C, at a random moment, for a busy node under plain
-``trio.run``.
+"""``python -m benchmarks.interrupts``: a single Ctrl-C, at a random moment, for a busy node under
+plain ``trio.run``.
 
 Each trial is a program of its own: it opens a node as the README does, and keeps it busy with
 calls, timers, threads, crashes and restarts until SIGINT comes. It must end with
-``KeyboardInterrupt`` itself, not with a group around one, soon, after every process has been
-stopped in order, and without leaving a thread behind.
+``KeyboardInterrupt`` itself, not with a group around it, soon, after every process has been stopped
+in order, and without leaving a thread behind.
 """
 
 import argparse
@@ -29,18 +29,18 @@ from ergo_py import PINNED, Actor, Caller, ChildSpec, Node, Supervisor, Supervis
 __all__ = ["Trial", "main", "trial"]
 
 SLOW = 4.0
-"""Seconds from the signal to the end of ``trio.run`` that are too many: one lost wake-up costs the
+"""Seconds from the signal to the end of ``trio.run`` that are too many: a lost wake-up costs the
 five of ``shutdown``.
 """
 HANGS = 20.0
-"""Seconds after which a program counts as one that hangs."""
+"""Seconds after which a program counts as hanging."""
 FIRST = 0.12
 """Seconds, from the start of the program, in which the signal comes."""
 
 
 @dataclass
 class Trial:
-    """How one program ended."""
+    """How a program ended."""
 
     number: int
     after: float
@@ -52,11 +52,11 @@ class Trial:
     threads: list[str]
     """Those that were left."""
     forced: str
-    """What the exit report says if anything did not stop by itself."""
+    """The text of the exit report if anything did not stop by itself."""
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong about it."""
+        """The violations."""
         found = [] if self.how == "KeyboardInterrupt" else [f"ended with {self.how}"]
         if self.seconds > SLOW:
             found.append("slow")
@@ -173,7 +173,7 @@ def trial(number: int, after: float, hangs: float = HANGS) -> Trial:
     if child == 0:
         try:
             os.close(reading)
-            # The program's own, whatever the one that started it does about Ctrl-C.
+            # The program's own handler, however its parent handles Ctrl-C.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             _program(writing)
         finally:

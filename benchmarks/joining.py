@@ -14,12 +14,12 @@ from .harness import Case, Figures, Variant
 __all__ = ["LIMIT", "Joined", "guarded", "join", "time_limit"]
 
 LIMIT = 180.0
-"""How many seconds one piece of work of a peer may take."""
+"""How many seconds a piece of work of a peer may take."""
 
 
 @dataclass
 class Joined:
-    """Cases with peers in them, and what is to be said about those that are not."""
+    """Cases with peers in them, and the reasons for absent peers."""
 
     cases: list[Case]
     absent: dict[str, str] = field(default_factory=dict[str, str])
@@ -72,7 +72,7 @@ def guarded(variant: Variant, title: str, failed: dict[str, str], limit: float) 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the main thread after so many seconds, whatever it waits for."""
+    """Raise TimeoutError in the main thread after so many seconds, even if it waits."""
 
     def expire(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"longer than {seconds:g} s")

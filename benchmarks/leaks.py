@@ -2,9 +2,9 @@
 left.
 
 A round starts a small family of processes, has them linked, monitored, named, called and timed, and
-ends them in one of several ways. Two processes of the node outlive all rounds and watch each
-family, so that what is kept for a watcher is measured as well. Time is virtual, and nothing here
-depends on how long anything takes.
+ends them in several ways. Two processes of the node outlive all rounds and watch each family, so
+that entries kept for a watcher are measured as well. Time is virtual, and nothing here depends on
+how long anything takes.
 """
 
 import argparse
@@ -107,7 +107,7 @@ class Failing(Actor):
 
 
 class Watcher(Actor):
-    """Watches everybody, in every way, and changes its mind about some of them."""
+    """Watches all processes, in every way, and changes its mind about some of them."""
 
     def init(self) -> None:
         self.trap_exit = True
@@ -130,7 +130,7 @@ class Watcher(Actor):
 
 
 class Soak:
-    """Rounds on one node."""
+    """Rounds on a node."""
 
     def __init__(self, node: Node, clock: MockClock) -> None:
         self.node = node
@@ -138,7 +138,7 @@ class Soak:
         self.rounds = 0
 
     async def begin(self) -> None:
-        """Start what outlives the rounds."""
+        """Start the processes that outlive the rounds."""
         for name in ("watcher", "second watcher"):
             await self.node.spawn(Watcher, name=name)
 
@@ -207,8 +207,8 @@ class Soak:
 
 @asynccontextmanager
 async def soaking(clock: MockClock) -> AsyncIterator[Soak]:
-    """A node for some rounds, warmed up: what is made once has been made, and rings that keep the
-    last few are full.
+    """A node for some rounds, warmed up: objects that are made once have been made, and rings that
+    keep the last few are full.
     """
     async with open_node(
         "soak@localhost", watchdog=None, log_output="none", dead_letters=50, obituaries=20
@@ -275,7 +275,7 @@ def memory() -> int | None:
 # -- the program -----------------------------------------------------------------------------------
 
 SPARE_OBJECTS = 200
-"""What the interpreter itself may keep or make meanwhile."""
+"""Objects that the interpreter itself may keep or make meanwhile."""
 SPARE_MEMORY = 8 * 2**20
 """Bytes by which an allocator may grow without anything being kept."""
 

@@ -1,12 +1,12 @@
 """The other side of the network benchmarks: a program of its own, so that a server's processor time
 is the server's.
 
-``python load.py tcp PORT CONNECTIONS BYTES ROUNDTRIPS`` keeps one message going round on each
+``python load.py tcp PORT CONNECTIONS BYTES ROUNDTRIPS`` keeps a message going round on each
 connection; ``python load.py udp PORT BYTES`` sends as fast as it can until it is ended; ``python
-load.py short PORT CONNECTIONS`` connects, asks, has its answer and closes, one connection after the
-other; ``python load.py newcomers PORT BUSY REQUESTS NEWCOMERS`` keeps BUSY connections busy, each
-with so many requests at a time, and says how many seconds pass until each of the newcomers, which
-come all at once, has an answer.
+load.py short PORT CONNECTIONS`` connects, asks, has its answer and closes, for each connection in
+sequence; ``python load.py newcomers PORT BUSY REQUESTS NEWCOMERS`` keeps BUSY connections busy,
+each with so many requests at a time, and prints how many seconds pass until each of the newcomers,
+which come all at once, has an answer.
 """
 
 import os
@@ -63,8 +63,8 @@ def _tell(word: str) -> None:
 
 def _tcp(port: int, connections: int, size: int, roundtrips: int) -> None:
     message = b"x" * size
-    # One buffer for everything: with a new one for each read, this side would take longer than most
-    # servers.
+    # A single buffer for everything: with a new buffer for each read, this side would take longer
+    # than most servers.
     buffer = bytearray(65536)
     poll = select.epoll()
     socks: dict[int, socket.socket] = {}
@@ -138,8 +138,8 @@ def _newcomers(port: int, busy: int, requests: int, newcomers: int) -> None:
         return fd
 
     def serve(until: float) -> None:
-        """Ask again whenever all is answered, until nobody waits for a first answer and the time is
-        over.
+        """Ask again whenever all is answered, until every newcomer has its first answer and the
+        time is over.
         """
         while waiting or perf_counter() < until:
             for fd, event in poll.poll():
@@ -186,7 +186,7 @@ def _udp(port: int, size: int) -> None:
 if __name__ == "__main__":
     kind, *numbers = sys.argv[1:]
     if hasattr(os, "sched_setaffinity"):
-        # Whoever has started it may be keeping to one processor.
+        # The parent program may be keeping to a single processor.
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     kinds: dict[str, Any] = {"tcp": _tcp, "udp": _udp, "short": _short, "newcomers": _newcomers}
     kinds[kind](*map(int, numbers))

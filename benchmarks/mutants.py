@@ -1,10 +1,10 @@
-"""``python -m benchmarks.mutants``: break the code in small ways, one at a time, and say which
-breaks no test notices.
+"""``python -m benchmarks.mutants``: break the code in small ways, a single break at a time, and
+list the breaks that no test notices.
 
 All tests of a module are collected once. Each mutant is then put into a forked copy of this
-program, where they run until the first that fails: the quick ones first, and before them those that
-have noticed most mutants so far. A mutant that no test fails for has survived: either a test is
-missing, or the change makes no difference, and ``mutants.toml`` says why.
+program, where they run until the first failure: the quick tests first, and before them the tests
+that have noticed most mutants so far. A mutant that no test fails for has survived: either a test
+is missing, or the change makes no difference, and ``mutants.toml`` says why.
 """
 
 import argparse
@@ -121,31 +121,32 @@ _PYTEST: Final = (
     "no:xdist",
 )
 _PATIENCE: Final = 4.0
-"""Seconds that any test may take, beside ten times what it takes with the module as it is, and
+"""Seconds that any test may take, beside ten times its duration with the original module, and
 beside waiting for a processor.
 """
 
 
-# -- putting one in its place ----------------------------------------------------------------------
+# -- installing a mutant ---------------------------------------------------------------------------
 
 
 def install(module: str, original: str, changed: str) -> bool:
     """Give the functions of a module that is imported already the code that they have in another
     version of it.
 
-    Returns False if that cannot be done: then the module has to be imported anew.
+    Returns False if that cannot be done: then the module has to be imported again.
     """
     path = str(ROOT / module)
     pairs = zip(
         _codes(compile(original, path, "exec")), _codes(compile(changed, path, "exec")), strict=True
     )
-    # Where nothing is changed, the code stays: there are those who know it by its identity.
+    # Where nothing is changed, the code stays: some objects know it by its identity.
     new = {
         (old.co_qualname, old.co_firstlineno): code
         for old, code in pairs
         if _does(old) != _does(code)
     }
-    # What was frozen meanwhile, by a test or by who runs them, is not among the objects.
+    # Objects that were frozen meanwhile, by a test or by the test runner, are not among the
+    # objects.
     gc.unfreeze()
     found = set()
     for function in gc.get_objects():
@@ -155,16 +156,16 @@ def install(module: str, original: str, changed: str) -> bool:
                 found.add(place)
                 try:
                     function.__code__ = new[place]
-                except ValueError:  # one that no longer uses a variable around it
+                except ValueError:  # a function that no longer uses a variable around it
                     return False
                 if original.splitlines()[place[1] - 1].strip() == "@enable_ki_protection":
-                    # It is the code that is protected, and this one is new.
+                    # It is the code that is protected, and this code is new.
                     trio.lowlevel.enable_ki_protection(function)
     return found == new.keys()
 
 
 def _does(code: CodeType) -> tuple[Any, ...]:
-    """What a function does, wherever its lines are."""
+    """The behaviour of a function, wherever its lines are."""
     inside = [
         _does(one) if isinstance(one, CodeType) else (type(one), one) for one in code.co_consts
     ]
@@ -178,7 +179,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     """The functions and methods of a module, without those inside them."""
     for one in code.co_consts:
         if isinstance(one, CodeType) and not one.co_flags & _IS_FUNCTION:
-            # The body of a class: it has run, and what it has left are its methods.
+            # The body of a class: it has run, and has left its methods.
             yield from _codes(one)
         elif isinstance(one, CodeType) and "<locals>" not in one.co_qualname:
             yield one
@@ -219,8 +220,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class Trials:
-    """Collects the tests of one module, as a plug-in of pytest, and tries mutants instead of
-    running them.
+    """Collects the tests of a module, as a plug-in of pytest, and tries mutants instead of running
+    them.
     """
 
     def __init__(self, module: str, mutants: Sequence[Mutant], until: float, output: int) -> None:
@@ -264,7 +265,7 @@ class Trials:
         return True
 
     def say(self, text: str) -> None:
-        """Print a line, past what catches the output of tests."""
+        """Print a line, past the capture of the output of tests."""
         os.write(self._output, f"{text}\n".encode())
 
     def _is_killed(self, session: pytest.Session, mutant: Mutant) -> bool:
@@ -298,7 +299,7 @@ class Trials:
         finally:
             os.close(reading)
             try:
-                # Whatever its tests have started is in the group that it leads.
+                # All processes that its tests have started are in the group that it leads.
                 os.killpg(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
@@ -340,7 +341,7 @@ class Trials:
                 return max(current, 0)
             spent = time.monotonic() - begun - (_waited_for_processor(pid) - waited)
             if spent > (600.0 if is_first else _PATIENCE + 10 * self._took.get(current, 0.0)):
-                # One that makes others wait is not asked first the next time.
+                # A test that makes others wait does not run first the next time.
                 self._kills[current] -= 2
                 return max(current, 0)
 
@@ -382,7 +383,7 @@ def _run_imported(mutant: Mutant) -> int:
 
 
 class Explained:
-    """What ``mutants.toml`` says about one module."""
+    """The entries of ``mutants.toml`` about a module."""
 
     def __init__(self, table: dict[str, Any]) -> None:
         self.made: int = table.get("made", 0)
@@ -393,13 +394,13 @@ class Explained:
 
 
 def explained() -> dict[str, Explained]:
-    """What is known about each module."""
+    """The explanations for each module."""
     known = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
     return {module: Explained(known.get(module, {})) for module in TESTS}
 
 
 def page(known: Mapping[str, Explained]) -> str:
-    """What ``docs/design.md`` shows of that."""
+    """The table in ``docs/design.md`` about them."""
     rows = [
         "| module | mutants | tried | a test notices | no test notices |",
         "|---|---:|---:|---:|---:|",
@@ -469,7 +470,7 @@ def _made(module: str, chosen: argparse.Namespace) -> list[Mutant]:
 
 
 def _in_a_copy(module: str, chosen: argparse.Namespace, until: float) -> int:
-    """Try the mutants of one module in a program that has imported nothing for another one."""
+    """Try the mutants of a module in a program that has imported nothing for another module."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

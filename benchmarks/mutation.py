@@ -1,5 +1,5 @@
-"""Mutants: a module with one small change, such as a comparison turned round, a number off by one,
-a statement left out.
+"""Mutants: a module with a small change, such as a comparison turned round, an increased number, a
+statement left out.
 """
 
 import ast
@@ -14,15 +14,15 @@ __all__ = ["Mutant", "mutants_of"]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one module."""
+    """A single change of a module."""
 
     module: str
     line: int
     where: str
     """The function or class that it is in."""
     change: str
-    """What is changed into what; with a number, if the same change can be made there more than
-    once.
+    """The old and the new text of the change; with a number, if the same change can be made there
+    more than once.
     """
     source: str
     """The whole module with the change in it."""
@@ -33,7 +33,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """Which one it is, whatever the number of the line."""
+        """The identity of the mutant, independent of the number of the line."""
         return f"{self.where}: {self.change}"
 
     def __str__(self) -> str:
@@ -166,8 +166,8 @@ def _changes(node: ast.AST) -> Iterator[str]:
 
 
 def _tests(tree: ast.AST) -> Iterator[tuple[Any, str]]:
-    """What is tested as it is, by being something or nothing: it has no operator that could be
-    turned round.
+    """Expressions that are tested as they are, by being something or nothing: they have no operator
+    that could be turned round.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.If | ast.While | ast.IfExp) and not _says_nothing(node):

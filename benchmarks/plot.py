@@ -98,8 +98,8 @@ def dots(
     series: Sequence[str],
     ends: tuple[str, str] = ("cheaper than ergo_py", "more expensive than ergo_py"),
 ) -> str:
-    """One row for each piece of work, one dot in it for each of the series; 1 is marked, ``ends``
-    say what lies on either side.
+    """A row for each piece of work, a dot in it for each of the series; 1 is marked, ``ends`` name
+    the two sides of it.
     """
     left = 20 + 6.2 * max((len(label) for label, _ in rows), default=0)
     colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(series)}

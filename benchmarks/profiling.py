@@ -2,9 +2,9 @@
 before.
 
 Each path is run by itself under py-spy, which looks at the program from outside several hundred
-times a second and so leaves it as it is. What is shown is own time in microseconds for one piece of
-work: the share of the samples that fell into a function, of what the work costs when nobody looks.
-With ``--before COMMIT`` the package as it was then is measured in turns with it.
+times a second and so leaves it as it is. The page shows own time in microseconds for a piece of
+work: the share of the samples that fell into a function, of the cost of the work without a
+profiler. With ``--before COMMIT`` the package as it was then is measured in turns with it.
 """
 
 import argparse
@@ -64,12 +64,12 @@ PATHS = (
 )
 
 
-# -- what the samples say --------------------------------------------------------------------------
+# -- the samples -----------------------------------------------------------------------------------
 
 
 def place(frame: str) -> str:
-    """Whose time a sample is: a function of ours by its name, all others by the package they belong
-    to.
+    """The owner of the time of a sample: a function of ours by its name, all others by the package
+    they belong to.
 
     A frame is ``function (file:line)``, as py-spy writes it.
     """
@@ -111,7 +111,7 @@ def _case(path: HotPath) -> Case:
 
 
 def _work(path: HotPath, seconds: float) -> None:
-    """In a program of its own: do the work again and again, and say what one piece of it costs."""
+    """In a program of its own: do the work again and again, and print the cost of a piece of it."""
     case = _case(path)
     work, costs, end = case.variants[path.variant], list[float](), perf_counter() + seconds
     work(case.least)
@@ -175,7 +175,7 @@ def _shares(path: HotPath, package: Path, seconds: float) -> dict[str, float]:
 
 
 def _profile(path: HotPath, packages: Mapping[str, Path], seconds: float) -> dict[str, Any]:
-    """The cheapest of several turns, in which all packages are tried: what disturbs one of them
+    """The cheapest of several turns, in which all packages are tried: a disturbance of a package
     then disturbs the others, too.
     """
     costs: dict[str, list[float]] = {label: [] for label in packages}

@@ -1,4 +1,4 @@
-"""One line on a terminal that says what is being measured."""
+"""A line on a terminal that names the measurement under way."""
 
 import sys
 

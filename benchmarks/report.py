@@ -1,4 +1,4 @@
-"""What was measured, for people and for programs."""
+"""The measurements, for people and for programs."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def save(
     directory: Path,
     packages: Sequence[str] = ("ergo_py", "trio", "pykka"),
 ) -> Path:
-    """Write everything that was measured, and what it was measured on."""
+    """Write all measurements, and the machine they were made on."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / time.strftime("%Y-%m-%d-%H%M%S.json")
     content = {
@@ -100,7 +100,7 @@ def save(
 
 
 def machine(packages: Sequence[str]) -> dict[str, Any]:
-    """When and on what something was measured."""
+    """The time and the machine of a measurement."""
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),

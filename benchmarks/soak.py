@@ -1,12 +1,11 @@
 """``python -m benchmarks.soak``: everything at once, for a long time, with crashes, kills, slow
 peers and full mailboxes.
 
-What is done, and in which order, follows from the seed; how it falls together in time does not.
-Every few seconds nothing more is done until all is at rest, and then the books must balance: every
-letter was handled, or became a dead letter, or was dropped and counted; every call has ended;
-nobody is missing and nobody is left over. Threads, descriptors and memory must not grow, and a
-bystander must have been answered in time all along. The status is 1 if anything of that does not
-hold.
+The actions and their order follow from the seed; how they fall together in time does not. Every few
+seconds nothing more is done until all is at rest, and then the books must balance: every letter was
+handled, or became a dead letter, or was dropped and counted; every call has ended; no process is
+missing and no process is left over. Threads, descriptors and memory must not grow, and a bystander
+must have been answered in time all along. The status is 1 if anything of that does not hold.
 """
 
 import argparse
@@ -35,8 +34,8 @@ from .soak_world import Books, Letter, OnPurpose, World, directory, letter, open
 __all__ = ["Soak", "main", "soak"]
 
 PATIENCE = 60.0
-"""Seconds within which all must have come to rest. Much longer than it takes: only what never rests
-is a fault.
+"""Seconds within which all must have come to rest. Much longer than it takes: only a process that
+never rests is a fault.
 """
 SPARE_MEMORY = 24 * 2**20
 SPARE_THREADS = 45
@@ -47,7 +46,7 @@ SPARE_FILES = 8
 
 
 class Soak:
-    """One run: what is done to a world, and what is found out about it."""
+    """A single run: the actions on a world, and the violations found."""
 
     def __init__(self, world: World, seed: int, slowest: float, most_left: int = 0) -> None:
         self.world = world
@@ -70,10 +69,10 @@ class Soak:
     def books(self) -> Books:
         return self.world.books
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------
 
     def act(self, nursery: trio.Nursery) -> None:
-        """Begin one thing, chosen by the seed."""
+        """Begin an action, chosen by the seed."""
         weights = {
             self.letters: 30,
             self.letters_of_a_thread: 5,
@@ -102,7 +101,7 @@ class Soak:
         }
         (chosen,) = self.random.choices(list(weights), list(weights.values()))
         self.acts[chosen.__name__] += 1
-        # Drawn now: what a task draws would depend on when it is its turn.
+        # Drawn now: a number that a task draws would depend on when it is its turn.
         nursery.start_soon(self._guarded, chosen, random.Random(self.random.random()))
 
     async def _guarded(
@@ -115,8 +114,8 @@ class Soak:
             if scope.cancelled_caught:
                 self.violations.append(f"{act.__name__} did not end within {PATIENCE:g} s")
         except (ErgoError, OnPurpose, OSError, trio.TooSlowError, trio.BrokenResourceError):
-            # Expected refusals: a peer that is gone, a mailbox that is full, somebody who is coming
-            # back.
+            # Expected refusals: a peer that is gone, a mailbox that is full, a process that is
+            # coming back.
             self.books.note("refusals")
         finally:
             self._busy -= 1
@@ -134,7 +133,7 @@ class Soak:
             self._send(to, letter(to, 0.002 if chance.random() < 0.02 else 0.0))
 
     async def urgent_letters(self, chance: random.Random) -> None:
-        # Not to the pool: what is urgent there is for the pool itself.
+        # Not to the pool: urgent messages there are for the pool itself.
         to = chance.choice([*self.world.mortals, "customer", "nobody"])
         for _ in range(chance.randint(1, 30)):
             self._send(to, letter(to), chance.choice(list(Priority)))
@@ -201,7 +200,7 @@ class Soak:
 
     async def crash(self, chance: random.Random) -> None:
         to = chance.choice([*self.world.mortals, "customer"])
-        # What it drops is counted, and must be letters only: it is not told to crash twice.
+        # Its drops are counted, and must be letters only: it is not told to crash twice.
         if to == "dropping":
             await self._asked(lambda: self.node.call(to, "crash", timeout=0.2))
         else:
@@ -301,7 +300,7 @@ class Soak:
                 name = chance.choice(["udp thread", "udp task"])
                 sock.sendto(b"x" * chance.randint(0, 500), ("127.0.0.1", self.world.ports[name]))
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------------
 
     async def watch_bystander(self) -> None:
         """Ask the bystander again and again."""
@@ -323,7 +322,7 @@ class Soak:
         }
 
     def _balance(self) -> dict[str, int]:
-        """What is missing; all zero if nothing is."""
+        """The missing items; all zero if nothing is missing."""
         counts = self.books.counts
         return {
             **self.world.missing(),
@@ -335,7 +334,7 @@ class Soak:
     async def come_to_rest(self) -> None:
         """Wait until nothing is under way, and compare."""
         with trio.move_on_after(PATIENCE):
-            while not await self._is_at_rest():  # noqa: ASYNC110 - rest is not an event of anybody's
+            while not await self._is_at_rest():  # noqa: ASYNC110 - there is no event for rest
                 await trio.sleep(0.02)
         missing = {what: count for what, count in self._balance().items() if count}
         if missing:
@@ -382,7 +381,7 @@ class Soak:
         )
 
     def judge(self) -> None:
-        """Compare the last measure with one from when all had been warm for a while."""
+        """Compare the last measure with a measure from when all had been warm for a while."""
         if len(self.measures) >= 3:
             first, last = self.measures[len(self.measures) // 3], self.measures[-1]
             for what, spare in (

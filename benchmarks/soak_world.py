@@ -1,5 +1,5 @@
-"""What lives in the soak: a process of every kind, an owner of every meta-process, and the books
-that must balance.
+"""The inhabitants of the soak: a process of every kind, an owner of every meta-process, and the
+books that must balance.
 """
 
 import os
@@ -81,7 +81,7 @@ OFTEN: Any = {"intensity": 10**6, "period": 1.0}
 
 
 class OnPurpose(Exception):
-    """What everybody here crashes of."""
+    """The error with which all processes here crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ LETTERS: dict[str, type[Letter]] = {}
 
 
 def letter(to: str, slow: float = 0.0) -> Letter:
-    """A letter to somebody. A dead letter tells no more of it than its type, so there is a type for
-    each receiver.
+    """A letter to a process. A dead letter keeps no more of it than its type, so there is a type
+    for each receiver.
     """
     if to not in LETTERS:
         LETTERS[to] = type(f"Letter to {to}", (Letter,), {"__slots__": ()})
@@ -107,7 +107,7 @@ def letter(to: str, slow: float = 0.0) -> Letter:
 
 
 class Books:
-    """What became of every letter, and whatever else is counted. From any thread."""
+    """The fate of every letter, and all other counts. From any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -164,7 +164,7 @@ class Worker(Actor):
 
 
 class Spill(Worker):
-    """Gets what others had no room or no time for, and is not there to be crashed by it."""
+    """Gets messages for which others had no room or no time, and is not crashed by them."""
 
     async def handle_message(self, message: Any, sender: Any) -> None:
         if isinstance(message.message if isinstance(message, Diverted) else message, Letter):
@@ -224,14 +224,14 @@ class Gate(StateMachine):
 
 
 class Quick(Actor):
-    """The bystander: whatever the others do, it answers."""
+    """The bystander: it always answers."""
 
     def handle_call(self, request: Any, caller: Caller) -> object:
         return request
 
 
 class Paper(Actor):
-    """Publishes what it is asked to."""
+    """Publishes on request."""
 
     def init(self) -> None:
         self.register_event("news", buffer=3)
@@ -405,7 +405,7 @@ class Calls(Owner):
 
 
 class Customer(Actor):
-    """A member of an application that needs another one."""
+    """A member of an application that needs another application."""
 
     shelf = Needs("shelf")
 

@@ -1,4 +1,4 @@
-"""What holds for every test: which Hypothesis profile is used, and that no thread is left behind."""
+"""Rules for every test: which Hypothesis profile is used, and that no thread is left behind."""
 
 import gc
 import os
@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import short_directory
 
-# The same examples each time, and no database: a run says the same as the one before, its coverage
-# included. What is new is looked for by the thorough profile. No deadline: the machine may be busy.
+# The same examples each time, and no database: a run gives the same result as the previous run, its
+# coverage included. The thorough profile looks for new examples. No deadline: the machine may be
+# busy.
 settings.register_profile(
     "fast",
     max_examples=40,
@@ -30,7 +31,7 @@ settings.register_profile(
     stateful_step_count=100,
     derandomize=False,
 )
-# For those who only want to know that a test fails.
+# For developers that only want to know that a test fails.
 settings.register_profile(
     "unshrunk", settings.get_profile("fast"), phases=[Phase.explicit, Phase.generate]
 )
@@ -38,8 +39,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def pytest_collection_finish() -> None:
-    # What was imported and collected stays until the end, and every gc.collect() of a test would
-    # look at all of it.
+    # Imported and collected objects stay until the end, and every gc.collect() of a test would look
+    # at all of them.
     gc.collect()
     gc.freeze()
 

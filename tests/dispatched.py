@@ -1,5 +1,5 @@
-"""What tests of dispatchers share: where callbacks may run, and actors that do in them what a test
-says.
+"""Parts of the tests of dispatchers: where callbacks may run, and actors that run a test's
+functions in them.
 """
 
 import inspect
@@ -28,7 +28,7 @@ in_threads = pytest.mark.parametrize("where", EVERYWHERE[1:], ids=str)
 
 
 class Doer(Actor):
-    """Does what it is told, in plain callbacks: a function runs there, and everything else is kept.
+    """Runs functions in plain callbacks, and keeps all other messages.
 
     A function may return something to be awaited, such as ``me.call(...)``: it is waited for there,
     too.
@@ -85,7 +85,7 @@ class AsyncDoer(Doer):
 
 
 def waiting(where: Dispatcher) -> type[Doer]:
-    """The actor whose callbacks can wait there."""
+    """The actor with callbacks that can wait there."""
     return AsyncDoer if where == LOOP else Doer
 
 
@@ -106,5 +106,5 @@ class Gate:
 
 
 async def heard(node: Node, pid: PID | str) -> Any:
-    """What a doer has kept, after everything that it was sent before."""
+    """The messages that a doer has kept, after everything that it was sent before."""
     return await node.call(pid, "all")

@@ -9,7 +9,7 @@ __all__ = ["Block", "blocks"]
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: what stands behind its opening fence, what in it, and the comment just above
+    """A fenced block: the text behind its opening fence, its content, and the comment just above
     it, if any.
     """
 
@@ -19,7 +19,7 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """All fenced blocks of a page, indented ones too."""
+    """All fenced blocks of a page, indented blocks too."""
     fenced = re.compile(
         r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)\n"
         r"(?P<text>.*?)^(?P=indent)(?P=fence)$",

@@ -1,5 +1,5 @@
-"""Children for tests of supervision: they write down what happens to them, and end the way they are
-told to.
+"""Children for tests of supervision: they write down their starts and ends, and end the way they
+are told to.
 """
 
 from typing import Any

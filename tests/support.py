@@ -1,4 +1,4 @@
-"""What many tests need: a quiet node with a time limit, and actors that do what a test tells them."""
+"""Parts of many tests: a quiet node with a time limit, and actors that a test directs."""
 
 import inspect
 import os
@@ -91,13 +91,11 @@ __all__ = [
 ]
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-"""Whether a test may take its time: ``make test-deep``. How often something is tried depends on it,
-and never what.
-"""
+"""Whether a test may take its time: ``make test-deep``. Only the number of tries depends on it."""
 
 
 class Failed(Exception):
-    """What a test's own actor raises on purpose."""
+    """The error that a test's own actor raises on purpose."""
 
 
 @asynccontextmanager
@@ -112,7 +110,7 @@ async def running_node(
 
 
 class Recorder(Actor):
-    """Keeps what it is told, in order, in a list that the test holds. Only plain callbacks."""
+    """Keeps its messages, in order, in a list that the test holds. Only plain callbacks."""
 
     def __init__(self, heard: list[Any] | None = None) -> None:
         self.heard: list[Any] = [] if heard is None else heard
@@ -125,10 +123,10 @@ class Recorder(Actor):
 
 
 class Puppet(Actor):
-    """Does what it is told: a function it is sent or asked runs inside its callback, with the
-    puppet as argument.
+    """Follows orders: a function it is sent or asked runs inside its callback, with the puppet as
+    argument.
 
-    What is no function is kept in ``heard``. So a test can say ``await node.call(pid, lambda me:
+    Other messages are kept in ``heard``. So a test can say ``await node.call(pid, lambda me:
     me.link(other))``.
     """
 
@@ -163,7 +161,7 @@ class Witness(Puppet):
 
 
 class Stubborn(Actor):
-    """Never ends by itself, whatever is done to it: it swallows every exception, cancellation too."""
+    """Never ends by itself: it swallows every exception, cancellation too."""
 
     async def handle_message(self, message: Any, sender: Any) -> None:
         while True:
@@ -182,11 +180,11 @@ class Shielded(Actor):
 
 
 def block_until_reported(node: Node, pid: Any) -> NodeInfo | None:
-    """Block the loop, in a callback of this process, until the watchdog has said so; what the node
-    knows then.
+    """Block the loop, in a callback of this process, until the watchdog has said so; returns the
+    report of the node.
 
     None if it did not. It speaks once for each turn of the loop, and may have spoken of a busy
-    machine in this one: try again.
+    machine in this turn: try again.
     """
     deadline = time.monotonic() + 5
     while (last := last_blocked(node)) is None or last.process != pid:
@@ -227,7 +225,7 @@ allow 104 or 108.
 
 @contextmanager
 def short_directory() -> Iterator[Path]:
-    """A new directory for sockets, whose paths must be short however long TMPDIR is."""
+    """A new directory for sockets, with a path that is short however long TMPDIR is."""
     places = [
         place
         for place in (tempfile.gettempdir(), "/tmp", "/var/tmp")
@@ -241,10 +239,10 @@ def short_directory() -> Iterator[Path]:
 
 
 def open_descriptors() -> set[tuple[int, str]]:
-    """The descriptors of this program, each with what it is.
+    """The descriptors of this program, each with its kind.
 
     To see that nothing was left open ask for ``open_descriptors() <= before``. Their number says
-    nothing: what an earlier test forgot is closed whenever Python finds it.
+    nothing: descriptors that an earlier test forgot are closed whenever Python finds them.
     """
     # A thread that has just begun tells the system its name through a file, and closes that at
     # once.
@@ -400,7 +398,7 @@ def relation_tables(relations: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
 
 
 def timers_kept(timers: Any) -> int:
-    """The entries of a table of timers, the cancelled ones that are not yet removed included."""
+    """The entries of a table of timers, including cancelled entries that are not yet removed."""
     return len(timers._heap) + len(timers._leaving)
 
 
@@ -411,7 +409,7 @@ def counted_messages(mailbox: Any, lane: Any) -> int:
 
 
 def crash_sites(obituaries: Any) -> dict[Any, Any]:
-    """The callback in which each process crashed whose end is not yet noted."""
+    """The callback of each crash without a noted end of its process."""
     sites: dict[Any, Any] = obituaries._sites
     return sites
 
@@ -484,7 +482,7 @@ def replace_queue(outbox: Any, queue: deque[Any]) -> None:
 
 
 def wait_for_backlog(outbox: Any) -> None:
-    """Wait as a reader's thread does whose queue is full."""
+    """Wait as a reader's thread does at a full queue."""
     outbox._wait()
 
 
@@ -503,7 +501,7 @@ def connections_of(server: Any) -> list[Any]:
 
 
 def connections_under_way(server: Any) -> int:
-    """The connections that were accepted and whose meta-processes are being spawned."""
+    """The accepted connections that still wait for their meta-processes."""
     return len(server._births)
 
 
@@ -525,7 +523,7 @@ def connection_options(connection: Any) -> Any:
 
 
 def look_at_clock(connection: Any) -> None:
-    """Let a connection look now whether one of its time limits is over."""
+    """Let a connection look now whether a time limit of it is over."""
     connection._look_at_clock()
 
 
@@ -541,7 +539,7 @@ def is_closing(connection: Any) -> bool:
 
 
 def waits_to_close(connection: Any) -> bool:
-    """Whether a close is under way, or waits behind what is to be sent."""
+    """Whether a close is under way, or waits behind unsent data."""
     return connection._close_waits is not None
 
 

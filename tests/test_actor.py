@@ -1,4 +1,4 @@
-"""Actor: what its callbacks do when they are not overridden, and who is called for what."""
+"""Actor: its default callbacks, and which callback is called for which address."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -199,7 +199,7 @@ async def test_callbacks_may_be_inherited_and_mixed(autojump_clock: MockClock) -
 
 
 class Split(Actor):
-    """Notes which callback was called, and with what address."""
+    """Notes which callback was called, and with which address."""
 
     split_handle = True
 

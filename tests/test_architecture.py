@@ -55,9 +55,9 @@ def test_no_module_imports_from_the_package_root() -> None:
         where
         for path in PACKAGE.rglob("*.py")
         for where, node in nodes(path)
-        # From a/b.py one dot is a/; so the root is as many dots up as the file has directories
-        # above it, plus one. `from . import actor` would be a module, but the rule is to import
-        # from what defines a thing.
+        # From a/b.py a single dot is a/; so the root is as many dots up as the file has directories
+        # above it, plus 1. `from . import actor` would be a module, but the rule is to import from
+        # the module that defines a thing.
         if isinstance(node, ast.ImportFrom)
         and node.module is None
         and node.level == len(path.relative_to(PACKAGE).parts)

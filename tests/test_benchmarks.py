@@ -1,4 +1,4 @@
-"""The benchmarks, with hardly any work: that each still runs and gives what its lines speak of. No
+"""The benchmarks, with hardly any work: that each still runs and gives the figures of its lines. No
 time is judged.
 """
 
@@ -29,7 +29,7 @@ from benchmarks.report import table
 
 CASES = discover()
 LIKE_ANOTHER = {"crowd of 100,000"}
-"""Those that differ from another one only in how much they do, which here is next to nothing."""
+"""Cases that differ from another case only in how much they do, which here is next to nothing."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_no_two_cases_have_the_same_name() -> None:
 
 
 def made_up(ours: list[float], reference: list[float]) -> tuple[Case, list[dict[str, Figures]]]:
-    """A case whose rounds gave these figures."""
+    """A case with rounds that gave these figures."""
     case = Case(
         name="made up",
         about="nothing",

@@ -1,5 +1,5 @@
-"""How peers join the workloads, and what becomes of the figures: pages and drawings. No peer needs
-to be installed.
+"""How peers join the workloads, and how figures become pages and drawings. No peer needs to be
+installed.
 """
 
 import json
@@ -35,7 +35,7 @@ def garbage_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def package_of_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> ModuleType:
-    """A package whose modules have these texts."""
+    """A package with modules of these texts."""
     name = f"peers_of_{tmp_path.name}"
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("")
@@ -68,7 +68,7 @@ def made_up(name: str = "tell, 1 to 1", line: str = "plain handler") -> Case:
 
 
 def kept(cases: list[Case], tmp_path: Path) -> dict[str, Any]:
-    """What a run with these cases keeps."""
+    """The kept figures of a run with these cases."""
     measured = measure(cases, 2, lambda case: case.size, lambda _: None)
     content: dict[str, Any] = json.loads(
         save(cases, measured, tmp_path / "results").read_text(encoding="utf-8")
@@ -272,7 +272,7 @@ GROWING = discover(package=growing_package)
 @pytest.mark.parametrize("case", GROWING, ids=lambda case: case.name)
 @pytest.mark.no_cover
 def test_a_growth_case_returns_all_figures_of_its_lines(case: Case) -> None:
-    # What a hundred times as much takes is not for a test: ten times as much stands for all.
+    # The hundredfold work takes too long for a test: ten times as much stands for all.
     figures = case.variants["10×"](case.least)
 
     rows = evaluate(case, [dict.fromkeys(case.variants, figures)])

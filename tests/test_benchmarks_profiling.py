@@ -1,4 +1,4 @@
-"""Where the time of the hot paths goes: what is made of a profiler's samples. The profiler itself
+"""Where the time of the hot paths goes: how a profiler's samples become a page. The profiler itself
 need not be installed.
 """
 

@@ -1,4 +1,4 @@
-"""The short form of ``make chaos``, and that it would see what it is there to see."""
+"""The short form of ``make chaos``, and that it would find the losses it looks for."""
 
 import json
 import sqlite3

@@ -1,8 +1,8 @@
 """No code block of README and docs is loose: each is a file that tests run, a transcript that they
 repeat, or a known command.
 
-There is one way to show code in docs: `{literalinclude}` of a file that tests run. README.md, which
-is read where nothing includes, has a copy that is compared with the file.
+There is a single way to show code in docs: `{literalinclude}` of a file that tests run. README.md,
+which is read where nothing includes, has a copy that is compared with the file.
 """
 
 import json
@@ -28,8 +28,8 @@ PAGES = [
 ]
 
 DIRECTIVES = {"toctree", "figure", "eval-rst", "include"}
-"""What may stand in docs besides `{literalinclude}`; none of these holds code, and what is included
-is a page in docs, too.
+"""The permitted blocks in docs besides `{literalinclude}`; none of these holds code, and an
+included page is a page in docs, too.
 """
 
 
@@ -44,7 +44,7 @@ def said_by_tests() -> str:
 
 
 def complaint(page: Path, block: Block) -> str | None:
-    """What is wrong with a block; None if nothing is."""
+    """The fault of a block; None if there is none."""
     kind, _, argument = block.info.partition(" ")
     if kind == "{literalinclude}":
         return included(page, argument.strip())
@@ -53,8 +53,7 @@ def complaint(page: Path, block: Block) -> str | None:
     if block.mark == "drawing":
         return None
     if page == TUTORIAL and (kind != "sh" or block.mark):
-        # Tests/examples/test_tutorial.py follows the whole page, and stops at what it does not
-        # know.
+        # Tests/examples/test_tutorial.py follows the whole page, and stops at unknown instructions.
         return None
     if block.mark.startswith("transcript: "):
         quoted = f'"{block.mark.removeprefix("transcript: ")}"'
@@ -65,7 +64,7 @@ def complaint(page: Path, block: Block) -> str | None:
             None if (ROOT / path).read_text(encoding="utf-8") == block.text else f"it is not {path}"
         )
     if block.mark.startswith("output: ") and page.name == "README.md":
-        # tests/test_readme.py runs the programs whose output is shown like this.
+        # tests/test_readme.py runs the programs with output that is shown like this.
         return included(page, block.mark.removeprefix("output: "))
     match kind:
         case "json":
@@ -100,7 +99,7 @@ def is_run(file: Path) -> bool:
 
 
 def unknown_command(line: str) -> str | None:
-    """What is wrong with a command line; comments after it are for the reader."""
+    """The fault of a command line; comments after it are for the reader."""
     words = shlex.split(line, comments=True)
     match words:
         case []:

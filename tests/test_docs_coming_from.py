@@ -1,5 +1,5 @@
-"""The pages for those who come from elsewhere name things that exist here, and show what a prompt
-shows.
+"""The pages for users of other frameworks name things that exist here, and show the output of a
+prompt.
 """
 
 import inspect
@@ -35,13 +35,13 @@ NOT_OURS = {
     "ask",
     "tell",
 }
-"""What the pages say of Python, trio and the one they are for."""
+"""Names of Python, trio and the framework that the page is for."""
 EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"}
-"""What stands for something of the reader's."""
+"""Placeholders for names of the reader."""
 
 
 def known() -> set[str]:
-    """Every public name, every public attribute of what has one, and every parameter."""
+    """Every public name, every public attribute of public classes, and every parameter."""
     found = {"ergo_py", "meta", "testing", "blocking"}
     for module in (ergo_py, ergo_py.meta, ergo_py.testing, ergo_py.blocking):
         for name in getattr(module, "__all__", dir(module)):
@@ -56,7 +56,7 @@ def known() -> set[str]:
 
 
 def names_here(page: Path) -> set[str]:
-    """What stands as code in the columns that say how it is here."""
+    """The code in the columns about this framework."""
     found = set[str]()
     for row in re.findall(r"^\|(?!---).*\|$", page.read_text(encoding="utf-8"), re.MULTILINE):
         here = re.split(r"(?<!\\)\|", row)[2]

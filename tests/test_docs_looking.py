@@ -1,4 +1,4 @@
-"""The transcripts of the page "Looking inside" are what a person sees who does the same."""
+"""The transcripts of the page "Looking inside" are the output that a person sees."""
 
 import re
 import time

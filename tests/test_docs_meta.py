@@ -1,4 +1,4 @@
-"""The page about meta-processes shows what the code does."""
+"""The page about meta-processes agrees with the code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pictures show what the code does, can be read, and are shown."""
+"""The pictures agree with the code, can be read, and are shown."""
 
 import re
 from pathlib import Path

@@ -34,8 +34,8 @@ def promises() -> list[tuple[str, str]]:
 
 
 def entries(body: str) -> list[str]:
-    """What the promise's `Tests:` paragraph lists; it may be wrapped, and each entry be quoted with
-    backticks.
+    """The entries of the promise's `Tests:` paragraph; it may be wrapped, and each entry be quoted
+    with backticks.
     """
     paragraphs = re.findall(r"^Tests:(.*?)(?:\n\s*\n|\Z)", body, re.MULTILINE | re.DOTALL)
     assert len(paragraphs) == 1, f"{len(paragraphs)} `Tests:` paragraphs"

@@ -1,5 +1,5 @@
-"""The page "Troubleshooting" shows what a person sees who does the same with the program that has
-all these troubles.
+"""The page "Troubleshooting" shows the output that a person sees with the program that has all
+these troubles.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The examples in the docstrings run and print what their comments promise."""
+"""The examples in the docstrings run and print the output that their comments promise."""
 
 import inspect
 import re

@@ -1,5 +1,5 @@
-"""Whatever comes from outside is understood or refused: what fuzzing has found is tried again, and
-a little more is made up.
+"""Any input from outside is understood or refused: the findings of fuzzing are tried again, and a
+few new inputs are made up.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Whatever lived and died, nothing of it stays: not in a table, and not in memory. ``make leaks``
-does the same for longer.
+"""Ended processes leave nothing behind: not in a table, and not in memory. ``make leaks`` does the
+same for longer.
 """
 
 import gc
@@ -27,8 +27,7 @@ async def least_growth(
     clock: MockClock | None = None,
     spare: int = SPARE_OBJECTS,
 ) -> int:
-    """By how many objects a piece of work adds to those there are, at least: what it leaves behind,
-    it leaves each time.
+    """The number of objects that a piece of work adds at least: remains are left each time.
 
     So once it has added no more than may be spared, there is no need to see it again.
     """
@@ -65,8 +64,8 @@ async def test_ended_families_of_processes_leave_no_memory_behind(mock_clock: Mo
     async with soaking(mock_clock) as soak:
         tracemalloc.start()
         try:
-            # Long enough that what is kept on purpose, the last dead letters and obituaries above
-            # all, is there.
+            # Long enough that the entries kept on purpose, the last dead letters and obituaries
+            # above all, are there.
             await soak.run(60)
             growth = list[int]()
             while len(growth) < 3 and not any(one < 100 * 40 for one in growth):
@@ -78,7 +77,7 @@ async def test_ended_families_of_processes_leave_no_memory_behind(mock_clock: Mo
         finally:
             tracemalloc.stop()
 
-    # Less than a small object for each round: what it leaves behind, it leaves each time.
+    # Less than a small object for each round: remains are left each time.
     assert min(growth) < 100 * 40
 
 

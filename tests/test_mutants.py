@@ -1,5 +1,5 @@
-"""Breaking modules in small ways: each break is one change, in its place, and what is said about
-those that survive is true.
+"""Breaking modules in small ways: each break is a single change, in its place, and the explanations
+of surviving breaks are true.
 """
 
 import importlib.util

@@ -1,16 +1,16 @@
-"""A whole node, driven by random programs, against a naive model of what it promises.
+"""A whole node, driven by random programs, against a naive model of its promises.
 
-A program is a list of steps, and a step a few actions without a pause between them. Whatever a
-process or the test does goes through one place, :class:`World`, which does it for real, does it in
-the model, and compares. The scheduler is free to run processes in any order: callbacks say what
-they were given, so the model follows the order that really happened, and only asks whether it was a
-right one. After each step, when all is at rest, everything that can be seen from outside is
+A program is a list of steps, and a step a few actions without a pause between them. Every action of
+a process or the test goes through a single place, :class:`World`, which does it for real, does it
+in the model, and compares. The scheduler is free to run processes in any order: callbacks report
+their arguments, so the model follows the order that really happened, and only asks whether it was a
+right order. After each step, when all is at rest, everything that can be seen from outside is
 compared.
 
-So this holds the order of service and what is served (M1 to M5), that callbacks do not overlap
-(P4), who ends, why and in which order (P3, P5 to P8), how calls end (C1 to C5), what watchers get
-(L1 to L4), names (I2, I3), limits (P9), undone spawns (P2), states (P1), dead letters (M7, N3), and
-what is left when the node is gone (N1, N4).
+So this holds the order of service and the served messages (M1 to M5), that callbacks do not overlap
+(P4), which processes end, why and in which order (P3, P5 to P8), how calls end (C1 to C5), the
+notifications of watchers (L1 to L4), names (I2, I3), limits (P9), undone spawns (P2), states (P1),
+dead letters (M7, N3), and the remains when the node is gone (N1, N4).
 """
 
 import time
@@ -96,13 +96,13 @@ LANES = (URGENT, SYSTEM, MAIN)
 LANE_OF = {Priority.NORMAL: MAIN, Priority.HIGH: SYSTEM, Priority.MAX: URGENT}
 
 # Virtual time moves on a grid. Calls run out and timers fire between its points, each kind at a
-# moment of its own, so that what is due at the same moment never depends on the order in which trio
-# looks.
+# moment of its own, so that events that are due at the same moment never depend on the order in
+# which trio looks.
 GRID, CALLS, TIMERS = 0.25, 0.0625, 0.125
 
 
 class Failure(Exception):
-    """What processes here raise on purpose."""
+    """The error that processes here raise on purpose."""
 
 
 # -- programs --------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Tell:
 
 
 def mostly(*weighted: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
-    """One of some strategies, each as often as its weight says."""
+    """A choice among some strategies, each as often as its weight says."""
     return st.sampled_from([one for weight, one in weighted for _ in range(weight)]).flatmap(
         lambda one: one
     )
@@ -353,7 +353,9 @@ PROLOGUE = [
     [Spawn(None, False, "", False, 0, Overflow.RAISE)],
     [Spawn("b", True, "trap", False, 2, Overflow.RAISE)],
 ]
-"""Who is there when a program begins: otherwise most of it would be said to nobody."""
+"""The processes at the beginning of a program: otherwise most of its messages would be dead
+letters.
+"""
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -440,8 +442,8 @@ def read_reason(given: object) -> Reason:
 
 
 class Model:
-    """What a node is: processes with three lists each, names, relations and calls. Everything is
-    searched for, nothing indexed.
+    """The model of a node: processes with three lists each, names, relations and calls. Everything
+    is searched for, nothing indexed.
     """
 
     def __init__(self, node: PID) -> None:
@@ -542,8 +544,8 @@ class Model:
             self.dead[why] += 1
 
     def next_item(self, process: Process) -> tuple[str, Item] | None:
-        """What is served next. Signals of relations that are no more, and normal ends of linked
-        ones, vanish unseen.
+        """The next item to be served. Signals of removed relations, and normal ends of linked
+        processes, vanish unseen.
         """
         while True:
             found = next(
@@ -673,7 +675,9 @@ class Model:
     # the end
 
     def is_doomed(self, process: Process | None) -> bool:
-        """Is the end of a process, or of one it belongs to, the next thing that happens to it?"""
+        """Is the end of a process, or of a process it belongs to, the next thing that happens to
+        it?
+        """
         if process is None:
             return self.is_closing
         if process.is_stopping:
@@ -757,7 +761,9 @@ class Request:
 
 @dataclass(eq=False)
 class Ticket:
-    """What a process takes along into its ``init``, and how the spawner finds it again."""
+    """The luggage of a process on its way into its ``init``, by which the spawner finds it
+    again.
+    """
 
     spawn: Spawn
     parent: Process | None
@@ -769,7 +775,7 @@ FAILING_S_CHILD = Spawn(None, True, "", False, 0, Overflow.RAISE)
 
 
 class World:
-    """A node and its model. Callbacks only note what is wrong: an exception there would be one more
+    """A node and its model. Callbacks only note mistakes: an exception there would be another
     crash.
     """
 
@@ -779,8 +785,8 @@ class World:
         self.node = node
         self.dispatcher = dispatcher
         self.picked: dict[PID, Process] = {}
-        """Those that have a message, and whose callback has not begun with it: it is on its way to
-        a thread and back.
+        """Processes with a message that their callback has not begun with: it is on its way to a
+        thread and back.
         """
         self.in_threads = 0
         self.clock = clock
@@ -797,7 +803,7 @@ class World:
         self._watch_timers()
 
     def _watch_timers(self) -> None:
-        # When exactly a timer fires is nobody's promise; what follows is.
+        # The exact moment at which a timer fires is not promised; its consequences are.
         clock = kernel_of(self.node).clock
         fire = timer_action(clock)
 
@@ -812,7 +818,9 @@ class World:
             self.problems.append(text)
 
     def sync(self) -> None:
-        """Look who has begun to stop. Only the kernel knows when; whether it may, the model says."""
+        """Find the processes that have begun to stop. Only the kernel knows when; whether it may,
+        the model says.
+        """
         bridge = router_of(self.node).bridge
         if not bridge.on_loop():
             # All that this thread has sent so far arrives before this is done.
@@ -861,7 +869,7 @@ class World:
     def living(self, number: int) -> PID:
         return list(self.model.alive)[number % len(self.model.alive)]
 
-    # what processes and the test do
+    # actions of processes and of the test
 
     async def take_step(self, step: list[Any]) -> None:
         for action in step:
@@ -885,7 +893,7 @@ class World:
                 self.do(who, what, sender)
 
     def start(self, what: Any) -> None:
-        """Something that the test itself does; it does not wait for what takes time."""
+        """An action of the test itself; it does not wait for actions that take time."""
         match what:
             case Spawn():
                 self.nursery.start_soon(
@@ -980,7 +988,7 @@ class World:
                 self.do_inside(who, mine, what, sender)
 
     def do_inside(self, who: "Puppet", mine: Process, what: Any, sender: Any) -> None:
-        """What only a process can do, for itself."""
+        """Actions that only a process can do, for itself."""
         model = self.model
         match what:
             case Forward(where):
@@ -1251,16 +1259,16 @@ class World:
             model.post(receiver, MAIN, Item("call", call.caller, handed, call))
         who.forward(to, handed, caller)
 
-    # what callbacks report
+    # reports of callbacks
 
     @contextmanager
     def watching_threads(self) -> Iterator[None]:
         """Have each callback that runs in a thread go there twice: once as it does, to wait for its
         turn, and once for its work.
 
-        While it works the loop does nothing but what the thread asks it to do. So verbs are used in
-        the thread, there is one world and one model, and nothing happens between what a callback
-        does and what the kernel makes of it.
+        While it works the loop does nothing but the thread's requests. So verbs are used in the
+        thread, there is a single world and a single model, and nothing happens between the action
+        of a callback and its effect in the kernel.
         """
         original = DispatchedProcess.run_in_thread
 
@@ -1305,7 +1313,7 @@ class World:
         return job.outcome.unwrap()
 
     def looked_at(self, who: "Puppet") -> Item | None:
-        """One with a thread is inspected at any time, also in the middle of a callback."""
+        """A process with a thread is inspected at any time, also in the middle of a callback."""
         self.sync()
         process = self.model.alive[who.pid]
         item = next((one for one in process.lanes[URGENT] if one.kind == "inspect"), None)
@@ -1420,8 +1428,8 @@ class World:
             assert model.next_item(process) is None, f"{process.pid} sleeps and has something to do"
         assert info.lanes[MAIN] == len(process.lanes[MAIN])
         if not process.is_stopping and not model.is_doomed(process.parent):
-            # A request of its parent to end is the one thing that the model does not see coming and
-            # going.
+            # A request of its parent to end is the only event that the model does not see coming
+            # and going.
             assert info.lanes == {**{lane: len(process.lanes[lane]) for lane in LANES}, "log": 0}
         assert info.dropped == process.dropped
         assert info.unhandled == 0
@@ -1456,7 +1464,7 @@ class World:
 
 
 class Puppet(Actor):
-    """Obeys, and reports everything. What it answers is part of the request."""
+    """Obeys, and reports everything. Its answer is part of the request."""
 
     def __init__(self, world: World, ticket: Ticket) -> None:
         self.world = world
@@ -1600,7 +1608,8 @@ async def live(
                 for step in (*PROLOGUE, *program):
                     await world.take_step([other_colour(one) for one in step] if swaps else step)
             finally:
-                # Nobody opens the gates any more: what waits there is stopped when its time is up.
+                # The gates are not opened any more: a process that waits there is stopped when its
+                # time is up.
                 at_the_end = len(node.processes())
                 world.model.is_closing = True
                 # Time must not jump while a thread is at work.
@@ -1616,8 +1625,8 @@ async def live(
 
 
 def other_colour(action: Any) -> Any:
-    """The same with plain callbacks for async ones, and the other way round: plain ones are rarer,
-    and those go to threads.
+    """The same with plain callbacks for async callbacks, and the other way round: plain callbacks
+    are rarer, and those go to threads.
     """
     match action:
         case Spawn():
@@ -1660,13 +1669,14 @@ def tell(who: int, what: Any, priority: Priority = Priority.NORMAL) -> Tell:
 # Programs that chance makes rarely. Numbers are those of the living: the prologue has started 0 to
 # 3.
 ANSWERED_AND_ASKED = [
-    # One asks another and is answered; before it has taken the answer, the other asks it in turn.
+    # A process asks another and is answered; before it has taken the answer, the other asks it in
+    # turn.
     [tell(0, Ask(Where("pid", 1), "wait", Where("far", 0), 0, Priority.NORMAL))],
     [tell(1, Ask(Where("pid", 0), "answer", Where("far", 0), 0, Priority.NORMAL))],
     [OpenGate(0)],
 ]
 SPAWNER_CANCELLED = [
-    # Somebody watches a process in its init, whose spawner then gives up.
+    # A process watches another in its init, and its spawner then gives up.
     [Spawn("c", True, "wait", False, 0, Overflow.RAISE)],
     [tell(0, Relate("monitor", Where("name", 2)))],
     [GiveUp(0)],
@@ -1686,7 +1696,7 @@ LAST_STARTED_FIRST = [
     [tell(0, Stop("enough"))],
 ]
 NOT_TRAPPED = [
-    # What the parent asks for is not trapped.
+    # An exit from the parent is not trapped.
     [tell(0, child("trap"))],
     [tell(0, SendExit(Where("pid", 4), "enough"))],
 ]
@@ -1777,5 +1787,5 @@ def run(program: list[list[Any]], dispatcher: Dispatcher, swaps: bool) -> None:
     try:
         trio.run(live, program, clock, dispatcher, swaps, clock=clock)
     except BaseExceptionGroup as group:
-        # The group is the nursery's; what happened is inside.
+        # The group is the nursery's; the error is inside.
         raise next(leaves(group)) from None

@@ -1,7 +1,8 @@
 """Private attributes in tests: `tests/support.py` reaches them, and few tests do so themselves.
 
 A test that names a private attribute has to change when the attribute moves. `tests/support.py` has
-a function for each private part that tests look at, so that such a change is an edit of one file.
+a function for each private part that tests look at, so that such a change is an edit of a single
+file.
 """
 
 import ast

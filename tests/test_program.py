@@ -1,4 +1,4 @@
-"""Running a whole program: what it returns, and what Ctrl-C and SIGTERM do, once and twice."""
+"""Running a whole program: its result, and the effects of Ctrl-C and SIGTERM, once and twice."""
 
 import os
 import re
@@ -50,7 +50,7 @@ def handlers() -> list[object]:
     return [signal.getsignal(number) for number in SIGNALS]
 
 
-# -- what it runs and returns ----------------------------------------------------------------------
+# -- arguments and results of run ------------------------------------------------------------------
 
 
 def test_an_async_function_gets_a_node_and_its_result_is_returned() -> None:
@@ -135,8 +135,8 @@ def test_a_behaviour_that_ends_at_once_is_no_error(children: int) -> None:
 
     class Brief(Actor):
         async def init(self) -> None:
-            # Each one may bring a turn of the scheduler, in which this process could end before
-            # anybody waits for it.
+            # Each call may bring a turn of the scheduler, in which this process could end before a
+            # task waits for it.
             for _ in range(children):
                 await self.spawn(Child)
             self.stop("brief")
@@ -465,8 +465,8 @@ class Program:
         assert said == f"{line}\n"
 
     def insist(self, number: signal.Signals) -> None:
-        """Send it until the program has gone: what comes soon after the first one counts as the
-        same.
+        """Send it until the program has gone: signals that come soon after the first signal count
+        as the same.
         """
         while self._process.poll() is None:
             self.signal(number)
@@ -516,7 +516,7 @@ def test_a_second_signal_prints_the_living_processes_and_exits(number: signal.Si
     assert "<Stubborn 'the one' <PID" in err
     assert "stopping in terminate" in err
     assert "<App " in err
-    # Where it waits, although no thread is there; and what the threads do, by name.
+    # Where it waits, although no thread is there; and the stacks of the threads, by name.
     assert re.search(r'File "<string>", line \d+, in terminate\n.*, in sleep\n', err, re.DOTALL)
     assert "stack of thread MainThread:" in err
 

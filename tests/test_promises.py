@@ -1,4 +1,4 @@
-"""What is promised holds wherever the callbacks of a process run: one suite, once for each
+"""The promises hold wherever the callbacks of a process run: the same suite, once for each
 dispatcher.
 
 Verbs are used where a user writes them, inside callbacks. So in a process with a thread they are
@@ -805,13 +805,13 @@ async def test_a_call_to_oneself_or_around_a_ring_is_refused_at_once_and_named(
         ]
 
         def ask(*path: Any) -> Any:
-            """A function that has a process ask the next one on the path, and so on."""
+            """A function that has a process ask the next process on the path, and so on."""
             first, *rest = path
             return lambda me: me.call(first, ask(*rest) if rest else "all", timeout=30)
 
         async def ring_of(*path: Any) -> list[Any]:
-            """Have the first one ask along the rest; whoever closes the ring is refused, and the
-            others told.
+            """Have the first process ask along the rest; the process that closes the ring is
+            refused, and the others get the error.
             """
             with pytest.raises(TargetDownError) as caught:
                 await node.call(path[0], ask(*path[1:]), timeout=30)
@@ -828,8 +828,8 @@ async def test_a_call_to_oneself_or_around_a_ring_is_refused_at_once_and_named(
 
 
 def _own(where: Dispatcher, number: int) -> Dispatcher:
-    """A dispatcher of the same kind with room for one more: who waits for an answer keeps its
-    thread.
+    """A dispatcher of the same kind with room for a further process: a process that waits for an
+    answer keeps its thread.
     """
     match where:
         case Pod():
@@ -878,7 +878,9 @@ async def test_tasks_and_threads_may_call(where: Dispatcher) -> None:
 
 @promise("C1", "P4")
 async def test_a_call_sees_every_message_that_was_sent_before_it(where: Dispatcher) -> None:
-    """A process that sleeps may be asked without a turn of the scheduler, and only one that sleeps."""
+    """A process that sleeps may be asked without a turn of the scheduler, and only a sleeping
+    process.
+    """
     async with running_node() as node:
         callee = await node.spawn(Doer, dispatcher=where)
         caller = await node.spawn(waiting(where), dispatcher=_own(where, 0))

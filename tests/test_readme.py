@@ -1,4 +1,4 @@
-"""The README shows programs and what they print; both are true."""
+"""The README shows programs and their output; both are true."""
 
 import re
 import subprocess

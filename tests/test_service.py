@@ -1,5 +1,5 @@
-"""Services: addresses that survive restarts, for those who wait, those who give up, and those who
-come too late.
+"""Services: addresses that survive restarts, for callers that wait, callers that give up, and
+callers that come too late.
 """
 
 import gc
@@ -48,7 +48,7 @@ BACK_IN_A_SECOND = Backoff(1.0, 1.0)
 
 
 class Echo(Actor):
-    """Notes what it hears in a list that the test holds, and answers with what it was asked."""
+    """Notes its messages in a list that the test holds, and answers with the request."""
 
     def __init__(self, heard: Log) -> None:
         self.heard = heard
@@ -677,7 +677,7 @@ async def test_a_ring_through_a_child_that_is_coming_back_is_found_at_once(
         assert trio.current_time() < 5
 
 
-# -- when the one who waits has to end first -------------------------------------------------------
+# -- when the waiting child has to end first -------------------------------------------------------
 
 BACK_IN_AN_HOUR = Backoff(3600.0, 3600.0)
 Use = Callable[[Service], Awaitable[Any]]
@@ -692,7 +692,7 @@ async def sending(service: Service) -> Any:
 
 
 class Asker(Actor):
-    """Uses the service of a sibling, as it is told, and notes what comes of it."""
+    """Uses the service of a sibling, as it is told, and notes the result."""
 
     def __init__(self, told: Log) -> None:
         self.told = told
@@ -755,7 +755,7 @@ async def test_a_group_restarts_although_a_member_waits_for_another(
         tree = await node.supervise(children, strategy=ALL_FOR_ONE)
         asker = node.whereis("asker")
 
-        # It asks while the other one ends, which their supervisor does not know yet.
+        # It asks while the other child ends, which their supervisor does not know yet.
         node.kill("echo")
         await wait_all_tasks_blocked()
         node.send("asker", use)
@@ -787,7 +787,7 @@ async def test_a_supervisor_restarts_although_a_child_waits_for_another(
         node.kill("inner")
         answer = await service.call("from outside", timeout=None)
 
-        # Somebody else may wait: for that one it comes back.
+        # Another caller may wait: for that caller it comes back.
         assert told == [ServiceGoneError]
         assert answer == "from outside"
         assert trio.current_time() == 0.0
@@ -950,7 +950,7 @@ async def test_threads_get_errors_of_a_service_that_is_gone_busy_or_slow() -> No
         assert [letter.target for letter in node.dead_letters()] == ["busy"]
 
 
-# -- what it costs ---------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 
 async def test_while_the_child_runs_a_send_is_a_send_to_its_pid() -> None:

@@ -70,7 +70,7 @@ def test_a_silently_lost_letter_is_found(
 
 def test_the_seed_decides_the_actions_and_their_order() -> None:
     class Idle(soak.Soak):
-        """Notes what would be done."""
+        """Notes the actions instead of doing them."""
 
         async def _guarded(self, act: Any, chance: Any) -> None:
             done.append((act.__name__, chance.random()))
@@ -93,7 +93,7 @@ def test_the_seed_decides_the_actions_and_their_order() -> None:
 
 def test_growth_of_memory_threads_and_files_is_a_violation() -> None:
     class Alone(soak.Soak):
-        """Has nothing around it but what it measured."""
+        """Has nothing but its measures."""
 
         @property
         def node(self) -> Any:

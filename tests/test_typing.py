@@ -24,7 +24,7 @@ def settings(tool: str) -> dict[str, Any]:
 
 
 def lines_below(heading: str) -> list[str]:
-    """The lines of one top-level function or class of the cases."""
+    """The lines of a top-level function or class of the cases."""
     body = re.search(
         rf"^{heading}\b.*\n((?:(?: .*)?\n)+)", CASES.read_text(encoding="utf-8"), re.MULTILINE
     )

@@ -20,7 +20,9 @@ from .rig import Findings, suffer
 __all__ = ["main"]
 
 DISK = "CHAOS_DISK"
-"""The environment variable with the directory of a small disk of our own, once there is one."""
+"""The environment variable with the directory of a small disk of our own, once there is such a
+disk.
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -79,8 +81,8 @@ def run(scenarios: Iterable[Scenario], random: Random) -> list[Findings]:
 
 
 def on_a_small_disk() -> int | None:
-    """Run this again where a small disk is mounted that nobody else sees; None if that cannot be
-    done here.
+    """Run this again where a small disk is mounted that no other program sees; None if that cannot
+    be done here.
     """
     unshare = shutil.which("unshare")
     if unshare is None or DISK in os.environ:
@@ -96,7 +98,8 @@ def on_a_small_disk() -> int | None:
             sys.executable,
             *sys.argv[1:],
         ]
-        # A terminal tells both of them to end; anybody else tells this one, which hands it on.
+        # A terminal signals both programs to end; any other sender signals only this program, which
+        # passes the signal on.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with subprocess.Popen(command, env={**os.environ, DISK: place}) as process:
             signal.signal(signal.SIGTERM, lambda *_: process.terminate())

@@ -1,5 +1,5 @@
-"""What the gateway is sent while it suffers: datagrams from a thread that waits for nobody, and
-devices that come back.
+"""The load on the gateway while it suffers: datagrams from a thread that never waits, and devices
+that reconnect.
 """
 
 import socket
@@ -49,9 +49,9 @@ class Fountain:
     def _send(self, sock: socket.socket) -> None:
         if self._address is None:
             return
-        # Counted first: whoever looks at both must not find a datagram that nobody has sent.
+        # Counted first: a reader of both counters must not find a datagram that was never sent.
         self.sent += 1
         try:
             sock.sendto(reading(FOUNTAIN, self.sent - 1), self._address)
-        except OSError:  # nobody listened when the one before came; it counts as sent
+        except OSError:  # no socket listened when the previous datagram came; it counts as sent
             pass

@@ -1,5 +1,5 @@
-"""What can be done to the gateway besides killing its parts: the machine around it fails, and gets
-well again.
+"""Ordeals of the gateway besides the death of its parts: the machine around it fails, and
+recovers.
 """
 
 import os
@@ -30,7 +30,7 @@ __all__ = ["ORDEALS"]
 
 
 async def no_space(rig: Rig) -> None:
-    """The disk is full (ENOSPC): somebody else has filled it, and makes room after a while."""
+    """The disk is full (ENOSPC): another program has filled it, and makes room after a while."""
     if not os.path.ismount(rig.database.parent):  # noqa: ASYNC240
         rig.findings.notes["no space"] = "no small disk could be mounted here; see the other two"
         return
@@ -73,7 +73,8 @@ async def database_full(rig: Rig) -> None:
 
 async def no_descriptors(rig: Rig) -> None:
     """No descriptor is left (EMFILE) while all parts die, and have to come back."""
-    # What dies gives its descriptors back, so the limit is below all that the gateway ever had.
+    # Parts that die give their descriptors back, so the limit is below all that the gateway ever
+    # had.
     with _limit(resource.RLIMIT_NOFILE, 3):
         for name in ("client", "program", "database", "tcp", "udp"):
             await strike(rig, name)
@@ -94,7 +95,7 @@ async def _noticed(rig: Rig, what: str) -> None:
 
     before = failures()
     with trio.move_on_after(60):
-        while failures() < before + 2:  # noqa: ASYNC110 - nobody is told
+        while failures() < before + 2:  # noqa: ASYNC110 - there is no event
             await trio.sleep(0.01)
         rig.findings.struck.append(what)
         return
@@ -128,7 +129,7 @@ async def clock_jumps(rig: Rig) -> None:
     rig.findings.struck.append("clock")
 
 
-# -- what is stuck ---------------------------------------------------------------------------------
+# -- stuck parts -----------------------------------------------------------------------------------
 
 
 async def stuck_thread(rig: Rig) -> None:
@@ -167,8 +168,8 @@ async def stopped_program(rig: Rig) -> None:
 
 
 async def busy_machine(rig: Rig) -> None:
-    """Other programs want more processor time than there is, and a thread of this one spins, while
-    parts die.
+    """Other programs want more processor time than there is, and a thread of this program spins,
+    while parts die.
     """
     command = [sys.executable, "-c", "while True: pass"]
     hogs = [subprocess.Popen(command) for _ in range(2 * (os.cpu_count() or 1))]  # noqa: ASYNC220
@@ -194,9 +195,7 @@ async def busy_machine(rig: Rig) -> None:
 
 
 class _Hog(Actor):
-    """Computes for a second at least, and until the watchdog has said who keeps everybody from
-    working.
-    """
+    """Computes for a second at least, and until the watchdog has named the blocking process."""
 
     def handle_call(self, request: object, caller: Caller) -> BlockedReport | None:
         began = time.perf_counter()
@@ -208,7 +207,9 @@ class _Hog(Actor):
 
 
 async def busy_loop(rig: Rig) -> None:
-    """A process computes in a callback, and nobody else gets the loop: the watchdog must say who."""
+    """A process computes in a callback, and no other process gets the loop: the watchdog must name
+    it.
+    """
     await rig.node.spawn(_Hog, name="hog")
     blocked = await rig.node.call("hog", "go", timeout=None)
     rig.findings.struck.append("loop")
@@ -218,8 +219,8 @@ async def busy_loop(rig: Rig) -> None:
 
 
 async def stop_in_the_middle(rig: Rig) -> None:
-    """The node is stopped while its parts are dying, and have not come back: in order, in time,
-    with what was acknowledged.
+    """The node is stopped while its parts are dying and have not come back: in order, in time, with
+    all acknowledged readings.
     """
     for name in rig.random.sample(
         ["program", "database", "udp socket", "listener", "session"], k=3

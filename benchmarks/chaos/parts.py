@@ -1,4 +1,4 @@
-"""What can be struck: each part of the gateway, from a program of the operating system to the
+"""The targets of strikes: each part of the gateway, from a program of the operating system to the
 supervisor.
 """
 
@@ -17,7 +17,7 @@ _NOBODY: Final = 2**22 + 1
 """A number that no program has."""
 
 Strike = Callable[[Rig], Awaitable[bool]]
-"""Returns whether anybody was there to be struck."""
+"""Returns whether the part was there to be struck."""
 
 
 def _process(name: str, *, asked: bool = False) -> Strike:

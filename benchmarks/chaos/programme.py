@@ -14,7 +14,7 @@ from .rig import Rig
 __all__ = ["Scenario", "endless", "whole", "brief"]
 
 GAPS = (0.0, 0.0, 0.003, 0.03, 0.07, 0.2)
-"""Seconds between two strikes: at once, while the first one ends, while it waits to come back, and
+"""Seconds between two strikes: at once, while the first part ends, while it waits to come back, and
 after that.
 """
 
@@ -56,8 +56,8 @@ def endless(random: Random) -> Iterator[Scenario]:
 
 
 def brief(random: Random) -> Iterator[Scenario]:
-    """A few seconds of it: every part once, in an order that chance decides, and what else is
-    quick.
+    """A few seconds of it: every part once, in an order that chance decides, and the other quick
+    ordeals.
     """
     parts = list(PARTS)
     random.shuffle(parts)

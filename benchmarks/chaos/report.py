@@ -1,4 +1,4 @@
-"""What is said at the end: a table for people, and everything as JSON for programs."""
+"""The report at the end: a table for people, and everything as JSON for programs."""
 
 import json
 import platform
@@ -17,7 +17,7 @@ HEADER = f"{'':>4} {'s':>6} {'outage':>8} {'answer':>8} {'TCP':>6} {'UDP':>6} {'
 
 
 def line(number: int, findings: Findings) -> str:
-    """One scenario."""
+    """A single scenario."""
     told = "" if findings.is_good else "   VIOLATED: " + "; ".join(findings.violations)
     return (
         f"{number:>4} {findings.seconds:>6.2f} {findings.outage:>7.2f}s "
@@ -28,7 +28,7 @@ def line(number: int, findings: Findings) -> str:
 
 
 def summary(seed: int, all_: Sequence[Findings]) -> str:
-    """What came of all of them."""
+    """The results of all scenarios."""
     good = [findings for findings in all_ if findings.is_good]
     strikes = sum(len(findings.struck) for findings in all_)
     missed = sum(struck.startswith("(") for findings in all_ for struck in findings.struck)

@@ -1,4 +1,4 @@
-"""A gateway under load, and what must hold of it whatever is done to it."""
+"""A gateway under load, and the invariants that must hold in every ordeal."""
 
 import sqlite3
 import time
@@ -22,7 +22,7 @@ from .load import FOUNTAIN, Fountain
 __all__ = ["Findings", "PATIENCE", "Rig", "suffer"]
 
 PATIENCE = 1.0
-"""Seconds that the gateway gives its writer and its decoder before it takes new ones."""
+"""Seconds that the gateway gives its writer and its decoder before it replaces them."""
 RECOVERY = 60.0
 """Seconds within which all is well again after the last fault; a busy machine is given its time."""
 DEVICES = 3
@@ -30,7 +30,7 @@ DEVICES = 3
 
 @dataclass
 class Findings:
-    """What came of one scenario."""
+    """The result of a scenario."""
 
     name: str
     struck: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Findings:
     recovery: float = 0.0
     """Seconds from the end of the faults until all was stored."""
     outage: float = 0.0
-    """Seconds: the longest time for which nothing was acknowledged to anybody."""
+    """Seconds: the longest time for which no device got an acknowledgement."""
     worst_answer: float = 0.0
     """Seconds: the longest time for which a bystander on the same node kept a caller waiting."""
     abandoned: int = 0
@@ -72,8 +72,8 @@ class Bystander(Actor):
 
 
 class Rig:
-    """One gateway on one node, with its load. Strikes are done through it, so that it knows what
-    they may cost.
+    """A gateway on a node, with its load. Strikes are done through it, so that it knows the
+    permitted losses.
     """
 
     def __init__(self, node: Node, database: Path, random: Random, findings: Findings) -> None:
@@ -98,10 +98,10 @@ class Rig:
         """How often the supervisors themselves were struck."""
         self._given_up: set[int] = set()
         self._window: tuple[int, PID | None] | None = None
-        """Since which datagram the UDP side may be away, and who it was."""
+        """Since which datagram the UDP side may be away, and its PID."""
         self._before: tuple[set[int], tuple[int, PID | None] | None] = (set(), None)
 
-    # -- what may be lost --------------------------------------------------------------------------
+    # -- permitted losses --------------------------------------------------------------------------
 
     def stored(self, source: int) -> dict[int, float]:
         return dict(
@@ -109,15 +109,15 @@ class Rig:
         )
 
     def udp_dies(self) -> None:
-        """Called before the UDP side is struck: what was not stored by now, and what comes until it
-        is back, may be lost.
+        """Called before the UDP side is struck: datagrams that are not stored by now, and datagrams
+        that come until it is back, may be lost.
         """
         self._before, sent = (self._given_up, self._window), self.fountain.sent
         self._given_up = self._given_up | (set(range(sent)) - self.stored(FOUNTAIN).keys())
         self._window = (sent if self._window is None else self._window[0]), self.node.whereis("udp")
 
     def udp_lives(self) -> None:
-        """Called after a strike that found nobody: nothing more may be lost than before."""
+        """Called after a strike that found no target: no more datagrams may be lost than before."""
         self._given_up, self._window = self._before
 
     def _udp_is_back(self, pid: PID, address: tuple[str, int]) -> None:
@@ -214,7 +214,7 @@ class Rig:
         for device in self.devices:
             device.count = device.next
         with trio.move_on_after(RECOVERY) as scope:
-            while self._window is not None:  # noqa: ASYNC110 - nobody is told
+            while self._window is not None:  # noqa: ASYNC110 - there is no event
                 await trio.sleep(0.005)
             self.fountain.stop()
             while not await self._is_settled():  # noqa: ASYNC110
@@ -294,13 +294,13 @@ class Rig:
             self.findings.violations.append(text)
 
 
-# -- one scenario ----------------------------------------------------------------------------------
+# -- a scenario ------------------------------------------------------------------------------------
 
 
 def suffer(
     name: str, ordeal: Callable[[Rig], Awaitable[None]], directory: Path, random: Random
 ) -> Findings:
-    """Run a gateway, do something terrible to it, and see what is left."""
+    """Run a gateway, do something terrible to it, and check the database."""
     findings = Findings(name)
     began = time.perf_counter()
     try:

@@ -1,3 +1,3 @@
-"""What grows, one family a file: the same piece of work when there is once, ten times and a hundred
-times as much of it.
+"""Growth, a family for each file: the same piece of work when there is once, ten times and a
+hundred times as much of it.
 """

@@ -152,7 +152,7 @@ _CRASHES = 20
 
 
 class Fragile(Actor):
-    """Fails at each of its first messages in all its lives, and reports the next ones."""
+    """Fails at each of its first messages in all its lives, and reports the later messages."""
 
     def __init__(self, failures: list[int], latch: Latch) -> None:
         self.failures = failures
@@ -233,7 +233,9 @@ class Busy(Actor):
 
 
 async def _ends(size: int) -> Figures:
-    """The end of a process that many watch, of one that watches many, and of a supervisor of many."""
+    """The end of a process with many watchers, of a process that watches many, and of a supervisor
+    of many.
+    """
     watches = {name: Stopwatch() for name in ("told", "leave", "ordered", "dynamic")}
     turn, latch = LongestTurn(), Latch(size)
     async with open_node(

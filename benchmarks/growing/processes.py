@@ -45,7 +45,7 @@ async def _on_a_node(size: int) -> Figures:
 
 
 class Parent(Actor):
-    """Has as many children as it is told to, which end one after another, in any order."""
+    """Has the requested number of children, which end in sequence, in any order."""
 
     def __init__(self, size: int, latch: Latch) -> None:
         self.size = size

@@ -1,4 +1,4 @@
-"""Timers, links, monitors, names, aliases and subscriptions: what a node keeps in tables."""
+"""Timers, links, monitors, names, aliases and subscriptions: the tables of a node."""
 
 import random
 from functools import partial
@@ -26,7 +26,7 @@ class Works(Actor):
 
 
 class Taker(Actor):
-    """Takes and reports whatever comes."""
+    """Takes and reports every message."""
 
     def __init__(self, latch: Latch, event: str = "") -> None:
         self.latch = latch
@@ -120,7 +120,7 @@ async def _relations(size: int) -> Figures:
 
 
 class Fan(Actor):
-    """Monitors one, like many others."""
+    """Monitors a process, like many others."""
 
     def __init__(self, target: PID, latch: Latch) -> None:
         self.target = target

@@ -1,5 +1,5 @@
-"""What waits: messages in a mailbox, callers for an answer, senders for room, connections for the
-next request.
+"""Waiting: messages in a mailbox, callers for an answer, senders for room, connections for the next
+request.
 """
 
 from collections.abc import Awaitable
@@ -110,7 +110,7 @@ async def _callers(size: int) -> Figures:
 
 
 async def _senders(size: int) -> Figures:
-    """All want to send to one whose mailbox has room for eight."""
+    """All want to send to a process with room for eight messages in its mailbox."""
     watches = {name: Stopwatch() for name in ("served", "cancel")}
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
 
@@ -155,14 +155,13 @@ async def _connections(reader: ReaderKind, size: int) -> Figures:
             load.wait("go")
             with turn:
                 load.wait("done")
-            # Before the other side is gone: a few connections are closed by the time that somebody
-            # looks.
+            # Before the other side is gone: a few connections are closed by the time of the check.
             close.start()
 
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
         await node.spawn(Echo, server)
         await trio.to_thread.run_sync(work, server.local.port)
-        while len(node.metas()) > 1:  # noqa: ASYNC110 - nobody tells when the last connection is gone
+        while len(node.metas()) > 1:  # noqa: ASYNC110 - there is no event
             await trio.sleep(0.001)
         close.stop()
     return {**timed({"turn": turn}, roundtrips), **timed({"close": close}, size)}

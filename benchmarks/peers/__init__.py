@@ -1,5 +1,5 @@
-"""One peer a file. A module here with ``ADDS`` joins the workloads by itself, if what it imports is
-installed.
+"""A peer for each file. A module here with ``ADDS`` joins the workloads by itself, if its imports
+are installed.
 
-``ADDS`` has, for the name of a case, the same work done by somebody else.
+``ADDS`` has, for the name of a case, the same work done by another library.
 """

@@ -1,6 +1,4 @@
-"""What somebody would write by hand on trio, without any framework, where the workloads have no
-floor of their own.
-"""
+"""Code by hand on trio, without any framework, where the workloads have no floor of their own."""
 
 import trio
 
@@ -17,7 +15,7 @@ def _fail(message: object) -> None:
 
 
 async def _restart(size: int) -> Figures:
-    """A mailbox, its task, and a loop around it that makes the next one."""
+    """A mailbox, its task, and a loop around it that makes the next task."""
     with Stopwatch() as watch:
         for _ in range(size):
             actor = FloorActor(_fail)

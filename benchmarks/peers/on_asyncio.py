@@ -121,7 +121,7 @@ async def _drip(size: int) -> Figures:
 
 
 async def _restart(size: int) -> Figures:
-    """A task that fails, and a loop around it that starts another one."""
+    """A task that fails, and a loop around it that starts another task."""
 
     async def mortal(queue: asyncio.Queue[str]) -> None:
         while True:

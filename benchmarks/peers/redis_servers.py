@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.peers.redis_servers asyncio``, ``… trio`` or ``… hand``. No actors, no
 supervision, no limits; the decoder and the database are the same objects. ``hand`` is the least
-that a server with a trio task for each connection can do: plain sockets, one poller for all of
+that a server with a trio task for each connection can do: plain sockets, a single poller for all of
 them, and a task that sleeps and is woken as a process does.
 """
 

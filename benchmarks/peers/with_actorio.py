@@ -18,7 +18,7 @@ __all__ = ["ADDS", "APART"]
 
 
 class Sink(Actor):
-    """Counts what it gets, and answers if asked to."""
+    """Counts its messages, and answers if asked to."""
 
     def __init__(self, count: int = 0, done: asyncio.Event | None = None) -> None:
         super().__init__()

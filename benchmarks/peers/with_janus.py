@@ -1,4 +1,4 @@
-"""janus: a queue with a thread at one end and asyncio at the other."""
+"""janus: a queue between a thread and asyncio."""
 
 from ..workloads.readers import _janus, _janus_drip
 

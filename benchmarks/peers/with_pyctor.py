@@ -19,7 +19,7 @@ __all__ = ["ADDS", "APART"]
 
 
 class Sink(Actor):
-    """Counts what it gets."""
+    """Counts its messages."""
 
     def __init__(self, count: int = 0, done: asyncio.Event | None = None) -> None:
         super().__init__()

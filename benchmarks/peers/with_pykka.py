@@ -15,7 +15,7 @@ __all__ = ["ADDS"]
 
 
 class Mortal(pykka.ThreadingActor):
-    """Fails as soon as it runs; pykka has no supervisor, so its end starts the next one."""
+    """Fails as soon as it runs; pykka has no supervisor, so its end starts the next actor."""
 
     def __init__(self, left: int, done: Event) -> None:
         super().__init__()

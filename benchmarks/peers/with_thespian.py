@@ -1,5 +1,5 @@
-"""thespian, with the base that runs all actors in one thread; its other bases have a program for
-each actor.
+"""thespian, with the base that runs all actors in a single thread; its other bases have a program
+for each actor.
 """
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 
@@ -32,7 +32,7 @@ def _system() -> Iterator[Any]:
 
 
 class Sink(Actor):
-    """Counts what it gets."""
+    """Counts its messages."""
 
     def __init__(self) -> None:
         self.got = 0

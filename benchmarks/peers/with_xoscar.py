@@ -1,5 +1,5 @@
-"""xoscar, with all actors in one pool in this program: an asyncio lock for each actor, and calls
-instead of messages.
+"""xoscar, with all actors in a single pool in this program: an asyncio lock for each actor, and
+calls instead of messages.
 """
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 
@@ -31,7 +31,7 @@ async def _pool() -> AsyncIterator[Any]:
 
 
 class Sink(xoscar.Actor):
-    """Counts what it gets, and answers."""
+    """Counts its messages, and answers."""
 
     def __init__(self, count: int = 0, done: asyncio.Event | None = None) -> None:
         self.left = count

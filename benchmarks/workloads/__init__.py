@@ -1,1 +1,1 @@
-"""One family of workloads a file. A module here with a list ``CASES`` takes part by itself."""
+"""A family of workloads for each file. A module here with a list ``CASES`` takes part by itself."""

@@ -1,5 +1,5 @@
-"""The beginning of connections: what a short one costs, and how long newcomers wait at a server
-that is busy.
+"""The beginning of connections: the cost of a short connection, and how long newcomers wait at a
+server that is busy.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ def _newcomers(port: int, count: int) -> Figures:
 
 
 class Session(Actor):
-    """Answers one connection, or all of them."""
+    """Answers a single connection, or all of them."""
 
     def handle_message(self, message: object, sender: object) -> None:
         if type(message) is TCPData:
@@ -64,7 +64,9 @@ class AsyncSession(Actor):
 
 
 class Door(Session):
-    """Has the server, and is the receiver of its connections unless each has one of its own."""
+    """Has the server, and is the receiver of its connections unless each has an actor of its
+    own.
+    """
 
     def __init__(self, server: TCPServer) -> None:
         self.server = server

@@ -1,5 +1,5 @@
-"""Many idle processes: what each costs in memory, and what they cost the garbage collector and an
-orderly stop.
+"""Many idle processes: the memory of each, and their cost for the garbage collector and an orderly
+stop.
 
 Each measurement has a Python of its own, since memory that was used once is not given back.
 """

@@ -30,7 +30,9 @@ class AsyncIdle(Actor):
 
 
 async def settle() -> None:
-    """Let what was started come to rest, without the pause that wait_all_tasks_blocked makes."""
+    """Let the started processes come to rest, without the pause that wait_all_tasks_blocked
+    makes.
+    """
     for _ in range(3):
         await trio.lowlevel.checkpoint()
 

@@ -1,5 +1,5 @@
-"""What an observer costs: a message from one process to another, with a function that sees
-everything and without.
+"""The cost of an observer: a message from process to process, with a function that sees everything
+and without.
 """
 
 from typing import Any

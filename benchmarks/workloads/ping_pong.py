@@ -1,4 +1,4 @@
-"""Messages to and fro: each wakes somebody who sleeps."""
+"""Messages to and fro: each wakes a sleeping process."""
 
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ class AsyncPlayer(Actor):
 
 
 class Umpire(Actor):
-    """Throws the first ball of each couple, as if one of the two had played it."""
+    """Throws the first ball of each couple, as if its partner had played it."""
 
     def __init__(self, couples: list[tuple[PID, PID]], count: int) -> None:
         self.couples = couples

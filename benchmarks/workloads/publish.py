@@ -1,4 +1,4 @@
-"""Publisher to many: one event, ten thousand subscribers; the same by hand, with a send to each."""
+"""Publisher to many: an event, ten thousand subscribers; the same by hand, with a send to each."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -13,7 +13,7 @@ ROUNDS = 5
 
 
 class Subscriber(Actor):
-    """Counts what comes, by either way."""
+    """Counts its messages and events."""
 
     def __init__(self, latch: Latch, subscribes: bool) -> None:
         self.latch = latch

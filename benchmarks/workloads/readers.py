@@ -1,5 +1,5 @@
-"""Readers of meta-processes: how fast what they find gets through, what they cost, and what they
-cost others.
+"""Readers of meta-processes: how fast their input gets through, their cost, and their cost for
+others.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from .threads import (
     _soon_drip,
 )
 
-# -- one that reads and one that is told -----------------------------------------------------------
+# -- a reader and a receiver -----------------------------------------------------------------------
 
 
 class Reads(MetaProcess):
-    """A reader that does one thing, in its thread, and ends."""
+    """A reader that does a single thing, in its thread, and ends."""
 
     def __init__(self, work: Callable[["Reads"], object]) -> None:
         self.work = work
@@ -87,11 +87,11 @@ async def _reader_drip(size: int) -> Figures:
     return percentiles(dripper.times)
 
 
-# -- what people would write otherwise -------------------------------------------------------------
+# -- the alternatives by hand ----------------------------------------------------------------------
 
 
 def _portal(size: int) -> Figures:
-    """anyio's portal, one call for each message."""
+    """anyio's portal, a call for each message."""
     size = max(1, size // 20)
 
     async def main() -> Figures:
@@ -158,7 +158,7 @@ def _in_asyncio(work: Coroutine[Any, Any, Figures]) -> Figures:
     return asyncio.run(work)
 
 
-# -- what a reader costs a busy process ------------------------------------------------------------
+# -- the cost of a reader for a busy process -------------------------------------------------------
 
 
 class Busy(Actor):

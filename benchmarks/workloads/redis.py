@@ -1,4 +1,4 @@
-"""A Redis-compatible server under redis-benchmark: 50 clients that set and get, one command or
+"""A Redis-compatible server under redis-benchmark: 50 clients that set and get, a single command or
 sixteen at a time.
 
 The servers are programs of their own, and the figure is their processor time for each request.

@@ -1,5 +1,5 @@
-"""Supervision: from a crash to the running successor, beside a bare spawn; and what a service adds
-to a send.
+"""Supervision: from a crash to the running successor, beside a bare spawn; and the cost of a
+service for a send.
 """
 
 import trio
@@ -55,7 +55,7 @@ async def _spawn(size: int) -> Figures:
 
 
 async def _spawn_one_at_a_time(size: int) -> Figures:
-    """Each has come to rest before the next one: the turns of the scheduler that a restart takes,
+    """Each has come to rest before the next: the turns of the scheduler that a restart takes,
     too.
     """
     watch = Stopwatch()
@@ -68,7 +68,7 @@ async def _spawn_one_at_a_time(size: int) -> Figures:
 
 
 class Sink(Actor):
-    """Takes what comes."""
+    """Takes every message."""
 
     def handle_message(self, message: object, sender: PID) -> None:
         """It is the way here that is measured."""

@@ -1,5 +1,5 @@
-"""TCP echo through an actor, with fifty connections: 64 bytes and 64 KiB, against what people would
-write otherwise.
+"""TCP echo through an actor, with fifty connections: 64 bytes and 64 KiB, against the usual
+alternatives.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from ..load import Load
 
 try:
     uvloop: Any = import_module("uvloop")
-except ImportError:  # it is not to be had everywhere
+except ImportError:  # it is not available everywhere
     uvloop = None
 
 _CONNECTIONS = 50
@@ -127,8 +127,8 @@ async def _by_hand(size: int, count: int) -> Figures:
 
 
 async def _by_hand_in_threads(size: int, count: int) -> Figures:
-    """A thread for each connection, blocked in ``recv``; what it reads goes into a queue, and the
-    loop writes it back.
+    """A thread for each connection, blocked in ``recv``; its data goes into a queue, and the loop
+    writes it back.
     """
     queue: deque[tuple[socket.socket, bytes]] = deque()
     armed = False
@@ -258,7 +258,7 @@ def _socketserver(size: int, count: int) -> Figures:
 
 
 def _on_one_processor(work: Variant, count: int) -> Figures:
-    """What threads that only take turns cost if they cannot do anything else."""
+    """The cost of threads that only take turns if they cannot do anything else."""
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(everywhere)})
     try:

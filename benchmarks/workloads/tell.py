@@ -1,4 +1,6 @@
-"""Messages one way: a burst from one process to another, and from a hundred to a hundred."""
+"""Messages in a single direction: a burst from process to process, and from a hundred to a
+hundred.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from ..harness import Case, Figures, Goal, Line, Variant, on_loop
 
 
 class Sink(Actor):
-    """Counts what it gets."""
+    """Counts its messages."""
 
     def __init__(self, count: int, latch: Latch) -> None:
         self.left = count

@@ -1,4 +1,6 @@
-"""From a thread to a process: a flood of messages, and one message to a process that sleeps."""
+"""From a thread to a process: a flood of messages, and a single message to a process that
+sleeps.
+"""
 
 import threading
 import time
@@ -101,13 +103,11 @@ def _pykka(size: int) -> Figures:
     return watch.each(size)
 
 
-# -- one message to a sleeper ----------------------------------------------------------------------
+# -- a single message to a sleeper -----------------------------------------------------------------
 
 
 class Dripper:
-    """Sends one message after another from a thread, each to somebody who has had time to fall
-    asleep.
-    """
+    """Sends messages from a thread, each to a process that has had time to fall asleep."""
 
     def __init__(self, count: int) -> None:
         self.times: list[float] = []
@@ -142,7 +142,7 @@ class Dripper:
 
 
 class Bowl(Actor):
-    """Passes on what drips into it."""
+    """Passes on the messages that drip into it."""
 
     def __init__(self, arrive: Callable[[float], None]) -> None:
         self.arrive = arrive

@@ -1,4 +1,4 @@
-"""Messages to be sent later: arming and taking back, and what many of them weigh."""
+"""Messages to be sent later: arming and taking back, and the memory of many of them."""
 
 import random
 from heapq import heappush

@@ -1,4 +1,6 @@
-"""Datagrams of 64 bytes, as many as come: what receiving one costs, up to the callback of an actor."""
+"""Datagrams of 64 bytes, as many as come: the cost of receiving a datagram, up to the callback of
+an actor.
+"""
 
 import asyncio
 import socket
@@ -22,7 +24,7 @@ from ..load import Load
 
 try:
     uvloop: Any = import_module("uvloop")
-except ImportError:  # it is not to be had everywhere
+except ImportError:  # it is not available everywhere
     uvloop = None
 
 BYTES = 64
@@ -30,7 +32,7 @@ _WARM_UP = 100
 
 
 class Meter:
-    """Counts what comes, and measures from the hundredth on."""
+    """Counts its datagrams, and measures from the hundredth on."""
 
     def __init__(self, count: int, done: Callable[[], object]) -> None:
         self.left = count + _WARM_UP
@@ -77,7 +79,7 @@ async def _ergo(reader: ReaderKind, count: int) -> Figures:
 
 
 async def _by_hand(count: int) -> Figures:
-    """A plain socket, read until there is no more, into a mailbox."""
+    """A plain socket, read until it is empty, into a mailbox."""
     done = trio.Event()
     meter = Meter(count, done.set)
     actor = FloorActor(lambda _message: meter.take())

@@ -1,4 +1,4 @@
-"""Application: what is declared is checked whole, before anything starts."""
+"""Application: the declaration is checked whole, before anything starts."""
 
 from typing import Any
 

@@ -342,7 +342,7 @@ async def test_an_application_that_ends_during_its_start_fails_to_start(
         assert phases(node) == {"web": FAILED}
 
 
-# -- what members get ------------------------------------------------------------------------------
+# -- services and environment of members -----------------------------------------------------------
 
 
 class Member(Actor):

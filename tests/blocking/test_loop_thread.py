@@ -232,7 +232,7 @@ def test_a_wait_that_is_under_way_ends_when_the_node_does() -> None:
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Whoever runs the tests in the background has Ctrl-C ignored."""
+    """A shell that runs the tests in the background has Ctrl-C ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -257,7 +257,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_node(verb: str, wakes: bool, ctrl_c: N
         def press() -> None:
             assert asked.wait(30)
             # A signal that came just before the main thread blocked has been noted and does not
-            # wake it; as one does that another thread was interrupted by.
+            # wake it; nor does a signal that interrupted another thread.
             signal.pthread_kill(main if wakes else threading.get_ident(), signal.SIGINT)
 
         presser = threading.Thread(target=press)

@@ -33,7 +33,7 @@ def runtime_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Quick(Limits):
-    """Nobody wants to wait in a test. But a loop that a busy machine gives no time is not blocked."""
+    """A test must not wait long. But a loop that a busy machine gives no time is not blocked."""
 
     clients = 4
     line = 0.3
@@ -70,7 +70,7 @@ async def in_thread(function: Callable[..., T], *args: Any) -> T:
 
 
 class Wire:
-    """One connection."""
+    """A single connection."""
 
     def __init__(self, path: Path | str, timeout: float = 20.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -125,7 +125,7 @@ class Wire:
                 return said["result"] if said["ok"] else said["error"]
 
     def show(self, source: str) -> str:
-        """What a prompt shows after this input."""
+        """The output of a prompt after this input."""
         self.number += 1
         self.say(
             json.dumps(

@@ -1,4 +1,4 @@
-"""Every command, what it answers, and what it says to arguments that cannot be right."""
+"""Every command, its answer, and its error for invalid arguments."""
 
 import json
 from typing import Any
@@ -199,7 +199,7 @@ async def test_act_commands_have_their_effect() -> None:
         ]
         assert heard == [None, {"a": [1, "b"]}]
         with trio.fail_after(20):
-            while len(node.processes()) > 1:  # noqa: ASYNC110 - they may have ended before anybody could wait for it
+            while len(node.processes()) > 1:  # noqa: ASYNC110 - they may have ended before a task could wait for it
                 await trio.sleep(0.01)
         assert {(one.pid, str(one.reason)) for one in node.crashes()} == {
             (other, "enough"),

@@ -1,4 +1,4 @@
-"""One client's lines, in and out: bounded, and never waited for."""
+"""A client's lines, in and out: bounded, and never waited for."""
 
 import selectors
 import socket
@@ -24,7 +24,7 @@ class Pair:
         )
 
     def events(self) -> int:
-        """What the selector is asked to look for."""
+        """The events that the selector watches for."""
         known = self.selector.get_map()
         return known[self.connection.sock].events if self.connection.sock in known else 0
 

@@ -1,4 +1,4 @@
-"""Running what somebody types: values, output, errors, and names that last."""
+"""Running typed input: values, output, errors, and names that last."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ class Screen:
         self.text += text
 
     async def type(self, source: str) -> str:
-        """What appears after this input."""
+        """The output after this input."""
         self.text = ""
         await self.session.run(source)
         return self.text
@@ -119,7 +119,7 @@ async def test_the_prompt_gets_its_own_output_and_not_that_of_processes(
         to_a_file = await screen.type("print('to a file', file=sys.stdout)")
 
         assert typed == "from a function\n"
-        # What the last expression was worth is shown, as everywhere.
+        # The value of the last expression is shown, as everywhere.
         assert others == "7\n"
         assert to_a_file == ""
         assert capsys.readouterr().out == "from a process\nby nameto a file\n"

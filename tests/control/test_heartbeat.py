@@ -15,7 +15,7 @@ async def test_a_loop_that_moves_is_not_reported_as_blocked() -> None:
 
         def look() -> object:
             heart.ask()
-            # Whatever was handed over before has been done when this returns.
+            # All jobs that were handed over before have been done when this returns.
             router_of(node).bridge.run(lambda: None)
             time.sleep(0.02)
             return heart.blocked_report(0.01)

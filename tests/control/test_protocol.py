@@ -1,6 +1,4 @@
-"""What is said over the wire: only what the language allows is understood, and anything can be said
-of a snapshot.
-"""
+"""The protocol: only valid requests are understood, and every snapshot can be encoded."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The control socket: who may do what, and what clients cannot do, however hard they try.
+"""The control socket: the permissions, and the limits of clients, however hard they try.
 
 Threads and sockets are the point here, so time is real.
 """
@@ -52,7 +52,7 @@ class Blocker(Actor):
         self.enough.wait(20)
 
 
-# -- who may do what -------------------------------------------------------------------------------
+# -- permissions -----------------------------------------------------------------------------------
 
 
 async def test_there_is_no_socket_and_no_thread_unless_asked_for(runtime_directory: Path) -> None:
@@ -156,7 +156,7 @@ async def test_unknown_permissions_are_refused() -> None:
 async def test_a_node_that_cannot_have_its_socket_does_not_open(runtime_directory: Path) -> None:
     directory = runtime_directory / "ergo"
     directory.mkdir()
-    directory.chmod(0o755)  # whatever the umask
+    directory.chmod(0o755)  # independent of the umask
 
     with pytest.raises(OSError, match="mode 0700"):
         async with running_node(control="look"):
@@ -254,9 +254,9 @@ async def test_silent_clients_do_not_keep_others_out() -> None:
                 return wire.hear()
 
         first = await in_thread(refused)
-        # After a while the one that was silent longest goes.
+        # After a while the client that was silent longest goes.
         with trio.fail_after(20):
-            while "error" in await in_thread(refused):  # noqa: ASYNC110 - nobody tells when
+            while "error" in await in_thread(refused):  # noqa: ASYNC110 - there is no event
                 await trio.sleep(0.05)
 
         assert first["error"]["code"] == "busy"
@@ -273,7 +273,7 @@ async def test_a_flood_of_connections_does_not_stop_the_server() -> None:
                 sock.settimeout(0.01)
                 try:
                     sock.connect(str(server.path))
-                except OSError:  # the queue of those who want in is full
+                except OSError:  # the queue of waiting connections is full
                     pass
                 sock.close()
 
@@ -444,7 +444,7 @@ async def test_a_client_that_does_not_read_its_trace_is_dropped_and_the_trace_en
 
         with trio.fail_after(60):
             await in_thread(forget)
-            while kernel_of(node).watches:  # noqa: ASYNC110 - nobody tells when
+            while kernel_of(node).watches:  # noqa: ASYNC110 - there is no event
                 await trio.sleep(0.01)
 
         assert process_of(node, pid).behaviour is behaviour
@@ -581,8 +581,8 @@ async def test_the_watchdog_knows_since_when_the_loop_is_blocked() -> None:
         def talk() -> None:
             try:
                 node.send(pid, "now")
-                # The watchdog has seen it before anybody asks here; a busy machine may have shown
-                # it something else before.
+                # The watchdog has seen it before the request here; a busy machine may have shown it
+                # something else before.
                 deadline = time.monotonic() + 20
                 while (
                     (last := last_blocked(node)) is None or last.process != pid

@@ -1,4 +1,4 @@
-"""Where control sockets are, and what becomes of those that nobody listens at."""
+"""The paths of control sockets, and the removal of sockets without a listener."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Somebody who has installed ergo_py and follows the tutorial, line by line, and nothing but the
+"""A user that has installed ergo_py and follows the tutorial, line by line, and nothing but the
 tutorial.
 """
 
@@ -30,7 +30,7 @@ def masked(text: str) -> str:
 
 
 class Newcomer:
-    """Works in an empty directory, with the programs of one environment: ``python``, ``ergo``."""
+    """Works in an empty directory, with the programs of an environment: ``python``, ``ergo``."""
 
     def __init__(self, place: Path, programs: Path) -> None:
         self.place = place
@@ -51,7 +51,9 @@ class Newcomer:
         self._peers: list[tuple[socket.socket, TextIO]] = []
 
     def follow(self, page: Path) -> None:
-        """Do what the page says, in its order, and compare what is seen with what it shows."""
+        """Follow the instructions of the page, in its order, and compare the output with the
+        page.
+        """
         try:
             for block in blocks(page.read_text(encoding="utf-8")):
                 self._do(page, block)
@@ -78,7 +80,7 @@ class Newcomer:
                 self._stop()
                 self._start(block.text.strip())
             case "sh", _ if "pip install" in block.text:
-                pass  # whoever sent this newcomer has done that
+                pass  # the test that sent this newcomer has done that
             case "sh", _:
                 self.printed = self._run(block.text.strip())
             case _, "transcript: nc":
@@ -126,7 +128,7 @@ class Newcomer:
         self.port = int(said.rpartition(":")[2])
 
     def _talk(self, transcript: str) -> None:
-        """Type each other line, and see the one after it, or the end of the connection if there is
+        """Type each other line, and see the line after it, or the end of the connection if there is
         none. Else it stays open.
         """
         command, *lines = transcript.splitlines()

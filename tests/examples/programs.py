@@ -17,7 +17,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def promises(folder: str) -> list[tuple[str, str]]:
-    """The commands in the README of an example that are followed by what they print, each with
+    """The commands in the README of an example that are followed by their output, each with
     that.
     """
     blocks = re.findall(
@@ -33,7 +33,7 @@ def promises(folder: str) -> list[tuple[str, str]]:
 
 
 def promised(folder: str) -> str:
-    """What the only command of this kind is said to print."""
+    """The promised output of the only command of this kind."""
     ((_, printed),) = promises(folder)
     return printed
 

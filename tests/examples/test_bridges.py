@@ -51,7 +51,7 @@ def recipes() -> ModuleType:
 
 
 class FakeSerial:
-    """Lines that somebody else puts in; a read waits for one, or for its cancellation."""
+    """Lines that another thread puts in; a read waits for a line, or for its cancellation."""
 
     def __init__(self) -> None:
         self.lines: SimpleQueue[bytes] = SimpleQueue()

@@ -1,5 +1,5 @@
-"""``make demo``: it plays its session, ends by itself where nobody watches, and serves until Ctrl-C
-where somebody does.
+"""``make demo``: it plays its session, ends by itself without a terminal, and serves until Ctrl-C
+at a terminal.
 """
 
 import os
@@ -122,7 +122,7 @@ def test_the_demo_plays_its_session_in_an_ascii_locale() -> None:
 
 
 class Screen:
-    """A terminal, as the one who sits before it sees it."""
+    """A terminal, as its user sees it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

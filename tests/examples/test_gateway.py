@@ -1,5 +1,5 @@
-"""The telemetry gateway: what comes in is stored, whatever dies; and what may be lost is what its
-README says.
+"""The telemetry gateway: input is stored although any part may die; and only the losses in its
+README may occur.
 """
 
 import os
@@ -38,7 +38,7 @@ def database(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def gateway(database: Path) -> AsyncIterator[Node]:
-    """A node with a gateway, which comes down without anybody having to be killed or left."""
+    """A node with a gateway, which comes down without killed or abandoned processes."""
     async with running_node("gateway@localhost", limit=100) as node:
         await start(node, database)
         yield node
@@ -49,7 +49,7 @@ async def gateway(database: Path) -> AsyncIterator[Node]:
 
 
 def stored(database: Path, source: int) -> set[int]:
-    """The numbers of the readings of a source, whose values are right: nothing may be there that
+    """The numbers of the readings of a source with the right values: there may be no reading that
     was not sent.
     """
     connection = sqlite3.connect(database)
@@ -60,12 +60,12 @@ def stored(database: Path, source: int) -> set[int]:
 
 
 async def all_stored(database: Path, source: int, numbers: set[int]) -> None:
-    """Wait for datagrams, of which nobody is told; the time limit of the node bounds it."""
+    """Wait for datagrams, for which there is no event; the time limit of the node bounds it."""
     while not stored(database, source) >= numbers:  # noqa: ASYNC110 - there is no event
         await trio.sleep(0.01)
 
 
-# -- what is done to it ----------------------------------------------------------------------------
+# -- mishaps ---------------------------------------------------------------------------------------
 
 
 async def kill_the_program(node: Node, _: Device) -> None:
@@ -106,7 +106,8 @@ async def test_all_readings_are_stored_and_damaged_datagrams_are_counted(
         await fire(partial(where, node, "udp"), 1, 300)
         await Device(partial(where, node, "tcp"), 2, 300).deliver()
 
-        # An inspection overtakes what waits, so the last of them may not have been counted yet.
+        # An inspection overtakes waiting messages, so the last of them may not have been counted
+        # yet.
         for part, counts in (("udp", ["300", "1"]), ("tcp", ["300", "0"]), ("store", ["600"])):
             while list((await node.inspect(part, "stored", "damaged")).values())[1:] != counts:  # noqa: ASYNC110
                 await trio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The programs of the guides print what stands beside them, and that is what the pages show."""
+"""The programs of the guides print the texts beside them, and the pages show these texts."""
 
 import re
 import runpy

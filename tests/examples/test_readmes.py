@@ -1,4 +1,6 @@
-"""Every example is in the index, says how it is run and what it prints, and does just that."""
+"""Every example is in the index, its README shows its command and its output, and the output is
+right.
+"""
 
 import re
 import subprocess
@@ -21,9 +23,11 @@ ELSEWHERE = {
     "tutorial": "tests/examples/test_tutorial.py",
     "udp": "tests/examples/test_sockets.py",
 }
-"""Those that need somebody to talk to, or print more than their READMEs show, and who runs them."""
+"""Examples that need a partner, or print more than their READMEs show, and the tests that run
+them.
+"""
 NEEDING = {"postgres.py": "tests/examples/test_bridges.py"}
-"""Programs that need what may not be installed, and who runs them where it is."""
+"""Programs with dependencies that may not be installed, and the tests that run them if they are."""
 COMMANDS = [
     pytest.param(command, printed, id=command)
     for folder in FOLDERS
@@ -60,7 +64,7 @@ def test_a_readme_shows_the_command_and_the_output_of_each_program(folder: str) 
     programs = list((EXAMPLES / folder).glob("*.py"))
 
     assert promises(folder)
-    # A program is named, or a file beside it says what it prints.
+    # A program is named, or a file beside it has its output.
     assert (
         sorted(
             str(path)

@@ -1,4 +1,4 @@
-"""The examples for TCP and UDP, run as programs and talked to by clients nobody here wrote."""
+"""The examples for TCP and UDP, run as programs and talked to by foreign clients."""
 
 import socket
 import subprocess
@@ -19,7 +19,7 @@ from tests.support import running_node
 
 
 class Terminal:
-    """What somebody sees and types in a terminal with ``nc`` in it."""
+    """The input and output of a user with ``nc`` in a terminal."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=20)

@@ -1,5 +1,5 @@
-"""The tests of the thermostat run with all others; here, that they do, and that README and page say
-what there is.
+"""The tests of the thermostat run with all others; here, that they do, and that README and page
+name all of them.
 """
 
 import re

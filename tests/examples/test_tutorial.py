@@ -1,5 +1,5 @@
-"""The tutorial can be followed: every file, command and answer on the page is what a newcomer has,
-types and sees.
+"""The tutorial can be followed: every file, command and answer on the page is the newcomer's file,
+input and output.
 """
 
 import difflib

@@ -65,10 +65,10 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def dist(place: Path) -> Path:
-    """A directory with the wheel and the sdist, built from a copy of what is here."""
+    """A directory with the wheel and the sdist, built from a copy of the working tree."""
     builder = environment(place / "builder", "hatchling>=1.27")
     run("git", "-C", ROOT, "clone", "--quiet", "--no-hardlinks", ROOT, place / "source")
-    # The copy has what is committed; what is not yet is to be walked on, too.
+    # The copy has the committed files; uncommitted changes are tested, too.
     for name in run(
         "git", "-C", ROOT, "ls-files", "--modified", "--others", "--exclude-standard"
     ).splitlines():

@@ -1,4 +1,4 @@
-"""What the tests of several kinds of connections share."""
+"""Fixtures for the tests of several kinds of connections."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.meta.wires import MovableClock, Wire
 
 @pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
 def wire(request: pytest.FixtureRequest, short_path: Path) -> Wire:
-    """A kind of connection; what holds for one holds for all."""
+    """A kind of connection; all kinds behave the same."""
     kind, reader = request.param.split("-")
     return Wire(kind, reader, short_path)
 

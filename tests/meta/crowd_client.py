@@ -2,7 +2,7 @@
 checks every answer.
 
 ``python crowd_client.py PORT CONNECTIONS ROUNDS``. Standard library only. It prints ``connected``,
-waits for a line, and then prints ``right`` or what was wrong.
+waits for a line, and then prints ``right`` or the first mistake.
 """
 
 import select

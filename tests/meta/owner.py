@@ -1,4 +1,4 @@
-"""A process that owns meta-processes for a test, and hands on what they say."""
+"""A process that owns meta-processes for a test, and hands their messages on."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Owner(Puppet):
-    """Puts what it hears into a channel, for the test to wait for."""
+    """Puts its messages into a channel, for the test to wait for."""
 
     def __init__(self, channel: trio.MemorySendChannel[Any]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Owner(Puppet):
 
 
 class Owned:
-    """A test's view of an owner and what its meta-processes say, in order."""
+    """A test's view of an owner and the messages of its meta-processes, in order."""
 
     def __init__(self, node: Node, owner: Any, channel: trio.MemoryReceiveChannel[Any]) -> None:
         self.node = node
@@ -54,8 +54,8 @@ class Owned:
         return alias
 
     async def spawn_for(self, make: Callable[[Any], MetaProcess], **options: Any) -> Alias:
-        """Have another process, the ``spawner``, spawn what sends to the owner; the owner monitors
-        it.
+        """Have another process, the ``spawner``, spawn a meta-process that sends to the owner; the
+        owner monitors it.
         """
         self.spawner = await self.node.spawn(Puppet)
         meta = make(self.owner)
@@ -68,8 +68,8 @@ class Owned:
         return alias
 
     async def spawn_elsewhere(self, meta: MetaProcess, **options: Any) -> Alias:
-        """Have another process spawn it, so that the owner may be busy and still be who it sends
-        to.
+        """Have another process spawn it, so that the owner may be busy and still be its
+        receiver.
         """
 
         async def spawn(other: Puppet) -> Alias:
@@ -97,7 +97,7 @@ class Owned:
         return self._note(await self._channel.receive())
 
     async def until(self, kind: type[T]) -> T:
-        """The next message of this kind; what comes before it is kept in ``heard``."""
+        """The next message of this kind; earlier messages are kept in ``heard``."""
         while True:
             message = await self.next()
             if isinstance(message, kind):
@@ -109,7 +109,7 @@ class Owned:
         while down is None:
             await self.next()
             down = self._downs.pop(0) if self._downs else None
-        # It comes before what was sent in the main lane; a call comes after that.
+        # It comes before the messages in the main lane; a call comes after them.
         await self.node.call(self.owner, lambda owner: None)
         while True:
             try:
@@ -124,11 +124,11 @@ class Owned:
         return message
 
     def of(self, kind: type[T]) -> list[T]:
-        """What was heard of a kind."""
+        """The messages of a kind."""
         return [message for message in self.heard if isinstance(message, kind)]
 
     async def hold(self) -> Callable[[], None]:
-        """Keep the owner busy until what is returned is called."""
+        """Keep the owner busy until the returned function is called."""
         begun, over = trio.Event(), trio.Event()
 
         async def wait(owner: Owner) -> None:
@@ -151,6 +151,6 @@ async def owning(*, limit: float = 60.0, **options: Any) -> AsyncIterator[Owned]
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for something of the operating system that tells nobody when it happens."""
+    """Wait for a change in the operating system for which there is no event."""
     while not condition():  # noqa: ASYNC110
         await trio.sleep(0.005)

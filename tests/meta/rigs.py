@@ -1,5 +1,5 @@
-"""One rig for each bridge: how it is made, how the world on its other side stirs, and how that
-world is taken away.
+"""A rig for each bridge: how it is made, how the world on its other side stirs, and how that world
+is taken away.
 
 A new bridge is put through the conformance suite by a class here and its line in ``RIGS``.
 """
@@ -35,14 +35,14 @@ __all__ = ["MARK", "RIGS", "Rig"]
 
 
 class Rig:
-    """A bridge, and what is on its other side. Nothing is opened before ``make``, and ``close``
+    """A bridge, and the world on its other side. Nothing is opened before ``make``, and ``close``
     closes all of it.
     """
 
     traffic: type[Any] | None = None
-    """The messages that the receiver gets for what stirs; None for a bridge that only answers."""
+    """The messages that the receiver gets for a stir; None for a bridge that only answers."""
     is_lossless = True
-    """Whether what stirs is told even if the receiver is slow."""
+    """Whether each stir is reported even if the receiver is slow."""
     ends_when_lost = True
     """Whether the bridge ends by itself when its other side is gone, or lives on without it."""
 
@@ -226,7 +226,7 @@ class DescriptorsRig(Rig):
         await self.node.call(self.alias, WatchFd(self.read))
 
     async def stir(self, count: int) -> int:
-        # Nobody reads it, so it is told again and again.
+        # It is never read, so it is reported again and again.
         os.write(self.write, b"x")
         return count
 
@@ -252,7 +252,7 @@ class SignalsRig(Rig):
     async def stir(self, count: int) -> int:
         for _ in range(min(count, 20)):
             os.kill(os.getpid(), signal.SIGUSR1)
-            # One that comes while another is on its way is the same signal.
+            # A signal that comes while another is on its way is the same signal.
             await trio.sleep(0.002)
         return 1
 
@@ -338,7 +338,9 @@ class PollerRig(Rig):
 
 
 class ServerRig(Rig):
-    """A server with one connection from a plain socket, whose bytes come one message for each."""
+    """A server with a single connection from a plain socket; each byte comes in a message of its
+    own.
+    """
 
     traffic = TCPData
     ends_when_lost = False
@@ -441,7 +443,7 @@ class UDPServerRig(Rig):
     async def stir(self, count: int) -> int:
         for _ in range(count):
             self.peer.sendto(b"x", self.bridge.local)
-            # Not faster than they are taken: what finds no room is lost, as datagrams are.
+            # Not faster than they are taken: a datagram that finds no room is lost.
             await trio.lowlevel.checkpoint()
         return count
 

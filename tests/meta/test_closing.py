@@ -32,7 +32,7 @@ def reader(request: pytest.FixtureRequest) -> ReaderKind:
 async def connect(
     node: Node, reader: ReaderKind, **options: Any
 ) -> tuple[Any, Any, socket.socket, Mail]:
-    """An owner, its one connection, and the peer, whose system takes little at a time."""
+    """An owner, its only connection, and the peer, with a system that takes little at a time."""
     mail = Mail()
     owner = await node.spawn(Ear, mail)
     server = TCPServer(reader=reader, send_buffer=2 * MANY, **options)
@@ -44,7 +44,7 @@ async def connect(
 
 
 def read_all(peer: socket.socket) -> int:
-    """How many bytes come before the end. Raises ConnectionResetError at one that is none."""
+    """How many bytes come before the end. Raises ConnectionResetError at an end that is none."""
     count = 0
     while data := peer.recv(65536):
         count += len(data)
@@ -94,7 +94,7 @@ async def test_a_send_that_still_waits_in_the_mailbox_causes_a_reset(reader: Rea
     async with wired_node() as node:
         _, connection, peer, mail = await connect(node, reader)
         with peer:
-            # As if its time were over before the handler has begun with what was sent.
+            # As if its time were over before the handler has begun with the sent data.
             meta: Any = router_of(node).resolve(connection)
             meta.behaviour.cause = Cause.TIMEOUT
             meta.mailbox.main.append((0, connection, None, TCPSend(b"never sent")))
@@ -174,7 +174,7 @@ def find(node: Node, alias: Alias) -> Any:
 
 
 async def read_after_end(node: Node, it: HalfClosed, how: str) -> int:
-    """End the connection, let its peer say one more thing, and count what the peer gets."""
+    """End the connection, let its peer send once more, and count the bytes that the peer gets."""
     meta = find(node, it.connection)
     ENDS[how](node, it.owner, it.connection)
     # By then the reader was told to end.

@@ -1,5 +1,5 @@
-"""One suite for every bridge: whatever it bridges to, it starts, works, waits, stops and ends
-alike, and leaves nothing behind.
+"""A common suite for every bridge: each bridge starts, works, waits, stops and ends alike, and
+leaves nothing behind.
 """
 
 import os
@@ -21,8 +21,8 @@ from tests.support import open_descriptors
 
 BACKLOG = 8
 PATIENT, SOON = 60.0, 25.0
-"""Seconds in which one that does not end would be given up, and in which it must have ended, on a
-busy machine too.
+"""Seconds in which a bridge that does not end would be given up, and in which it must have ended,
+on a busy machine too.
 """
 
 
@@ -34,12 +34,12 @@ def rig(request: pytest.FixtureRequest, short_path: Path) -> Rig:
     return made
 
 
-# -- what may not be left --------------------------------------------------------------------------
+# -- resources that may not be left ----------------------------------------------------------------
 
 
 def programs() -> set[int]:
-    """What this program has started, what has ended and was not asked for its status included; and
-    what a rig's program started.
+    """The programs that this program has started, ended programs without a collected status
+    included; and the programs that a rig's program started.
     """
     found = set()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
@@ -75,8 +75,8 @@ def tasks() -> int:
 
 @dataclass(frozen=True)
 class Everything:
-    """What there is, to be compared with what there was: less is no harm, since an earlier test's
-    remains may go at any time.
+    """The present resources, to be compared with the earlier resources: less is no harm, since an
+    earlier test's remains may go at any time.
     """
 
     threads: set[str] = field(default_factory=threads)
@@ -167,7 +167,7 @@ async def test_a_meta_process_waits_for_a_slow_receiver_and_still_answers(sendin
         go_on()
         await heard(owned, rig, count if rig.is_lossless else 1)
 
-        # One more may be the mark that says when a message was handled.
+        # A further message may be the mark that says when a message was handled.
         assert queued <= BACKLOG + 1
         assert shown
         assert owned.node.meta_info(alias).backlog_dropped == 0

@@ -274,7 +274,7 @@ async def test_ten_thousand_descriptors_leave_no_descriptor_and_no_task() -> Non
                 assert await owned.node.call(watcher, UnwatchFd(pipe.read), timeout=60)
 
         assert open_descriptors() <= before
-        # The handler came with the first request, and with it the one that lets it go when there
+        # The handler came with the first request, and with it the task that lets it go when there
         # are no more.
         assert Counter(task.name for task in all_tasks() - tasks) <= Counter(
             ["Descriptors", "idle handlers"]

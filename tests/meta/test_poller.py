@@ -1,4 +1,4 @@
-"""Waiting for many sockets in one task."""
+"""Waiting for many sockets in a single task."""
 
 import errno
 import select
@@ -62,8 +62,7 @@ async def test_others_get_their_turn_between_two_sockets_once_some_time_has_pass
             sock.close()
 
     served = [index for index, name in enumerate(order) if name == "socket"]
-    # In two turns of the loop, each of two tasks has run at least once, in whatever order trio
-    # takes them.
+    # In two turns of the loop, each of two tasks has run at least once, in any order.
     together = [third == first + 2 for first, third in zip(served, served[2:], strict=False)]
     assert len(served) == 5
     assert together == [not is_slow] * 3

@@ -1,4 +1,4 @@
-"""What the tests of sockets need: an owner that keeps what it hears, and servers and peers of each
+"""Parts of the tests of sockets: an owner that keeps its messages, and servers and peers of each
 kind of stream socket.
 """
 
@@ -50,7 +50,7 @@ needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv
 
 
 class MovableClock(trio.abc.Clock):
-    """Real time, counted from zero, that a test may move ahead: what takes long need not be waited
+    """Real time, counted from zero, that a test may move ahead: long times need not be waited
     for.
     """
 
@@ -72,7 +72,7 @@ class MovableClock(trio.abc.Clock):
 
 
 class Mail:
-    """What somebody heard, in order, and a way to wait for it."""
+    """Received messages, in order, and a way to wait for them."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -103,8 +103,8 @@ class Mail:
 
 
 class Ear(Puppet):
-    """Keeps what it hears in a :class:`Mail`, and may do something about it; what it is asked, it
-    does, as any puppet.
+    """Keeps its messages in a :class:`Mail`, and may react to them; it executes its calls, as any
+    puppet.
     """
 
     def __init__(self, mail: Mail, react: "Callable[[Ear, Any], object] | None" = None) -> None:
@@ -124,7 +124,7 @@ def echo(me: Ear, message: object) -> None:
 
 
 async def spawn_meta(node: Node, owner: PID, behaviour: Any, **options: Any) -> Alias:
-    """Have a puppet spawn a meta-process. What fails is raised here, and the puppet lives."""
+    """Have a puppet spawn a meta-process. An error is raised here, and the puppet lives."""
 
     async def spawn(me: Puppet) -> Alias:
         try:
@@ -141,14 +141,14 @@ async def spawn_meta(node: Node, owner: PID, behaviour: Any, **options: Any) -> 
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that nobody tells of; the node's time limit bounds it."""
+    """Wait for a change for which there is no event; the node's time limit bounds it."""
     while not condition():  # noqa: ASYNC110 - there is no event
         await trio.sleep(0.005)
 
 
 @dataclass
 class Wire:
-    """One kind of stream socket with one kind of reader."""
+    """A kind of stream socket with a kind of reader."""
 
     kind: str
     reader: ReaderKind
@@ -180,7 +180,9 @@ class Wire:
         return await trio.open_unix_socket(server.local)
 
     def dial_plain(self, server: Any) -> socket.socket:
-        """One with nothing around it; connecting to a server on this machine does not block."""
+        """A socket with nothing around it; connecting to a server on this machine does not
+        block.
+        """
         sock = socket.socket(socket.AF_INET if self.kind == "tcp" else socket.AF_UNIX)
         sock.connect(server.local)
         return sock
@@ -188,8 +190,8 @@ class Wire:
 
 @asynccontextmanager
 async def wired_node(*, limit: float = 100.0, **options: Any) -> AsyncIterator[Node]:
-    """A node for tests with sockets: what hangs is ended. A test that moves the clock says by how
-    much with ``limit``.
+    """A node for tests with sockets: a test that hangs is ended. A test that moves the clock says
+    by how much with ``limit``.
     """
     async with running_node(limit=limit, **options) as node:
         yield node
@@ -198,7 +200,7 @@ async def wired_node(*, limit: float = 100.0, **options: Any) -> AsyncIterator[N
 async def serve(
     node: Node, wire: Wire, react: Callable[[Ear, Any], object] | None = echo, **options: Any
 ) -> tuple[Any, Mail]:
-    """A server whose owner keeps its mail; by default it is an echo server."""
+    """A server with an owner that keeps its mail; by default it is an echo server."""
     mail = Mail()
     owner = await node.spawn(Ear, mail, react)
     server = wire.server(**options)

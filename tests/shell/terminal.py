@@ -1,4 +1,4 @@
-"""A real terminal: a program at one end of a pty, the test at the other."""
+"""A real terminal: a program on a pty, and the test at the other end."""
 
 import os
 import pty
@@ -18,18 +18,19 @@ __all__ = ["ERGO", "ROOT", "UTF_8", "Terminal", "at_terminal", "background"]
 ROOT = Path(__file__).parent.parent.parent
 ERGO = [sys.executable, "-W", "error", "-m", "ergo_py"]
 # In a session of its own, so that Ctrl-C at this terminal is a signal there, and a new size is
-# told. Whoever runs the tests in the background has Ctrl-C ignored, which programs inherit.
+# announced. A shell that runs the tests in the background has Ctrl-C ignored, which programs
+# inherit.
 _TAKE_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 )
 UTF_8 = {"PYTHONIOENCODING": "utf-8"}
-"""For a program whose letters a test reads: they are the same in every locale."""
+"""For a program with output that a test reads: the letters are the same in every locale."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07")
 
 
 class Terminal:
-    """As the one who sits before it sees it."""
+    """As its user sees it."""
 
     def __init__(self, fd: int, process: "subprocess.Popen[bytes]") -> None:
         self.fd = fd
@@ -47,9 +48,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def wait_for(self, text: str, seconds: float = 60.0) -> str:
-        """Wait until ``text`` appears after what was waited for last; returns what appeared until
-        then.
-        """
+        """Wait until ``text`` appears after the last match; returns the output until then."""
         end = time.monotonic() + seconds
         while (found := self.text.find(text, self._seen)) < 0:
             left = end - time.monotonic()
@@ -64,14 +63,14 @@ class Terminal:
         return shown
 
     def ask(self, source: str) -> str:
-        """Type an input at a prompt; returns what is shown before the next prompt."""
+        """Type an input at a prompt; returns the output before the next prompt."""
         self.type(f"{source}\n")
         self.wait_for("\n")
         return self.wait_for(">>> ")
 
     def interrupt(self) -> None:
-        """Press Ctrl-C at a prompt until it is noticed. Readline does not notice one that comes
-        while it is busy with a key.
+        """Press Ctrl-C at a prompt until it is noticed. Readline does not notice a Ctrl-C that
+        comes while it is busy with a key.
         """
         for _ in range(10):
             self.type("\x03")
@@ -87,7 +86,7 @@ class Terminal:
         termios.tcsetwinsize(self.fd, (lines, columns))
 
     def status(self, seconds: float = 100.0) -> int:
-        """How it ended. What it writes until then is read, since a terminal that is full holds a
+        """How it ended. Its output until then is read, since a terminal that is full holds a
         program up.
         """
         end = time.monotonic() + seconds
@@ -107,8 +106,8 @@ def _program(
 
 
 def _surroundings() -> dict[str, str]:
-    """The environment without the wishes of the user who runs the tests: whether there are colours,
-    and how large a window is.
+    """The environment without the wishes of the user that runs the tests: whether there are
+    colours, and how large a window is.
     """
     wishes = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES")
     return {name: value for name, value in os.environ.items() if name not in wishes}

@@ -1,4 +1,4 @@
-"""The command line, in the program of the test: what each command says, and the status it ends
+"""The command line, in the program of the test: the output of each command, and the status it ends
 with.
 """
 
@@ -177,7 +177,7 @@ def test_messages_are_json_or_text_and_processes_can_be_suspended_and_ended(
     assert before is not None
 
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def test_without_a_node_the_error_shows_how_to_run_a_node(ergo: Ergo) -> None:

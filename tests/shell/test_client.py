@@ -1,4 +1,4 @@
-"""Finding nodes and asking them, when all is well and when the other side is not what it seems."""
+"""Finding nodes and asking them, when all is well and when the other side is an impostor."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tests.support import replace_private
 
 @contextmanager
 def impostor(serve: Callable[[socket.socket], object]) -> Iterator[Path]:
-    """Something that listens where a node should, and does what the test says."""
+    """A listener in place of a node, with the behaviour that the test gives it."""
     listener, path = bind_socket("impostor@here")
     listener.settimeout(20)
     over = threading.Event()
@@ -32,7 +32,7 @@ def impostor(serve: Callable[[socket.socket], object]) -> Iterator[Path]:
                 if over.is_set():
                     return
                 peer.settimeout(20)
-                # Whoever only looks whether somebody is there leaves without a word.
+                # A client that only checks for a listener leaves without a word.
                 with suppress(OSError):
                     serve(peer)
 
@@ -179,7 +179,7 @@ def test_a_node_that_goes_away_in_the_middle_is_an_error() -> None:
 
 
 def test_ctrl_c_just_before_the_wait_for_an_answer_is_noticed() -> None:
-    # One that another thread was interrupted by does not wake the main thread either.
+    # A signal that interrupted another thread does not wake the main thread either.
     presser = threading.Thread(
         target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)
     )

@@ -1,4 +1,4 @@
-"""What is written to a terminal: no commands for it, and only letters that its encoding has."""
+"""Output to a terminal: no control sequences, and only letters that its encoding has."""
 
 import io
 import json
@@ -23,7 +23,7 @@ C1, BIDI, TAG = "\x9b31m", "\u202e", "\U000e0001"
 
 
 class Hostile(Actor):
-    """Tells nothing but what a terminal would obey."""
+    """Returns only text that a terminal would obey."""
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         if items:
@@ -35,7 +35,7 @@ class Hostile(Actor):
 
 
 class HostileReader(MetaProcess):
-    """Waits in a file whose name a terminal would obey."""
+    """Waits in a file with a name that a terminal would obey."""
 
     def start(self) -> None:
         code = compile("def wait(pipe):\n    pipe.recv(1)\n", f"<{ESCAPE}>", "exec")

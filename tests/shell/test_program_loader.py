@@ -1,4 +1,4 @@
-"""Finding the program that somebody names."""
+"""Finding the program for a given name."""
 
 import sys
 from collections.abc import Iterator

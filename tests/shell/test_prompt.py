@@ -1,5 +1,5 @@
-"""The prompt in a real terminal: for a node of its own, and for one in another program that notices
-nothing.
+"""The prompt in a real terminal: for a node of its own, and for a node in another program that
+notices nothing.
 """
 
 import re
@@ -45,7 +45,7 @@ def test_a_user_inspects_a_connection_of_the_demo_without_disturbing_it() -> Non
             terminal.type("found_by\t")
             terminal.wait_for("found_by_tab")
             terminal.interrupt()
-            # Ctrl-C interrupts what was typed, there as well.
+            # Ctrl-C interrupts the input, there as well.
             terminal.type("print('waiting'); await trio.sleep_forever()\n")
             terminal.wait_for("waiting\n")
             terminal.type("\x03")
@@ -77,7 +77,7 @@ def test_a_user_inspects_a_connection_of_the_demo_without_disturbing_it() -> Non
     assert "'reader': 'thread'" in facts
     assert int(before) > 5
     assert "NameError" in forgotten
-    # The one that crashed is the room, as the demonstration wants it.
+    # The crashed process is the room, as the demonstration wants it.
     assert after == "1\n"
     assert status == 0
     assert demo.returncode == 0
@@ -96,7 +96,7 @@ def test_a_shell_runs_a_program_on_its_own_node(runtime_directory: Path) -> None
         terminal.wait_for("5 bytes came, 5 went\n")
         shown = terminal.ask("ps()")
 
-        # Tab completes, Ctrl-C takes an input back, and interrupts one that waits.
+        # Tab completes, Ctrl-C takes an input back, and interrupts an input that waits.
         terminal.type("node.inspect_m\t")
         terminal.wait_for("node.inspect_meta(")
         terminal.interrupt()

@@ -1,5 +1,5 @@
-"""What rich makes of a terminal: it fits, it has colours, and nothing that comes from others is
-taken for markup.
+"""Rich output on a terminal: it fits, it has colours, and foreign text is never taken for
+markup.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Which look is chosen, and what the plain one does: what is said is the same either way."""
+"""Which screen is chosen, and the output of the plain screen: the words are the same either way."""
 
 import ast
 import io

@@ -1,4 +1,4 @@
-"""``ergo top`` on a busy node, in a real terminal, whose size changes."""
+"""``ergo top`` on a busy node, in a real terminal that changes its size."""
 
 import shutil
 import subprocess
@@ -18,7 +18,9 @@ from tests.support import Recorder
 
 
 class Spinner(Actor):
-    """Sends to itself for ever, with a breath in between, and to a slow one, whose mailbox grows."""
+    """Sends to itself forever, with a breath in between, and to a slow process with a mailbox that
+    grows.
+    """
 
     def init(self) -> None:
         self.send(self.pid, 1)
@@ -54,8 +56,8 @@ WITHOUT_RICH = "import sys; sys.modules['rich'] = None; from ergo_py.shell.cli i
 
 
 def frame(terminal: Terminal, mark: str, first: str) -> str:
-    """What is shown once this one comes first; a busy machine may let nobody work for a while, and
-    show others before.
+    """The screen once this process comes first; a busy machine may let no process work for a while,
+    and show others before.
     """
     terminal.wait_for(mark)
     shown = ""
@@ -108,7 +110,7 @@ def test_the_busiest_processes_come_first_and_keys_choose_the_order(
 
 
 class Tmux:
-    """A terminal that can be looked at, as a person does: only what is on the screen counts."""
+    """A terminal that can be looked at, as a person does: only the visible screen counts."""
 
     def __init__(self, directory: Path) -> None:
         self._command = ["tmux", "-u", "-S", str(directory / "tmux"), "-f", "/dev/null"]
@@ -166,5 +168,5 @@ def test_the_table_fits_a_terminal_of_any_size(busy: None, runtime_directory: Pa
     assert len(small) == 10
     assert "q quit" in small[9]
     assert sum("Recorder" in line for line in small) == 5
-    # What was on the screen before is there again.
+    # The earlier content of the screen is there again.
     assert any("sh watch" in line for line in after)

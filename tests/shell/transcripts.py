@@ -1,5 +1,5 @@
-"""Transcripts in pages: what is typed, what is shown after it, and what of that is the same each
-time.
+"""Transcripts in pages: the inputs, the output after each, and the parts of it that are the same
+each time.
 """
 
 import re
@@ -22,7 +22,7 @@ def transcripts(page: str, kind: str) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """A text without what differs from one run to the next: times, ports, numbers of programs and
+    """A text without the parts that differ from run to run: times, ports, numbers of programs and
     of lines, widths.
     """
     for pattern, instead in (
@@ -42,7 +42,7 @@ def plain(text: str) -> str:
 
 
 def split(transcript: str, prompt: str) -> Iterator[tuple[str, str]]:
-    """Each input and what is shown after it."""
+    """Each input and the output after it."""
     for part in re.split(rf"(?m)^{re.escape(prompt)}", transcript)[1:]:
         lines = part.splitlines()
         inputs = [lines[0]]
@@ -56,7 +56,7 @@ def assert_typed(terminal: Terminal, transcript: str) -> None:
         # A block ends with an empty line.
         terminal.type(source + ("\n\n" if "\n" in source else "\n"))
         shown = terminal.wait_for("\n>>> ")
-        # What was typed is echoed, with the prompts of further lines.
+        # The input is echoed, with the prompts of further lines.
         echoed = [line for line in shown.splitlines() if not line.startswith("...")]
         assert plain("\n".join(echoed[1:])) == plain(expected), source
 

@@ -1,5 +1,5 @@
-"""StateMachine: which state handles what, what happens around a change, timeouts, and what was
-postponed.
+"""StateMachine: which state handles a message, the hooks around a change, timeouts, and postponed
+messages.
 """
 
 from collections import deque
@@ -731,7 +731,7 @@ arming = st.one_of(
     st.tuples(st.just("cancel_timeout"), st.sampled_from(NAMES)),
 )
 # Not both at once: a message that is postponed by every state it drives the machine to would go
-# round for ever.
+# round forever.
 moving = st.one_of(
     st.tuples(st.just("become"), st.sampled_from(STATES)),
     st.tuples(st.just("postpone")),
@@ -748,7 +748,7 @@ programs = st.lists(
     ),
     max_size=12,
 )
-"""Several events sent in one go, one event that is a call, or so many ticks of the clock."""
+"""Several events sent together, an event that is a call, or so many ticks of the clock."""
 
 
 def label(message: Any) -> str:
@@ -763,7 +763,7 @@ def label(message: Any) -> str:
 
 
 class Tabular(StateMachine):
-    """Does what its table says."""
+    """Follows its table."""
 
     def __init__(self, table: Table, log: Log) -> None:
         self.table = table
@@ -801,7 +801,7 @@ class Tabular(StateMachine):
 
 
 class Model:
-    """The same, without processes: one queue, and timers in a list."""
+    """The same, without processes: a queue, and timers in a list."""
 
     def __init__(self, table: Table) -> None:
         self.table, self.now, self.at = table, 0.0, "a"
@@ -817,8 +817,8 @@ class Model:
 
     def tick(self) -> None:
         self.now += TICK
-        # What is due at one moment fires together, in the order of arming; what one of them cancels
-        # does not come.
+        # Timers that are due at the same moment fire together, in the order of arming; a timer that
+        # another cancels does not come.
         due = [(key, at) for key, at in self.timers.items() if at <= self.now]
         for key, at in due:
             if self.timers.get(key) == at:

@@ -1,4 +1,6 @@
-"""Pools: how work is shared out, what happens when nobody has room, and workers that come and go."""
+"""Pools: how work is shared out, the overflow policies of full pools, and workers that come and
+go.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -49,7 +51,9 @@ class Job:
 
 
 class Worker(Actor):
-    """Writes down who did what, fails when told to, and does nothing while its gate is closed."""
+    """Writes down each worker and its job, fails when told to, and does nothing while its gate is
+    closed.
+    """
 
     def __init__(self, done: Log, gate: trio.Event | None = None) -> None:
         self.done = done
@@ -76,7 +80,7 @@ async def start(node: Node, spec: PoolSpec) -> Any:
 
 
 def by_worker(done: Log) -> dict[Any, Log]:
-    """What each worker did, in order."""
+    """The jobs of each worker, in order."""
     found: dict[Any, Log] = {}
     for pid, what in done:
         found.setdefault(pid, []).append(what)
@@ -123,7 +127,7 @@ async def test_the_least_loaded_worker_gets_the_next_message() -> None:
         node.send("pool", "first")
         node.send("pool", "second")
         await wait_all_tasks_blocked()
-        # Both are busy with one each; the second one gets rid of his.
+        # Both are busy with a message each; the second worker gets rid of its message.
         gates[1].set()
         await wait_all_tasks_blocked()
 
@@ -182,7 +186,7 @@ async def test_the_keys_of_a_worker_that_is_removed_go_to_others_and_no_other_ke
 
 
 class CountedWalks(dict[int, str]):
-    """Counts how often somebody goes through all of it."""
+    """Counts how often it is iterated over."""
 
     walks = 0
 
@@ -257,7 +261,7 @@ async def test_a_worker_that_calls_its_own_pool_is_answered_by_another_worker() 
     class Asking(Worker):
         async def handle_call(self, request: Any, caller: Any) -> Any:
             if request == "ask the pool":
-                # Somebody else's turn goes by, and then it would be its own.
+                # Another worker's turn goes by, and then it would be its own.
                 self.send("pool", "something")
                 return self.pid, await self.call("pool", "who are you", timeout=20.0)
             return self.pid
@@ -321,11 +325,11 @@ async def test_requests_with_a_higher_priority_go_to_the_pool_itself() -> None:
         assert (await node.call("talking", "anybody"))[1] == "anybody"
 
 
-# -- when nobody has room --------------------------------------------------------------------------
+# -- full pools ------------------------------------------------------------------------------------
 
 
 async def full_pool(node: Node, gate: trio.Event, done: Log, **options: Any) -> Any:
-    """Two workers that are busy, with one message each in their mailboxes, and room for no more."""
+    """Two workers that are busy, with a message each in their mailboxes, and room for no more."""
     pool = await start(node, PoolSpec(Worker, done, gate, size=2, mailbox_size=1, **options))
     for number in range(2):
         node.send("pool", number)
@@ -752,7 +756,7 @@ async def test_a_pool_without_a_bound_refuses_no_message_during_a_restart(
     routing: Routing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: Log = []
-    # Whoever may let others run between two steps does so, each time.
+    # A task that may let others run between two steps does so, each time.
     monkeypatch.setattr(Router, "pause_is_due", lambda self: True)
     key = (lambda job: job.key) if routing is BY_KEY else None
     async with running_node() as node:

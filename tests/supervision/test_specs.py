@@ -1,5 +1,5 @@
-"""Specs check themselves: a mistake is found before anything starts, and the error says what to
-write instead.
+"""Specs check themselves: a mistake is found before anything starts, and the error shows a valid
+value.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Whose turn it is, one case at a time; ``test_strategies.py`` tries all of it together against a
+"""The order of turns, case by case; ``test_strategies.py`` tries all of it together against a
 model.
 """
 

@@ -1,4 +1,4 @@
-"""Every strategy against a naive model, which says in plain lists and loops what should be the case
+"""Every strategy against a naive model, which computes in plain lists and loops the expected state
 after each event.
 """
 
@@ -78,7 +78,7 @@ class Worker(Actor):
 
 @dataclass(eq=False)
 class Kid:
-    """What the model knows of a child."""
+    """The model of a child."""
 
     name: str
     spec: ChildSpec
@@ -418,7 +418,8 @@ class StrategyMachine(RuleBasedStateMachine):
         for action in actions:
             match action:
                 case Start(name):
-                    # The one promise above all: nobody runs twice, and one is started at a time.
+                    # The main promise: no child runs twice, and only a single child is started at a
+                    # time.
                     assert name not in self.alive
                     assert self.starting is None
                     self.starting = name
@@ -447,7 +448,7 @@ class StrategyMachine(RuleBasedStateMachine):
     def dead(self) -> bool:
         return self.ended is not None
 
-    # what happens
+    # events
 
     @precondition(lambda self: self.dead())
     @rule(
@@ -547,7 +548,7 @@ class StrategyMachine(RuleBasedStateMachine):
                 self.real.ask(operation, token, self.now)
             assert self.picture() == before
 
-    # what holds
+    # invariants
 
     def picture(self) -> list[Any]:
         return [
@@ -558,7 +559,7 @@ class StrategyMachine(RuleBasedStateMachine):
     @invariant()
     def real_and_model_agree(self) -> None:
         if self.dead() or self.model.ended is not None:
-            # Why exactly is for people; that it ended, and of what kind, is not.
+            # The exact reason is for people; that it ended, and the kind of reason, is not.
             assert type(self.ended) is type(self.model.ended)
             assert isinstance(self.ended, Shutdown) or self.ended == self.model.ended
             return
@@ -573,8 +574,8 @@ class StrategyMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
-        """Who is to run runs, or is on the way, or somebody will come back at the right time to see
-        to it.
+        """A child that is to run runs, or is on the way, or a wake-up comes at the right time to
+        start it.
         """
         if self.dead():
             return
@@ -620,7 +621,7 @@ TestSimpleOneForOne = SimpleOneForOneMachine.TestCase
 
 
 class CountedWalks(dict[str, Any]):
-    """Counts how often somebody goes through all of it."""
+    """Counts how often it is iterated over."""
 
     walks = 0
 
@@ -648,13 +649,13 @@ def test_the_end_of_a_child_does_not_walk_over_all_children() -> None:
     assert isinstance(ends[-1], End)
 
 
-# -- what comes too late ---------------------------------------------------------------------------
+# -- late events -----------------------------------------------------------------------------------
 
 
 def begun(
     *children: ChildSpec, intensity: int = 5, strategy: Strategy = ONE_FOR_ONE
 ) -> Supervision:
-    """A plan whose children all run, each with its name as PID."""
+    """A plan with children that all run, each with its name as PID."""
     plan = Supervision(
         SupervisorSpec(list(children), strategy, intensity=intensity, period=5.0), lambda: 0.0
     )
@@ -746,7 +747,7 @@ def test_a_child_is_found_by_its_name_or_pid_only_and_takes_no_new_arguments() -
         plan.ask(StartChild("a", (1,)), "asker", 1.0)
 
 
-# -- who is next -----------------------------------------------------------------------------------
+# -- the order of starts ---------------------------------------------------------------------------
 
 
 def test_a_start_that_fails_while_its_siblings_restart_does_not_hold_them_up() -> None:

@@ -1,7 +1,7 @@
 """A thousand children that fail, end, are killed and operated on at random, under every strategy.
 
-However long it goes on: nobody runs twice, nobody is lost, and when it is over the tree is in the
-state that the specs demand.
+However long it goes on: no child runs twice, no child is lost, and when it is over the tree is in
+the state that the specs demand.
 """
 
 import random
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.no_cover
 
 
 class Book:
-    """Who is alive. Born twice, or dead without having been born, is what must not happen."""
+    """The living children. Born twice, or dead without having been born, must not happen."""
 
     def __init__(self) -> None:
         self.alive: set[str] = set()
@@ -110,7 +110,7 @@ def child(book: Book, group: int, number: int, luck: random.Random) -> ChildSpec
 async def strike(
     node: Node, group: SupervisorHandle, victim: ChildInfo, luck: random.Random
 ) -> None:
-    """One blow against a child, by one that may have ended meanwhile."""
+    """A blow against a child, by a process that may have ended meanwhile."""
     blow = luck.randrange(6)
     if victim.pid is None or blow == 5:
         try:
@@ -143,14 +143,14 @@ async def storm(
 
 
 def check_peace(node: Node, book: Book, groups: list[SupervisorHandle]) -> None:
-    """The storm is over: everybody is where the specs say, and nobody else is there."""
+    """The storm is over: every child is where the specs say, and there are no others."""
     running = set()
     for group in groups:
         for one in group.children():
             assert one.phase in (Phase.RUNNING, Phase.COMPLETED, Phase.FAILED)
             if one.phase is Phase.RUNNING:
                 running.add(one.name)
-            # Only a temporary child stays down after a failure; a permanent one never stays down.
+            # Only a temporary child stays down after a failure; a permanent child never stays down.
             assert one.phase is Phase.RUNNING or one.restart != "permanent"
             assert one.phase is not Phase.FAILED or one.restart == "temporary"
     assert book.alive == running
@@ -200,7 +200,7 @@ async def test_a_thousand_children_survive_a_storm_of_crashes(
 async def test_a_storm_of_crashes_that_supervisors_do_not_survive(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """With tight limits whole groups give up and are started again from above: still nobody runs
+    """With tight limits whole groups give up and are started again from above: still no child runs
     twice or is lost.
     """
     luck, book = random.Random(7), Book()

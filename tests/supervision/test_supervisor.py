@@ -272,7 +272,7 @@ async def test_a_restart_of_a_group_takes_time_linear_in_its_size(
     strategy: Strategy,
 ) -> None:
     class CountingSlots(dict[str, ChildSlot]):
-        """Places that count how many of them somebody walks through."""
+        """Slots that count how many of them are iterated over."""
 
         walked = 0
 
@@ -697,7 +697,7 @@ async def test_operating_on_a_child_that_backs_off_takes_effect_at_once(
         await tree.start_child("b")
         await wait_all_tasks_blocked()
 
-        # Nobody in the group has anything left to wait for.
+        # No child in the group has anything left to wait for.
         assert phases(tree) == dict.fromkeys("abc", Phase.RUNNING)
         assert trio.current_time() == began
 

@@ -44,7 +44,7 @@ from tests.support import Recorder, plan_of, process_of, running_node
 
 
 class Operated(Supervisor):
-    """A supervisor that does to its children what it is called with, from inside."""
+    """A supervisor that performs the operations it is called with on its children, from inside."""
 
     def __init__(self, specs: Sequence[ChildSpec]) -> None:
         self.specs = specs
@@ -80,7 +80,7 @@ def operator(node: Node, side: str) -> Operate:
 
 
 class Counted(dict[str, Any]):
-    """Counts how many of its values are looked at one after another."""
+    """Counts how many of its values are looked at in sequence."""
 
     seen = 0
 

@@ -1,4 +1,4 @@
-"""A behaviour without a node: its callbacks are called, and what it would have done is seen."""
+"""A behaviour without a node: its callbacks are called, and its verbs are recorded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ async def test_a_rejected_call_raises_in_the_test_and_the_behaviour_continues() 
 
 
 class Desk(Actor):
-    """Defers what it is asked until it is told to answer."""
+    """Defers its requests until it is told to answer."""
 
     async def init(self) -> None:
         self.callers: list[Caller] = []

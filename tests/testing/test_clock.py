@@ -1,4 +1,4 @@
-"""Virtual time: it jumps when nobody has anything to do, and not before."""
+"""Virtual time: it jumps when no task and no thread has anything to do, and not before."""
 
 import socket
 import subprocess
@@ -97,7 +97,7 @@ def test_timers_fire_in_their_order_and_calls_time_out() -> None:
 
 
 class Reader(MetaProcess):
-    """Says what it reads, after it has thought about it for longer than the clock is quiet for."""
+    """Sends its input on, after it has thought about it for longer than the clock is quiet for."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -299,7 +299,7 @@ def test_wait_all_tasks_blocked_with_the_same_cushion_returns_before_the_jump(
             for _ in range(20):
                 with clock.held():
                     await wait_all_tasks_blocked(cushion)
-                # Runnable from here on, as what a test goes on with.
+                # Runnable from here on, like the rest of a test.
                 await trio.lowlevel.checkpoint()
                 moments.append(trio.current_time())
         return [*moments, trio.current_time()]

@@ -1,4 +1,4 @@
-"""Crashes: the expected ones are waited for, the others are noted."""
+"""Crashes: expected crashes are waited for, the others are noted."""
 
 from typing import Any
 

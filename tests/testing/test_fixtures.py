@@ -1,4 +1,4 @@
-"""A node for a test: what is checked when it is down."""
+"""A node for a test: the checks after it is down."""
 
 import asyncio
 import os

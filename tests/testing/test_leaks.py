@@ -1,4 +1,4 @@
-"""What is there and was not there before is named."""
+"""Threads, descriptors and programs that were not there before are named."""
 
 import errno
 import os

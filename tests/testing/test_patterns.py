@@ -1,4 +1,4 @@
-"""What a test may say about a message."""
+"""The ways in which a test may describe a message."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support import needs_proc
 
 SAMPLES = Path(__file__).parent / "samples"
-# What the samples do not need takes longer to import than they take to run.
+# Plug-ins that the samples do not need take longer to import than the samples take to run.
 LIGHT = [
     f"-pno:{plugin}"
     for plugin in (
@@ -28,8 +28,8 @@ LIGHT = [
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest says about the sample tests, with all plugins that are installed, in a program of
-    its own.
+    """The output of pytest for the sample tests, with all plugins that are installed, in a program
+    of its own.
     """
     folder = tmp_path_factory.mktemp("samples")
     for sample in SAMPLES.glob("*.py"):
@@ -96,7 +96,7 @@ def test_with_the_anyio_plugin_tests_with_leaks_fail_too(printed: str) -> None:
     pytest.importorskip("anyio", reason="needs the package anyio")
     found = outcomes(printed, "with_anyio")
 
-    # There the check is a part of the tear-down, so what fails it is called an error.
+    # There the check is a part of the tear-down, so its failure is called an error.
     assert len(found) == 4, printed
     assert found == {
         name: "PASSED" if name.startswith("test_passes") else "ERROR"

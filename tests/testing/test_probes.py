@@ -1,4 +1,4 @@
-"""Probes: what came, in order, and what a test is told when it is not what it expected."""
+"""Probes: the received messages, in order, and the text of a failed expectation."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The verbs that note: none is forgotten, and each takes what the real one takes."""
+"""The recording verbs: none is forgotten, and each has the signature of the real verb."""
 
 import inspect
 from typing import Any

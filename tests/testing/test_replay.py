@@ -1,4 +1,4 @@
-"""Recorded input is sent again, to the same effect, without what it came from."""
+"""Recorded input is sent again, to the same effect, without its source."""
 
 import pickle
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ PEER, LOCAL = Endpoint("127.0.0.1", 40_000), Endpoint("127.0.0.1", 7_777)
 
 
 class Shouter(Actor):
-    """Answers each piece of data in capitals. What it listens to is given to it."""
+    """Answers each piece of data in capitals. Its source is given to it."""
 
     def __init__(self, source: MetaProcess, log: list[Any]) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""Settling: everything that can be done is done, whoever does it."""
+"""Settling: everything that can be done is done, by tasks and by threads."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from tests.support import Puppet, Recorder, needs_proc, running_node
 
 
 class Chain(Actor):
-    """Sends a number that is one smaller to itself, until there is nothing left."""
+    """Sends the next smaller number to itself, until there is nothing left."""
 
     def __init__(self, done: list[int]) -> None:
         self.done = done
@@ -29,7 +29,7 @@ class Chain(Actor):
 
 
 class Worker(MetaProcess):
-    """Handles what it is sent in a worker thread, slowly, and tells its owner."""
+    """Handles its messages in a worker thread, slowly, and sends them to its owner."""
 
     async def start(self) -> None:
         await trio.sleep_forever()

@@ -1,4 +1,4 @@
-"""A seed makes the order of tasks; the order can be had again."""
+"""A seed decides the order of tasks; the order can be reproduced."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who is at work, and who is asleep."""
+"""Which threads are at work, and which are asleep."""
 
 import os
 import subprocess

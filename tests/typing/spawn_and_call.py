@@ -1,7 +1,8 @@
-"""What the type checkers must accept, and what they must refuse, of `spawn`, `call` and `send`.
+"""The lines that type checkers must accept, and the lines that they must refuse, of `spawn`, `call`
+and `send`.
 
-Never run, only checked. A line that must be refused carries one ignore comment for each checker,
-and each checker complains about a comment that silences nothing: so the day a mistake is no longer
+Never run, only checked. A line that must be refused carries an ignore comment for each checker, and
+each checker complains about a comment that silences nothing: so the day a mistake is no longer
 noticed, `make types` fails here.
 """
 

@@ -1,5 +1,5 @@
-"""What the type checkers must understand of the test kit; `make types` runs this, and nothing else
-does.
+"""The parts of the test kit that type checkers must understand; `make types` runs this, and nothing
+else does.
 """
 
 from dataclasses import dataclass

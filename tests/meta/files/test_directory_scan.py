@@ -1,4 +1,4 @@
-"""The picture of a tree, against a real one and against a naive model."""
+"""The picture of a tree, against a real tree and against a naive model."""
 
 import os
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_directories_may_be_nested_deeper_than_the_stack_of_python(tmp_path: Pat
         assert tree.look() == [(ADDED, path) for path in deep[1:]]
         assert tree.is_directory(deep[-1])
     finally:
-        # Here, since what removes old test directories may be recursive.
+        # Here, since the removal of old test directories may be recursive.
         for path in reversed(deep[1:]):
             os.rmdir(path)
     assert tree.look() == [(DELETED, path) for path in reversed(deep[1:])]

@@ -50,7 +50,7 @@ async def told(owned: Owned, change: Change, path: Path) -> None:
 
 
 async def told_among(owned: Owned, change: Change, path: Path) -> None:
-    """Wait until this is told, whatever else is."""
+    """Wait until this change is sent, among others."""
     while True:
         message = await owned.until(PathChanged)
         if (message.change, message.path) == (change, str(path)):
@@ -58,7 +58,7 @@ async def told_among(owned: Owned, change: Change, path: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Have two paths change places in one step."""
+    """Have two paths change places in a single step."""
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "renameat2"):
         pytest.skip("this system cannot exchange two directories")
@@ -268,7 +268,7 @@ async def test_a_directory_that_replaces_the_watched_directory_is_watched(
         for number in range(2):
             new.mkdir()
             (new / f"young{number}").touch()
-            # In one step, so that there is always a directory.
+            # In a single step, so that there is always a directory.
             exchange(new, root)
             if is_removed:
                 shutil.rmtree(new)
@@ -372,7 +372,7 @@ async def test_a_watch_continues_when_inotify_watches_run_out_later(
         await told(owned, ADDED, tmp_path / "two")
         assert (await owned.node.inspect_meta(source))["backend"] == "watchfiles"
 
-        # A directory needs one more.
+        # A directory needs a further watch.
         (tmp_path / "three").mkdir()
         await told(owned, ADDED, tmp_path / "three")
         await until_backend(owned, source, "polling")

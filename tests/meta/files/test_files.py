@@ -96,7 +96,7 @@ async def test_a_fifo_is_read_until_its_last_writer_leaves(tmp_path: Path) -> No
     path = tmp_path / "fifo"
     os.mkfifo(path)
     async with owning() as owned:
-        # There is no writer yet, and nobody waits for one.
+        # There is no writer yet, and no reader waits for it.
         await owned.spawn(FileReader(path))
         writer = os.open(path, os.O_WRONLY)
         os.write(writer, b"hello\n")
@@ -282,8 +282,8 @@ async def test_a_renamed_file_is_read_to_its_end_before_its_successor(
 ) -> None:
     path = tmp_path / "log"
     path.write_text("a1\n")
-    # No time passes before all is written, however busy the machine: what comes too late is not
-    # read.
+    # No time passes before all is written, however busy the machine: lines that come too late are
+    # not read.
     now = [0.0]
     monkeypatch.setattr(FileReader, "_now", lambda _: now[0])
     async with owning() as owned:
@@ -543,8 +543,8 @@ async def test_a_record_that_cannot_be_taken_back_is_the_same_error(
 
 
 def half_then_full(path: Path, meanwhile: Callable[[], None] = lambda: None) -> Callable[..., int]:
-    """What a disk does that has room for half of a record: the first write to this file is short,
-    the second fails.
+    """A disk with room for half of a record: the first write to this file is short, the second
+    fails.
     """
     real, writes = os.write, 0
 

@@ -1,4 +1,4 @@
-"""Following a path: driven step by step, and compared with what was written."""
+"""Following a path: driven step by step, and compared with the written lines."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ class Rig:
             self.file.write(b"%d\n" % self.number)
 
     def write_half(self) -> None:
-        """What a buffer that is full in the middle of a line looks like."""
+        """The output of a buffer that is full in the middle of a line."""
         self.number += 1
         self.written.append(f"{self.number}.{self.number}")
         self.file.write(b"%d." % self.number)
@@ -119,7 +119,7 @@ def test_lines_written_during_the_measurement_are_read_in_order(
     def size() -> int:
         found = measure()
         monkeypatch.undo()
-        # Its writer goes on, and only then to the newest one.
+        # Its writer goes on, and only then to the newest file.
         middle.write(b"earlier\n")
         rig.file.write(b"later\n")
         return found
@@ -226,7 +226,7 @@ def test_a_file_that_has_no_size_but_can_be_read_is_read_once() -> None:
     rest = [list(files.read(1.0, ROTATED, TRUNCATED)) for _ in range(3)]
 
     assert str(first[0]).startswith("MemTotal:")
-    # It may have grown by a few letters meanwhile, and is not read anew.
+    # It may have grown by a few letters meanwhile, and is not read again.
     assert not any("MemTotal" in str(line) for lines in rest for line in lines)
     assert files.truncations == 0
     files.close()
@@ -299,8 +299,8 @@ def test_every_line_is_read_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, now: list[float], steps: list[str]
 ) -> None:
     rig = Rig(tmp_path_factory.mktemp("following") / "log", now)
-    # One that is missed altogether is nobody's mistake, so each file is looked at before it is
-    # rotated away.
+    # A file that is missed altogether is no mistake, so each file is looked at before it is rotated
+    # away.
     rig.look()
 
     for step in [*steps, "read", "read"]:

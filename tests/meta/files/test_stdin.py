@@ -1,4 +1,4 @@
-"""Standard input, by way of pipes and terminals that stand for it."""
+"""Standard input, with pipes and terminals that stand for it."""
 
 import os
 import pty

@@ -1,5 +1,5 @@
-"""Framing: what is sent comes out again, however the stream is cut, and no stream of bytes does
-harm.
+"""Framing: the decoder restores the sent frames, however the stream is cut, and no stream of bytes
+does harm.
 """
 
 import tracemalloc
@@ -44,7 +44,7 @@ FRAMINGS: list[Framing] = [
 
 
 def feed_all(decoder: Decoder, pieces: Sequence[bytes]) -> tuple[list[bytes], str | None]:
-    """All frames of a stream, and the error that ended it, if one did."""
+    """All frames of a stream, and the error that ended it, if any."""
     frames: list[bytes] = []
     for piece in pieces:
         try:
@@ -354,11 +354,11 @@ def test_a_length_that_is_cut_in_two_is_read_when_the_rest_has_come() -> None:
     assert [list(some) for some in frames] == [[], [b"x" * 300]]
 
 
-# -- a framing of one's own that is wrong ----------------------------------------------------------
+# -- a custom framing that is wrong ----------------------------------------------------------------
 
 
 class Wrong(Decoder):
-    """Appends one frame, or none, and returns a number of bytes that cannot be."""
+    """Appends a single frame, or none, and returns an impossible number of bytes."""
 
     def __init__(self, frames: int, used: Any) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ NOTHING: dict[str, Any] = {
 
 
 def launched(path: str, *argv: str, **orders: Any) -> tuple[int, str, str]:
-    """Its status, what it printed, and what it reported."""
+    """Its status, its output, and its report."""
     ours, theirs = os.pipe()
     done = subprocess.run(
         [

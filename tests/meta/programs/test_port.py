@@ -181,7 +181,7 @@ async def test_a_program_waits_for_a_slow_owner() -> None:
         assert [int(line) for line in lines(owned)] == list(range(1, 20_001))
 
 
-# -- what it runs in -------------------------------------------------------------------------------
+# -- the environment of a program ------------------------------------------------------------------
 
 
 async def test_no_environment_variable_is_inherited_unless_requested(
@@ -230,8 +230,8 @@ async def test_limits_hold_for_the_program() -> None:
         await owned.until(PortExited)
 
         assert lines(owned)[:2] == ["99", "0"]
-        # What the interpreter in between has done to its environment and its signals is not seen by
-        # the program.
+        # The changes that the interpreter in between makes to environment and signals are not seen
+        # by the program.
         assert not [line for line in lines(owned) if line.startswith(("LC_", "trap"))]
 
 
@@ -540,7 +540,7 @@ async def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_port_and_is_en
 async def test_a_grandchild_outside_of_the_group_does_not_keep_the_port_open() -> None:
     stranger = "setsid timeout 100 bash -c 'trap \"\" PIPE; echo $$; while :; do echo more; done 2>/dev/null'"
     async with owning() as owned:
-        # It ends once the other one has left the group and speaks.
+        # It ends once the other program has left the group and speaks.
         port = await owned.spawn(Port(["bash", "-c", f"{stranger} & read"], stop=QUICK))
         pid = int((await owned.until(PortLine)).line)
         try:

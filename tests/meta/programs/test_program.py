@@ -1,4 +1,4 @@
-"""Programs without a port around them: who they run as, where they are found, and how they are
+"""Programs without a port around them: the user they run as, where they are found, and how they are
 ended.
 """
 

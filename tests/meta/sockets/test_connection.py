@@ -188,7 +188,7 @@ def test_only_bytes_can_be_sent(data: Any) -> None:
 
 
 class Session(Puppet):
-    """Notes what its connection is when it gets its first message; it may have set something else
+    """Notes its connection when it gets its first message; it may have set something else
     before.
     """
 
@@ -510,7 +510,8 @@ async def test_a_close_waits_for_all_that_was_sent_before_as_long_as_the_peer_ta
 async def test_sends_before_the_end_of_the_owner_are_written(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPData):
-            # Something for the handler first, so that what follows has to wait in the mailbox.
+            # Something for the handler first, so that the following messages have to wait in the
+            # mailbox.
             me.send(message.connection, "nothing it knows")
             me.send(message.connection, TCPSend(b"good"))
             me.send(message.connection, TCPSend(b"bye"))
@@ -690,7 +691,7 @@ async def test_a_slow_peer_is_waited_for_and_can_be_looked_at_meanwhile(wire: Wi
         node.send(connection, TCPClose())
         got = b"".join([part async for part in stream])
 
-        # Beyond the limit by at most what was being written when it was reached.
+        # Beyond the limit by at most the write that was under way when it was reached.
         assert int(facts["pending"]) <= 700_000
         assert info.lanes["main"] > 10
         assert got == b"".join(content)
@@ -1058,7 +1059,7 @@ async def test_unsent_keep_alive_bytes_do_not_pile_up(wire: Wire, state: str) ->
             periods = (trio.current_time() - since) / period
 
             assert connection.pending <= pending
-            # One look at the clock for each period, and some for what was under way.
+            # A look at the clock for each period, and some for the work under way.
             assert meta_of(connection).handled - handled <= periods + 10
 
 
@@ -1116,7 +1117,7 @@ async def test_many_short_connections_leave_no_descriptors_behind(wire: Wire) ->
             sock.send(b"x")
             sock.close()
             await mail.wait_for(TCPDisconnected, number)
-            if number == 1:  # the first one opens what all of them share
+            if number == 1:  # the first connection opens the shared descriptors
                 before = open_descriptors()
         await until(lambda: node.metas() == [server.id] and open_descriptors() <= before)
 

@@ -1,4 +1,6 @@
-"""The reader's half of connections: whom it serves, whom it waits for, and whose fault it is."""
+"""The reader's half of connections: the peers it serves, the peers it waits for, and the causes of
+their ends.
+"""
 
 import socket
 from typing import Any
@@ -45,7 +47,7 @@ async def test_the_connection_does_not_wait_for_a_peer_that_closed_both_halves(w
         (connection,) = connections_of(server)
         await until(lambda: connection.cause is Cause.EOF and connection.pending)
 
-        # What it did not read makes this a reset.
+        # The unread data makes this a reset.
         peer.close()
         disconnected = await mail.first(TCPDisconnected)
 
@@ -145,7 +147,7 @@ async def test_a_connection_without_a_receiver_is_closed(wire: Wire) -> None:
 
 
 class Faulty(Framing):
-    """One whose author has made a mistake."""
+    """A framing with a mistake of its author."""
 
     def decoder(self) -> Decoder:
         class Faulting(Decoder):
@@ -186,7 +188,7 @@ async def test_a_framing_that_fails_is_a_crash_for_us_and_a_reset_for_the_peer(w
     async with wired_node() as node:
         server, mail = await serve(node, wire, framing=Faulty())
         stream = await wire.dial(server)
-        # What it does not read would be a reset in any case; so it says only what is read.
+        # Unread data would be a reset in any case; so the peer sends only data that is read.
         await stream.send_all(b"x")
         await mail.first(TCPDisconnected)
 
@@ -276,8 +278,7 @@ async def test_others_get_their_turns_while_very_many_frames_are_cut(wire: Wire)
 
         assert max(count for count, _ in cuts) <= connection_reader_module._TURN
         if wire.reader == "task":
-            # In two turns of the loop, each of two tasks has run at least once, in whatever order
-            # trio takes them.
+            # In two turns of the loop, each of two tasks has run at least once, in any order.
             assert all(
                 after > before for (_, before), (_, after) in zip(cuts, cuts[2:], strict=False)
             )

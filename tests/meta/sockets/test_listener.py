@@ -188,8 +188,8 @@ def test_a_server_survives_a_lack_of_descriptors(reader: str) -> None:
 
 
 class Unlucky(socket.socket):
-    """A listening socket whose ``accept`` fails now and then, as the operating system has it. It
-    does not where 0 is to come.
+    """A listening socket with an ``accept`` that fails now and then, with errors of the operating
+    system. It does not where 0 is to come.
     """
 
     errors: list[int]
@@ -215,7 +215,7 @@ class UnluckyServer(TCPServer):
 async def test_a_server_goes_on_after_connections_that_were_gone_before_they_were_accepted(
     reader: ReaderKind,
 ) -> None:
-    # Those of accept(2): of a connection that was gone, of a firewall, and whatever a new
+    # Those of accept(2): of a connection that was gone, of a firewall, and any error that a new
     # connection has met with already.
     names = "ECONNABORTED EPERM ENETDOWN EPROTO ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP ENETUNREACH ETIMEDOUT"
     errors = [getattr(errno, name) for name in names.split() if hasattr(errno, name)]
@@ -258,8 +258,8 @@ async def test_a_server_with_a_broken_socket_crashes_with_the_error(reader: Read
         alias = await spawn_meta(node, owner, server, needed=False)
         await node.call(owner, lambda me: me.monitor(alias))
 
-        # A thread may be inside of accept() by now, which this one peer gets it out of; if it is
-        # not, the peer is too late.
+        # A thread may be inside of accept() by now, and this single peer gets it out of there; if
+        # it is not, the peer is too late.
         server.to_come.append(errno.ENOTSOCK)
         with socket.socket() as peer:
             peer.setblocking(False)
@@ -355,7 +355,7 @@ async def test_a_connection_without_its_receiver_ends_with_that_cause(wire: Wire
 
 
 class Session(Ear):
-    """The actor of one connection."""
+    """The actor of a connection."""
 
 
 async def test_each_connection_may_have_its_own_actor_that_ends_with_the_connection(
@@ -527,7 +527,7 @@ async def test_an_actor_that_ends_at_once_leaves_no_connection_behind(wire: Wire
 
 
 class Slow(Ear):
-    """The actor of one connection, which begins when it is let."""
+    """The actor of a connection, which begins when it is let."""
 
     def __init__(self, begun: list[str], gate: trio.Event) -> None:
         super().__init__(Mail(), echo)
@@ -593,7 +593,7 @@ async def test_a_server_creates_a_limited_number_of_connections_per_turn(
             await trio.lowlevel.checkpoint()
             counts.append(server.accepted + connections_under_way(server))
 
-        # This task may have its turn first in one pass of the loop, and last in the next.
+        # This task may have its turn first in a pass of the loop, and last in the next.
         assert max(after - before for before, after in pairwise(counts)) <= 6
         for peer in peers:
             peer.close()
@@ -692,7 +692,7 @@ async def test_an_actor_that_begins_although_its_server_has_ended_ends_as_well(w
 async def test_an_actor_without_its_connection_ends(tmp_path: Path) -> None:
     wire = Wire("tcp", "thread", tmp_path)
     mail = Mail()
-    # One for the server, none for a connection.
+    # A thread for the server, none for a connection.
     async with wired_node(max_reader_threads=1) as node:
         server, _ = await serve(node, wire, receiver=partial(Session, mail, echo))
 
@@ -706,7 +706,7 @@ async def test_an_actor_without_its_connection_ends(tmp_path: Path) -> None:
 
 
 class Leaves(Ear):
-    """The actor of one connection, which ends the whole program."""
+    """The actor of a connection, which ends the whole program."""
 
     def init(self) -> None:
         raise SystemExit(5)

@@ -1,5 +1,5 @@
-"""The end of a session: an actor that a server made for one connection ends with it, whatever it
-waits for.
+"""The end of a session: an actor that a server made for a connection ends with it, even if it
+waits.
 """
 
 from functools import partial
@@ -66,7 +66,7 @@ class Asking(Actor):
 
 
 async def waiting(node: Node, wire: Wire, count: int, **options: Any) -> Any:
-    """A server whose ``count`` sessions all wait for the store; their store, peers and ends."""
+    """A server with ``count`` sessions that all wait for the store; their store, peers and ends."""
     ends: list[Reason] = []
     mail = Mail()
     store = await node.spawn(Store)
@@ -221,7 +221,7 @@ async def test_a_send_to_a_connection_that_has_just_ended_is_no_dead_letter(
 
 
 class Guest(Puppet):
-    """A session whose connection ends when a test says so."""
+    """A session with a connection that ends when a test says so."""
 
     def __init__(self, ends: list[tuple[float, Reason]]) -> None:
         super().__init__()

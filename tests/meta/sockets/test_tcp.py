@@ -1,6 +1,4 @@
-"""What only TCP has: both versions of addresses, options of sockets, and clients that nobody here
-wrote.
-"""
+"""Features of TCP only: both versions of addresses, options of sockets, and foreign clients."""
 
 import inspect
 import os
@@ -261,7 +259,7 @@ async def test_options_reach_the_socket(reader: ReaderKind) -> None:
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 77
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 7
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
-            # Linux doubles what it is asked for.
+            # Linux doubles the requested size.
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 60_000
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 80_000
 
@@ -315,7 +313,7 @@ async def test_clients_killed_in_the_middle_of_a_frame_leave_only_a_reason(
         assert server.connections == 0
 
 
-# -- clients that nobody here wrote ----------------------------------------------------------------
+# -- foreign clients -------------------------------------------------------------------------------
 
 
 def needs(program: str) -> pytest.MarkDecorator:
@@ -331,7 +329,7 @@ async def run(command: list[str], stdin: bytes) -> bytes:
 
 
 def netcat() -> list[str]:
-    """The traditional one closes by itself; that of BSD wants to be told to."""
+    """The traditional netcat closes by itself; that of BSD needs an option."""
     usage = subprocess.run(["nc", "-h"], capture_output=True, text=True, check=False)
     return ["nc", "-N"] if "-N" in usage.stdout + usage.stderr else ["nc", "-q", "1"]
 

@@ -249,7 +249,7 @@ async def test_a_certificate_that_was_renewed_is_shown_to_new_connections(
 
 
 async def silent_peers(server: TCPServer) -> list[trio.SocketStream]:
-    """Peers that do not finish the handshake; one of them has begun with it."""
+    """Peers that do not finish the handshake; the first of them has begun with it."""
     silent = [await trio.open_tcp_stream(*server.local) for _ in range(5)]
     await silent[0].send_all(b"\x16\x03\x01")
     return silent
@@ -315,7 +315,7 @@ async def test_a_stream_without_a_goodbye_is_reported_as_truncated(reader: Reade
 
 
 class ByHand:
-    """A client whose bytes the test sends, in whatever pieces it likes."""
+    """A client with bytes that the test sends, in any pieces."""
 
     def __init__(
         self,
@@ -392,7 +392,7 @@ async def test_a_tls_session_of_a_name_is_not_valid_for_another_name(
         assert session is not None
         other = ByHand("other.example", context, session)
         if version is ssl.TLSVersion.TLSv1_2:
-            # It may be resumed, and is what it was: a session of the first name.
+            # It may be resumed, and stays a session of the first name.
             await other.echo(server)
         else:
             with pytest.raises(ssl.SSLError):
@@ -862,7 +862,7 @@ def test_unreadable_files_are_logged_once_and_read_again_after_a_change(
     complaints: list[str] = []
 
     def ask() -> ssl.SSLContext:
-        """What three new connections get, which is all the same."""
+        """The certificate that three new connections get, the same for all."""
         first, *others = [
             contexts.current(lambda error: complaints.append(str(error))) for _ in range(3)
         ]

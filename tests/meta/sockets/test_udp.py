@@ -72,7 +72,7 @@ async def receive(sock: socket.socket) -> bytes:
 
 
 def nobody() -> Endpoint:
-    """An address at which nobody listens."""
+    """An address without a listener."""
     with plain() as sock:
         return Endpoint(*sock.getsockname())
 
@@ -211,7 +211,7 @@ async def test_a_datagram_for_an_ended_receiver_is_a_dead_letter_and_the_server_
             assert await receive(sock) == b"now?"
 
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 async def test_the_sender_of_a_too_long_datagram_gets_an_error_and_the_server_lives(
@@ -260,8 +260,8 @@ async def test_the_sender_to_an_unreachable_peer_gets_an_error_and_the_server_li
 
 
 class Unlucky(socket.socket):
-    """A socket whose reads and writes fail with the errors that are to come, as ICMP packets make
-    them fail.
+    """A socket with reads and writes that fail with the errors that are to come, as ICMP packets
+    make them fail.
     """
 
     reading: list[int]
@@ -571,7 +571,7 @@ async def test_a_reader_that_may_drop_counts_its_drops(
             for number in range(1, 501):
                 sock.send(b"%d" % number)
                 if number % 50 == 0:
-                    # So that it is the reader who drops, and not the operating system.
+                    # So that it is the reader that drops, and not the operating system.
                     await until(partial(has_read, number))
 
         facts = await node.inspect_meta(server.id)
@@ -685,7 +685,7 @@ async def test_options_reach_the_socket(reader: ReaderKind) -> None:
         )
         facts = await node.inspect_meta(server.id)
 
-        # Linux doubles what it is asked for.
+        # Linux doubles the requested size.
         sizes = [
             socket_of(one).getsockopt(socket.SOL_SOCKET, name)
             for one in (server, client)

@@ -1,4 +1,4 @@
-"""What only Unix sockets have: files that are made, left behind by those who were killed, and
+"""Features of Unix sockets only: files that are made, left behind by killed programs, and
 removed.
 """
 
@@ -181,7 +181,7 @@ class TestWithoutProc:
 
 
 class Ambushed(socket.socket):
-    """A socket whose file somebody replaces as soon as it is there."""
+    """A socket with a file that is replaced as soon as it is there."""
 
     def bind(self, address: Any, /) -> None:
         super().bind(address)

@@ -98,7 +98,7 @@ async def test_fails_descriptor(node: Node) -> None:
 async def test_fails_child(node: Node) -> None:
     nothing = subprocess.DEVNULL
     program = [sys.executable, "-S", "-c", "import time; time.sleep(1)"]
-    LEFT.append(subprocess.Popen(program, stdout=nothing, stderr=nothing))  # noqa: ASYNC220 - what a careless test does
+    LEFT.append(subprocess.Popen(program, stdout=nothing, stderr=nothing))  # noqa: ASYNC220 - a careless test
 
 
 @pytest.mark.ergo_node(grace=0.05)
