@@ -88,7 +88,8 @@ def folders(*tops: str) -> list[Path]:
     )
 
 
-ROOMS = folders("ergo_py", "tests/_core")
+CODE_FOLDERS = ["ergo_py", "tests", "benchmarks", "examples"]
+ROOMS = folders(*CODE_FOLDERS)
 TESTS = folders("tests", "examples")
 PAGES = sorted(
     path.relative_to(ROOT)
@@ -151,13 +152,15 @@ def test_a_pronoun_hides_the_subject_of_a_test(name: str, hides: bool) -> None:
 
 def main() -> None:
     """Print the figures of each file, worst first."""
+    modules = {room: list((ROOT / room).glob("*.py")) for room in ROOMS}
     figures = [
-        *((share([prose_of(path)]), path) for path in (ROOT / "ergo_py").rglob("*.py")),
+        *((share([prose_of(path)]), path) for paths in modules.values() for path in paths),
         *((share([prose_of_page(ROOT / page)]), ROOT / page) for page in PAGES),
     ]
     for figure, path in sorted(figures, reverse=True):
         print(f"{figure:6.1f}  {path.relative_to(ROOT)}")
-    print(f"{share(prose_of(path) for path in (ROOT / 'ergo_py').rglob('*.py')):6.1f}  ergo_py")
+    for top in CODE_FOLDERS:
+        print(f"{share(prose_of(path) for path in (ROOT / top).rglob('*.py')):6.1f}  {top}")
     print(f"{share(prose_of_page(ROOT / page) for page in PAGES):6.1f}  the pages")
 
 

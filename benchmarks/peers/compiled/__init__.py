@@ -20,7 +20,7 @@ __all__ = ["MORE", "SOURCES", "adds", "build"]
 SOURCES = Path(__file__).parent
 MORE = 50
 """How many times the work of a Python variant the compiled program does: else the start of its
-threads would be most of what is measured.
+threads would take most of the measured time.
 """
 
 Command = Callable[[], Sequence[str]]
