@@ -16,7 +16,10 @@ _RESULTS = Path(__file__).parent / "results"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    rounds = f"how often each variant is measured (default: {ROUNDS}); what is slow is measured less often, in proportion"
+    rounds = (
+        f"how often each variant is measured (default: {ROUNDS}); "
+        "slow variants are measured less often, in proportion"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=rounds)
     parser.add_argument(
         "--quick", action="store_true", help="two rounds of a fifth of the work: for a first look"

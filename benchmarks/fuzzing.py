@@ -181,8 +181,8 @@ _JSON = st.recursive(
     max_leaves=10,
 )
 _VOCABULARY = """
-run shell nodes ps tree info inspect state top trace send kill exit --json --pid --name --limit --sort --control --timeout -h
---version demo 1 0 -1 99999 look,act x:y file.py -- '' "a
+run shell nodes ps tree info inspect state top trace send kill exit --json --pid --name --limit
+--sort --control --timeout -h --version demo 1 0 -1 99999 look,act x:y file.py -- '' "a
 """
 _WORDS = st.lists(st.sampled_from(_VOCABULARY.split()), max_size=6).map(" ".join)
 
@@ -258,7 +258,8 @@ def keep(target: str, outcome: str, data: bytes) -> bool:
     """Keep an input that led to a new outcome, or to a known outcome in fewer bytes. Returns
     whether it was kept.
     """
-    name = f"{re.sub(r'[^a-z0-9]+', '-', outcome.lower()).strip('-')[:40]}-{hashlib.sha1(outcome.encode()).hexdigest()[:8]}.bin"
+    words = re.sub(r"[^a-z0-9]+", "-", outcome.lower()).strip("-")[:40]
+    name = f"{words}-{hashlib.sha1(outcome.encode()).hexdigest()[:8]}.bin"
     path = CORPUS / target.replace(" ", "-") / name
     if path.exists() and path.stat().st_size <= len(data):
         return False

@@ -73,11 +73,13 @@ def _svg(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = "#333333") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {place} fill="{colour}">{escape(text)}</text>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width:g}"/>'
+    place = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {place} stroke="{colour}" stroke-width="{width:g}"/>'
 
 
 def _legend(series: Sequence[str], colours: Mapping[str, str]) -> Iterator[str]:

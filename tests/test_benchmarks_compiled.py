@@ -1,6 +1,4 @@
-"""The compiled peers: their programs are run here by a stand-in, since no compiler is needed for the
-tests.
-"""
+"""The compiled peers: a stand-in runs their programs here, since the tests need no compiler."""
 
 import sys
 from pathlib import Path

@@ -105,7 +105,10 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_reason(
 def test_a_peer_that_fails_gives_no_ratio_and_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "def fail(size):\n    raise OSError('out of luck')\nADDS = {'tell, 1 to 1': {'other': fail}}"
+    text = (
+        "def fail(size):\n    raise OSError('out of luck')\n"
+        "ADDS = {'tell, 1 to 1': {'other': fail}}"
+    )
     joined = join([made_up()], package_of_peers(tmp_path, monkeypatch, other=text))
 
     measured = measure(joined.cases, 2, lambda case: case.size, lambda _: None)

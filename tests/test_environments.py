@@ -19,8 +19,8 @@ PROOFS = {
     "long-tmpdir": "import tempfile; assert len(tempfile.gettempdir()) == 100",
     "no-ipv6": """
 import socket
-with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
-    pass
+with socket.create_server(("127.0.0.1", 0)) as server:
+    socket.create_connection(server.getsockname()).close()
 try:
     with socket.socket(socket.AF_INET6) as sock:
         sock.bind(("::1", 0))
@@ -29,8 +29,16 @@ except OSError:
 else:
     raise AssertionError("there is IPv6")
 """,
-    "ascii": "import sys, locale; assert sys.stdout.encoding == 'ascii'; assert locale.getpreferredencoding() != 'UTF-8'",
-    "no-proc": "import os; assert not os.path.exists('/proc/self'); assert not os.path.exists('/dev/fd/0')",
+    "ascii": """
+import sys, locale
+assert sys.stdout.encoding == 'ascii'
+assert locale.getpreferredencoding() != 'UTF-8'
+""",
+    "no-proc": """
+import os
+assert not os.path.exists('/proc/self')
+assert not os.path.exists('/dev/fd/0')
+""",
     "no-eventfd": "import os; assert not hasattr(os, 'eventfd')",
     "ignored-signals": """
 import signal

@@ -409,7 +409,8 @@ class Stubborn(Actor):
         await trio.testing.wait_all_tasks_blocked()
         say("terminating")
 
-# Its port runs a program that holds a pipe open for as long as it lives, and heeds neither the end of its input nor SIGTERM.
+# Its port runs a program that holds a pipe open for as long as it lives, and ignores both the end
+# of its input and SIGTERM.
 HOLDS = "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); " \\
     "os.open(sys.argv[1], os.O_WRONLY); print(flush=True); time.sleep(3600)"
 
@@ -427,7 +428,8 @@ class Blocking(Actor):
         say("ready")
         threading.Event().wait()
 
-behaviour = {"polite": Polite, "stubborn": Stubborn, "owner": Owner, "blocking": Blocking}[sys.argv[1]]
+behaviours = {"polite": Polite, "stubborn": Stubborn, "owner": Owner, "blocking": Blocking}
+behaviour = behaviours[sys.argv[1]]
 
 class App(Actor):
     async def init(self):

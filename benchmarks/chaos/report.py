@@ -13,7 +13,10 @@ from .rig import Findings
 
 __all__ = ["as_json", "line", "summary"]
 
-HEADER = f"{'':>4} {'s':>6} {'outage':>8} {'answer':>8} {'TCP':>6} {'UDP':>6} {'lost':>5} {'may':>5}  scenario"
+HEADER = (
+    f"{'':>4} {'s':>6} {'outage':>8} {'answer':>8} "
+    f"{'TCP':>6} {'UDP':>6} {'lost':>5} {'may':>5}  scenario"
+)
 
 
 def line(number: int, findings: Findings) -> str:

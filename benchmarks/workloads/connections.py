@@ -181,7 +181,10 @@ def _lines(figure: str, of: str) -> list[Line]:
 CASES = [
     Case(
         name="short connections",
-        about="connect, ask, close, one after another: CPU time of the server for each; trio: serve_tcp",
+        about=(
+            "connect, ask, close, one after another: "
+            "CPU time of the server for each; trio: serve_tcp"
+        ),
         unit="µs",
         size=1_000,
         least=50,
@@ -191,7 +194,10 @@ CASES = [
     ),
     Case(
         name="newcomers under load",
-        about=f"{_BUSY} connections ask without pause; until the last of so many more has its first answer; trio: serve_tcp",
+        about=(
+            f"{_BUSY} connections ask without pause; "
+            "until the last of so many more has its first answer; trio: serve_tcp"
+        ),
         unit="ms",
         size=100,
         least=100,

@@ -101,7 +101,9 @@ def _case(size: int, rounds: int) -> Case:
     memory = Goal("reach", 5.0)
     return Case(
         name=f"crowd of {size:,}",
-        about="each process, KiB, and µs to stop; trio: start_soon(sleep_forever), and cancelling it",
+        about=(
+            "each process, KiB, and µs to stop; trio: start_soon(sleep_forever), and cancelling it"
+        ),
         unit="",
         size=size,
         least=100,

@@ -78,7 +78,10 @@ async def _channel(seconds: float, size: int) -> Figures:
 def _case(handler: str, seconds: float, size: int, most: float) -> Case:
     return Case(
         name=f"fairness, {handler} handler",
-        about="a neighbour's turn to turn; trio: beside a memory channel, which yields after each message",
+        about=(
+            "a neighbour's turn to turn; "
+            "trio: beside a memory channel, which yields after each message"
+        ),
         unit="ms",
         size=size,
         least=3,

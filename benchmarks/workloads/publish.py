@@ -97,7 +97,10 @@ async def _channels(size: int) -> Figures:
 CASES = [
     Case(
         name="publish to 10,000 subscribers",
-        about="each delivery of five publications; trio: a memory channel for each; send: a send to each",
+        about=(
+            "each delivery of five publications; "
+            "trio: a memory channel for each; send: a send to each"
+        ),
         unit="µs",
         size=10_000,
         least=20,

@@ -205,7 +205,10 @@ async def _busy(turn: float, work: Callable[[Reads], object] | None, size: int) 
 def _busy_case(turn: float) -> Case:
     return Case(
         name=f"busy beside readers, turns of {turn * 1e6:.0f} µs",
-        about="each message of a process that feeds itself, wall time; trio: the same process without any reader",
+        about=(
+            "each message of a process that feeds itself, wall time; "
+            "trio: the same process without any reader"
+        ),
         unit="µs",
         size=300_000,
         least=2_000,

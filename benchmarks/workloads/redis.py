@@ -81,7 +81,10 @@ def _case(pipeline: int, size: int) -> Case:
     goal = Goal("asyncio's streams", 1.2, of="asyncio")
     return Case(
         name=f"redis, pipeline of {pipeline}",
-        about=f"a Redis-compatible server with an actor for each of {_CLIENTS} connections, {pipeline} requests at a time",
+        about=(
+            "a Redis-compatible server with "
+            f"an actor for each of {_CLIENTS} connections, {pipeline} requests at a time"
+        ),
         unit="µs",
         size=size,
         least=1000,

@@ -105,7 +105,10 @@ async def _look_up(size: int) -> Figures:
 CASES = [
     Case(
         name="restart",
-        about="crash to running successor, no back-off; spawn: a bare spawn, many in a row or one at a time",
+        about=(
+            "crash to running successor, no back-off; "
+            "spawn: a bare spawn, many in a row or one at a time"
+        ),
         unit="µs",
         size=2_000,
         least=2,

@@ -301,7 +301,10 @@ def _case(name: str, size: int, count: int) -> Case:
     )
     return Case(
         name=f"TCP echo, {name}",
-        about=f"each round trip, {_CONNECTIONS} connections, wall time; floor: plain sockets; trio: serve_tcp",
+        about=(
+            f"each round trip, {_CONNECTIONS} connections, wall time; "
+            "floor: plain sockets; trio: serve_tcp"
+        ),
         unit="µs",
         size=count,
         least=_CONNECTIONS,

@@ -142,7 +142,10 @@ CASES = [
     ),
     Case(
         name="timers, memory",
-        about="KiB for each of 100,000 pending; trio: a task that sleeps in a scope; floor: a heap by hand",
+        about=(
+            "KiB for each of 100,000 pending; "
+            "trio: a task that sleeps in a scope; floor: a heap by hand"
+        ),
         unit="KiB",
         size=100_000,
         least=100,

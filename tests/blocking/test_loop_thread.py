@@ -350,7 +350,8 @@ threading.Thread(target=lambda: print("ended:", node.wait_ended(last), flush=Tru
 """
 WAITS_IN_A_POOL = """
 import concurrent.futures
-concurrent.futures.ThreadPoolExecutor().submit(lambda: print("ended:", node.wait_ended(last), flush=True))
+pool = concurrent.futures.ThreadPoolExecutor()
+pool.submit(lambda: print("ended:", node.wait_ended(last), flush=True))
 """
 BLOCKS = """
 import threading, time

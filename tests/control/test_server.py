@@ -468,7 +468,8 @@ async def test_the_request_of_a_client_is_cancelled_when_it_leaves() -> None:
             with Wire(server.path) as wire:
                 wire.hear()
                 wire.say(
-                    b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "print(1); await node.waits()"}}\n'
+                    b'{"v": 1, "id": 1, "do": "eval", '
+                    b'"with": {"source": "print(1); await node.waits()"}}\n'
                 )
                 assert wire.hear() == {"id": 1, "out": "1\n"}
 
@@ -485,7 +486,8 @@ async def test_a_client_can_cancel_its_request_and_continue_the_session() -> Non
             with Wire(server.path) as wire:
                 wire.hear()
                 wire.say(
-                    b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "x = 5; print(x); await trio.sleep_forever()"}}\n'
+                    b'{"v": 1, "id": 1, "do": "eval", '
+                    b'"with": {"source": "x = 5; print(x); await trio.sleep_forever()"}}\n'
                 )
                 heard = [wire.hear()]
                 wire.say(b'{"v": 1, "do": "cancel"}\n')
@@ -610,7 +612,7 @@ PROGRAM = """
     async def main(node):
         read, write = os.pipe()
         if os.fork() == 0:
-            # The copy has let go of the socket before it comes here, and not before it is given its turn.
+            # The copy has closed the socket before it comes here.
             os.write(write, b"!")
             time.sleep(60)
             os._exit(0)

@@ -222,7 +222,7 @@ def server_user() -> str | None:
 
 needs_postgres = pytest.mark.skipif(
     postgres_programs() is None or server_user() == "" or find_spec("psycopg") is None,
-    reason="needs the programs of PostgreSQL (initdb, postgres), a user to run them and the package psycopg",
+    reason="needs initdb and postgres of PostgreSQL, a user to run them and the package psycopg",
 )
 
 

@@ -134,7 +134,10 @@ def test_inputs_may_come_from_a_pipe(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [*ERGO, "shell", f"{tmp_path}/program.py"],
-        input="x = 20\nx + 1\nfor _ in range(2):\n    print(await node.call('nobody', 1))\n\nnode.name\n",
+        input=(
+            "x = 20\nx + 1\n"
+            "for _ in range(2):\n    print(await node.call('nobody', 1))\n\nnode.name\n"
+        ),
         cwd=ROOT,
         capture_output=True,
         text=True,

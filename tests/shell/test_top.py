@@ -52,7 +52,10 @@ def busy() -> Iterator[None]:
         yield
 
 
-WITHOUT_RICH = "import sys; sys.modules['rich'] = None; from ergo_py.shell.cli import main; sys.exit(main(sys.argv[1:]))"
+WITHOUT_RICH = (
+    "import sys; sys.modules['rich'] = None; from ergo_py.shell.cli import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
 
 
 def frame(terminal: Terminal, mark: str, first: str) -> str:

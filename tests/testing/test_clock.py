@@ -232,7 +232,10 @@ def test_the_clock_does_not_jump_while_messages_of_threads_wait() -> None:
 
 @needs_proc
 def test_the_clock_does_not_jump_while_a_child_program_computes() -> None:
-    program = "import os, time\nend = time.time() + 0.2\nwhile time.time() < end: pass\nos.write(1, b'done')\nos.read(0, 1)"
+    program = (
+        "import os, time\nend = time.time() + 0.2\nwhile time.time() < end: pass\n"
+        "os.write(1, b'done')\nos.read(0, 1)"
+    )
 
     async def main() -> tuple[bytes, float]:
         async with trio.open_nursery() as nursery:

@@ -138,7 +138,8 @@ async def test_prefixed_names_are_there(ergo_node, ergo_virtual_clock):
     assert ergo_node.name == "test@localhost"
 
 def test_which_short_names_are_there(request):
-    there = {name for name in ("node", "virtual_clock") if request.session._fixturemanager.getfixturedefs(name, request.node)}
+    find = request.session._fixturemanager.getfixturedefs
+    there = {name for name in ("node", "virtual_clock") if find(name, request.node)}
     assert there == SHORT
 """
 

@@ -135,7 +135,10 @@ def test_without_proc_a_thread_is_quiet_if_its_frame_is_unchanged(
 
 @needs_proc
 def test_a_child_program_is_seen_at_work_and_asleep() -> None:
-    program = "import sys, time\nprint('at work', flush=True)\nx = time.time() + 60\nwhile time.time() < x: pass"
+    program = (
+        "import sys, time\nprint('at work', flush=True)\n"
+        "x = time.time() + 60\nwhile time.time() < x: pass"
+    )
     with (
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as computing,
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as asleep,

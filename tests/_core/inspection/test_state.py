@@ -1,4 +1,4 @@
-"""Looking into a process that has no code for it: its state, holding it, and leaving it as it was."""
+"""Inspecting a process that has no code for it: its state, holding it, and leaving it unchanged."""
 
 import time
 from collections.abc import Awaitable, Callable

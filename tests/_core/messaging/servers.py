@@ -83,7 +83,7 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 async def asleep(node: Node, server: Any, *args: Any, **options: Any) -> PID:
-    """Spawn a server, and return when it sleeps in its mailbox: only there the short cut finds it."""
+    """Spawn a server, and return when it sleeps in its mailbox, where the short cut finds it."""
     pid: PID = await node.spawn(server, *args, **options)
     await wait_all_tasks_blocked()
     return pid

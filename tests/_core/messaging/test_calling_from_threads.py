@@ -1,4 +1,4 @@
-"""`call_from_thread` and the other verbs from other threads, before and after the end of the node."""
+"""`call_from_thread` and other verbs from other threads, before and after the end of the node."""
 
 import signal
 import subprocess

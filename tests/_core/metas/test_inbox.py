@@ -81,7 +81,7 @@ def test_a_message_does_not_displace_a_fence() -> None:
 
 def test_a_lane_that_a_thread_emptied_meanwhile_is_no_error() -> None:
     class Emptied(TwoLanes):
-        """Loses its messages between the look and the taking, as if a worker thread had taken them."""
+        """Loses its messages between look and taking, as if a worker thread had taken them."""
 
         def has_room(self, lane: Lane) -> bool:
             room = super().has_room(lane)

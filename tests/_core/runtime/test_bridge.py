@@ -65,7 +65,7 @@ def hesitate() -> None:
 
 
 class Hesitant(Bridge):
-    """Waits a random moment before each look at its state, and before and after each change of it."""
+    """Waits a random moment before each look at its state, and before and after each change."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("_armed", "_closed", "_inbox"):

@@ -48,7 +48,7 @@ user_kinds = st.sampled_from(USER_KINDS)
 
 
 class FakeWaiter:
-    """A sender that waits for room, and notes its answers: there must be a single answer at most."""
+    """A sender that waits for room, and notes its answers: at most a single answer may come."""
 
     def __init__(self, envelope: Envelope | None, depth: int = 0) -> None:
         self.envelope = envelope

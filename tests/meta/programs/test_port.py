@@ -538,7 +538,8 @@ async def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_port_and_is_en
 
 @needs_proc
 async def test_a_grandchild_outside_of_the_group_does_not_keep_the_port_open() -> None:
-    stranger = "setsid timeout 100 bash -c 'trap \"\" PIPE; echo $$; while :; do echo more; done 2>/dev/null'"
+    endless = 'trap "" PIPE; echo $$; while :; do echo more; done 2>/dev/null'
+    stranger = f"setsid timeout 100 bash -c '{endless}'"
     async with owning() as owned:
         # It ends once the other program has left the group and speaks.
         port = await owned.spawn(Port(["bash", "-c", f"{stranger} & read"], stop=QUICK))

@@ -127,7 +127,7 @@ keeper = os.fork()
 if keeper == 0:
     if os.fork() == 0:
         os._exit(0)
-    # Away from the group, but still the parent of one that stays in it, and never asks how that one ended.
+    # Outside of the group, but still the parent of a member, and never collects its status.
     os.setsid()
     print(os.getpid(), flush=True)
     time.sleep(60)

@@ -145,7 +145,8 @@ OUT_OF_DESCRIPTORS = """
             resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
             second = await trio.open_tcp_stream(*server.local)
             assert await ask(second) == b"?"
-            # Made before the descriptors run out. A server that is inside of accept() has one already, so none is left to chance.
+            # Made before the descriptors run out. A server inside of accept() has a descriptor
+            # already, so nothing is left to chance.
             sock = trio.socket.socket()
             hoard = []
             try:
@@ -161,7 +162,8 @@ OUT_OF_DESCRIPTORS = """
             began = trio.current_time()
             errors = server.errors
             await trio.sleep(0.5)
-            assert server.errors - errors < 20 * (trio.current_time() - began), "it did not back off"
+            seconds = trio.current_time() - began
+            assert server.errors - errors < 20 * seconds, "it did not back off"
             for fd in hoard:
                 os.close(fd)
             assert await ask(third) == b"?"
@@ -217,7 +219,10 @@ async def test_a_server_goes_on_after_connections_that_were_gone_before_they_wer
 ) -> None:
     # Those of accept(2): of a connection that was gone, of a firewall, and any error that a new
     # connection has met with already.
-    names = "ECONNABORTED EPERM ENETDOWN EPROTO ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP ENETUNREACH ETIMEDOUT"
+    names = (
+        "ECONNABORTED EPERM ENETDOWN EPROTO ENOPROTOOPT EHOSTDOWN ENONET "
+        "EHOSTUNREACH EOPNOTSUPP ENETUNREACH ETIMEDOUT"
+    )
     errors = [getattr(errno, name) for name in names.split() if hasattr(errno, name)]
     count = len(errors)
     async with wired_node() as node:
