@@ -1,16 +1,17 @@
-# `make demo` and `make check` need python3 (3.11 or later), make and a package index; everything else is made here.
+# `make demo` and `make check` need python3 (3.11 or later), make and a package index; they install
+# everything else.
 
 PYTHON ?= python3
 DEMO   ?= -m examples.demo
 ARGS   ?=
-# Of make soak: how long, and what is done in which order.
+# Of make soak: its length, and the seed that decides its actions and their order.
 MINUTES ?= 10
 SEED    ?= 1
 FUZZ_MINUTES ?= 3
 # Of make test-environments: all if empty.
 ENVIRONMENTS ?=
-# One more than there are cores: most tests wait for a thread, a socket or a program of their own. Whoever has none left takes some
-# from the others. `make test WORKERS=` shows what they print.
+# Cores plus 1: most tests wait for a thread, a socket or a program of their own. A worker without
+# tests takes some from the others. `make test WORKERS=` shows their output.
 WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --dist=worksteal
 
 VENV := .venv
@@ -21,13 +22,13 @@ PEERS := .venv-peers/.installed
 CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Many tests start programs, and each would compile all that it imports anew.
+# Many tests start programs, and each program would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: $(shell sed -nE 's/^([a-z][a-z-]*):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
-help:           ## Show what there is to make
+help:           ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 setup: $(DEV)   ## Create .venv with everything for development
@@ -64,9 +65,10 @@ mypy: $(DEV)
 pyright: $(DEV)
 	$(BIN)/basedpyright $(CODE)
 
-# What pytest makes of the assertions is kept beside the tests; without it each of the processes that run them makes it for itself.
+# Pytest keeps the rewritten assertions beside the tests; without this step each worker process
+# rewrites them for itself.
 prepared: $(DEV)
-	$(BIN)/python -m pytest --collect-only -qq > /dev/null || true  # what is wrong is said by the tests
+	$(BIN)/python -m pytest --collect-only -qq > /dev/null || true  # the test run reports errors
 
 test: $(DEV)    ## Run the tests; ARGS="tests/_core -k mailbox" selects
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) $(ARGS)
@@ -77,13 +79,14 @@ test-deep: $(DEV)       ## Run the tests with many more examples
 test-matrix:    ## Run the tests on every Python from 3.11 to 3.14 found here
 	.ci/test-matrix $(ARGS)
 
-test-environments: $(DEV)       ## Run the tests in odd environments, as .ci/environment lists them; ENVIRONMENTS="ascii no-ipv6" selects
+test-environments: $(DEV)       ## Run the tests in the unusual environments of .ci/environment; ENVIRONMENTS="ascii no-ipv6" selects
 	HYPOTHESIS_PROFILE=fast .ci/test-environments "$(ENVIRONMENTS)" $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-fresh-clock:       ## Run the tests as on a machine that has just booted
 	$(MAKE) test-environments ENVIRONMENTS=fresh-clock
 
-# Counting lines makes tests three times as slow. Those that do often what others do once are run without, after the others.
+# Counting lines makes tests three times as slow. Tests that repeat the work of other tests run
+# without it, after them.
 coverage: $(DEV)        ## Run the tests and demand coverage
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "not no_cover" --cov --cov-report=term $(ARGS)
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py' --fail-under=100
@@ -110,30 +113,30 @@ growth: $(DEV)  ## Measure how cost grows with the work, and write that part of 
 profile: $(PEERS)	## Show where the time of the hot paths goes; BEFORE=COMMIT shows where it went before, too
 	.venv-peers/bin/python -m benchmarks.profiling --page docs/performance $(if $(BEFORE),--before $(BEFORE)) $(ARGS)
 
-performance: bench-page bench-peers growth      ## Measure all that docs/performance.md shows
+performance: bench-page bench-peers growth      ## Measure all figures of docs/performance.md
 
-performance-page: $(DEV)        ## Write docs/performance.md anew from the figures beside it, without measuring
+performance-page: $(DEV)        ## Write docs/performance.md again from the figures beside it, without measuring
 	$(BIN)/python -m benchmarks --from docs/performance/goals.json --page docs/performance
 	$(BIN)/python -m benchmarks.compare --from docs/performance/peers.json --page docs/performance
 	$(BIN)/python -m benchmarks.grow --from docs/performance/growth.json --page docs/performance
 	$(BIN)/python -m benchmarks.profiling --from docs/performance/profiles.json --page docs/performance
 
-soak: $(DEV)    ## Everything at once for MINUTES=10, with crashes and kills
+soak: $(DEV)    ## Run all features at once for MINUTES=10, with crashes and kills
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 leaks: $(DEV)   ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.leaks $(ARGS)
 
-fuzz: $(DEV)    ## Make up what may come from outside, for FUZZ_MINUTES=3
+fuzz: $(DEV)    ## Feed generated input to all parsers, for FUZZ_MINUTES=3
 	$(BIN)/python -m benchmarks.fuzzing --minutes $(FUZZ_MINUTES) $(ARGS)
 
-mutants: $(DEV) ## Break the code in small ways, and say what no test notices
+mutants: $(DEV) ## Break the code in small ways, and list the breaks that no test notices
 	$(BIN)/python -m benchmarks.mutants $(ARGS)
 
 walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
 
-chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away what it needs; ARGS="--seconds 600" goes on
+chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away its resources; ARGS="--seconds 600" continues
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 interrupts: $(DEV)      ## Press Ctrl-C at random moments in 500 busy programs; ARGS="--trials 1000 --seed 2"
@@ -142,7 +145,7 @@ interrupts: $(DEV)      ## Press Ctrl-C at random moments in 500 busy programs; 
 docs: $(DEV)    ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
 
-check: fmt-check lint   ## Everything that must hold
+check: fmt-check lint   ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=2 pyright mypy docs prepared
 	$(MAKE) coverage
 
