@@ -77,7 +77,7 @@ class AsyncCounter(Actor):
 
 @pytest.mark.parametrize("inline_calls", [True, False])
 @pytest.mark.parametrize("counter", [PlainCounter, AsyncCounter])
-async def test_an_actor_counts_answers_refuses_and_shows(
+async def test_an_actor_handles_messages_calls_rejections_and_inspections(
     autojump_clock: MockClock, counter: Any, inline_calls: bool
 ) -> None:
     async with running_node(inline_calls=inline_calls) as node:
@@ -273,7 +273,7 @@ async def test_without_the_split_every_address_means_the_same_callback(
         assert answers == [("pid", None, "?")] * 3
 
 
-async def test_a_split_that_does_not_care_for_a_kind_of_address_is_served_as_usual(
+async def test_a_split_without_a_callback_for_an_address_uses_the_general_callback(
     autojump_clock: MockClock,
 ) -> None:
     log: list[Any] = []

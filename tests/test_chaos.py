@@ -88,7 +88,7 @@ def test_every_part_is_struck_alone_in_pairs_and_the_main_parts_in_every_order()
     assert names == [*ORDEALS, *(", ".join(parts) for parts in orders)]
 
 
-def test_chance_is_decided_by_the_seed() -> None:
+def test_the_seed_decides_the_scenarios() -> None:
     def chosen(seed: int) -> list[str]:
         random = Random(seed)
         return [scenario.name for scenario in (*brief(random), *islice(endless(random), 10))]

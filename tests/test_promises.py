@@ -150,7 +150,7 @@ async def test_a_name_is_free_when_terminate_has_finished_and_not_before(where: 
 
 
 @promise("M1")
-async def test_lanes_are_looked_at_in_order(where: Dispatcher) -> None:
+async def test_lanes_are_served_in_order(where: Dispatcher) -> None:
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=where)
 
@@ -161,7 +161,7 @@ async def test_lanes_are_looked_at_in_order(where: Dispatcher) -> None:
 
 
 @promise("M1", "M2", "L2")
-async def test_before_every_message_all_lanes_are_looked_at_and_signals_have_theirs(
+async def test_all_lanes_are_checked_before_every_message_and_signals_have_a_lane(
     where: Dispatcher,
 ) -> None:
     def use(me: Doer) -> None:
@@ -796,7 +796,7 @@ async def test_a_late_answer_is_counted_and_ignored(
 
 
 @promise("C5")
-async def test_a_call_to_oneself_or_around_a_ring_is_refused_at_once_and_named(
+async def test_a_call_to_itself_or_around_a_ring_is_refused_at_once_with_the_ring(
     where: Dispatcher,
 ) -> None:
     async with running_node() as node:
@@ -1113,7 +1113,7 @@ async def test_a_failure_with_the_decision_stop_ends_the_child_for_good(where: D
 
 
 @promise("V6")
-async def test_a_mailbox_that_is_kept_goes_on_with_the_successor_in_order(
+async def test_the_successor_handles_a_kept_mailbox_in_order(
     where: Dispatcher,
 ) -> None:
     def fail(_: Doer) -> None:

@@ -149,7 +149,7 @@ async def test_the_type_of_a_request_is_the_type_of_its_answer() -> None:
         assert answer + 1 == 6
 
 
-async def test_a_refusal_passes_through() -> None:
+async def test_a_rejection_reaches_the_caller() -> None:
     class Refusing(Actor):
         def handle_call(self, request: Any, caller: Any) -> Any:
             raise Reject(LookupError(request))
@@ -215,7 +215,7 @@ async def test_waiting_messages_come_after_kept_and_before_new_messages(
         assert heard == ["kept", "waited", "new"]
 
 
-async def test_from_the_moment_a_child_begins_to_end_its_service_waits(
+async def test_a_service_waits_from_the_moment_its_child_begins_to_end(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     heard: Log = []
@@ -440,7 +440,7 @@ async def test_callers_keep_waiting_for_a_child_that_dies_repeatedly(
         assert trio.current_time() == pytest.approx(3.0, abs=0.1)
 
 
-async def test_a_service_goes_through_the_restart_of_the_supervisor_too(
+async def test_a_service_survives_the_restart_of_the_supervisor(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     heard: Log = []
@@ -459,7 +459,7 @@ async def test_a_service_goes_through_the_restart_of_the_supervisor_too(
 # -- requests that the child had when it ended -----------------------------------------------------
 
 
-async def test_a_request_that_the_child_had_is_not_asked_again() -> None:
+async def test_a_request_that_reached_the_child_is_not_repeated() -> None:
     heard: Log = []
     async with running_node() as node:
         await node.supervise([ChildSpec("echo", Echo, heard)])
@@ -494,7 +494,7 @@ async def test_a_request_that_may_be_asked_twice_goes_to_the_successor(
         assert failures == []
 
 
-async def test_asking_again_does_not_outlive_the_timeout(
+async def test_a_retry_does_not_outlive_the_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running_node() as node:
@@ -646,7 +646,7 @@ class Asking(Actor):
 
 
 @pytest.mark.parametrize("asks_first", ["the process", "the child"])
-async def test_a_ring_through_a_child_that_is_coming_back_is_found_at_once(
+async def test_a_deadlock_through_a_restarting_child_is_found_at_once(
     autojump_clock: trio.testing.MockClock, asks_first: str
 ) -> None:
     class Needy(Echo):
@@ -871,7 +871,7 @@ async def test_callers_outside_fail_when_a_supervisor_begins_to_end_for_good(
 # -- threads ---------------------------------------------------------------------------------------
 
 
-async def test_threads_may_use_a_service_while_it_runs_and_while_it_is_coming_back() -> None:
+async def test_threads_may_use_a_service_while_its_child_runs_or_restarts() -> None:
     heard: Log = []
     async with running_node() as node:
         await node.supervise([ChildSpec("echo", Echo, heard, backoff=Backoff(0.2, 0.2))])

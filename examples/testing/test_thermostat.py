@@ -73,7 +73,7 @@ async def test_a_thread_is_waited_for(node: Node, virtual_clock: VirtualClock) -
     os.close(writing)
 
 
-async def test_nonsense_crashes_it(node: Node) -> None:
+async def test_nonsense_crashes_the_thermostat(node: Node) -> None:
     thermostat = await node.spawn(Thermostat, None, "heater")
 
     async with expect_crash(node, ValueError, match="300"):
@@ -97,7 +97,7 @@ async def test_a_thermostat_that_fails_is_started_again(
         await thermostat.call(Mean())
 
 
-async def test_it_can_be_slow(node: Node, virtual_clock: VirtualClock) -> None:
+async def test_the_thermostat_can_be_slow(node: Node, virtual_clock: VirtualClock) -> None:
     thermostat = await node.spawn(
         delaying(Thermostat, 10.0, callbacks=["handle_call"]), None, "heater"
     )
@@ -150,7 +150,7 @@ async def test_alone_without_a_node() -> None:
     assert alone.stopped is None
 
 
-def test_it_is_right_in_every_order() -> None:
+def test_the_thermostat_is_right_in_every_order() -> None:
     async def program() -> None:
         async with checked_node() as node:
             heater = await Probe.start(node, name="heater")

@@ -97,7 +97,7 @@ def test_a_needed_service_without_a_provider_is_refused() -> None:
         )
 
 
-def test_a_service_of_an_application_that_is_not_depended_on_is_refused() -> None:
+def test_a_service_of_an_application_without_a_dependency_on_it_is_refused() -> None:
     with pytest.raises(BadInputError, match="depends_on"):
         start_order(
             [

@@ -445,7 +445,7 @@ async def test_phases_are_shown_by_the_tree_and_by_inspect(autojump_clock: MockC
         assert told["child db-1"].startswith("running")
 
 
-async def test_an_application_that_takes_its_time_to_stop_is_terminating(
+async def test_an_application_with_a_slow_stop_is_terminating(
     autojump_clock: MockClock,
 ) -> None:
     class Slow(Application):

@@ -201,7 +201,7 @@ def test_supervisors_services_and_applications_work_without_await() -> None:
     assert (started, phases, till, ended) == (["shop"], ["RUNNING"], 1, ["shop"])
 
 
-def test_a_wait_that_is_under_way_ends_when_the_node_does() -> None:
+def test_a_wait_in_progress_ends_with_the_node() -> None:
     node = quiet_node()
     clerk = node.spawn(Clerk)
     asked = threading.Event()
@@ -429,7 +429,7 @@ def test_a_forked_copy_neither_waits_for_the_node_nor_ends_it() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "[7, 8]\n", "")
 
 
-def test_a_node_that_was_closed_is_not_remembered() -> None:
+def test_a_closed_node_is_not_in_the_list_of_open_nodes() -> None:
     with quiet_node() as node:
         assert node in loop_thread_module._open
 
@@ -486,7 +486,7 @@ def test_a_traceback_shows_where_it_was_raised_as_if_called_directly() -> None:
     assert "The above exception was the direct cause" in text
 
 
-def test_the_verbs_that_look_inside_need_no_await() -> None:
+def test_the_inspection_verbs_need_no_await() -> None:
     async def end(node: Node) -> None:
         node.kill(clerk)
         await node.wait_ended(clerk)

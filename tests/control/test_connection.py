@@ -58,7 +58,7 @@ def test_lines_are_taken_singly_however_the_stream_is_cut(pair: Pair) -> None:
     assert not one.has_line
 
 
-def test_no_more_is_read_than_a_line_may_have(pair: Pair) -> None:
+def test_reading_stops_at_the_maximum_length_of_a_line(pair: Pair) -> None:
     one = pair.connection
     total = 0
     for _ in range(10):

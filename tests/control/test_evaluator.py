@@ -144,7 +144,7 @@ async def test_helpers_are_preloaded(autojump_clock: MockClock) -> None:
         assert await screen.type("Actor") == "<class 'ergo_py.Actor'>\n"
 
 
-async def test_help_is_shown_at_the_prompt_and_the_keyboard_is_out_of_reach(
+async def test_help_is_shown_at_the_prompt_and_input_is_refused(
     autojump_clock: MockClock,
 ) -> None:
     async with at_a_prompt() as (_, screen):

@@ -56,7 +56,7 @@ def test_a_request_has_a_command_arguments_and_a_number() -> None:
     assert read_question(b'{"v":1,"do":"ps"}') == Question(None, "ps", {})
 
 
-def test_brackets_are_counted_outside_of_texts_only() -> None:
+def test_brackets_inside_of_strings_do_not_count_as_depth() -> None:
     text = "[" * 1000
     line = json.dumps({"v": 1, "do": "eval", "with": {"source": text + '\\"["'}}).encode()
 
@@ -66,7 +66,7 @@ def test_brackets_are_counted_outside_of_texts_only() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
-def test_a_request_is_utf_8_so_that_its_depth_can_be_seen(encoding: str) -> None:
+def test_a_request_that_is_not_utf_8_is_refused(encoding: str) -> None:
     deep = '{"v":1,"do":"eval","with":{"source":' + "[" * 60 + "]" * 60 + "}}"
 
     assert verdict(deep.encode(encoding)) == "bad_request"

@@ -25,7 +25,7 @@ from ergo_py.control.rendering import (
         (90000, "1d01h"),
     ],
 )
-def test_durations_have_the_unit_that_suits(seconds: float, text: str) -> None:
+def test_durations_have_a_suitable_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 

@@ -114,7 +114,7 @@ async def test_look_act_and_eval_are_permitted_separately(
 
 
 @pytest.mark.parametrize("permission", ["look", "act", "attach"])
-async def test_no_command_is_done_without_its_permission(permission: str) -> None:
+async def test_no_command_is_executed_without_its_permission(permission: str) -> None:
     async with served(permission) as (node, server):
         await node.spawn(Recorder, name="recorder")
 
@@ -153,7 +153,7 @@ async def test_unknown_permissions_are_refused() -> None:
             open_node(control=wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-async def test_a_node_that_cannot_have_its_socket_does_not_open(runtime_directory: Path) -> None:
+async def test_a_node_without_its_control_socket_does_not_open(runtime_directory: Path) -> None:
     directory = runtime_directory / "ergo"
     directory.mkdir()
     directory.chmod(0o755)  # independent of the umask
@@ -288,7 +288,7 @@ class Slow(Quick):
     pace_of_all = 0.03
 
 
-async def test_a_flood_of_requests_is_slowed_down_and_the_loop_and_others_go_on() -> None:
+async def test_a_flood_of_requests_is_slowed_down_without_delaying_others() -> None:
     line = b'{"v": 1, "id": 1, "do": "info"}\n'
     async with served(limits=Slow) as (node, server):
         pid = await node.spawn(Recorder)
@@ -331,7 +331,7 @@ async def test_a_flood_of_requests_is_slowed_down_and_the_loop_and_others_go_on(
         assert sum(answered) <= took / Slow.pace_of_all + 2
 
 
-async def test_no_client_asks_more_often_than_it_may() -> None:
+async def test_the_request_rate_of_a_client_is_limited() -> None:
     class Alone(Slow):
         pace_of_all = 0.0
 

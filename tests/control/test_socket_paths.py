@@ -61,7 +61,7 @@ def test_the_error_about_a_foreign_directory_suggests_xdg_runtime_dir(
     )
 
 
-def test_a_long_path_to_the_temporary_files_is_no_obstacle(
+def test_a_long_temporary_directory_still_gives_a_short_socket_path(
     runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = tmp_path / ("t" * 100)

@@ -57,7 +57,7 @@ def client(example: str, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("door", [TutorialDoor, SessionsDoor, ChatDoor])
-async def test_the_door_of_an_example_comes_back_when_its_server_fails(door: Any) -> None:
+async def test_the_owner_of_a_failed_server_in_an_example_is_restarted(door: Any) -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("door", door, 0)])
         [server], old = node.metas(), node.whereis("door")
@@ -203,7 +203,7 @@ def test_a_taken_name_is_refused_and_a_free_name_is_accepted(chat: Path) -> None
         other.close()
 
 
-def test_a_line_without_end_is_cut_off_and_the_chat_goes_on(chat: Path) -> None:
+def test_an_endless_line_is_cut_off_and_the_chat_continues(chat: Path) -> None:
     with running(chat, 0) as program:
         port = program.port()
         ann = join(port, "ann")

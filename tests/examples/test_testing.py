@@ -19,11 +19,11 @@ def test_the_tests_of_the_example_are_run_with_all_others(pytestconfig: pytest.C
     assert "examples/testing" in pytestconfig.getini("testpaths")
 
 
-def test_the_readme_says_how_many_there_are() -> None:
+def test_the_readme_shows_the_number_of_tests() -> None:
     assert promised("testing") == f"{len(TESTS)} passed\n"
 
 
-def test_the_page_about_testing_shows_each_of_them() -> None:
+def test_the_page_about_testing_shows_each_test() -> None:
     page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 
     assert [name for name in TESTS if f":pyobject: {name}\n" not in page] == []

@@ -199,7 +199,7 @@ async def test_a_call_is_skipped_if_its_caller_gave_up_before_its_turn() -> None
         assert (await owned.node.inspect_meta(calls))["skipped"] == "1"
 
 
-async def test_more_calls_than_may_wait_wait_in_the_mailbox() -> None:
+async def test_surplus_calls_wait_in_the_mailbox() -> None:
     device = Device()
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(device, max_waiting=2))
@@ -251,7 +251,7 @@ async def test_blocking_calls_end_when_a_thread_of_theirs_is_killed() -> None:
             await owned.node.call(calls, Invoke("ask", 1), timeout=None)
 
 
-async def test_an_interrupt_gets_a_call_out_of_its_wait(tmp_path: Path) -> None:
+async def test_an_interrupt_ends_the_wait_of_a_call(tmp_path: Path) -> None:
     def forever(database: sqlite3.Connection) -> None:
         database.execute(
             "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"

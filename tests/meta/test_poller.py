@@ -15,7 +15,7 @@ from tests.support import replace_private
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
-async def test_others_get_their_turn_between_two_sockets_once_some_time_has_passed(
+async def test_other_tasks_run_between_two_sockets_after_some_time(
     monkeypatch: pytest.MonkeyPatch, is_slow: bool
 ) -> None:
     now, order = 0.0, list[str]()

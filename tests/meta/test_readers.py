@@ -36,7 +36,9 @@ def test_an_object_that_chooses_its_reader_keeps_its_class(server: Any, kind: An
 
 
 @pytest.mark.parametrize("in_task, reader", [(True, "task"), (False, "thread"), (None, "thread")])
-async def test_a_declared_marker_says_where_start_runs(in_task: bool | None, reader: str) -> None:
+async def test_a_declared_marker_decides_where_start_runs(
+    in_task: bool | None, reader: str
+) -> None:
     async with owning() as owned:
         await owned.spawn(Where(in_task))
 

@@ -242,9 +242,7 @@ def test_only_missing_required_arguments_are_called_required(ergo: Ergo) -> None
     )
 
 
-def test_a_tree_of_many_alike_is_folded_unless_all_are_asked_for(
-    node: OwnedNode, ergo: Ergo
-) -> None:
+def test_a_tree_of_many_similar_processes_is_folded_by_default(node: OwnedNode, ergo: Ergo) -> None:
     async def crowd(inner: Any) -> None:
         for _ in range(15):
             await inner.call("puppet", lambda me: me.spawn(Counter))

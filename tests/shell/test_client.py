@@ -142,7 +142,7 @@ def test_a_malformed_answer_is_a_connection_error() -> None:
         link.close()
 
 
-def test_files_with_odd_names_in_the_directory_are_no_obstacle(runtime_directory: Path) -> None:
+def test_files_with_odd_names_in_the_directory_are_ignored(runtime_directory: Path) -> None:
     place = runtime_directory / "ergo"
     place.mkdir(mode=0o700)
     (place / "directory+1.sock").mkdir()

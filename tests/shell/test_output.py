@@ -111,7 +111,7 @@ def test_escaped_json_decodes_to_the_original_values(
     assert "ä" in written
 
 
-def test_the_lines_of_an_error_and_of_a_stack_stay_lines(
+def test_line_breaks_of_errors_and_stacks_are_kept(
     node: OwnedNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader = node.call("plain", "read")
@@ -141,7 +141,7 @@ def test_a_text_only_stream_is_left_unchanged(monkeypatch: pytest.MonkeyPatch) -
     assert written.getvalue() == "…\n"
 
 
-def test_a_real_ascii_locale_ends_no_command(node: OwnedNode) -> None:
+def test_no_command_fails_in_an_ascii_locale(node: OwnedNode) -> None:
     ascii_locale = {
         "LC_ALL": "C",
         "PYTHONUTF8": "0",

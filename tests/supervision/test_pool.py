@@ -103,7 +103,7 @@ async def test_round_robin_gives_each_worker_its_turn() -> None:
         assert set(by_worker(done)) == set(pool.workers())
 
 
-async def test_calls_are_answered_by_workers_and_the_reply_comes_straight_back() -> None:
+async def test_workers_answer_calls_directly_to_the_caller() -> None:
     async with running_node() as node:
         pool = await start(node, PoolSpec(Worker, [], size=3))
 

@@ -230,5 +230,5 @@ def test_a_delay_grows_to_the_ceiling_and_jitter_only_shortens_it(
     assert backoff.delay(tries + 1, 0.0) >= full
 
 
-def test_the_shutdown_times_have_names() -> None:
+def test_brutal_and_infinite_are_shutdown_times() -> None:
     assert (0.0, math.inf) == (BRUTAL, INFINITE)

@@ -750,7 +750,7 @@ def test_a_child_is_found_by_its_name_or_pid_only_and_takes_no_new_arguments() -
 # -- the order of starts ---------------------------------------------------------------------------
 
 
-def test_a_start_that_fails_while_its_siblings_restart_does_not_hold_them_up() -> None:
+def test_a_failed_start_does_not_delay_the_restart_of_siblings() -> None:
     plan = begun(ChildSpec("a", Worker), ChildSpec("b", Worker), strategy=ALL_FOR_ONE)
     plan.exited("b", "b", Killed(), None, 1.0)
     plan.exited("a", "a", Shutdown(), None, 1.0)

@@ -108,7 +108,7 @@ async def test_children_from_a_template_stop_all_at_once(
         assert 3.0 <= trio.current_time() - began < 4.0
 
 
-async def test_if_a_child_cannot_start_the_others_are_stopped_and_the_error_says_which() -> None:
+async def test_a_failed_start_stops_the_other_children_and_the_error_names_the_child() -> None:
     log: Log = []
     async with running_node() as node:
         specs = [ChildSpec("good", Child, log, "good"), ChildSpec("bad", Fragile, log, [], "bad")]
@@ -458,7 +458,7 @@ async def test_more_restarts_than_allowed_end_the_supervisor_with_the_reason_of_
         assert node.processes() == []
 
 
-async def test_restarts_that_are_long_ago_do_not_count(
+async def test_restarts_before_the_period_do_not_count(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log: Log = []
@@ -534,7 +534,7 @@ async def test_the_parent_of_a_supervisor_that_gave_up_applies_its_own_strategy(
         assert log == ["+leaf", "-leaf", "+leaf", "-leaf", "+leaf"]
 
 
-async def test_escalation_reaches_the_node_which_goes_on_without_the_tree_by_default() -> None:
+async def test_after_an_escalation_the_node_continues_without_the_tree_by_default() -> None:
     log: Log = []
     async with running_node() as node:
         inner = SupervisorSpec([ChildSpec("leaf", Child, log, "leaf")], intensity=0)
@@ -582,7 +582,7 @@ async def test_with_on_escalation_stop_a_node_survives_a_normal_end_of_a_tree() 
         assert not node.stopping
 
 
-async def test_a_budget_disables_the_child_and_the_supervisor_goes_on() -> None:
+async def test_a_used_up_budget_disables_the_child_and_the_supervisor_continues() -> None:
     log: Log = []
     async with running_node() as node:
         specs = [
@@ -660,7 +660,7 @@ async def test_a_supervisor_answers_at_once_while_a_child_backs_off(
         assert trio.current_time() == began
 
 
-async def test_a_full_mailbox_does_not_keep_a_child_from_coming_back(
+async def test_a_full_mailbox_of_the_supervisor_does_not_prevent_a_restart(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log: Log = []
@@ -684,7 +684,7 @@ async def test_a_full_mailbox_does_not_keep_a_child_from_coming_back(
         assert log == ["+a", "-a", "+a"]
 
 
-async def test_operating_on_a_child_that_backs_off_takes_effect_at_once(
+async def test_an_operation_on_a_child_that_backs_off_takes_effect_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log: Log = []

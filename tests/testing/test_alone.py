@@ -282,7 +282,7 @@ async def test_verbs_that_need_a_node_raise() -> None:
             await Alone(Nosy).call(request)
 
 
-def test_verbs_are_for_callbacks_and_supervisors_are_for_nodes() -> None:
+def test_verbs_in_the_constructor_and_supervisors_are_refused() -> None:
     class Hasty(Actor):
         def __init__(self) -> None:
             self.send("boss", "too early")

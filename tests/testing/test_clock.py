@@ -176,7 +176,7 @@ def test_the_clock_jumps_past_a_worker_thread_that_waits_for_the_clock() -> None
     assert run(main, VirtualClock(patience=0.05)) == 60
 
 
-def test_a_worker_thread_that_was_given_up_is_not_waited_for_again() -> None:
+def test_the_clock_does_not_wait_again_for_an_abandoned_worker_thread() -> None:
     end = threading.Event()
     waits: list[float] = []
 

@@ -91,7 +91,7 @@ def test_callbacks_stay_plain_or_async_and_the_class_keeps_its_name(
         )
 
 
-async def test_the_count_goes_on_through_restarts(autojump_clock: MockClock) -> None:
+async def test_the_count_of_messages_continues_after_restarts(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         await node.supervise([ChildSpec("child", crashing(Plain, on=2), heard, restart=PERMANENT)])

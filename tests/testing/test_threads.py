@@ -134,7 +134,7 @@ def test_without_proc_a_thread_is_quiet_if_its_frame_is_unchanged(
 
 
 @needs_proc
-def test_a_child_program_is_seen_at_work_and_asleep() -> None:
+def test_a_working_and_a_sleeping_child_program_are_distinguished() -> None:
     program = (
         "import sys, time\nprint('at work', flush=True)\n"
         "x = time.time() + 60\nwhile time.time() < x: pass"

@@ -107,7 +107,7 @@ async def test_a_fifo_is_read_until_its_last_writer_leaves(tmp_path: Path) -> No
         assert await owned.down() == Normal()
 
 
-async def test_a_fifo_that_is_followed_goes_on_with_the_next_writer(tmp_path: Path) -> None:
+async def test_a_followed_fifo_continues_with_the_next_writer(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
     async with owning() as owned:
@@ -123,7 +123,7 @@ async def test_a_fifo_that_is_followed_goes_on_with_the_next_writer(tmp_path: Pa
         assert owned.of(FileEnded) == []
 
 
-async def test_a_fifo_without_a_writer_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+async def test_a_fifo_without_a_writer_does_not_delay_the_stop(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
     async with owning() as owned:
@@ -188,7 +188,7 @@ async def test_from_the_end_only_appended_lines_arrive(tmp_path: Path) -> None:
         assert lines(owned) == ["new"]
 
 
-async def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+async def test_the_reader_waits_for_a_file_that_does_not_exist_yet(tmp_path: Path) -> None:
     path = tmp_path / "log"
     async with owning() as owned:
         await owned.spawn(follower(path, missing_ok=True))
@@ -475,7 +475,7 @@ async def test_after_a_rotation_the_new_file_is_written(tmp_path: Path) -> None:
         ) == ("one", "two")
 
 
-async def test_a_full_disk_is_the_answer_to_a_call_and_the_end_after_a_message() -> None:
+async def test_a_full_disk_fails_a_call_and_crashes_the_writer_after_a_message() -> None:
     async with owning() as owned:
         writer = await owned.spawn(FileWriter("/dev/full"))
 
@@ -489,7 +489,7 @@ async def test_a_full_disk_is_the_answer_to_a_call_and_the_end_after_a_message()
 
 
 @pytest.mark.parametrize("append", [True, False])
-async def test_a_record_that_a_full_disk_takes_only_a_part_of_is_taken_back(
+async def test_a_partly_written_record_on_a_full_disk_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, append: bool
 ) -> None:
     path = tmp_path / "file"
@@ -525,7 +525,7 @@ async def test_the_bytes_of_another_program_behind_a_torn_record_are_kept(
         assert path.read_text(encoding="utf-8") == "12other"
 
 
-async def test_a_record_that_cannot_be_taken_back_is_the_same_error(
+async def test_a_partly_written_record_that_cannot_be_removed_is_the_same_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"

@@ -61,7 +61,7 @@ async def test_a_terminal_sends_line_by_line_and_ctrl_d_ends_the_input() -> None
         os.close(slave)
 
 
-async def test_a_terminal_that_hangs_up_is_an_end() -> None:
+async def test_a_hang_up_of_the_terminal_is_an_end_of_input() -> None:
     master, slave = pty.openpty()
     tty.setraw(slave)
     async with owning() as owned:

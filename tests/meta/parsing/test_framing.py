@@ -119,7 +119,7 @@ def test_any_bytes_give_the_same_frames_and_the_same_end_however_they_are_cut(
 
 
 @pytest.mark.parametrize("framing", FRAMINGS, ids=repr)
-def test_frames_are_cut_as_many_at_a_time_as_are_asked_for(framing: Framing) -> None:
+def test_the_decoder_returns_at_most_the_requested_number_of_frames(framing: Framing) -> None:
     (frame,) = sendable(
         framing, [bytes([65] * size) for size in (1, 7, 5) if _takes(framing, size)][:1]
     )
@@ -243,7 +243,7 @@ def test_a_header_alone_allocates_no_memory() -> None:
     assert peak < 10_000
 
 
-def test_frames_before_the_mistake_are_not_lost() -> None:
+def test_frames_before_a_framing_error_are_not_lost() -> None:
     decoder = LengthHeader(size=1, max_frame=10).decoder()
 
     with pytest.raises(FramingError) as caught:
@@ -252,7 +252,7 @@ def test_frames_before_the_mistake_are_not_lost() -> None:
     assert caught.value.frames == [b"ab", b"c"]
 
 
-def test_a_stream_with_a_mistake_stays_refused() -> None:
+def test_a_decoder_stays_failed_after_a_framing_error() -> None:
     decoder = LengthHeader(size=1, max_frame=10).decoder()
     with pytest.raises(FramingError):
         decoder.feed(b"\xff")
@@ -326,14 +326,14 @@ def test_an_invalid_framing_is_refused_when_it_is_created(make: Any) -> None:
         (Varint(2), b"abc"),
     ],
 )
-def test_a_frame_that_the_other_side_would_not_get_back_is_not_encoded(
+def test_a_frame_that_the_peer_could_not_decode_is_not_encoded(
     framing: Framing, frame: bytes
 ) -> None:
     with pytest.raises(FramingError):
         framing.encode(frame)
 
 
-def test_a_line_that_is_too_long_is_refused_though_it_came_all_at_once() -> None:
+def test_a_too_long_line_is_refused_even_if_it_came_at_once() -> None:
     decoder = Delimiter(b"\n", max_frame=4).decoder()
 
     with pytest.raises(FramingError, match="a line of 5 bytes; at most 4"):
@@ -346,7 +346,7 @@ def test_raw_framing_sends_bytes_unchanged() -> None:
     assert encoded == b"anything\n\x00"
 
 
-def test_a_length_that_is_cut_in_two_is_read_when_the_rest_has_come() -> None:
+def test_a_length_header_in_two_pieces_is_read() -> None:
     decoder = Varint(max_frame=1000).decoder()
 
     frames = [decoder.feed(b"\xac"), decoder.feed(b"\x02" + b"x" * 300)]

@@ -80,7 +80,7 @@ async def test_the_output_of_a_program_becomes_messages_between_start_and_exit()
         assert reason == Normal()
 
 
-async def test_input_by_call_is_answered_when_written_and_its_end_ends_a_sort() -> None:
+async def test_a_write_by_call_is_answered_when_written_and_close_input_ends_a_sort() -> None:
     async with owning() as owned:
         port = await owned.spawn(Port(["sort"]))
 
@@ -117,7 +117,7 @@ async def test_binary_outputs_are_cut_into_frames_and_input_is_framed() -> None:
         assert [message.data for message in owned.of(PortData)] == [b"hello", b""]
 
 
-async def test_each_output_has_a_mode_of_its_own() -> None:
+async def test_each_output_has_its_own_mode() -> None:
     async with owning() as owned:
         await owned.spawn(Port(["sh", "-c", "echo text; printf '\\0\\1' >&2"], stderr=Raw()))
         await owned.until(PortExited)
@@ -373,7 +373,7 @@ def test_invalid_requests_are_refused_before_they_are_sent(
         make()
 
 
-async def test_steps_of_stopping_that_take_longer_than_the_stop_are_refused() -> None:
+async def test_stop_times_longer_than_the_stop_timeout_are_refused() -> None:
     async with owning() as owned:
         with pytest.raises(InitError, match="stop_timeout"):
             await owned.spawn(Port(["cat"], stop=StopTimes(1, 10, 1)))
@@ -432,7 +432,7 @@ async def test_writing_after_the_input_was_closed_is_refused() -> None:
             await owned.node.call(port, PortWrite("x"))
 
 
-async def test_a_writer_to_a_program_that_does_not_read_is_freed_by_the_stop() -> None:
+async def test_the_stop_ends_a_write_to_a_program_that_does_not_read() -> None:
     async with owning() as owned:
         port = await owned.spawn(Port(["sleep", "60"], stop=QUICK))
         with pytest.raises(CallTimeoutError):
@@ -524,7 +524,7 @@ async def test_a_program_that_ignores_the_signal_is_killed_with_its_children() -
         assert not runs(child)
 
 
-async def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_port_and_is_ended() -> None:
+async def test_a_grandchild_that_keeps_the_pipe_open_is_ended_with_the_port() -> None:
     async with owning() as owned:
         command = "(trap '' TERM; echo $BASHPID; while :; do sleep 0.1; done) & read; exit 5"
         port = await owned.spawn(Port(["bash", "-c", command], stop=QUICK))
@@ -577,7 +577,7 @@ async def test_the_end_of_the_owner_is_the_end_of_the_program() -> None:
         assert not runs(pid)
 
 
-async def test_an_owner_that_never_makes_room_does_not_hold_up_the_stop() -> None:
+async def test_an_owner_with_a_full_mailbox_does_not_delay_the_stop() -> None:
     async with owning() as owned:
         go_on = await owned.hold()
         port = await owned.spawn_elsewhere(
@@ -591,7 +591,7 @@ async def test_an_owner_that_never_makes_room_does_not_hold_up_the_stop() -> Non
         go_on()
 
 
-async def test_a_stop_that_is_cut_short_leaves_no_program_behind() -> None:
+async def test_an_interrupted_stop_leaves_no_program_behind() -> None:
     port = Port(IGNORES_TERM, stop=StopTimes(0, 0, 0))
     async with owning() as owned:
         alias = await owned.spawn(port, stop_timeout=0.6)

@@ -62,7 +62,7 @@ def some_bytes(count: int) -> bytes:
 # -- talking ---------------------------------------------------------------------------------------
 
 
-async def test_a_peer_becomes_three_kinds_of_messages(wire: Wire) -> None:
+async def test_a_peer_causes_messages_about_connection_data_and_end(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
 
@@ -86,7 +86,7 @@ async def test_a_peer_becomes_three_kinds_of_messages(wire: Wire) -> None:
         assert disconnected.duration > 0
 
 
-async def test_the_peer_in_the_message_is_the_peer(wire: Wire) -> None:
+async def test_the_connected_message_has_the_address_of_the_peer(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
 
@@ -163,7 +163,7 @@ async def test_all_frames_of_a_read_may_arrive_in_a_single_message(wire: Wire) -
         await stream.aclose()
 
 
-async def test_frames_in_batches_are_delivered_before_the_mistake_after_them(wire: Wire) -> None:
+async def test_batched_frames_before_a_protocol_error_are_delivered(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None, framing=Netstring(), batch=True)
 
@@ -317,7 +317,7 @@ async def test_a_hostile_header_ends_that_connection_only(wire: Wire) -> None:
         await bad.aclose()
 
 
-async def test_a_reset_is_a_reset(tmp_path: Path) -> None:
+async def test_a_reset_by_the_peer_is_reported_as_a_reset(tmp_path: Path) -> None:
     for reader in ("thread", "task"):
         wire = Wire("tcp", reader, tmp_path)
         async with wired_node() as node:
@@ -487,7 +487,7 @@ async def test_a_close_ends_a_connection_with_much_unsent_output(
         assert "bytes were not sent" in disconnected.detail
 
 
-async def test_a_close_waits_for_all_that_was_sent_before_as_long_as_the_peer_takes_it(
+async def test_a_close_waits_for_earlier_sends_as_long_as_the_peer_reads(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -553,7 +553,7 @@ async def test_monitors_get_the_reason_of_the_end_of_a_connection(wire: Wire) ->
 # -- calls -----------------------------------------------------------------------------------------
 
 
-async def test_a_call_of_send_answers_when_the_bytes_are_in_the_operating_system(
+async def test_a_send_by_call_is_answered_when_the_system_has_the_bytes(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -672,7 +672,9 @@ async def test_a_slow_receiver_stops_the_reading_and_loses_no_bytes(wire: Wire) 
         await stream.aclose()
 
 
-async def test_a_slow_peer_is_waited_for_and_can_be_looked_at_meanwhile(wire: Wire) -> None:
+async def test_a_connection_waits_for_a_slow_peer_and_can_be_inspected_meanwhile(
+    wire: Wire,
+) -> None:
     content = [bytes([number]) * 200_000 for number in range(60)]
 
     def react(me: Ear, message: object) -> None:
@@ -698,7 +700,9 @@ async def test_a_slow_peer_is_waited_for_and_can_be_looked_at_meanwhile(wire: Wi
         await stream.aclose()
 
 
-async def test_a_peer_that_does_not_take_its_answers_is_not_read_from(wire: Wire) -> None:
+async def test_a_connection_does_not_read_from_a_peer_that_does_not_read_answers(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, write_limit=100_000)
         sock = wire.dial_plain(server)
@@ -888,7 +892,7 @@ def test_a_silent_hour_takes_no_real_time_under_a_virtual_clock(wire: Wire) -> N
     assert took == pytest.approx(3600.0, abs=1.0)
 
 
-def test_a_peer_that_takes_no_answer_is_waited_for_in_virtual_time(wire: Wire) -> None:
+def test_a_connection_waits_for_a_slow_peer_in_virtual_time(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPConnected):
             me.send(message.connection, TCPSend(bytes(20 * MEBI)))

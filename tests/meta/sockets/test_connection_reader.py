@@ -103,7 +103,7 @@ async def test_two_connections_that_send_more_than_fits_do_not_deadlock(
 
 
 @pytest.mark.parametrize("limit", ["idle_timeout", "frame_timeout"])
-async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(
+async def test_a_slow_receiver_does_not_count_as_an_idle_peer(
     wire: Wire, limit: str, clock: MovableClock
 ) -> None:
     class Busy(Ear):
@@ -205,7 +205,7 @@ async def test_a_framing_that_fails_is_a_crash_for_us_and_a_reset_for_the_peer(w
 # -- very many small frames ------------------------------------------------------------------------
 
 
-async def test_a_receiver_that_is_behind_keeps_frames_of_no_bytes_from_being_cut(
+async def test_a_slow_receiver_stops_the_cutting_of_empty_frames(
     wire: Wire,
 ) -> None:
     class Busy(Ear):
@@ -239,7 +239,7 @@ async def test_a_receiver_that_is_behind_keeps_frames_of_no_bytes_from_being_cut
         await stream.aclose()
 
 
-async def test_others_get_their_turns_while_very_many_frames_are_cut(wire: Wire) -> None:
+async def test_other_tasks_run_while_very_many_frames_are_cut(wire: Wire) -> None:
     turns = 0
 
     class Counting(Framing):

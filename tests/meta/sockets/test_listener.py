@@ -214,7 +214,7 @@ class UnluckyServer(TCPServer):
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_a_server_goes_on_after_connections_that_were_gone_before_they_were_accepted(
+async def test_a_server_survives_connections_that_ended_before_accept(
     reader: ReaderKind,
 ) -> None:
     # Those of accept(2): of a connection that was gone, of a firewall, and any error that a new
@@ -399,7 +399,7 @@ async def test_each_connection_may_have_its_own_actor_that_ends_with_the_connect
         await until(lambda: set(node.processes()) == before)
 
 
-async def test_a_function_may_make_the_actor_of_each_connection(wire: Wire) -> None:
+async def test_a_function_may_create_the_actor_of_each_connection(wire: Wire) -> None:
     async with wired_node() as node:
         mails: list[Mail] = []
 
@@ -418,7 +418,7 @@ async def test_a_function_may_make_the_actor_of_each_connection(wire: Wire) -> N
         assert (await node.inspect_meta(server.id))["receiver"] == "a session for each"
 
 
-async def test_a_function_that_makes_no_actor_refuses_that_connection_only(wire: Wire) -> None:
+async def test_a_function_that_returns_no_actor_refuses_only_that_connection(wire: Wire) -> None:
     made: list[Any] = ["a str", ValueError("not this one"), Session(Mail(), echo)]
 
     def session() -> Session:
@@ -442,7 +442,7 @@ async def test_a_function_that_makes_no_actor_refuses_that_connection_only(wire:
             await stream.aclose()
 
 
-async def test_an_actor_that_crashes_takes_its_own_connection_along_and_no_other(
+async def test_a_crash_of_an_actor_ends_only_its_own_connection(
     wire: Wire,
 ) -> None:
     def react(me: Ear, message: object) -> None:
@@ -483,7 +483,7 @@ async def test_an_actor_may_say_goodbye_and_stop(wire: Wire) -> None:
         await until(lambda: server.connections == 0 and len(node.processes()) == 1)
 
 
-async def test_an_actor_that_cannot_be_made_refuses_that_connection_only(wire: Wire) -> None:
+async def test_an_actor_that_cannot_be_created_refuses_only_that_connection(wire: Wire) -> None:
     class Picky(Ear):
         async def init(self) -> None:
             if len(made) == 1:
@@ -627,7 +627,7 @@ async def test_a_server_adopts_all_accepted_sockets_if_the_loop_has_ended(
 
 
 @pytest.mark.parametrize("when_full", WhenFull)
-async def test_a_connection_has_its_place_before_its_actor_has_begun(
+async def test_a_connection_counts_before_its_actor_has_started(
     wire: Wire, when_full: WhenFull
 ) -> None:
     begun: list[str] = []
@@ -1175,7 +1175,7 @@ def test_invalid_options_are_refused_when_the_server_is_created(options: dict[st
         TCPServer(**options)
 
 
-async def test_normal_ends_of_connections_are_normal(wire: Wire) -> None:
+async def test_a_connection_closed_by_its_peer_ends_normally(wire: Wire) -> None:
     ends: list[object] = []
 
     class Counting(Ear):

@@ -101,7 +101,7 @@ async def test_a_session_that_waits_for_an_answer_ends_with_its_connection(
         assert node.crashes() == []
 
 
-async def test_a_connection_does_not_crash_if_its_time_runs_out_between_two_looks(
+async def test_a_connection_survives_a_timeout_between_two_checks(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[bool] = []
@@ -127,7 +127,7 @@ async def test_a_connection_does_not_crash_if_its_time_runs_out_between_two_look
         assert node.crashes() == []
 
 
-async def test_a_session_that_waits_for_an_answer_does_not_hold_up_the_end_of_its_owner(
+async def test_a_session_that_waits_for_an_answer_does_not_delay_its_owner(
     wire: Wire,
 ) -> None:
     async with wired_node() as node:
@@ -302,7 +302,9 @@ async def test_a_session_that_begins_to_wait_later_ends_too(
     assert ends == [(3, Normal())]
 
 
-async def test_a_call_with_a_time_limit_is_waited_for(autojump_clock: MockClock) -> None:
+async def test_a_session_waits_for_a_call_with_a_timeout_before_it_ends(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[tuple[float, Reason]] = []
     answers: list[Any] = []
 
@@ -341,7 +343,7 @@ async def test_a_kill_after_the_end_of_the_connection_keeps_the_normal_reason(
     assert ends == [(0, Normal())]
 
 
-async def test_a_last_callback_may_wait_for_an_answer_that_is_put_off(
+async def test_terminate_may_wait_for_a_deferred_answer(
     autojump_clock: MockClock,
 ) -> None:
     answers: list[Any] = []

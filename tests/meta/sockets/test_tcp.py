@@ -145,7 +145,7 @@ async def test_servers_may_share_a_port(reader: ReaderKind) -> None:
 # -- connecting ------------------------------------------------------------------------------------
 
 
-async def test_connecting_gives_up_after_its_time(reader: ReaderKind) -> None:
+async def test_connect_gives_up_after_its_timeout(reader: ReaderKind) -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -477,7 +477,7 @@ async def test_a_server_that_is_restarted_by_its_supervisor_gets_its_port_back_a
             await stream.aclose()
 
 
-async def test_a_flood_of_connections_is_served_to_the_last(reader: ReaderKind) -> None:
+async def test_every_connection_of_a_flood_is_served(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, receiver=partial(Ear, Mail(), echo))
         answers: list[bytes] = []
@@ -495,7 +495,7 @@ async def test_a_flood_of_connections_is_served_to_the_last(reader: ReaderKind) 
         await until(lambda: server.connections == 0 and len(node.processes()) == 1)
 
 
-def test_a_wrong_keyword_is_refused_with_all_that_are_allowed() -> None:
+def test_the_error_about_a_wrong_keyword_lists_the_allowed_keywords() -> None:
     wrong: dict[str, Any] = {"max_connection": 5}
 
     with pytest.raises(BadInputError) as server:
@@ -527,7 +527,7 @@ def test_the_docstring_of_tcp_server_explains_every_option() -> None:
     assert explained == own | {field.name for field in fields(StreamOptions)}
 
 
-async def test_the_bound_of_a_servers_mailbox_is_that_of_its_connections(
+async def test_connections_have_the_mailbox_size_of_their_server(
     reader: ReaderKind,
 ) -> None:
     async with wired_node() as node:

@@ -287,7 +287,7 @@ async def test_a_peer_that_never_finishes_the_handshake_is_dropped(reader: Reade
             await one.aclose()
 
 
-async def test_a_peer_that_does_not_speak_tls_is_turned_away(reader: ReaderKind) -> None:
+async def test_a_peer_that_does_not_speak_tls_is_refused(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader)
 
@@ -450,7 +450,7 @@ async def test_data_that_arrives_with_the_handshake_is_counted(reader: ReaderKin
 
 @pytest.mark.parametrize("limit", ["idle_timeout", "frame_timeout"])
 @pytest.mark.parametrize("framing", [Raw(), Delimiter(b"\n")], ids=["raw", "lines"])
-async def test_a_record_that_comes_byte_by_byte_hides_no_slow_peer(
+async def test_a_peer_that_sends_a_record_byte_by_byte_times_out(
     reader: ReaderKind, limit: str, framing: Framing, clock: MovableClock
 ) -> None:
     async with wired_node(limit=9000.0) as node:
@@ -674,9 +674,7 @@ async def test_other_timeouts_count_from_the_end_of_the_handshake(
 
 
 @pytest.mark.parametrize("words", [b"", b"all I have to say"])
-async def test_a_client_that_closes_at_once_ends_as_any_other(
-    reader: ReaderKind, words: bytes
-) -> None:
+async def test_a_client_that_closes_at_once_ends_normally(reader: ReaderKind, words: bytes) -> None:
     async def speak_and_close(me: Puppet) -> None:
         client = TCPConnection.connect(
             "localhost", server.local.port, reader=reader, tls=TRUSTING, linger=1000.0
@@ -1069,7 +1067,7 @@ async def test_a_peer_that_does_not_begin_with_tls_is_dropped_after_a_time(
         await stream.aclose()
 
 
-async def test_tls_begins_only_where_it_was_agreed_on(reader: ReaderKind) -> None:
+async def test_start_tls_is_refused_without_the_option(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, None, framing=LINES, start_tls=True)
         async with await trio.open_tcp_stream(*server.local):

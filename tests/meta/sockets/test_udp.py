@@ -172,7 +172,7 @@ async def test_a_socket_answers_peers_with_ipv4_and_ipv6(reader: ReaderKind) -> 
             assert mail.of(UDPFailed) == []
 
 
-async def test_a_name_is_looked_up_without_holding_up_the_loop(reader: ReaderKind) -> None:
+async def test_a_name_is_looked_up_without_blocking_the_loop(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, None)
         with plain() as sock:
@@ -291,7 +291,7 @@ class UnluckyServer(UDPServer):
 OF_THE_SOCKET = {errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOTCONN, errno.ENOTSOCK}
 
 
-async def test_no_error_that_a_packet_can_bring_about_ends_a_server(reader: ReaderKind) -> None:
+async def test_no_error_caused_by_a_packet_ends_a_server(reader: ReaderKind) -> None:
     class Server(UnluckyServer):
         reading = tuple(set(errno.errorcode) - OF_THE_SOCKET)
 

@@ -223,9 +223,7 @@ async def test_a_link_in_place_of_the_socket_does_not_change_other_permissions(
         assert node.metas() == []
 
 
-async def test_a_file_that_a_killed_server_left_behind_is_no_obstacle(
-    reader: ReaderKind, tmp_path: Path
-) -> None:
+async def test_the_file_of_a_killed_server_is_replaced(reader: ReaderKind, tmp_path: Path) -> None:
     path = tmp_path / "here.sock"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
