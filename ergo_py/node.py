@@ -161,8 +161,7 @@ def _opening(
     @wraps(opener)
     def open_node(*args: P.args, **options: P.kwargs) -> node_lifecycle.NodeContext[Node]:
         context = opener(*args, **options)
-        context.node_type = Node
-        context.open_control = open_control
+        context.extend(Node, open_control)
         return context
 
     return open_node

@@ -48,11 +48,17 @@ def _nothing() -> None:
 class Kernel:
     """The shared parts of a node. Created on its loop when the node opens."""
 
-    def __init__(self, options: NodeOptions, creation: int, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        options: NodeOptions,
+        creation: int,
+        nursery: trio.Nursery,
+        on_spawned: Callable[[Any], None] | None = None,
+    ) -> None:
         name, observer = options.name, options.observer
         self.pid = PID(name, creation, 0)
         self.node: Any = None
-        """The public `Node`; it sets itself here."""
+        """The public `Node`."""
         self.nursery = nursery
         self.options = options
         self.burst = options.burst
@@ -89,10 +95,8 @@ class Kernel:
         self.spawned = 0
         self.crashed = 0
         self.obituaries = Obituaries(options.obituaries)
-        self.on_spawned: Callable[[Any], None] | None = None
-        """Called with each new process before it serves its first message; set while the node
-        opens.
-        """
+        self.on_spawned = on_spawned
+        """Called with each new process before it serves its first message."""
         self.watches: dict[PID, Any] = {}
         """Processes that a trace or an inspection watches or suspends. Mostly empty."""
         self.killed: list[Ended] = []
@@ -111,6 +115,18 @@ class Kernel:
         self._on_fatal: Callable[[], object] = _nothing
         self.on_crash: Callable[[Ended], None] | None = None
         """Called with each crash, on the loop. For the test kit."""
+
+    def attach(self, node: Any) -> None:
+        """Take the public `Node`, which it belongs to."""
+        self.node = node
+
+    def begin_stop(self) -> None:
+        """Start no more processes of the node: it goes down."""
+        self.stopping = True
+
+    def watch_crashes(self, on_crash: Callable[[Ended], None]) -> None:
+        """Pass each crash to ``on_crash``, which may pass it on to the function before."""
+        self.on_crash = on_crash
 
     def callbacks_of(
         self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS

@@ -61,8 +61,7 @@ class NodeContext(Generic[N]):
     def __init__(self, options: NodeOptions, node_type: type[N]) -> None:
         self._name = options.name
         self._options = options
-        self.node_type = node_type
-        """The class of the node; the layers above the kernel set a subclass with more verbs."""
+        self._node_type: type[N] = node_type
         self._node: N | None = None
         self._entered = False
         self._down = trio.Event()
@@ -70,16 +69,24 @@ class NodeContext(Generic[N]):
         self._ready = trio.Event()
         self._over = trio.Event()
         self._patience = trio.CancelScope()
-        """The time limit of the graceful shutdown."""
+        """Cancelled by a second Ctrl-C: the graceful shutdown is over."""
         self._interrupts = Interrupts()
         self._failure: BaseException | None = None
-        self.open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
-        """Opens the control socket with these permissions; returns a function that closes it. The
-        layers above the kernel set this.
-        """
+        self._open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
         self._close_control: Callable[[], None] | None = None
         self._watchdog: Watchdog | None = None
         self._body = trio.CancelScope()
+
+    def extend(
+        self,
+        node_type: type[N],
+        open_control: Callable[[N, frozenset[str]], Callable[[], None]],
+    ) -> None:
+        """For the layers above the kernel: add the verbs of a subclass, and the function that opens
+        the control socket with these permissions and returns the function that closes it.
+        """
+        self._node_type = node_type
+        self._open_control = open_control
 
     if not TYPE_CHECKING:
         # Type checkers report both mistakes themselves.
@@ -115,11 +122,12 @@ class NodeContext(Generic[N]):
                 raise interrupt
             threshold = self._options.watchdog
             if threshold:
-                self._watchdog = node._watchdog = Watchdog(
+                self._watchdog = Watchdog(
                     node._router.bridge, threshold, node._note_blocked, self._backlogs(node)
                 )
-            if self.open_control is not None and self._options.control:
-                self._close_control = self.open_control(node, self._options.control)
+                node._note_watchdog(self._watchdog)
+            if self._open_control is not None and self._options.control:
+                self._close_control = self._open_control(node, self._options.control)
         except BaseException:
             await self._stop(asked=interrupt is not None)
             raise
@@ -200,10 +208,13 @@ class NodeContext(Generic[N]):
         options = self._options
         try:
             async with trio.open_nursery() as nursery:
-                kernel = Kernel(options, _creations.next(), nursery)
-                if options.recent_messages:
-                    kernel.on_spawned = partial(remember_messages, count=options.recent_messages)
-                self._node = self.node_type(kernel, options.expose_env)
+                on_spawned = (
+                    partial(remember_messages, count=options.recent_messages)
+                    if options.recent_messages
+                    else None
+                )
+                kernel = Kernel(options, _creations.next(), nursery, on_spawned)
+                self._node = self._node_type(kernel, options.expose_env)
                 kernel.start(kernel.clock.run, name="clock")
                 # Before the task starts: an open node already owns all the descriptors that it
                 # needs.
@@ -215,7 +226,7 @@ class NodeContext(Generic[N]):
                 except trio.Cancelled:
                     # A task of the node has failed and its nursery cancels the others, or the run
                     # is over.
-                    kernel.stopping = True
+                    kernel.begin_stop()
                     self._body.cancel()
                     raise
                 finally:
@@ -246,7 +257,7 @@ class NodeContext(Generic[N]):
     async def _go_down(self, node: N) -> None:
         kernel = node._kernel
         began = perf_counter()
-        kernel.stopping = True
+        kernel.begin_stop()
         before: list[Ended] = []
         await in_slices(_note_running(list(kernel.router.processes.values()), before))
         try:
@@ -254,25 +265,24 @@ class NodeContext(Generic[N]):
         finally:
             await self._close(kernel)
         forced = {ended.pid for ended in (*kernel.killed, *kernel.abandoned)}
-        node.exit_report = report = ExitReport(
+        report = ExitReport(
             perf_counter() - began,
             tuple([ended for ended in before if ended.pid not in forced] if forced else before),
             tuple(kernel.killed),
             tuple(kernel.abandoned),
             kernel.escalated,
         )
+        node._note_exit(report)
         (kernel.logger.warning if forced else kernel.logger.info)(str(report))
 
     async def _stop_processes(self, kernel: Kernel) -> None:
-        self._patience.deadline = trio.current_time() + self._options.stop_timeout
-        with self._patience:
+        with trio.move_on_after(self._options.stop_timeout), self._patience:
             await stop_all(kernel.roots, Shutdown())
         if kernel.roots:
             await kill_all(kernel.roots)
 
     async def _close(self, kernel: Kernel) -> None:
-        kernel.router.stopped = True
-        kernel.router.bridge.close()
+        kernel.router.close()
         kernel.thread_fairness.stop()
         for close in (self._close_control, None if self._watchdog is None else self._watchdog.stop):
             if close is not None:

@@ -48,6 +48,33 @@ class _Loaded:
     def runs(self) -> bool:
         return self.phase in (Phase.RUNNING, Phase.TERMINATING)
 
+    def enters(self, phase: Phase) -> bool:
+        """Change the phase; False if it has this phase already."""
+        is_new = self.phase is not phase
+        self.phase = phase
+        return is_new
+
+    def begins_start(self) -> None:
+        """Its callbacks run, and then its supervisor starts: forget its last run."""
+        self.reason, self.is_asked, self.gone = None, False, trio.Event()
+
+    def started(self, process: Process) -> None:
+        """Its supervisor is up."""
+        self.process = process
+        self.since = trio.current_time()
+
+    def is_asked_to_stop(self) -> None:
+        """Its end was requested, so it does not stop the node."""
+        self.is_asked = True
+
+    def went_down(self, reason: Reason) -> None:
+        """Its supervisor has ended."""
+        self.process, self.reason = None, reason
+
+    def start_failed(self, reason: Reason) -> None:
+        """It is down, because it could not be started."""
+        self.reason = reason
+
 
 class ApplicationRoot(Supervisor):
     """The supervisor at the top of an application."""
@@ -173,7 +200,7 @@ class Applications:
 
     async def _start(self, loaded: _Loaded) -> None:
         node, application = self._node, loaded.application
-        loaded.reason, loaded.is_asked, loaded.gone = None, False, trio.Event()
+        loaded.begins_start()
         is_prepared = False
         try:
             await _done(application.before_start(node))
@@ -184,7 +211,7 @@ class Applications:
                 shutdown=application.shutdown,
                 env=application.env,
             )
-            loaded.process = process = await spawn_process(
+            process = await spawn_process(
                 node._kernel,
                 None,
                 ApplicationRoot,
@@ -192,7 +219,7 @@ class Applications:
                 (self, application.name),
                 options,
             )
-            loaded.since = trio.current_time()
+            loaded.started(process)
             node._kernel.start(self._watch, loaded, process, name=f"application {application.name}")
             await _done(application.after_start(node))
             if process.reason is not None:
@@ -208,7 +235,7 @@ class Applications:
                     await self._stop(loaded)
                 elif is_prepared:
                     await self._after_failed_start(application, reason)
-            loaded.reason = reason
+            loaded.start_failed(reason)
             self._enter(loaded, Phase.FAILED)
             raise
         self._enter(loaded, Phase.RUNNING)
@@ -233,14 +260,14 @@ class Applications:
     async def _stop(self, loaded: _Loaded) -> None:
         process = loaded.process
         if process is not None:
-            loaded.is_asked = True
+            loaded.is_asked_to_stop()
             await process.shut(Shutdown())
             await loaded.gone.wait()
 
     async def _watch(self, loaded: _Loaded, process: Process) -> None:
         await process.wait_gone()
         kernel, reason = self._node._kernel, process.reason or Shutdown()
-        loaded.process, loaded.reason = None, reason
+        loaded.went_down(reason)
         self._enter(loaded, Phase.FAILED if is_failure(reason) else Phase.COMPLETED)
         loaded.gone.set()
         if not loaded.is_asked and not kernel.stopping and loaded.application.mode.wants(reason):
@@ -264,8 +291,7 @@ class Applications:
         return loaded
 
     def _enter(self, loaded: _Loaded, phase: Phase) -> None:
-        if loaded.phase is not phase:
-            loaded.phase = phase
+        if loaded.enters(phase):
             self._announce(loaded)
 
     def _announce(self, loaded: _Loaded) -> None:

@@ -82,12 +82,33 @@ class Connection:
         """The next line, or its beginning, without removing it."""
         return bytes(self._received.partition(b"\n")[0])
 
+    def take_request(self, now: float, not_before: float) -> bytes:
+        """Remove and return the next line: a request, which no other follows before
+        ``not_before``.
+        """
+        self.active = now
+        self.not_before = not_before
+        return self.take_line()
+
     def take_line(self) -> bytes:
         """Remove and return the next line."""
         line, _, self._received = self._received.partition(b"\n")
         self.line_began = perf_counter() if self._received else None
         self._update_events()
         return bytes(line)
+
+    def begin(self, pending: Any) -> None:
+        """Note the request in progress."""
+        self.pending = pending
+
+    def end_request(self) -> Any:
+        """Return the request that was in progress, if any: it is answered or cancelled."""
+        pending, self.pending = self.pending, None
+        return pending
+
+    def leave(self) -> None:
+        """Close the connection as soon as its last answer is out, and read no more requests."""
+        self.leaving = True
 
     def say(self, line: bytes) -> bool:
         """Send as much as the socket takes now, and the rest later. False if the client is gone."""

@@ -156,8 +156,7 @@ class Session:
 
     def _keep_error(self, error: BaseException) -> None:
         # Without its traceback: the frames would keep the failed call's variables alive.
-        self.names["_error"] = error
-        error.__traceback__ = None
+        self.names["_error"] = error.with_traceback(None)
 
     def complete(self, text: str) -> list[str]:
         """Complete a name, also with dots."""

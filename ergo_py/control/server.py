@@ -239,9 +239,9 @@ class Server:
             return
         connection.close()
         self._connections.discard(connection)
-        if connection.pending is not None:
-            self._cancel(connection.pending)
-            connection.pending = None
+        pending = connection.end_request()
+        if pending is not None:
+            self._cancel(pending)
         try:
             # Close it on the loop: its variables may be in use there until the cancellation has
             # arrived.
@@ -284,13 +284,11 @@ class Server:
         """Send the error and close: after a protocol error, the rest of the input cannot be
         trusted.
         """
-        connection.leaving = True
+        connection.leave()
         self._say(connection, refusal(id, error))
 
     def _take_line(self, connection: Connection, now: float) -> None:
-        line = connection.take_line()
-        connection.active = now
-        connection.not_before = now + self._limits.pace
+        line = connection.take_request(now, not_before=now + self._limits.pace)
         self._not_before = now + self._limits.pace_of_all
         if len(line) >= MAX_REQUEST:
             self._refuse(
@@ -328,7 +326,7 @@ class Server:
             self._bridge.post(self._start, pending)
         except NodeStoppedError as error:
             raise explain(error) from None
-        connection.pending = pending
+        connection.begin(pending)
         self._heartbeat.ask()
 
     def _start(self, pending: _Pending) -> None:
@@ -382,7 +380,7 @@ class Server:
         connection = pending.connection
         if connection.pending is not pending:
             return
-        connection.pending = None
+        connection.end_request()
         try:
             value = result.unwrap()
             if pending.command.in_thread is not None:
@@ -461,5 +459,5 @@ def open_control(node: Any, permissions: frozenset[str]) -> Callable[[], None]:
     server = Server(node, permissions)
     server.start()
     node.log.info("control socket", path=str(server.path), may=sorted(permissions))
-    node.control_path = server.path
+    node._note_control_socket(server.path)
     return server.close

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 from .._core.processes.message_loop import callback
 from .._core.tables.pending_calls import Caller
@@ -108,7 +108,7 @@ class StateMachine(Actor):
     _is_moving = True
     _timers: dict[Key, tuple[_Due, Timer]]
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
+    def __init_subclass__(cls: Any, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         for name in ("init", "handle_message", "handle_call"):
             if name in cls.__dict__:
@@ -122,10 +122,9 @@ class StateMachine(Actor):
         # Without async states, install plain callbacks: such a machine can answer calls inline and
         # can use thread dispatchers.
         waits = any(map(is_async, cls._table.values()))
-        machine = cast(Any, cls)
-        machine.handle_message = StateMachine.handle_message if waits else _handle_message_at_once
-        machine.handle_call = StateMachine.handle_call if waits else _handle_call_at_once
-        machine.init = (
+        cls.handle_message = StateMachine.handle_message if waits else _handle_message_at_once
+        cls.handle_call = StateMachine.handle_call if waits else _handle_call_at_once
+        cls.init = (
             StateMachine.init
             if waits or inspect.iscoroutinefunction(cls.first_state)
             else _init_at_once
@@ -297,7 +296,7 @@ class StateMachine(Actor):
     async def _enter(self, name: str, previous: str | None) -> None:
         plan = self._table[name]
         self._at = at = AtMethod(plan) if isinstance(plan, StateMethod) else plan()
-        at.machine = self
+        at._belong_to(self)
         self._since = self._process.kernel.clock.now()
         if at.timeout is not None:
             self.state_timeout(at.timeout)

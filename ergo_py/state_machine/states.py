@@ -65,6 +65,10 @@ class MachineState(Generic[M]):
     never.
     """
 
+    def _belong_to(self, machine: M) -> None:
+        """The machine is about to enter the state."""
+        self.machine = machine
+
     @property
     def name(self) -> str:
         """The name of the state: the name of the class."""

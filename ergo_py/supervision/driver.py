@@ -158,7 +158,7 @@ class SupervisionDriver(Actor):
                 spec = child.spec
                 try:
                     slot = self._slot(child)
-                    slot.successor_of = action.after
+                    slot.expect(action.after)
                     started = await spawn_process(
                         kernel,
                         process,
@@ -254,7 +254,7 @@ class SupervisionDriver(Actor):
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
         process, ending = self._process, self._running[child.name]
-        self._slot(child).restart_intended = returns
+        self._slot(child).expect_stop(returns=returns)
         if drain:
             # Queue the stop behind the messages in the mailbox, so that the child handles all of
             # them first.
@@ -275,7 +275,7 @@ class SupervisionDriver(Actor):
         slots = self._process.slots or {}
         for number, child in enumerate(self._plan.children.values(), 1):
             if child.cycles:
-                slots[child.name].goes_first = True
+                slots[child.name].expect_group_stop()
             if not number % _MANY:
                 yield
         for number, slot in enumerate(slots.values(), 1):
@@ -362,25 +362,25 @@ class SupervisionDriver(Actor):
                 Shutdown("its supervisor no longer has such a child"),
             )
         for child in self._plan.children.values():
-            self._slot(child)
+            slot = self._slot(child)
+            if slot.supervisor is not process:
+                self._join(slot, child.spec)
 
     def _slot(self, child: Child) -> ChildSlot:
-        process, spec = self._process, child.spec
-        assert process.slots is not None
-        slot = process.slots.get(child.name)
-        if slot is not None and slot.supervisor is process:
-            return slot
-        if slot is None:
-            slot = ChildSlot(child.name)
-            if spec.register and spec.name == child.name:
-                self._offer(process.kernel, slot)
-            process.slots[child.name] = slot
-        slot.supervisor = process
-        slot.decide = spec.decide
-        slot.fate = spec.mailbox
-        slot.max_waiters = spec.max_waiters
-        slot.returns_after = spec.restart.wants
+        slots = self._process.slots
+        assert slots is not None
+        return slots.get(child.name) or self._add_slot(slots, child)
+
+    def _add_slot(self, slots: dict[str, ChildSlot], child: Child) -> ChildSlot:
+        slot = ChildSlot(child.name)
+        if child.spec.register and child.spec.name == child.name:
+            self._offer(self._process.kernel, slot)
+        slots[child.name] = slot
+        self._join(slot, child.spec)
         return slot
+
+    def _join(self, slot: ChildSlot, spec: ChildSpec) -> None:
+        slot.join(self._process, spec.decide, spec.mailbox, spec.max_waiters, spec.restart.wants)
 
     def _offer(self, kernel: Kernel, slot: ChildSlot) -> None:
         taken = kernel.services.get(slot.name)

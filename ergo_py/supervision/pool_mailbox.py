@@ -203,7 +203,7 @@ class PoolMailbox(Mailbox):
 
     def _give(self, worker: Process, envelope: Envelope) -> None:
         if isinstance(envelope[2], Caller):
-            envelope[2].callee = worker
+            envelope[2].assign(worker)
         worker.mailbox.push(Lane.MAIN, envelope)
         worker.wake()
 
@@ -330,13 +330,13 @@ class _Passing:
     def admit(self, pid: PID, /) -> None:
         worker = self._pool.router.processes.get(pid)
         caller = self._envelope[2]
-        if isinstance(caller, Caller):
-            if caller.settled:
-                return
-            caller.callee = worker
-        if worker is not None:
-            worker.mailbox.push(Lane.MAIN, self._envelope)
-            worker.wake()
+        is_call = isinstance(caller, Caller)
+        if worker is None or (is_call and caller.settled):
+            return
+        if is_call:
+            caller.assign(worker)
+        worker.mailbox.push(Lane.MAIN, self._envelope)
+        worker.wake()
 
     def refuse(self, reason: Reason, /) -> None:
         _, sender, caller, payload = self._envelope

@@ -5,7 +5,6 @@ actions.
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple, overload
 
 from .._core.tables.pending_calls import Caller
@@ -15,7 +14,7 @@ from .._core.vocabulary.errors import BadInputError, NotAllowedError, Reject
 from .._core.vocabulary.ids import PID, Alias, EventName
 from .._core.vocabulary.messages import NO_REPLY, Published, Request
 from .._core.vocabulary.options import check_name, check_number
-from .._core.vocabulary.reasons import Crashed, Reason, Shutdown, as_reason
+from .._core.vocabulary.reasons import Reason, Shutdown, as_reason
 from ..state_machine.machine import StateMachine
 from .recording_verbs import (
     NODE,
@@ -108,9 +107,7 @@ class Alone(Generic[B]):
         """The instance itself, for checks of its attributes."""
         self._notes = notes = Notes(None if name is None else check_name(name), dict(env or {}))
         instance: Any = self.behaviour
-        instance._notes = notes
-        # The default callbacks of `Actor` use these attributes.
-        instance._process = SimpleNamespace(unhandled=0, log=notes.log)
+        instance._record_in(notes)
         self._begun = False
 
     def __repr__(self) -> str:
@@ -264,7 +261,7 @@ class Alone(Generic[B]):
         notes = self._notes
         end = notes.now + seconds
         while (due := notes.table.next()) <= end:
-            notes.now = due
+            notes.pass_time(due)
             due_now: list[Sent] = []
             notes.table.expire(due, 1, partial(_note_fired, due_now))
             for sent in due_now:
@@ -272,17 +269,16 @@ class Alone(Generic[B]):
                     await self.message(sent.message, self.pid)
                 else:
                     notes.sent.append(sent)
-        notes.now = end
+        notes.pass_time(end)
 
     async def terminate(self, reason: object = Shutdown()) -> None:
         """End it: run ``pre_stop`` and ``terminate``, with the reason it has stopped with, or else
         with ``reason``.
         """
         await self.init()
-        notes = self._notes
-        notes.stopped = notes.stopped or as_reason(reason)
-        await self._callback("pre_stop", notes.stopped)
-        await self._callback("terminate", notes.stopped)
+        reason = self._notes.stop(as_reason(reason))
+        await self._callback("pre_stop", reason)
+        await self._callback("terminate", reason)
 
     async def _run(self, callback: str, *args: Any) -> Any:
         if self._notes.stopped is not None:
@@ -299,7 +295,7 @@ class Alone(Generic[B]):
         except Reject:
             raise
         except Exception as error:
-            self._notes.stopped = Crashed(error)
+            self._notes.fail(error)
             raise
 
 

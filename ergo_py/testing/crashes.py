@@ -1,7 +1,7 @@
 """`expect_crash` and `CrashLog`: the crashes that a test expects, and the unexpected."""
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import trio
@@ -69,9 +69,13 @@ class ExpectedCrash:
 class CrashLog:
     """Every crash on a node, expected or not."""
 
-    def __init__(self, forward: Callable[[Ended], None] | None = None) -> None:
+    def __init__(
+        self,
+        forward: Callable[[Ended], None] | None = None,
+        expected: Iterable[ExpectedCrash] = (),
+    ) -> None:
         self._forward = forward
-        self.expected: list[ExpectedCrash] = []
+        self.expected = list(expected)
         self.unexpected: list[Ended] = []
 
     def __call__(self, crashed: Ended) -> None:
@@ -87,7 +91,8 @@ def watch_crashes(node: Node) -> CrashLog:
     kernel = node._kernel
     log = kernel.on_crash
     if not isinstance(log, CrashLog):
-        log = kernel.on_crash = CrashLog(log)
+        log = CrashLog(log)
+        kernel.watch_crashes(log)
     return log
 
 

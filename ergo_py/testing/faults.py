@@ -178,9 +178,8 @@ async def filled(node: Node, target: Target) -> AsyncIterator[int]:
     # Push instead of send, so that the process is not woken.
     filler = (FENCE, node.pid, _Nothing(), None)
     taken = 0
-    box.mixed = True
     while box.has_room(MAIN_LANE):
-        box.push(MAIN_LANE, filler)
+        box.push_signal(MAIN_LANE, filler)
         taken += 1
     try:
         yield taken

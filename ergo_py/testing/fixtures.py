@@ -56,10 +56,9 @@ async def checked_node(
     check_number("grace", grace, least=0.0)
     expected = [ExpectedCrash(error, None, None) for error in _errors(expect_crash)]
     before = take_inventory()
-    log = CrashLog()
-    log.expected += expected
+    log = CrashLog(expected=expected)
     async with open_node(name, **{**_DEFAULTS, **options}) as node:
-        node._kernel.on_crash = log
+        node._kernel.watch_crashes(log)
         yield node
     lines = [f"{ended} crashed: {ended.reason}" for ended in log.unexpected]
     lines += [f"expected {each}, but there was none" for each in expected if not each.fulfilled]

@@ -71,14 +71,7 @@ class Probe:
             options: those of ``spawn``, such as ``name``.
         """
         made: list[_ProbeProcess] = []
-
-        class Process(_ProbeProcess):
-            def __init__(self) -> None:
-                super().__init__(answer)
-                made.append(self)
-
-        Process.__name__ = Process.__qualname__ = "Probe"
-        pid = await node.spawn(Process, **options)
+        pid = await node.spawn(_ProbeProcess, answer, made.append, **options)
         return cls(node, pid, made[0])
 
     def __repr__(self) -> str:
@@ -332,7 +325,10 @@ class _Do:
 
 
 class _ProbeProcess(Actor):
-    def __init__(self, answer: Answer | None) -> None:
+    __qualname__ = "Probe"  # shown in trees and logs
+
+    def __init__(self, answer: Answer | None, announce: "Callable[[_ProbeProcess], None]") -> None:
+        announce(self)
         self.received: list[Received] = []
         self.open_calls: deque[Caller] = deque()
         self.more = trio.Event()

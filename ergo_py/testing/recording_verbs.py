@@ -32,7 +32,7 @@ from .._core.vocabulary.options import (
     read_meta_options,
     read_options,
 )
-from .._core.vocabulary.reasons import Normal, Reason, as_reason
+from .._core.vocabulary.reasons import Crashed, Normal, Reason, as_reason
 from .patterns import describe, matches
 
 __all__ = [
@@ -167,6 +167,19 @@ class Notes:
         """The next number of an address."""
         return int(next(self.numbers))
 
+    def pass_time(self, to: float) -> None:
+        """Set the clock to a later time."""
+        self.now = to
+
+    def stop(self, reason: Reason) -> Reason:
+        """Note that the behaviour stops, and return the reason: the first one counts."""
+        self.stopped = self.stopped or reason
+        return self.stopped
+
+    def fail(self, error: Exception) -> None:
+        """Note that a callback has raised, which stops the behaviour."""
+        self.stopped = Crashed(error)
+
     def _keep(self, _logger: object, level: str, event: MutableMapping[str, Any]) -> Any:
         self.logged.append({"level": level, **event})
         raise structlog.DropEvent
@@ -207,6 +220,12 @@ class RecordingVerbs(Behaviour):
 
     # The placeholder for the process while __init__ runs; its use raises an error.
     _notes: Notes = cast(Notes, Behaviour._process)
+
+    def _record_in(self, notes: Notes) -> None:
+        """Record from now on: ``__init__`` has run."""
+        self._notes = notes
+        # The default callbacks of `Actor` use these attributes.
+        self._process = cast(Any, SimpleNamespace(unhandled=0, log=notes.log))
 
     @property
     def pid(self) -> PID:
@@ -362,7 +381,7 @@ class RecordingVerbs(Behaviour):
         return task
 
     def stop(self, reason: object = Normal()) -> None:
-        self._notes.stopped = self._notes.stopped or as_reason(reason)
+        self._notes.stop(as_reason(reason))
 
     def send_exit(self, to: Target, reason: object) -> bool:
         self._notes.exits.append(Sent(to, as_reason(reason)))

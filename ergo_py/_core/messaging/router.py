@@ -128,6 +128,11 @@ class Router:
         """
         bridge.when_forked(self._forked)
 
+    def close(self) -> None:
+        """Refuse all messages and calls: the node is down."""
+        self.stopped = True
+        self.bridge.close()
+
     def _forked(self) -> None:
         # In the forked child no thread is the loop's: every verb goes to the bridge, which refuses.
         self.loop_thread = 0

@@ -154,6 +154,33 @@ class ChildSlot:
         )
         return f"<ChildSlot {self.name!r} {state}>"
 
+    def join(
+        self,
+        supervisor: Any,
+        decide: Callable[[Exception], Decision] | None,
+        fate: Fate | Redirect,
+        max_waiters: int,
+        returns_after: Callable[[Reason], bool],
+    ) -> None:
+        """Come under a supervisor, which starts the next process, with the rules of its spec."""
+        self.supervisor = supervisor
+        self.decide = decide
+        self.fate = fate
+        self.max_waiters = max_waiters
+        self.returns_after = returns_after
+
+    def expect(self, after: Reason | None) -> None:
+        """Note that the next process is being started, and why its predecessor ended."""
+        self.successor_of = after
+
+    def expect_stop(self, *, returns: bool) -> None:
+        """Note that the supervisor stops the process, and whether it starts another one then."""
+        self.restart_intended = returns
+
+    def expect_group_stop(self) -> None:
+        """Note that the process is to be stopped together with its siblings."""
+        self.goes_first = True
+
     def occupy(self, pid: PID) -> None:
         """Note that a process has started here. All waiting requests continue with it, first come
         first served.

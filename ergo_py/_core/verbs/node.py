@@ -71,7 +71,7 @@ class Node(NodeInspection):
         """The path of the control socket; None if the node has none."""
         self.exit_report: ExitReport | None = None
         """The outcome of the graceful shutdown; None while the node is running."""
-        kernel.node = self
+        kernel.attach(self)
 
     def __repr__(self) -> str:
         return f"<Node {self.name} {len(self._router.processes)} processes>"
@@ -546,6 +546,18 @@ class Node(NodeInspection):
                 f"node.{verb} belongs on the node's own loop, and this is another thread; use "
                 "send or call_from_thread"
             )
+
+    def _note_control_socket(self, path: Path) -> None:
+        """Its control socket is open."""
+        self.control_path = path
+
+    def _note_watchdog(self, watchdog: Any) -> None:
+        """A thread watches its loop."""
+        self._watchdog = watchdog
+
+    def _note_exit(self, report: ExitReport) -> None:
+        """The graceful shutdown is over."""
+        self.exit_report = report
 
     def _note_long_mailbox(self, process: Process, depth: int) -> None:
         """Called in the watchdog's thread."""
