@@ -23,6 +23,7 @@ from ergo_py._core.messaging.router import Router
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.processes.process import Process
 from ergo_py._core.runtime import process_groups as process_groups_module
+from ergo_py.meta.sockets.streams.writer import Output
 from ergo_py.testing.leaks import _descriptors
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "replace_timer_action",
     "router_of",
     "running_node",
+    "set_cause",
     "set_read_size",
     "short_directory",
     "signal_comes",
@@ -287,7 +289,7 @@ _PRIVATE: Final = {
     "mailboxes looked at in a turn": "ergo_py._core.inspection.mailbox_backlog._AT_A_TIME",
     "many watchers": "ergo_py._core.processes.termination._MANY",
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
-    "patience with a half-closed peer": "ergo_py.meta.sockets.connection._TAKES_NOTHING",
+    "patience with a half-closed peer": "ergo_py.meta.sockets.streams.shutdown._TAKES_NOTHING",
     "reader threads made in a turn": "ergo_py.meta.sockets.listener._THREADS_IN_TURN",
     "rescan period of directories": "ergo_py.meta.files.directory_watch._RESCAN",
     "serving of meta-processes": "ergo_py._core.metas.meta.serve",
@@ -524,61 +526,65 @@ def connection_options(connection: Any) -> Any:
 
 def look_at_clock(connection: Any) -> None:
     """Let a connection look now whether a time limit of it is over."""
-    connection._look_at_clock()
+    connection._deadlines.check()
 
 
 def look_at_close(connection: Any) -> None:
     """Let a connection that is closing look now whether its peer has taken too long."""
-    connection._look_at_close()
+    connection._shutdown.look()
+
+
+def set_cause(connection: Any, cause: Any) -> None:
+    """Let a connection end for this cause, whatever comes later."""
+    connection._shutdown.set_cause(cause)
 
 
 def is_closing(connection: Any) -> bool:
     """Whether a connection was told to close, and has come to that."""
-    closing: bool = connection._closing
+    closing: bool = connection._writer.is_closing
     return closing
 
 
 def waits_to_close(connection: Any) -> bool:
     """Whether a close is under way, or waits behind unsent data."""
-    return connection._close_waits is not None
+    return connection._shutdown._close_waits is not None
 
 
 def has_searched_mailbox(connection: Any) -> bool:
     """Whether a connection with a slow peer has looked for a close among its messages."""
-    return connection._looked_at is not None
+    return connection._shutdown._looked_at is not None
 
 
 def is_half_closed(connection: Any) -> bool:
     """Whether a connection has closed its half."""
-    half_closed: bool = connection._half_closed
-    return half_closed
+    return connection._writer.state is Output.HALF_CLOSED
 
 
 def is_held_up(connection: Any) -> bool:
     """Whether a connection reads nothing because its receiver is behind."""
-    held_up: bool = connection._is_held_up()
+    held_up: bool = connection._reader.is_held_up()
     return held_up
 
 
 def has_unfinished_frame(connection: Any) -> bool:
     """Whether a connection has read a part of a frame."""
-    return bool(connection._decoder.unfinished)
+    return bool(connection._input.unfinished)
 
 
 def has_unfinished_record(connection: Any) -> bool:
     """Whether a connection with TLS has read a part of a record."""
-    return bool(connection._secure.unfinished)
+    return bool(connection._tls.session.unfinished)
 
 
 def read_size(connection: Any) -> int:
     """The bytes that a connection reads at once."""
-    size: int = connection._size
+    size: int = connection._input.size
     return size
 
 
 def set_read_size(connection: Any, size: int) -> None:
     """Let a connection read so many bytes at once."""
-    connection._size = size
+    connection._input.size = size
 
 
 def replace_sending(connection: Any, send: Callable[..., int]) -> Callable[..., int]:

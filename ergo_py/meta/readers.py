@@ -1,8 +1,8 @@
-"""`EitherReader`: base of meta-processes whose reader is a thread or a task, as their user chooses.
-They behave the same either way.
+"""`ReaderWait`: a reader, in a thread or in a task, waits for the loop. And functions for readers
+that are either, as their user chooses; they behave the same either way.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from math import ceil, inf
 from typing import Any, Literal
 
@@ -20,70 +20,66 @@ from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.states import MetaState, State
 
-__all__ = ["EitherReader", "ReaderKind", "when_served"]
+__all__ = [
+    "ReaderKind",
+    "ReaderWait",
+    "check_reader",
+    "hand_over",
+    "has_receiver",
+    "start_beside",
+    "when_served",
+]
 
 ReaderKind = Literal["thread", "task"]
 
 
-class EitherReader(MetaProcess):
-    """Base of meta-processes that take ``reader="thread"`` or ``reader="task"``."""
+def check_reader(reader: ReaderKind) -> ReaderKind:
+    """Refuse a reader that is neither a thread nor a task."""
+    if reader not in ("thread", "task"):
+        raise BadInputError("reader", reader, "'thread' or 'task'")
+    return reader
 
-    def _choose_reader(self, reader: ReaderKind) -> None:
-        if reader not in ("thread", "task"):
-            raise BadInputError("reader", reader, "'thread' or 'task'")
-        self._reads_in_task = reader == "task"
+
+class ReaderWait:
+    """Lets the reader of a meta-process wait for the loop, in a thread or in a task."""
+
+    __slots__ = ("_process", "_waits")
+
+    def __init__(self, process: MetaProcess) -> None:
+        self._process = process
+        self._waits: Parker[None] | trio.Event | None = None
 
     @property
-    def reader(self) -> ReaderKind:
-        """Where it reads: in a thread or in a task."""
-        return "task" if self._reads_in_task else "thread"
+    def is_waiting(self) -> bool:
+        """Whether the reader waits."""
+        return self._waits is not None
 
-    def start(self) -> Awaitable[None] | None:
-        """Read until the end, in a thread or in a task."""
-        if self._reads_in_task:
-            return self._read_in_task()
-        self._read_in_thread()
-        return None
-
-    def unblock(self) -> None:
-        """Wake the reader if it waits for the loop."""
-        self._ring()
-
-    def _read_in_thread(self) -> None:
-        raise NotImplementedError
-
-    async def _read_in_task(self) -> None:
-        raise NotImplementedError
-
-    # -- waiting for the loop ----------------------------------------------------------------------
-
-    _waits: "Parker[None] | trio.Event | None" = None
-
-    def _ring(self) -> None:
-        """Let a reader that waits for the loop check its condition again. On the loop only."""
+    def ring(self) -> None:
+        """Let a waiting reader check its condition again. On the loop only."""
         waits = self._waits
         if isinstance(waits, trio.Event):
             waits.set()
         elif waits is not None:
             waits.settle(None)
 
-    def _wait_in_thread(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
+    def in_thread(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block until ``until()`` holds; it is checked after each ring. False if the time is over
         or the stop has come.
         """
-        end = inf if timeout is None else self._now() + timeout
+        process = self._process
+        end = inf if timeout is None else process._now() + timeout
         alarm: _Alarm | None = None
         try:
-            while not self.stopping:
+            while not process.stopping:
                 # Publish the parker before checking: the loop changes the condition first and rings
                 # after, so no change is missed.
                 self._waits = parker = Parker[None]()
                 if until():
                     return True
-                if self.stopping or self._now() >= end:
+                if process.stopping or process._now() >= end:
                     return False
                 if timeout is not None and alarm is None:
-                    alarm = _Alarm(self._meta, self._ring)
+                    alarm = _Alarm(process._meta, self.ring)
                     alarm.set(timeout)
                 parker.wait(None)
         finally:
@@ -92,7 +88,7 @@ class EitherReader(MetaProcess):
                 alarm.abandon()
         return False
 
-    async def _wait_in_task(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
+    async def in_task(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
         """The same for a task; a stop cancels it."""
         try:
             # The time may have run out since it was computed; trio refuses a negative timeout.
@@ -106,61 +102,35 @@ class EitherReader(MetaProcess):
             self._waits = None
         return False
 
-    def _start_on_loop(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run an async function beside reader and handler. If it raises, the meta-process ends with
-        a crash.
-        """
-        meta = self._meta
 
-        async def run() -> None:
-            try:
-                await work()
-            except Exception as error:
-                meta.finish(meta.failed("start", error))
+def start_beside(process: MetaProcess, work: Callable[[], Awaitable[None]]) -> None:
+    """Run an async function beside reader and handler. If it raises, the meta-process ends with a
+    crash.
+    """
+    meta = process._meta
 
-        DetachedTask().start(meta.kernel, run, f"{meta.callbacks.behaviour}: beside its reader")
+    async def run() -> None:
+        try:
+            await work()
+        except Exception as error:
+            meta.finish(meta.failed("start", error))
 
-    # -- handing over ------------------------------------------------------------------------------
+    DetachedTask().start(meta.kernel, run, f"{meta.callbacks.behaviour}: beside its reader")
 
-    _weight = 0
 
-    def _weigh(self, size: int) -> None:
-        self._weight = size >> 12
-        self._meta.outbox.weigh(size)
+async def hand_over(meta: Meta, to: Target, message: object) -> bool:
+    """Send from a reader task. Only if the receiver is behind, wait, or do as ``when_behind``
+    says.
+    """
+    return meta.outbox.forward(to, message, meta.priority) or await meta.send_wait(
+        to, message, None
+    )
 
-    def _post(self, to: Target, message: object) -> bool:
-        """Send from the reader's thread: the same as ``send``, without the check of the calling
-        thread.
-        """
-        meta = self._meta
-        return meta.outbox.put(to, message, meta.priority)
 
-    def _post_many(self, to: Target, messages: Sequence[object]) -> None:
-        """The same for several messages at once."""
-        meta = self._meta
-        meta.outbox.put_many(to, messages, meta.priority)
-
-    async def _hand_over(self, to: Target, message: object) -> bool:
-        """Send from a task. Only if the receiver is behind, wait, or do as ``when_behind`` says."""
-        meta = self._meta
-        return meta.outbox.forward(to, message, meta.priority) or await meta.send_wait(
-            to, message, None
-        )
-
-    def _room_for(self, to: Target) -> int:
-        """How many messages can be sent to ``to`` on the loop before the next check; 0 if each
-        needs a check.
-        """
-        receiver = self._meta.router.resolve(to)
-        if receiver is None:
-            return 0
-        box, outbox = receiver.mailbox, self._meta.outbox
-        return 0 if box.limit or len(outbox) else outbox.backlog - box.depth(Lane.MAIN)
-
-    def _has_receiver(self, to: Target) -> bool:
-        """Whether a process takes the messages for ``to``."""
-        receiver = self._meta.router.resolve(to)
-        return receiver is not None and receiver.accepting
+def has_receiver(meta: Meta, to: Target) -> bool:
+    """Whether a process takes the messages for ``to``."""
+    receiver = meta.router.resolve(to)
+    return receiver is not None and receiver.accepting
 
 
 def when_served(meta: Meta, receiver: Receiver | None, then: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPDisc
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, spawn_meta, until, wired_node
-from tests.support import is_half_closed, process_of, replace_private, router_of
+from tests.support import is_half_closed, process_of, replace_private, router_of, set_cause
 
 MANY = 150_000
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -96,7 +96,7 @@ async def test_a_send_that_still_waits_in_the_mailbox_causes_a_reset(reader: Rea
         with peer:
             # As if its time were over before the handler has begun with the sent data.
             meta: Any = router_of(node).resolve(connection)
-            meta.behaviour.cause = Cause.TIMEOUT
+            set_cause(meta.behaviour, Cause.TIMEOUT)
             meta.mailbox.main.append((0, connection, None, TCPSend(b"never sent")))
             meta.finish(Shutdown())
             await mail.first(TCPDisconnected)

@@ -15,8 +15,8 @@ import trio
 
 from ergo_py import PID, Alias, Node, Reject, SpawnError
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.sockets.connection import Stream
 from ergo_py.meta.sockets.messages import TCPData, TCPSend
+from ergo_py.meta.sockets.streams.connection import StreamConnection
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.unix import UnixConnection, UnixServer
 from tests.support import Puppet, running_node
@@ -167,7 +167,7 @@ class Wire:
             return TCPServer(port=address[1], reader=self.reader)
         return UnixServer(address, reader=self.reader)
 
-    def client(self, server: Any, **options: Any) -> Stream:
+    def client(self, server: Any, **options: Any) -> StreamConnection:
         """A client of ours."""
         if self.kind == "tcp":
             return TCPConnection.connect(*server.local, reader=self.reader, **options)

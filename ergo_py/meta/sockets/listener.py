@@ -6,8 +6,9 @@ import errno
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -18,16 +19,17 @@ from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
 from ..._core.runtime.bridge import Parker
 from ..._core.runtime.detached_task import DetachedTask, is_cut_off
+from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError, SpawnError
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason, Shutdown
 from ..poller import SocketPoller
-from ..readers import EitherReader, ReaderKind
+from ..readers import ReaderKind, ReaderWait, check_reader, start_beside
 from ..receivers import ReceiverOption, Receivers, make_actor
-from .connection import Stream
 from .messages import ORDERLY, Address, Cause
 from .options import LARGEST, StreamOptions, WhenFull
 from .socket_setup import OUT_OF_RESOURCES, describe
+from .streams.connection import StreamConnection
 from .tls import TLSContexts, TLSSession
 
 __all__ = ["Listener"]
@@ -74,7 +76,7 @@ Accepted = tuple[socket.socket, object]
 """A socket, and the address of its peer."""
 
 
-class Listener(EitherReader):
+class Listener(MetaProcess):
     """Accepts connections. The server owns them, or their sessions do; they end with the server."""
 
     kind = "accept"
@@ -95,19 +97,22 @@ class Listener(EitherReader):
         if not isinstance(when_full, WhenFull):
             raise BadInputError("when_full", when_full, "WhenFull.PAUSE or WhenFull.REFUSE")
         check_number("queue", queue, least=1, whole=True, most=LARGEST)
-        self._choose_reader(reader)
+        self.reader: ReaderKind = check_reader(reader)
+        """Where it and its connections read: in a thread or in a task."""
+        self._reads_in_task = reader == "task"
+        self._wait = ReaderWait(self)
         self._receivers = Receivers(receiver)
         self._options = options
         self._most = max_connections
         self._when_full = when_full
         self._queue = queue
         self._contexts: TLSContexts | None = None
-        self._open: dict[Stream, None] = {}
-        self._births: dict[Stream, DetachedTask] = {}
+        self._open: dict[StreamConnection, None] = {}
+        self._births: dict[StreamConnection, DetachedTask] = {}
         """Connections whose sessions have not started yet, each with the task that starts it."""
         self.poller = (
-            SocketPoller(self._start_on_loop)
-            if self.reader == "task" and hasattr(select, "epoll")
+            SocketPoller(partial(start_beside, self))
+            if self._reads_in_task and hasattr(select, "epoll")
             else None
         )
         # Changed by the reader only.
@@ -148,17 +153,24 @@ class Listener(EitherReader):
     def _address(self, sock: socket.socket) -> Address:
         raise NotImplementedError
 
-    def _make(self, sock: socket.socket, address: object) -> Stream:
+    def _make(self, sock: socket.socket, address: object) -> StreamConnection:
         raise NotImplementedError
 
     # -- the reader --------------------------------------------------------------------------------
 
-    def _read_in_thread(self) -> None:
+    def start(self) -> Awaitable[None] | None:
+        """Accept connections until the end, in a thread or in a task."""
+        if self._reads_in_task:
+            return self._accept_in_task()
+        self._accept_in_thread()
+        return None
+
+    def _accept_in_thread(self) -> None:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         while not self.stopping:
             if not self._may_accept():
-                self._wait_in_thread(self._may_accept)
+                self._wait.in_thread(self._may_accept)
                 continue
             poll.poll()
             taken: list[Accepted] = []
@@ -166,12 +178,12 @@ class Listener(EitherReader):
             if taken and not self._adopt_on_loop(taken):
                 return
             if pause:
-                self._wait_in_thread(lambda: False, pause)
+                self._wait.in_thread(lambda: False, pause)
 
-    async def _read_in_task(self) -> None:
+    async def _accept_in_task(self) -> None:
         while True:
             if not self._may_accept():
-                await self._wait_in_task(self._may_accept)
+                await self._wait.in_task(self._may_accept)
                 continue
             await wait_readable(self._socket)
             pause = self._accept(self._adopt, (), _IN_TURN)
@@ -265,13 +277,12 @@ class Listener(EitherReader):
         sock, address = accepted
         meta = self._meta
         connection = self._make(sock, address)
-        connection._server = self
-        connection._when_gone = self._gone
 
         async def find_owner() -> Process | Meta:
             if plan is None:
                 return meta
-            connection._actor = actor = await make_actor(meta, plan)
+            actor = await make_actor(meta, plan)
+            connection._belong_to(actor)
             if meta.reason is not None or self._is_shut:
                 raise NotAllowedError("the server is ending")
             if not actor.accepting:
@@ -286,15 +297,14 @@ class Listener(EitherReader):
                 self.accepted += 1
             else:
                 self._not_born(connection, sock, error)
-            self._ring()
+            self._wait.ring()
 
         self._open[connection] = None
         try:
             if meta.reason is not None or self._is_shut:
                 raise NotAllowedError("the server is ending")
             if self._contexts is not None and not self._options.start_tls:
-                connection._secure = self.new_secure()
-                connection._may_write = False
+                connection._begin_tls(self.new_secure())
             # Choose the receiver now, in the order of arrival; starting it may take a while.
             plan = self._receivers.plan_actor()
             self._births[connection] = Meta.spawn_beside(
@@ -303,12 +313,14 @@ class Listener(EitherReader):
         except BaseException as error:
             told(error)
 
-    def _not_born(self, connection: Stream, sock: socket.socket, error: BaseException) -> None:
+    def _not_born(
+        self, connection: StreamConnection, sock: socket.socket, error: BaseException
+    ) -> None:
         sock.close()
         self._open.pop(connection, None)
         meta = self._meta
-        if connection._actor is not None:
-            connection._actor.ask_to_exit(self.id, Shutdown())
+        if connection._session is not None:
+            connection._session.ask_to_exit(self.id, Shutdown())
         if isinstance(error, SpawnError | OSError) and not isinstance(error, NodeStoppedError):
             self._not_made += 1
             self.log.warning(
@@ -330,8 +342,8 @@ class Listener(EitherReader):
             error=str(error),
         )
 
-    def _gone(self, connection: Stream) -> None:
-        """A connection has ended. On the loop."""
+    def _connection_ended(self, connection: StreamConnection) -> None:
+        """Forget a connection that has ended. On the loop."""
         self._open.pop(connection, None)
         self._past_in += connection.bytes_in
         self._past_out += connection.bytes_out
@@ -339,9 +351,9 @@ class Listener(EitherReader):
             self.failed += 1
             if self._contexts is not None and self._meta.reason is None:
                 self._log_failed_handshake(connection)
-        self._ring()
+        self._wait.ring()
 
-    def _log_failed_handshake(self, connection: Stream) -> None:
+    def _log_failed_handshake(self, connection: StreamConnection) -> None:
         """Warn from time to time, and log the other failures at level info, which is off by
         default: peers must not be able to fill the log.
         """
@@ -367,12 +379,12 @@ class Listener(EitherReader):
             except OSError:  # the socket is closed already
                 pass
             self._end_births()
-            self._ring()
-        return [connection._actor for connection in self._open if connection._actor is not None]
+            self._wait.ring()
+        return [connection._session for connection in self._open if connection._session is not None]
 
     def unblock(self) -> None:
         """Wake the reader, and tell all connections at once, so that they end concurrently."""
-        super().unblock()
+        self._wait.ring()
         meta = self._meta
         if meta.reason is not None and meta.router.bridge.on_loop():
             for connection in list(self._open):
@@ -432,5 +444,5 @@ class Listener(EitherReader):
         }
         return {item: facts[item] for item in items if item in facts} if items else facts
 
-    def _sum(self, count: Callable[[Stream], int]) -> int:
+    def _sum(self, count: Callable[[StreamConnection], int]) -> int:
         return sum(map(count, self._open))

@@ -14,18 +14,17 @@ from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_flag, check_number
 from ..readers import ReaderKind
 from ..receivers import ReceiverOption, check_receiver
-from .connection import Stream
-from .connection_reader import shake_hands
 from .listener import Listener
 from .messages import Address, Endpoint
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .socket_setup import check_stream, endpoint, open_listener, unknown_host
+from .streams.connection import AcceptingServer, StreamConnection
 from .tls import TLSContexts, TLSFiles, TLSSession
 
 __all__ = ["TCPConnection", "TCPServer"]
 
 
-class TCPConnection(Stream):
+class TCPConnection(StreamConnection):
     """A TCP connection. A server makes them of accepted sockets; :meth:`connect` makes a client."""
 
     kind = "tcp"
@@ -60,20 +59,27 @@ class TCPConnection(Stream):
                 checked.server_name,
                 "the name that the certificate of the peer must have",
             )
-        self._begin(sock, check_receiver(receiver), checked, reader)
+        self._prepare(check_receiver(receiver), checked, reader, given=sock)
 
-    def _begin(
+    def _prepare(
         self,
-        sock: socket.socket | None,
         to: Target | None,
         options: StreamOptions,
         reader: ReaderKind,
+        *,
+        given: socket.socket | None = None,
+        goal: tuple[str, int] = ("", 0),
+        connect_timeout: float = 0.0,
+        server: AcceptingServer | None = None,
+        address: Any = None,
     ) -> None:
-        super().__init__(to, options, reader)
-        self._given = sock
-        self._goal = ("", 0)
-        self._connect_timeout = 0.0
-        self._peer: Any = None
+        """``given`` is a connected socket, with the address of its peer if ``server`` has accepted
+        it; otherwise ``goal`` is the host and the port to connect to.
+        """
+        super().__init__(to, options, reader, given=given, server=server)
+        self._goal = goal
+        self._connect_timeout = connect_timeout
+        self._address = address
 
     @classmethod
     def connect(
@@ -136,14 +142,28 @@ class TCPConnection(Stream):
         _check_endpoint("TCPConnection.connect", host, port, least=1)
         check_number("connect_timeout", connect_timeout, least=0.001)
         self = cls.__new__(cls)
-        self._begin(
-            None,
+        self._prepare(
             check_receiver(receiver),
             read_stream_options("TCPConnection.connect", options, cls.connect),
             reader,
+            goal=(host, port),
+            connect_timeout=connect_timeout,
         )
-        self._goal = (host, port)
-        self._connect_timeout = connect_timeout
+        return self
+
+    @classmethod
+    def _accepted(
+        cls,
+        server: AcceptingServer,
+        sock: socket.socket,
+        address: Any,
+        to: Target | None,
+        options: StreamOptions,
+        reader: ReaderKind,
+    ) -> Self:
+        """Make the connection of a socket that ``server`` has accepted."""
+        self = cls.__new__(cls)
+        self._prepare(to, options, reader, given=sock, server=server, address=address)
         return self
 
     async def _open(self) -> socket.socket:
@@ -167,7 +187,7 @@ class TCPConnection(Stream):
         )
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
-        return endpoint(sock.getsockname()), endpoint(self._peer or sock.getpeername())
+        return endpoint(sock.getsockname()), endpoint(self._address or sock.getpeername())
 
     def _new_secure(self) -> TLSSession:
         options = self._options
@@ -181,12 +201,13 @@ class TCPConnection(Stream):
         options = self._options
         if self._server is not None or not options.tls or options.start_tls:
             return
-        self._secure = self._new_secure()
+        self._tls.begin(self._new_secure())
         with trio.move_on_after(options.handshake_timeout) as scope:
-            if not await shake_hands(sock, self._secure):
+            if not await self._tls.shake_hands(sock):
                 raise ConnectionError("the server closed the connection during the TLS handshake")
         if scope.cancelled_caught:
             raise TimeoutError(f"no TLS handshake within {options.handshake_timeout:g} s")
+        self._tls.secure()
 
 
 class TCPServer(Listener):
@@ -348,11 +369,10 @@ class TCPServer(Listener):
     def _address(self, sock: socket.socket) -> Endpoint:
         return endpoint(sock.getsockname())
 
-    def _make(self, sock: socket.socket, address: Any) -> Stream:
-        connection = TCPConnection.__new__(TCPConnection)
-        connection._begin(sock, self._receivers.next(), self._options, self.reader)
-        connection._peer = address
-        return connection
+    def _make(self, sock: socket.socket, address: object) -> TCPConnection:
+        return TCPConnection._accepted(
+            self, sock, address, self._receivers.next(), self._options, self.reader
+        )
 
 
 def _why_not_connected(error: OSError, host: str, port: int) -> OSError | None:

@@ -7,17 +7,20 @@ import ipaddress
 import os
 import socket
 from collections import Counter
+from collections.abc import Awaitable
 from struct import pack, unpack
 from typing import Any, Final
 
 from trio.lowlevel import checkpoint, notify_closing, wait_readable, wait_writable
 
 from ..._core.tables.pending_calls import Caller
+from ..._core.verbs.meta_process import MetaProcess
+from ..._core.vocabulary.envelopes import Lane
 from ..._core.vocabulary.errors import Reject, UnhandledCallError
 from ..._core.vocabulary.ids import PID, Alias, Target
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
-from ..readers import EitherReader, ReaderKind
+from ..readers import ReaderKind, check_reader, hand_over
 from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of, udp_data
 from .messages import Endpoint
 from .options import LARGEST
@@ -53,7 +56,7 @@ for each attempt.
 """
 
 
-class UDPSocket(EitherReader):
+class UDPSocket(MetaProcess):
     """The common part of UDP servers and clients."""
 
     kind = "udp"
@@ -70,7 +73,9 @@ class UDPSocket(EitherReader):
         receive_buffer: int | None,
         send_buffer: int | None,
     ) -> None:
-        self._choose_reader(reader)
+        self.reader: ReaderKind = check_reader(reader)
+        """Where it reads: in a thread or in a task."""
+        self._reads_in_task = reader == "task"
         check_number("max_datagram", max_datagram, least=1, whole=True, most=LONGEST)
         for name, size in (("receive_buffer", receive_buffer), ("send_buffer", send_buffer)):
             if size is not None:
@@ -104,7 +109,7 @@ class UDPSocket(EitherReader):
         self._since = self._now()
         self._socket = sock = await self._open()
         self.opened(sock)
-        sock.setblocking(self.reader == "thread")
+        sock.setblocking(not self._reads_in_task)
         if self._receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
         if self._send_buffer is not None:
@@ -131,8 +136,16 @@ class UDPSocket(EitherReader):
 
     # -- the reader --------------------------------------------------------------------------------
 
+    def start(self) -> Awaitable[None] | None:
+        """Read until the end, in a thread or in a task."""
+        if self._reads_in_task:
+            return self._read_in_task()
+        self._read_in_thread()
+        return None
+
     def _read_in_thread(self) -> None:
         receive, most, to = self._socket.recvfrom, self._most + 1, self._receiver()
+        meta = self._meta
         while True:
             read: list[tuple[bytes, Any]] = []
             failed: OSError | None = None
@@ -148,11 +161,10 @@ class UDPSocket(EitherReader):
             if self.stopping:
                 # Keep the datagrams from before the stop. The read that the stop has woken has no
                 # address.
-                self._post_many(
-                    to, self._messages([(data, peer) for data, peer in read if peer is not None])
-                )
+                last = self._messages([(data, peer) for data, peer in read if peer is not None])
+                meta.outbox.put_many(to, last, meta.priority)
                 return
-            self._post_many(to, self._messages(read))
+            meta.outbox.put_many(to, self._messages(read), meta.priority)
             if failed is not None:
                 self._failed_to_read(failed)
 
@@ -173,7 +185,7 @@ class UDPSocket(EitherReader):
                     # Read all of them even so: a reader that may drop messages must not leave the
                     # dropping to the operating system.
                     for _ in range(_BATCH):
-                        await self._hand_over(to, self._messages([receive(most)])[0])
+                        await hand_over(meta, to, self._messages([receive(most)])[0])
                 for _ in range(min(_BATCH, room)):
                     read.append(receive(most))  # noqa: PERF401 - as above
                 there_is_more = True
@@ -184,6 +196,16 @@ class UDPSocket(EitherReader):
             meta.outbox.forward_many(to, self._messages(read), meta.priority)
             if failed is not None:
                 self._failed_to_read(failed)
+
+    def _room_for(self, to: Target) -> int:
+        """How many messages can be sent to ``to`` on the loop before the next check; 0 if each
+        needs a check.
+        """
+        receiver = self._meta.router.resolve(to)
+        if receiver is None:
+            return 0
+        box, outbox = receiver.mailbox, self._meta.outbox
+        return 0 if box.limit or len(outbox) else outbox.backlog - box.depth(Lane.MAIN)
 
     def _messages(self, read: list[tuple[bytes, Any]]) -> list[UDPData]:
         """Turn the datagrams of a read into messages, in a single call: a call for each would cost

@@ -17,11 +17,11 @@ from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
 from ..readers import ReaderKind
 from ..receivers import ReceiverOption, check_receiver
-from .connection import Stream
 from .listener import Listener
 from .messages import Address
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .socket_setup import check_stream, describe
+from .streams.connection import AcceptingServer, StreamConnection
 
 __all__ = ["UnixConnection", "UnixServer"]
 
@@ -30,7 +30,7 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 _REPLACED: Final = "another file has taken the place of the socket"
 
 
-class UnixConnection(Stream):
+class UnixConnection(StreamConnection):
     """A connection over a Unix socket. A server makes them of accepted sockets; :meth:`connect`
     makes a client.
     """
@@ -53,24 +53,28 @@ class UnixConnection(Stream):
             BadInputError: an option has a wrong type or value.
         """
         check_stream("UnixConnection(sock)", sock)
-        self._begin(
-            sock,
+        self._prepare(
             check_receiver(receiver),
             _read_options("UnixConnection", options, UnixConnection),
             reader,
+            given=sock,
         )
 
-    def _begin(
+    def _prepare(
         self,
-        sock: socket.socket | None,
         to: Target | None,
         options: StreamOptions,
         reader: ReaderKind,
+        *,
+        given: socket.socket | None = None,
+        path: str = "",
+        connect_timeout: float = 0.0,
+        server: AcceptingServer | None = None,
     ) -> None:
-        super().__init__(to, options, reader)
-        self._given = sock
-        self._path = ""
-        self._connect_timeout = 0.0
+        """``given`` is a connected socket; otherwise ``path`` is the path to connect to."""
+        super().__init__(to, options, reader, given=given, server=server)
+        self._path = path
+        self._connect_timeout = connect_timeout
 
     @classmethod
     def connect(
@@ -101,14 +105,27 @@ class UnixConnection(Stream):
         """
         check_number("connect_timeout", connect_timeout, least=0.001)
         self = cls.__new__(cls)
-        self._begin(
-            None,
+        self._prepare(
             check_receiver(receiver),
             _read_options("UnixConnection.connect", options, cls.connect),
             reader,
+            path=_check_path(path),
+            connect_timeout=connect_timeout,
         )
-        self._path = _check_path(path)
-        self._connect_timeout = connect_timeout
+        return self
+
+    @classmethod
+    def _accepted(
+        cls,
+        server: AcceptingServer,
+        sock: socket.socket,
+        to: Target | None,
+        options: StreamOptions,
+        reader: ReaderKind,
+    ) -> Self:
+        """Make the connection of a socket that ``server`` has accepted."""
+        self = cls.__new__(cls)
+        self._prepare(to, options, reader, given=sock, server=server)
         return self
 
     async def _open(self) -> socket.socket:
@@ -202,10 +219,10 @@ class UnixServer(Listener):
     def _address(self, sock: socket.socket) -> str:
         return _shown(sock.getsockname())
 
-    def _make(self, sock: socket.socket, address: object) -> Stream:
-        connection = UnixConnection.__new__(UnixConnection)
-        connection._begin(sock, self._receivers.next(), self._options, self.reader)
-        return connection
+    def _make(self, sock: socket.socket, address: object) -> UnixConnection:
+        return UnixConnection._accepted(
+            self, sock, self._receivers.next(), self._options, self.reader
+        )
 
     async def terminate(self, reason: Reason) -> None:
         """Remove the file, and end as any server does."""

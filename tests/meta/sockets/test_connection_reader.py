@@ -10,7 +10,6 @@ import trio
 
 from ergo_py import Crashed, Custom, Down, Name
 from ergo_py.meta.parsing.framing import Decoder, Delimiter, Framing, LengthHeader
-from ergo_py.meta.sockets import connection_reader as connection_reader_module
 from ergo_py.meta.sockets.messages import (
     Cause,
     TCPConnected,
@@ -20,6 +19,7 @@ from ergo_py.meta.sockets.messages import (
     TCPProtocolError,
     TCPSend,
 )
+from ergo_py.meta.sockets.streams import parser as parser_module
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
 from tests.support import (
     connections_of,
@@ -233,7 +233,7 @@ async def test_a_slow_receiver_stops_the_cutting_of_empty_frames(
             go_on.set()
             await until(lambda: len(mail.heard) == 2 + empty)
 
-        assert cut <= 600 + 2 * connection_reader_module._TURN
+        assert cut <= 600 + 2 * parser_module._TURN
         assert read_size(connection) < 256 * 1024
         assert [len(message.data) for message in mail.of(TCPData)] == [1000] + [0] * empty
         await stream.aclose()
@@ -276,7 +276,7 @@ async def test_other_tasks_run_while_very_many_frames_are_cut(wire: Wire) -> Non
             await until(lambda: len(mail.heard) == 1 + 10_000)
             nursery.cancel_scope.cancel()
 
-        assert max(count for count, _ in cuts) <= connection_reader_module._TURN
+        assert max(count for count, _ in cuts) <= parser_module._TURN
         if wire.reader == "task":
             # In two turns of the loop, each of two tasks has run at least once, in any order.
             assert all(

@@ -10,7 +10,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import NO_REPLY, PID, Actor, Alias, Caller, Node, Normal, Reason, Shutdown
-from ergo_py.meta.sockets.connection import Stream
 from ergo_py.meta.sockets.messages import (
     Cause,
     TCPClose,
@@ -19,7 +18,8 @@ from ergo_py.meta.sockets.messages import (
     TCPDisconnected,
     TCPSend,
 )
-from ergo_py.meta.sockets.sessions import end_session
+from ergo_py.meta.sockets.streams.reader import StreamReader
+from ergo_py.meta.sockets.streams.sessions import end_session
 from tests.meta.wires import Mail, Wire, serve, until, wired_node
 from tests.support import Puppet, process_of, running_node
 
@@ -106,17 +106,17 @@ async def test_a_connection_survives_a_timeout_between_two_checks(
 ) -> None:
     looks: list[bool] = []
 
-    def look(connection: Stream) -> bool:
-        looks.append(is_impatient(connection))
+    def look(reader: StreamReader) -> bool:
+        looks.append(is_impatient(reader))
         if len(looks) > 1:
             return looks[-1]
         # The reader was a little early, and is then kept from running until the time is over.
-        while (patience := connection._patience()) is not None and patience >= 0:
+        while (patience := reader.patience()) is not None and patience >= 0:
             pass
         return False
 
-    is_impatient = Stream._is_impatient
-    monkeypatch.setattr(Stream, "_is_impatient", look)
+    is_impatient = StreamReader.is_impatient
+    monkeypatch.setattr(StreamReader, "is_impatient", look)
     async with wired_node() as node:
         _, _, [peer], ends = await waiting(node, wire, 1, linger=0.01)
         peer.close()

@@ -5,16 +5,20 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from ergo_py.meta.sockets.writer import Writer
+from ergo_py.meta.sockets.options import StreamOptions
+from ergo_py.meta.sockets.streams.tls_layer import TLSLayer
+from ergo_py.meta.sockets.streams.writer import Writer
 
 
 async def test_an_empty_write_does_not_keep_the_writer_busy() -> None:
     works: list[Callable[[], Awaitable[None]]] = []
     writer = Writer(
-        stall=None,
+        TLSLayer(start_tls=False),
+        StreamOptions(),
         start=works.append,
         changed=lambda: None,
         failed=lambda _: None,
+        slow=lambda: None,
         answer=lambda _caller, _size: None,
     )
     ours, theirs = socket.socketpair()

@@ -1,11 +1,11 @@
 """`end_session`: the actor that a server spawned for a connection ends with that connection."""
 
-from ..._core.kernel import Kernel
-from ..._core.processes.process import Process
-from ..._core.tables.pending_calls import Deadline
-from ..._core.vocabulary.envelopes import STOP, Lane
-from ..._core.vocabulary.ids import Alias
-from ..._core.vocabulary.reasons import Normal
+from ...._core.kernel import Kernel
+from ...._core.processes.process import Process
+from ...._core.tables.pending_calls import Deadline
+from ...._core.vocabulary.envelopes import STOP, Lane
+from ...._core.vocabulary.ids import Alias
+from ...._core.vocabulary.reasons import Normal
 
 __all__ = ["end_session"]
 

@@ -1,0 +1,458 @@
+"""`StreamConnection`: a connection over a stream socket, composed of a reader, a writer, TLS,
+deadlines and its shutdown.
+"""
+
+import socket
+from collections.abc import Awaitable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Protocol
+
+from ...._core.metas.handler import wait_in_callback
+from ...._core.processes.process import Process
+from ...._core.tables.pending_calls import Caller
+from ...._core.verbs.meta_process import MetaProcess
+from ...._core.vocabulary.envelopes import Lane
+from ...._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
+from ...._core.vocabulary.ids import PID, Alias, Target
+from ...._core.vocabulary.messages import NO_REPLY, Why
+from ...._core.vocabulary.reasons import Reason
+from ...parsing.framing import Raw
+from ...poller import SocketPoller
+from ...readers import ReaderKind, check_reader, start_beside
+from ..messages import (
+    Address,
+    Cause,
+    TCPClose,
+    TCPConnected,
+    TCPDisconnected,
+    TCPSend,
+    TCPSet,
+    TCPStartTLS,
+    TLSFacts,
+)
+from ..options import StreamOptions, WhenSlow
+from ..socket_setup import describe, prepare
+from ..tls import TLSSession
+from .deadlines import TICK, Deadlines
+from .input import Input, StreamInput
+from .parser import FrameParser, NewParser
+from .reader import StreamReader
+from .sessions import end_session
+from .shutdown import LINGER, Shutdown
+from .tls_layer import TLSLayer, TLSPhase
+from .writer import Writer
+
+__all__ = ["AcceptingServer", "StreamConnection"]
+
+_TOO_LATE: Final = (
+    "TCPStartTLS is for a connection with start_tls=True, once; send it while you serve the "
+    "message that agrees on it"
+)
+
+
+class AcceptingServer(Protocol):
+    """The server that has accepted a connection."""
+
+    poller: SocketPoller | None
+
+    @property
+    def id(self) -> Alias:
+        """The alias of the server."""
+        ...
+
+    def new_secure(self) -> TLSSession:
+        """The server's side of TLS for a connection."""
+        ...
+
+    def _connection_ended(self, connection: "StreamConnection") -> None:
+        """Hear of the end of a connection. On the loop."""
+        ...
+
+
+class StreamConnection(MetaProcess):
+    """A connection: bytes from the peer become messages to the receiver, and messages to its alias
+    become bytes to the peer.
+    """
+
+    kind = "stream"
+    _socket: socket.socket
+    since: float
+    """When the connection was spawned, by the node's clock."""
+
+    def __init__(
+        self,
+        to: Target | None,
+        options: StreamOptions,
+        reader: ReaderKind,
+        *,
+        given: socket.socket | None = None,
+        server: AcceptingServer | None = None,
+        new_parser: NewParser | None = None,
+    ) -> None:
+        """``given`` is the socket, if the caller or a server made it, and ``server`` the server
+        that has accepted it. ``new_parser`` makes the object that turns bytes into messages; by
+        default, the framing of the options decides.
+        """
+        self.reader: ReaderKind = check_reader(reader)
+        """Where it reads: in a thread or in a task."""
+        self._reads_in_task = reader == "task"
+        self._to = to
+        self._options = options
+        self._given = given
+        self._server = server
+        self._new_parser = new_parser
+        if new_parser is None and not isinstance(options.framing, Raw):
+            self._new_parser = partial(
+                FrameParser, decoder=options.framing.decoder(), batch=options.batch
+            )
+        self._session: Process | None = None
+        """The process that was spawned for this connection alone. It owns the connection, and ends
+        with it.
+        """
+        self.local: Address = ""
+        self.peer: Address = ""
+        self._tls = tls = TLSLayer(options.start_tls)
+        self._writer = writer = Writer(
+            tls,
+            options,
+            start=partial(start_beside, self),
+            changed=self._written,
+            failed=self._broken,
+            slow=self._drop_if_slow,
+            answer=lambda caller, size: self._meta.kernel.calls.reply(caller, size, None),
+        )
+        self._serve_in_passing = writer.serve
+        self._shutdown = shutdown = Shutdown(self, tls, writer, options)
+        self._input = incoming = StreamInput(self, tls, writer, shutdown, options)
+        self._reader = StreamReader(
+            self,
+            tls,
+            writer,
+            shutdown,
+            incoming,
+            options,
+            is_accepted=server is not None,
+            greet=self._greet,
+            secured=self._secured,
+        )
+        self._deadlines = Deadlines(self, tls, writer, shutdown, incoming, self._reader, options)
+
+    # -- birth -------------------------------------------------------------------------------------
+
+    def _begin_tls(self, session: TLSSession) -> None:
+        """Begin with a TLS handshake, before the connection is spawned."""
+        self._tls.begin(session)
+
+    def _belong_to(self, session: Process) -> None:
+        """Note the session that was spawned for this connection."""
+        self._session = session
+
+    async def init(self) -> None:
+        """Open the socket, unless it was given, and set everything up."""
+        self._set_up(await self._open())
+        await self._secure_first(self._socket)
+        self._deadlines.arm()
+
+    def _begin_in_passing(self) -> bool:
+        """Do the same for an accepted socket, without a task: there is nothing to wait for."""
+        if self._server is None:
+            return False
+        assert self._given is not None
+        self._set_up(self._given)
+        self._deadlines.arm()
+        return True
+
+    def _set_up(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.since = self._now()
+        if self._session is not None:
+            # Keep a value that the behaviour has set itself.
+            vars(self._session.behaviour).setdefault("connection", self.id)
+        self.opened(sock, unblock=self._reader.free)
+        prepare(sock, self._options, blocking=not self._reads_in_task)
+        self.local, self.peer = self._ends(sock)
+        self._tls.start_clock(self.since)
+        self._writer.use(sock, self._now)
+        self._input.use(None if self._new_parser is None else self._new_parser(self.id), self._now)
+        self._reader.use(sock, self._receiver())
+
+    def _receiver(self) -> Target:
+        return self.parent if self._to is None else self._to
+
+    async def _open(self) -> socket.socket:
+        raise NotImplementedError
+
+    def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
+        raise NotImplementedError
+
+    async def _secure_first(self, sock: socket.socket) -> None:
+        """For clients: do the TLS handshake before anything else, so that ``spawn_meta`` raises the
+        error of a bad certificate.
+        """
+
+    # -- the reader --------------------------------------------------------------------------------
+
+    def start(self) -> Awaitable[None] | None:
+        """Read until the end, in a thread or in a task."""
+        if self._reads_in_task:
+            return self._reader.read_in_task(None if self._server is None else self._server.poller)
+        self._reader.read_in_thread()
+        return None
+
+    def unblock(self) -> None:
+        """Wake the reader if it waits for the loop."""
+        self._reader.wait.ring()
+
+    def _greet(self) -> TCPConnected:
+        server = None if self._server is None else self._server.id
+        return TCPConnected(self.id, self.peer, self.local, self._tls.facts, server)
+
+    def _secured(self) -> None:
+        """The handshake is done: idle and frame timeouts count from now on, and data that was sent
+        too early is written. On the loop.
+        """
+        if not self.stopping:
+            self._deadlines.arm()
+        if not self._meta.gone.is_set():
+            self._writer.write_tls()
+
+    # -- the handler -------------------------------------------------------------------------------
+
+    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
+        """Serve the messages of the receiver and of other processes."""
+        if type(message) is TCPSend:
+            if self._writer.is_closing:
+                self._meta.router.dead_letters.add(sender, self.id, message, Why.STOPPING)
+                return
+            self._writer.put(message.data, None)
+            if self._writer.is_slow:
+                await self._peer_is_slow()
+        elif type(message) is TCPClose:
+            self._shutdown.close(message)
+        elif type(message) is TCPSet:
+            self._change(message)
+        elif type(message) is TCPStartTLS:
+            if self._tls.phase is TLSPhase.OFFERED:
+                self._start_tls(message)
+            else:
+                # End the connection: the sender believes that it is encrypted from now on.
+                self._shutdown.end(Cause.FAILED, _TOO_LATE)
+        elif message is TICK:
+            self._deadlines.check()
+        elif message is LINGER:
+            # Otherwise the close is still in the mailbox: this message only had to wake the
+            # handler.
+            if self._writer.is_closing:
+                self._shutdown.look()
+        else:
+            super().handle_message(message, sender)
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        """Serve requests: the caller waits until the work is done."""
+        if type(request) is TCPSend:
+            if self._writer.is_closing:
+                raise Reject(BrokenPipeError("the connection is closing"))
+            if self._writer.put(request.data, caller):
+                return len(request.data)
+            if self._writer.is_slow:
+                await self._peer_is_slow()
+            return NO_REPLY
+        if type(request) is TCPClose:
+            self._shutdown.close(request, caller)
+            return NO_REPLY
+        if type(request) is TCPSet:
+            self._change(request)
+            return None
+        if type(request) is TCPStartTLS:
+            if self._tls.phase is not TLSPhase.OFFERED:
+                raise Reject(NotAllowedError(_TOO_LATE))
+            self._start_tls(request)
+            return None
+        raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
+
+    def _change(self, settings: TCPSet) -> None:
+        self._options = options = replace(self._options, **settings.changes())
+        self._writer.change(options)
+        self._shutdown.change(options)
+        self._deadlines.change(options)
+
+    def _start_tls(self, message: TCPStartTLS) -> None:
+        """Let the waiting reader start the handshake once ``say`` is written. Everything after that
+        is encrypted.
+        """
+        self._tls.withdraw()
+        try:
+            secure = self._new_secure()
+        except OSError as error:
+            self._shutdown.end(Cause.FAILED, f"TLS cannot begin: {describe(error)}")
+            return
+        if message.say:
+            self._writer.put(message.say, None)
+        self._tls.begin(secure)
+        self._tls.start_clock(self._now())
+        self._deadlines.arm()
+
+    def _new_secure(self) -> TLSSession:
+        assert self._server is not None
+        return self._server.new_secure()
+
+    # -- the writer --------------------------------------------------------------------------------
+
+    def _written(self) -> None:
+        """Some of the waiting bytes are out."""
+        self._reader.wait.ring()
+        self._meta.wake()
+
+    def _broken(self, error: OSError) -> None:
+        self._shutdown.end_after(error)
+
+    def _drop_if_slow(self) -> None:
+        if self._options.when_slow is WhenSlow.DROP:
+            waiting, limit = self._writer.pending, self._options.write_limit
+            self._shutdown.end(Cause.SLOW_PEER, f"{waiting} bytes are waiting, {limit} may")
+
+    async def _peer_is_slow(self) -> None:
+        self._drop_if_slow()
+        await wait_in_callback(self._meta, self._shutdown.waits_for_peer)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def terminate(self, reason: Reason) -> None:
+        """Graceful shutdown: write the data that was sent before the end was requested, as far as
+        the peer takes it; close; tell the receiver.
+        """
+        if self._write_last(reason):
+            await self._shutdown.wait_until_taken()
+        message = self._close_for_good()
+        if message is not None:
+            await self.send_wait(self._receiver(), message)
+        self._end_session()
+
+    def _end_in_passing(self, reason: Reason) -> bool:
+        """Do the same without a task, if the peer has closed its half and taken everything, and the
+        receiver takes the message at once.
+        """
+        if self._server is None or self.cause is not Cause.EOF or self._writer.pending:
+            return False
+        meta, to = self._meta, self._receiver()
+        receiver = meta.router.resolve(to)
+        if len(meta.outbox) or (
+            receiver is not None and meta.outbox.is_behind(receiver, Lane.MAIN)
+        ):
+            return False
+        self._write_last(reason)
+        message = self._close_for_good()
+        if message is not None:
+            self.send(to, message)
+        self._end_session()
+        return True
+
+    def _write_last(self, reason: Reason) -> bool:
+        return self._shutdown.write_last(
+            reason,
+            is_connected=self.connected is not None,
+            peer_is_done=self._input.state is Input.DONE,
+        )
+
+    def _close_for_good(self) -> TCPDisconnected | None:
+        """Close the socket. Returns the message for the receiver."""
+        detail = self._shutdown.close_socket()
+        if self._server is not None:
+            self._server._connection_ended(self)
+        if self.connected is None:
+            return None
+        return TCPDisconnected(
+            self.id,
+            self.cause or Cause.ASKED,
+            self.bytes_in,
+            self.bytes_out,
+            self._now() - self.connected,
+            detail,
+        )
+
+    def _end_session(self) -> None:
+        if self._session is not None:
+            end_session(self._session, self.id)
+
+    # -- looking inside ----------------------------------------------------------------------------
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes that came from the peer."""
+        return self._input.bytes
+
+    @property
+    def messages_in(self) -> int:
+        """Messages for the receiver that were made of these bytes."""
+        return self._input.messages
+
+    @property
+    def last_in(self) -> float:
+        """When bytes last came from the peer."""
+        return self._input.last
+
+    @property
+    def frame_since(self) -> float | None:
+        """When the incomplete frame was begun, if there is any."""
+        return self._input.frame_since
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes that the operating system has taken."""
+        return self._writer.written
+
+    @property
+    def messages_out(self) -> int:
+        """Messages whose data was accepted."""
+        return self._writer.messages
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the peer to take them."""
+        return self._writer.pending
+
+    @property
+    def tls(self) -> TLSFacts | None:
+        """The facts of the TLS handshake, once it is done."""
+        return self._tls.facts
+
+    @property
+    def connected(self) -> float | None:
+        """When the connection was ready, by the node's clock."""
+        return self._reader.connected
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why the connection is ending."""
+        return self._shutdown.cause
+
+    @property
+    def detail(self) -> str:
+        """The cause in more words."""
+        return self._shutdown.detail
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """The counters and the state of the connection, by name."""
+        meta, writer, incoming, tls = self._meta, self._writer, self._input, self._tls.facts
+        facts = {
+            "local": str(self.local),
+            "peer": str(self.peer),
+            "receiver": str(self._receiver()),
+            "reader": self.reader,
+            "state": "handshake"
+            if self._reader.connected is None
+            else "closing"
+            if writer.is_closing
+            else "open",
+            "bytes in": str(incoming.bytes),
+            "bytes out": str(writer.written),
+            "messages in": str(incoming.messages),
+            "messages out": str(writer.messages),
+            "pending": str(writer.pending),
+            "unfinished": str(incoming.unfinished),
+            "drops": str(meta.outbox.dropped + meta.mailbox.dropped),
+            "age": f"{self._now() - self.since:.3f}",
+            "tls": "" if tls is None else str(tls),
+        }
+        return {item: facts[item] for item in items if item in facts} if items else facts

@@ -1,0 +1,74 @@
+"""`StreamParser`: turns the bytes of a stream into messages for the receiver. `FrameParser` makes a
+message of each frame.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from ...._core.vocabulary.ids import Alias
+from ...parsing.framing import Decoder, FramingError
+from ..messages import TCPData, TCPFrames
+
+__all__ = ["FrameParser", "NewParser", "StreamParser"]
+
+_TURN: Final = 512
+"""Frames to cut in one step. The rest waits as bytes, so that many small frames cost neither memory
+nor a long turn of the loop.
+"""
+
+
+class StreamParser(Protocol):
+    """Turns the bytes of a stream into messages. A connection has a parser of its own, unless its
+    stream is raw.
+    """
+
+    has_more: bool
+    """There may be more messages than the last :meth:`feed` has returned: call ``feed(b"")``."""
+    unfinished: int
+    """Bytes that are kept, because a message is not complete, or was not returned yet."""
+    count: int
+    """How many frames the messages of the last :meth:`feed` hold."""
+    error: str | None
+    """The protocol error of the peer. The stream cannot be read any further."""
+
+    def feed(self, data: bytes) -> Sequence[Any]:
+        """Take the bytes of a read, and return messages that are complete now.
+
+        An exception is a fault of the parser itself: the connection crashes.
+        """
+        ...
+
+
+NewParser = Callable[[Alias], StreamParser]
+"""Makes the parser of a connection, which puts the alias of the connection into its messages."""
+
+
+class FrameParser:
+    """A ``TCPData`` for each frame, or all frames of a read as one ``TCPFrames``."""
+
+    __slots__ = ("_alias", "_batch", "_decoder", "count", "error", "has_more", "unfinished")
+
+    def __init__(self, alias: Alias, decoder: Decoder, batch: bool) -> None:
+        self._alias = alias
+        self._decoder = decoder
+        self._batch = batch
+        self.has_more = False
+        self.unfinished = self.count = 0
+        self.error: str | None = None
+
+    def feed(self, data: bytes) -> Sequence[TCPData | TCPFrames]:
+        """The messages of the frames that these bytes complete, as far as one step goes."""
+        decoder, alias = self._decoder, self._alias
+        try:
+            frames = decoder.feed(data, _TURN)
+        except FramingError as error:
+            self.error = str(error)
+            frames = error.frames
+        self.has_more = decoder.has_more
+        self.unfinished = decoder.unfinished
+        self.count = len(frames)
+        if not frames:
+            return ()
+        if self._batch:
+            return (TCPFrames(alias, frames),)
+        return [TCPData(alias, frame) for frame in frames]

@@ -1,0 +1,455 @@
+"""`StreamReader`: the loop that reads a connection, in a thread or in a task, until the peer closes
+its half.
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, Final
+
+import trio
+
+from ...._core.verbs.meta_process import MetaProcess
+from ...._core.vocabulary.envelopes import Lane
+from ...._core.vocabulary.ids import Target
+from ...poller import SocketPoller, watch_alone
+from ...readers import ReaderWait, hand_over, has_receiver, start_beside, when_served
+from ..messages import Cause, TCPClose, TCPSecured
+from ..options import StreamOptions
+from ..socket_setup import count_unacknowledged
+from .input import Input, StreamInput
+from .shutdown import Shutdown
+from .tls_layer import TLSLayer, TLSPhase
+from .writer import Output, Writer
+
+__all__ = ["StreamReader"]
+
+_DURING_HANDSHAKE: Final = "during the TLS handshake"
+
+
+class StreamReader:
+    """The half of a connection that reads, in a thread or in a task."""
+
+    __slots__ = (
+        "_answered",
+        "_connection",
+        "_greet",
+        "_had_last_word",
+        "_held",
+        "_input",
+        "_is_last_read",
+        "_read_limit",
+        "_secured",
+        "_shutdown",
+        "_socket",
+        "_speaks_first",
+        "_target",
+        "_tls",
+        "_writer",
+        "connected",
+        "wait",
+    )
+
+    _socket: socket.socket
+    _target: Target
+
+    def __init__(
+        self,
+        connection: MetaProcess,
+        tls: TLSLayer,
+        writer: Writer,
+        shutdown: Shutdown,
+        incoming: StreamInput,
+        options: StreamOptions,
+        *,
+        is_accepted: bool,
+        greet: Callable[[], object],
+        secured: Callable[[], None],
+    ) -> None:
+        """``greet`` makes the first message; ``secured`` is called on the loop after a TLS
+        handshake.
+        """
+        self._connection = connection
+        self._tls = tls
+        self._writer = writer
+        self._shutdown = shutdown
+        self._input = incoming
+        self._read_limit = options.write_limit if is_accepted else inf
+        """Backpressure: with more bytes than this waiting for the peer, the reader stops reading.
+
+        Only the side that was called ever stops reading. If both sides did, each could wait forever
+        for the other to take something (deadlock).
+        """
+        self._speaks_first = is_accepted
+        """Most peers speak first, and their bytes came with the connection: read at once, without
+        waiting for the poller.
+        """
+        self._greet = greet
+        self._secured = secured
+        self.wait = ReaderWait(connection)
+        self._is_last_read = False
+        """The connection is told to end while its reader thread still reads: the thread discards
+        its next read, and ends.
+        """
+        self._had_last_word = False
+        """The receiver had time to answer a protocol error."""
+        self._answered = False
+        self._held: Sequence[Any] = ()
+        """Messages that the poller has read, and that a receiver which is behind has not taken yet.
+        """
+        self.connected: float | None = None
+        """When the connection was ready, by the node's clock."""
+
+    def use(self, sock: socket.socket, to: Target) -> None:
+        """Read from this socket, and send the messages to ``to``."""
+        self._socket = sock
+        self._target = to
+
+    # -- a thread, and a task: the same steps ------------------------------------------------------
+
+    def read_in_thread(self) -> None:
+        """Read until the end of the stream, in a thread."""
+        sock, to, limit, incoming = self._socket, self._target, self._read_limit, self._input
+        tls, writer, shutdown = self._tls, self._writer, self._shutdown
+        meta = self._connection._meta
+        deliver = meta.outbox.deliver
+        try:
+            if tls.phase is TLSPhase.HANDSHAKE and not tls.shake_hands_in_thread(sock):
+                shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
+                return
+            if not self._post(self._connect()):
+                return
+            data = self._rest_of_handshake()
+            while True:
+                if tls.phase is TLSPhase.POSSIBLE:
+                    if not self._post_in_lockstep(incoming.take(data)):
+                        return
+                else:
+                    for message in incoming.take(data):
+                        if not deliver(to, message, meta.priority) and not self._post(message):
+                            return
+                if shutdown.cause is not None:
+                    return
+                if shutdown.mistake is not None and not self._had_last_word:
+                    self._had_last_word = True
+                    self._let_answer_in_thread()
+                    meta.router.bridge.post(self._close_after_last_word)
+                if incoming.state is not Input.OPEN and not incoming.has_more:
+                    break
+                if writer.pending > limit and shutdown.mistake is None:
+                    self.wait.in_thread(self._may_read)
+                if incoming.has_more:
+                    data = b""
+                    continue
+                if tls.session is not None and (data := tls.session.take_rest()):
+                    continue
+                data = sock.recv(incoming.size)
+                if not data or self._is_last_read:
+                    break
+        except OSError as error:
+            shutdown.end_after(error)
+            return
+        if self._heard_last():
+            self._let_answer_in_thread()
+        self._end_after_mistake()
+
+    def _post(self, message: object) -> bool:
+        """Send from the thread. False if there is no receiver: then the connection ends."""
+        meta, to = self._connection._meta, self._target
+        if meta.outbox.put(to, message, meta.priority) or has_receiver(meta, to):
+            return True
+        self._shutdown.end(Cause.NO_RECEIVER)
+        return False
+
+    def _post_in_lockstep(self, messages: Sequence[object]) -> bool:
+        """Send messages while TLS may begin after each. False if the connection ends."""
+        for number, message in enumerate(messages, 1):
+            self._tls.offer()
+            if not self._post(message):
+                return False
+            self._connection._meta.router.bridge.post(self._ask_whether_answered)
+            self.wait.in_thread(self._has_decided)
+            if self._starts_tls(number == len(messages)):
+                if not self._tls.shake_hands_in_thread(self._socket):
+                    self._shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
+                    return False
+                self._post(self._upgrade())
+            if self._shutdown.cause is not None:
+                return False
+        return True
+
+    def _let_answer_in_thread(self) -> None:
+        """Wait until the receiver has answered everything and the peer has taken the answers, or
+        until the peer takes nothing for ``linger`` seconds.
+        """
+        self._connection._meta.router.bridge.post(self._ask_whether_answered)
+        while not (
+            self.wait.in_thread(self._nothing_is_open, self.patience()) or self.is_impatient()
+        ):
+            pass
+
+    async def read_in_task(self, poller: SocketPoller | None) -> None:
+        """Read until the end of the stream, in a task. ``poller`` watches the socket, if there is
+        any.
+        """
+        sock, limit, incoming = self._socket, self._read_limit, self._input
+        tls, writer, shutdown = self._tls, self._writer, self._shutdown
+        try:
+            if tls.phase is TLSPhase.HANDSHAKE and not await tls.shake_hands(sock):
+                shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
+                return
+            if not await self._hand_over(self._connect()):
+                return
+            self._held = incoming.take(self._rest_of_handshake())
+            while True:
+                if tls.phase is TLSPhase.POSSIBLE:
+                    if not await self._hand_over_in_lockstep():
+                        return
+                else:
+                    for message in self._held:
+                        if not await self._hand_over(message):
+                            return
+                self._held = ()
+                if shutdown.cause is not None:
+                    return
+                if shutdown.mistake is not None and not self._had_last_word:
+                    self._had_last_word = True
+                    await self._let_answer_in_task()
+                    self._close_after_last_word()
+                if incoming.state is not Input.OPEN and not incoming.has_more:
+                    break
+                if writer.pending > limit and shutdown.mistake is None:
+                    await self.wait.in_task(self._may_read)
+                if incoming.has_more:
+                    await trio.lowlevel.checkpoint()
+                    self._held = incoming.take(b"")
+                    continue
+                if tls.session is not None and (rest := tls.session.take_rest()):
+                    self._held = incoming.take(rest)
+                    continue
+                if self._speaks_first:
+                    self._speaks_first = False
+                    if not self._read_once():
+                        continue
+                if poller is None:
+                    await watch_alone(sock, self._read_once)
+                else:
+                    await poller.watch(sock, self._read_once)
+        except OSError as error:
+            shutdown.end_after(error)
+            return
+        if self._heard_last():
+            await self._let_answer_in_task()
+        self._end_after_mistake()
+
+    async def _hand_over(self, message: object) -> bool:
+        meta, to = self._connection._meta, self._target
+        if await hand_over(meta, to, message) or has_receiver(meta, to):
+            return True
+        self._shutdown.end(Cause.NO_RECEIVER)
+        return False
+
+    async def _hand_over_in_lockstep(self) -> bool:
+        for number, message in enumerate(self._held, 1):
+            self._tls.offer()
+            if not await self._hand_over(message):
+                return False
+            self._ask_whether_answered()
+            await self.wait.in_task(self._has_decided)
+            if self._starts_tls(number == len(self._held)):
+                if not await self._tls.shake_hands(self._socket):
+                    self._shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
+                    return False
+                await self._hand_over(self._upgrade())
+            if self._shutdown.cause is not None:
+                return False
+        return True
+
+    async def _let_answer_in_task(self) -> None:
+        self._ask_whether_answered()
+        if not self._nothing_is_open():
+            while not (
+                await self.wait.in_task(self._nothing_is_open, self.patience())
+                or self.is_impatient()
+            ):
+                pass
+
+    def _end_after_mistake(self) -> None:
+        """A peer's protocol error is the cause of the end, even if a close was requested later."""
+        if self._shutdown.mistake is not None:
+            self._shutdown.end(Cause.PROTOCOL_ERROR, self._shutdown.mistake)
+
+    def _read_once(self) -> bool:
+        """Read once and hand over, on the loop. Returns whether to keep watching the socket. False
+        if the stream has ended or failed, or if the task has more to do or to wait for.
+        """
+        self._held = ()
+        incoming, shutdown = self._input, self._shutdown
+        try:
+            data = self._socket.recv(incoming.size)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            shutdown.end_after(error)
+            return False
+        if not data:
+            incoming.end()
+            return False
+        messages, meta = incoming.take(data), self._connection._meta
+        if self._tls.phase is TLSPhase.POSSIBLE:
+            self._held = messages
+            return False
+        for number, message in enumerate(messages):
+            # `deliver` is the fast path and nearly always enough; `forward` does the same with more
+            # checks.
+            if not meta.outbox.deliver(
+                self._target, message, meta.priority
+            ) and not meta.outbox.forward(self._target, message, meta.priority):
+                self._held = messages[number:]
+                return False
+        return (
+            shutdown.cause is None
+            and incoming.state is Input.OPEN
+            and not incoming.has_more
+            and (
+                self._writer.pending <= self._read_limit
+                if shutdown.mistake is None
+                else self._had_last_word
+            )
+        )
+
+    # -- TLS ---------------------------------------------------------------------------------------
+
+    def _connect(self) -> object:
+        if self._tls.session is not None:
+            self._finish_handshake()
+        self._input.restart_clock()
+        self.connected = self._input.last
+        return self._greet()
+
+    def _upgrade(self) -> TCPSecured:
+        self._finish_handshake()
+        assert self._tls.facts is not None
+        return TCPSecured(self._connection._meta.id, self._tls.facts)
+
+    def _finish_handshake(self) -> None:
+        self._tls.secure()
+        self._connection._meta.router.bridge.post(self._secured)
+
+    def _rest_of_handshake(self) -> bytes:
+        """Bytes that the peer sent together with the end of its handshake."""
+        return b"" if self._tls.session is None else self._tls.session.take_rest()
+
+    def _has_decided(self) -> bool:
+        """Whether the receiver is done with the last message and all its answers are written, or
+        the connection is ending.
+        """
+        return self._nothing_is_open() or self._shutdown.cause is not None
+
+    def _starts_tls(self, was_last: bool) -> bool:
+        """Whether TLS begins after the last message. ``was_last`` says that no other message came
+        with it.
+        """
+        self._answered = False
+        if (
+            self._tls.phase is not TLSPhase.HANDSHAKE
+            or self._shutdown.cause is not None
+            or self._connection.stopping
+        ):
+            return False
+        if not was_last or self._input.unfinished:
+            self._shutdown.end(
+                Cause.PROTOCOL_ERROR, "something came in clear after TLS was agreed on"
+            )
+            return False
+        return True
+
+    # -- the end of the stream ---------------------------------------------------------------------
+
+    def _heard_last(self) -> bool:
+        """Note that the peer has closed its half. Returns whether data may be left to write."""
+        if self._connection.stopping:
+            return False
+        self._input.note_last()
+        if self._writer.is_closing:
+            # Data that was sent before the close is still to be written; do not wait for further
+            # answers.
+            self._answered = True
+            return bool(self._writer.pending)
+        return True
+
+    def _close_after_last_word(self) -> None:
+        """The receiver has had its last word: close, so that the peer sees the end. On the loop."""
+        if not self._connection._meta.gone.is_set() and not self._connection.stopping:
+            self._shutdown.close(TCPClose())
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def _may_read(self) -> bool:
+        return self._writer.pending <= self._read_limit or self._shutdown.cause is not None
+
+    def _nothing_is_open(self) -> bool:
+        return self._answered and not self._writer.pending
+
+    def patience(self) -> float | None:
+        """Seconds left for writing the last answers; None for no limit."""
+        return self._shutdown.patience(self._input.last)
+
+    def is_impatient(self) -> bool:
+        """Whether the wait is over: the peer took nothing in all that time, or the connection is
+        stopping.
+        """
+        patience = self.patience()
+        return self._connection.stopping or (patience is not None and patience <= 0)
+
+    def _ask_whether_answered(self) -> None:
+        """Find out when everything is answered, on the loop: the receiver has served all messages,
+        and then this handler has served the receiver's answers.
+        """
+
+        def answered() -> None:
+            self._tls.withdraw()
+            self._answered = True
+            self.wait.ring()
+
+        meta = self._connection._meta
+        receiver = meta.router.resolve(self._target)
+        when_served(meta, receiver, lambda: when_served(meta, meta, answered))
+
+    def is_held_up(self) -> bool:
+        """Whether this side holds up the reading, and not the peer: the receiver has a backlog, or
+        this handler has. On the loop.
+        """
+        meta = self._connection._meta
+        outbox = meta.outbox
+        if outbox.reader_waits or self._held or self.wait.is_waiting:
+            return True
+        receiver = meta.router.resolve(self._target)
+        return receiver is not None and receiver.mailbox.depth(Lane.MAIN) * 2 >= outbox.backlog
+
+    def free(self) -> None:
+        """Unblock a reader in the socket: shut down the reading half, so that the last answers can
+        still be written.
+
+        With both halves shut, Linux answers any further byte from the peer with a reset, and a
+        reset destroys the data on its way to the peer. So if this side is half-closed already, a
+        reader thread keeps reading until the peer's system has everything. A task needs no
+        unblocking: it is cancelled.
+        """
+        sock = self._socket
+        if (
+            self._writer.state is not Output.HALF_CLOSED
+            or self._shutdown.is_cut_short()
+            or not count_unacknowledged(sock)
+        ):
+            sock.shutdown(socket.SHUT_RD)
+        elif not self._connection._reads_in_task and not self._is_last_read:
+            self._is_last_read = True
+            start_beside(self._connection, self._free_when_taken)
+
+    async def _free_when_taken(self) -> None:
+        await self._shutdown.wait_until_taken()
+        try:
+            self._socket.shutdown(socket.SHUT_RD)
+        except OSError:  # the reader has ended by itself, and the socket is closed
+            pass

@@ -1,0 +1,311 @@
+"""`Writer`: output of a stream socket. It writes on the loop: at once if the operating system takes
+the bytes, otherwise as it does.
+"""
+
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from itertools import islice
+from math import inf
+from typing import Any, Final
+
+import trio
+from trio.lowlevel import notify_closing, wait_writable
+
+from ...._core.tables.pending_calls import Caller
+from ...._core.vocabulary.ids import PID, Alias
+from ..messages import TCPSend
+from ..options import StreamOptions
+from .tls_layer import TLSLayer, TLSPhase
+
+__all__ = ["Output", "Writer"]
+
+_DONT_WAIT: Final = socket.MSG_DONTWAIT
+_PIECES: Final = 64
+"""Pieces to pass to the operating system in a call."""
+
+
+class Output(Enum):
+    """The state of the writing half."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    """No further data is accepted; the waiting bytes are still written."""
+    HALF_CLOSED = "half-closed"
+    """All is written, and the peer was told that no more follows."""
+    CLOSED = "closed"
+    """The waiting bytes are dropped, or writing has failed."""
+
+
+_OPEN: Final = Output.OPEN
+
+
+class Writer:
+    """The output of a socket. Everything here happens on the loop.
+
+    A thread may be blocked reading the same socket: a write with ``MSG_DONTWAIT`` never blocks.
+    Bytes that do not fit wait in a queue, which a task drains; the task exists only while bytes
+    wait.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_callers",
+        "_changed",
+        "_failed",
+        "_limit",
+        "_now",
+        "_queue",
+        "_scope",
+        "_send",
+        "_slow",
+        "_stall",
+        "_start",
+        "_tls",
+        "last",
+        "messages",
+        "pending",
+        "sock",
+        "state",
+        "written",
+    )
+
+    _send: Callable[[bytes, int], int]
+    _now: Callable[[], float]
+    sock: socket.socket
+    last: float
+    """When the operating system last took some bytes; at first, when the writer got its socket."""
+
+    def __init__(
+        self,
+        tls: TLSLayer,
+        options: StreamOptions,
+        *,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        changed: Callable[[], None],
+        failed: Callable[[OSError], None],
+        slow: Callable[[], None],
+        answer: Callable[[Caller, int], object],
+    ) -> None:
+        """``changed`` is called when waiting bytes are out, ``slow`` when more than
+        ``write_limit`` bytes wait after a message.
+        """
+        self._tls = tls
+        self._limit = options.write_limit
+        self._start = start
+        self._changed = changed
+        self._failed = failed
+        self._slow = slow
+        self._answer = answer
+        self._queue: deque[memoryview] = deque()
+        self._callers: deque[tuple[int, Caller, int]] = deque()
+        self._scope: trio.CancelScope | None = None
+        self.state = _OPEN
+        self.pending = 0
+        """Bytes that wait for the peer."""
+        self.written = 0
+        """Bytes that the operating system has taken."""
+        self.messages = 0
+        """Messages whose data was accepted."""
+        self.change(options)
+
+    def change(self, options: StreamOptions) -> None:
+        """Follow these time limits from now on."""
+        self._stall = options.idle_timeout
+
+    def use(self, sock: socket.socket, now: Callable[[], float]) -> None:
+        """Write to this socket from now on; ``now`` tells the time."""
+        self.sock = sock
+        self._now = now
+        self._send = sock.send
+        self.last = self._now()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether a close was requested: further data is not part of the stream."""
+        return self.state is Output.CLOSING or self.state is Output.HALF_CLOSED
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether more than ``write_limit`` bytes wait for the peer."""
+        return self.pending > self._limit
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def serve(self, message: Any, _sender: PID | Alias) -> bool:
+        """Write on the spot, in the sender's turn, if that needs no waiting. False for a message
+        that the handler must serve.
+        """
+        if type(message) is not TCPSend or self.state is not _OPEN or self.pending:
+            return False
+        if self._tls.session is None:
+            # The same as put(), without its call: this is the hot path.
+            self.messages += 1
+            try:
+                if self.write(message.data):
+                    return True
+            except OSError as error:
+                self._failed(error)
+        elif self.put(message.data, None):
+            return True
+        if self.pending > self._limit:
+            self._slow()
+        return True
+
+    def put(self, data: bytes, caller: Caller | None) -> bool:
+        """Write the data of a message, or keep it for later. True if everything is in the operating
+        system; otherwise the caller gets its answer as soon as it is.
+        """
+        self.messages += 1
+        try:
+            if self._tls.session is None:
+                done = self.write(data)
+            else:
+                records = self._tls.encrypt(data, caller)
+                if records is None:
+                    return False
+                done = self.write(records)
+        except OSError as error:
+            self._failed(error)
+            return False
+        if not done and caller is not None:
+            self._callers.append((self.written + self.pending, caller, len(data)))
+        return done
+
+    def beat(self, data: bytes) -> None:
+        """Write a heartbeat, which is not counted as a message."""
+        self.put(data, None)
+        self.messages -= 1
+
+    def write_tls(self) -> None:
+        """Write the output of TLS itself, and data that was sent too early."""
+        tls = self._tls
+        if tls.session is None or tls.phase is TLSPhase.HANDSHAKE:
+            return
+        early = tls.take_early()
+        try:
+            # Skip an empty write: it fails, too, once the socket is shut for writing.
+            if said := tls.session.take():
+                self.write(said)
+        except OSError as error:
+            self._failed(error)
+        for data, caller in early:
+            self.messages -= 1
+            if self.put(data, caller) and caller is not None:
+                self._answer(caller, len(data))
+        self.half_close_if_due()
+
+    # -- bytes -------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> bool:
+        """Write as much as possible, and keep the rest. True if no bytes wait.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        if self.state is Output.CLOSED:
+            return True
+        sent = 0
+        if not self._queue:
+            try:
+                sent = self._send(data, _DONT_WAIT)
+            except BlockingIOError:  # no room: all of the data waits
+                pass
+            self.written += sent
+            if sent == len(data):
+                self.last = self._now()
+                return True
+        if not data:
+            # Never queue an empty piece: sending it makes no progress, so it would stay in the
+            # queue.
+            return False
+        # Copy a mutable buffer: the sender could still change it.
+        self._queue.append(memoryview(data if type(data) is bytes else bytes(data))[sent:])
+        self.pending += len(data) - sent
+        if self._scope is None:
+            self._scope = trio.CancelScope()
+            self._start(self._drain)
+        return False
+
+    async def _drain(self) -> None:
+        assert self._scope is not None
+        try:
+            with self._scope:
+                while self._queue:
+                    stall = self._stall
+                    with trio.move_on_after(inf if stall is None else stall) as patience:
+                        await wait_writable(self.sock)
+                    if patience.cancelled_caught:
+                        raise TimeoutError(f"the peer took nothing for {stall:g} s")
+                    self._write_some()
+        except (OSError, trio.ClosedResourceError) as error:
+            if self.state is not Output.CLOSED:
+                self.state = Output.CLOSED
+                self._failed(error if isinstance(error, OSError) else OSError(str(error)))
+        finally:
+            self._scope = None
+
+    def _write_some(self) -> None:
+        queue = self._queue
+        try:
+            sent = self.sock.sendmsg(list(islice(queue, _PIECES)), (), _DONT_WAIT)
+        except BlockingIOError:  # no room after all: the task waits again
+            return
+        self.last = self._now()
+        self.written += sent
+        self.pending -= sent
+        while sent:
+            first = queue[0]
+            if sent < len(first):
+                queue[0] = first[sent:]
+                break
+            sent -= len(first)
+            queue.popleft()
+        callers = self._callers
+        while callers and callers[0][0] <= self.written:
+            _, caller, size = callers.popleft()
+            self._answer(caller, size)
+        self.half_close_if_due()
+        self._changed()
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def stop_accepting(self) -> None:
+        """Accept no further data, and half-close once all is written."""
+        self.state = Output.CLOSING
+        self.half_close_if_due()
+
+    def half_close_if_due(self) -> None:
+        """Half-close: once all is written, tell the peer that no more data follows. TLS writes a
+        notice for this, which may have to wait, too.
+        """
+        if self.state is not Output.CLOSING or self._tls.holds_data or self.pending:
+            return
+        try:
+            if self.say_goodbye():
+                self.state = Output.HALF_CLOSED
+                self.sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._failed(error)
+
+    def say_goodbye(self) -> bool:
+        """Write TLS's ``close_notify``, once. Returns whether no bytes wait for the peer.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        notice = self._tls.goodbye()
+        return not notice or self.write(notice)
+
+    def close(self) -> None:
+        """Drop the waiting bytes, and wake the task that waits for the socket, so that it can be
+        closed.
+        """
+        self.state = Output.CLOSED
+        self._queue.clear()
+        self.pending = 0
+        if self._scope is not None:
+            self._scope.cancel()
+            if self.sock.fileno() >= 0:
+                notify_closing(self.sock)
