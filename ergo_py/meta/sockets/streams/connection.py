@@ -380,7 +380,7 @@ class StreamConnection(MetaProcess):
     @property
     def bytes_in(self) -> int:
         """Bytes that came from the peer."""
-        return self._input.bytes
+        return self._input.received
 
     @property
     def messages_in(self) -> int:
@@ -445,7 +445,7 @@ class StreamConnection(MetaProcess):
             else "closing"
             if writer.is_closing
             else "open",
-            "bytes in": str(incoming.bytes),
+            "bytes in": str(incoming.received),
             "bytes out": str(writer.written),
             "messages in": str(incoming.messages),
             "messages out": str(writer.messages),

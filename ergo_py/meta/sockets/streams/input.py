@@ -48,7 +48,7 @@ class StreamInput:
         "_tls",
         "_weight",
         "_writer",
-        "bytes",
+        "received",
         "frame_since",
         "has_more",
         "last",
@@ -80,8 +80,10 @@ class StreamInput:
         self.state = Input.OPEN
         self.size = _LEAST
         """Bytes to read at once."""
-        self.bytes = 0
+        self.received = 0
+        """Bytes that came from the peer."""
         self.messages = 0
+        """Messages that were made of them; a message with several frames counts as several."""
         self.has_more = False
         """There may be more messages than :meth:`take` has returned."""
         self.frame_since: float | None = None
@@ -109,7 +111,7 @@ class StreamInput:
         There may be more messages than are returned: then ``has_more`` is true, and the reader
         calls again without data.
         """
-        self.bytes += len(data)
+        self.received += len(data)
         parser, is_unfinished = self._parser, False
         if self._shutdown.mistake is not None:
             return ()
