@@ -175,7 +175,8 @@ class SupervisionDriver(Actor):
                     actions += self._not_started(child, slot, problem)
                 else:
                     actions += self._has_started(child, started, action.after)
-                if router.pause_is_due():
+                # After a single start the message loop pauses, if a pause is due.
+                if len(actions) > 1 and router.pause_is_due():
                     await router.turn()
                 continue
             match action:

@@ -85,12 +85,15 @@ class StartOrder:
         """Begin the next stop and the next start if they are due; otherwise request a `Wake`."""
         if self._stops:
             self._next_stop(actions)
-        if self._started is None or self._started.phase is not STARTING:
-            child = self._next_start(now, actions)
-            if child is not None:
-                self._started = child
-                child.begins_start()
-                actions.append(Start(child.name, child.reason if child.has_run else None))
+        if self._started is not None and self._started.phase is STARTING:
+            return
+        child = self._next_start(now, actions) if self._asked or self._queue else None
+        if child is not None:
+            self._started = child
+            child.begins_start()
+            actions.append(Start(child.name, child.reason if child.has_run else None))
+        elif not self._queue:
+            self.is_new = False
 
     def _next_stop(self, actions: list[Action]) -> None:
         while self._stopping is None and self._stops:
@@ -114,7 +117,6 @@ class StartOrder:
                 break
             heappop(queue)
         else:
-            self.is_new = False
             return None
         if self._cycling:
             return None

@@ -268,11 +268,6 @@ class Supervisor(SupervisionDriver):
         child = self._plan.children.get(name)
         return None if child is None else child.phase
 
-    def restarts_of(self, name: str) -> int:
-        """The number of restarts of a child."""
-        child = self._plan.children.get(name)
-        return 0 if child is None else child.restarts
-
     def _info(self, child: Child, now: float) -> ChildInfo:
         slot = (self._process.slots or {}).get(child.name)
         return ChildInfo(

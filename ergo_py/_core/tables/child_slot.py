@@ -95,6 +95,7 @@ class ChildSlot:
         "name",
         "pid",
         "restart_intended",
+        "restarts",
         "returns_after",
         "resumed",
         "successor_of",
@@ -139,6 +140,8 @@ class ChildSlot:
         """If the child is a supervisor: the slots of its own children, which its successor takes
         over.
         """
+        self.restarts = 0
+        """How often the supervisor has restarted the child."""
         self.resumed = 0
         """How many failures were answered with `Decision.RESUME`."""
         self.dropped = 0
@@ -168,6 +171,7 @@ class ChildSlot:
         self.fate = fate
         self.max_waiters = max_waiters
         self.returns_after = returns_after
+        self.restarts = 0
 
     def expect(self, after: Reason | None) -> None:
         """Note that the next process is being started, and why its predecessor ended."""
@@ -186,6 +190,8 @@ class ChildSlot:
         first served.
         """
         self.pid = pid
+        if self.successor_of is not None:
+            self.restarts += 1
         self.gone = self.decision = self.restart_intended = None
         self.goes_first = False
         if self.waiters:

@@ -116,7 +116,9 @@ class Obituaries:
         left = len(box)
         waiting = _waiting(box.urgent, box.system, box.main) if left else ()
         recent = _recent(process) if process.kernel.watches else ()
-        ring.append((*facts, *site, waiting, left, recent, _restarts(process)))
+        slot = getattr(process, "slot", None)
+        restarts = 0 if slot is None else slot.restarts
+        ring.append((*facts, *site, waiting, left, recent, restarts))
 
     def reason_of(self, address: object) -> Reason | None:
         """The reason a process or meta-process ended with, by its PID or alias; None without a
@@ -148,12 +150,6 @@ def _site(process: Any) -> tuple[str | None, str | None]:
 def _recent(process: Any) -> tuple[str, ...]:
     watch = process.kernel.watches.get(process.id)
     return () if watch is None or watch.recent is None else tuple(watch.recent)
-
-
-def _restarts(process: Any) -> int:
-    slot: Any = getattr(process, "slot", None)
-    supervisor = getattr(slot, "supervisor", None) and slot.supervisor.behaviour
-    return 0 if supervisor is None else supervisor.restarts_of(slot.name)
 
 
 def _waiting(*lanes: Sequence[Envelope]) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
-from ergo_py._core.tables.child_slot import ChildSlot
+from ergo_py._core.tables.child_slot import ChildSlot, Fate
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases
 from tests.support import Failed, Recorder, process_of, running_node
 
@@ -549,6 +549,18 @@ def test_the_repr_of_a_slot_shows_its_process_or_its_reason() -> None:
 
     assert taken == f"<ChildSlot 'told' {pid}>"
     assert repr(slot) == f"<ChildSlot 'told' gone: {Killed()}>"
+
+
+def test_a_slot_counts_restarts_from_zero_under_each_supervisor() -> None:
+    slot, restarts = ChildSlot("counted"), []
+    for supervisor in ("first", "second"):
+        slot.join(supervisor, None, Fate.DEAD_LETTER, 0, lambda _reason: True)
+        for number, after in enumerate((None, Killed(), Killed()), 1):
+            slot.expect(after)
+            slot.occupy(PID("node@localhost", 1, number))
+            restarts.append(slot.restarts)
+
+    assert restarts == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.parametrize("decision", [STOP, ESCALATE])
