@@ -3,8 +3,6 @@ body ends.
 """
 
 import asyncio
-import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -46,7 +44,6 @@ from ergo_py._core.messaging.clock import Clock
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.processes.process import Process
 from ergo_py._core.vocabulary.options import NodeOptions
-from ergo_py.testing.threads import children
 from tests.support import (
     Failed,
     Puppet,
@@ -412,8 +409,10 @@ async def in_a_nursery_with_a_stubborn_task() -> None:
 
 
 async def in_a_program_that_runs_on() -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(1000)"]
     with trio.CancelScope(shield=True):
-        await trio.run_process([sys.executable, "-c", "import time; time.sleep(1000)"])
+        async with trio.open_nursery() as nursery:
+            PROGRAMS.append(await nursery.start(trio.run_process, command))
 
 
 async def in_a_thread() -> None:
@@ -426,12 +425,15 @@ async def in_a_nursery_with_a_thread() -> None:
 
 
 HELD = threading.Event()
+PROGRAMS: list[trio.Process] = []
 
 
-def end_programs(programs: set[int]) -> None:
-    for program in programs:
-        os.kill(program, signal.SIGKILL)
-        os.waitpid(program, 0)
+async def end_programs() -> None:
+    while PROGRAMS:
+        program = PROGRAMS.pop()
+        program.kill()
+        while program.poll() is None:  # noqa: ASYNC110 - `wait` waits for the abandoned task
+            await trio.sleep(0.01)
 
 
 STUCK = [
@@ -448,7 +450,6 @@ async def test_a_stuck_callback_blocks_neither_the_node_nor_the_run(
 ) -> None:
     HELD.clear()
     before = trio.lowlevel.current_statistics().tasks_living
-    programs = children().keys()
 
     class Stuck(Actor):
         async def handle_message(self, message: Any, sender: Any) -> None:
@@ -458,6 +459,8 @@ async def test_a_stuck_callback_blocks_neither_the_node_nor_the_run(
         async with running_node(stop_timeout=0.1) as node:
             pid = await node.spawn(Stuck, name="stuck")
             node.send(pid, "begin")
+            while stuck is in_a_program_that_runs_on and not PROGRAMS:  # noqa: ASYNC110 - there is no event
+                await trio.sleep(0.01)
             await wait_all_tasks_blocked(0.01)
         await wait_all_tasks_blocked()
 
@@ -466,7 +469,7 @@ async def test_a_stuck_callback_blocks_neither_the_node_nor_the_run(
         assert trio.lowlevel.current_statistics().tasks_living <= before
     finally:
         HELD.set()
-        end_programs(children().keys() - programs)
+        await end_programs()
 
 
 async def test_the_exit_report_names_the_killed_processes_and_not_their_parent(
