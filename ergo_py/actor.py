@@ -103,7 +103,7 @@ class Actor(Behaviour):
         of a meta-process.
         """
         process = self._process
-        process.unhandled += 1
+        process.count_unhandled()
         process.log.warning(
             "unhandled message", message_type=type(message).__qualname__, sender=str(sender)
         )
@@ -114,7 +114,7 @@ class Actor(Behaviour):
         """Called for each call. Its return value is the answer; ``NO_REPLY`` defers the answer;
         ``raise Reject(error)`` refuses the call.
         """
-        self._process.unhandled += 1
+        self._process.count_unhandled()
         raise Reject(UnhandledCallError(self.pid, request, type(self).__qualname__))
 
     @default

@@ -64,6 +64,7 @@ __all__ = [
     "process_behind",
     "process_groups",
     "process_of",
+    "process_of_ending",
     "queue_of",
     "read_size",
     "refused",
@@ -263,11 +264,11 @@ _PRIVATE: Final = {
     "clearing of the tables": "ergo_py._core.processes.termination._clear",
     "clock of callback watches": "ergo_py._core.inspection.callback_watch.perf_counter",
     "clock of dead letters": "ergo_py._core.tables.dead_letters.time",
+    "clock of inline calls": "ergo_py._core.processes.inline_calls.perf_counter",
     "clock of message loops": "ergo_py._core.processes.message_loop.perf_counter",
-    "clock of processes": "ergo_py._core.processes.process.perf_counter",
+    "clock of processes": "ergo_py._core.processes.lifecycle.perf_counter",
     "clock of rows": "ergo_py.control.rows.perf_counter",
     "clock of snapshots": "ergo_py._core.inspection.snapshots.perf_counter",
-    "clock of suspension": "ergo_py._core.inspection.suspension.perf_counter",
     "clock of the poller": "ergo_py.meta.poller.perf_counter",
     "clock of the watchdog": "ergo_py._core.inspection.watchdog.perf_counter",
     "clock of thread fairness": "ergo_py._core.runtime.thread_fairness.perf_counter",
@@ -280,14 +281,14 @@ _PRIVATE: Final = {
     "directory of descriptors": "ergo_py.meta.sockets.unix._DESCRIPTORS",
     "directory of threads": "ergo_py.testing.threads._TASKS",
     "grace of meta-processes": "ergo_py._core.metas.termination._GRACE",
-    "grace of processes": "ergo_py._core.processes.process.GRACE",
+    "grace of processes": "ergo_py._core.processes.spawn.GRACE",
     "grace of threads": "ergo_py._core.processes.threaded_process._GRACE",
     "greeting timeout of the shell": "ergo_py.shell.client._GREETING",
     "kernel of new nodes": "ergo_py._core.node_lifecycle.Kernel",
     "lack of directory watches": "ergo_py.meta.files.directory_watch.lacks_watches",
     "length of a time slice": "ergo_py._core.runtime.time_slices._SLICE",
     "mailboxes looked at in a turn": "ergo_py._core.inspection.mailbox_backlog._AT_A_TIME",
-    "many watchers": "ergo_py._core.processes.termination._MANY",
+    "many children": "ergo_py._core.processes.children._MANY",
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
     "patience with a half-closed peer": "ergo_py.meta.sockets.streams.shutdown._TAKES_NOTHING",
     "reader threads made in a turn": "ergo_py.meta.sockets.listener._THREADS_IN_TURN",
@@ -299,7 +300,7 @@ _PRIVATE: Final = {
     "starvation of the watchdog": "ergo_py._core.inspection.watchdog.was_starved",
     "stop of a node's processes": "ergo_py._core.node_lifecycle.stop_all",
     "time of one Ctrl-C": "ergo_py._core.runtime.keyboard_interrupt.REPEAT",
-    "undoing of a spawn": "ergo_py._core.processes.spawn.undo",
+    "undoing of a spawn": "ergo_py._core.processes.termination.Ending.undo",
     "user of a control client": "ergo_py.control.server.peer_user",
 }
 """The names that tests replace, each by its meaning."""
@@ -337,6 +338,12 @@ def process_behind(actor: Any) -> Process:
     return process
 
 
+def process_of_ending(ending: Any) -> Process:
+    """The process that ends."""
+    process: Process = ending._process
+    return process
+
+
 def hop_of(process: Any) -> Any:
     """The visit of a threaded process in its thread, while a callback runs there."""
     return process._hop
@@ -344,12 +351,12 @@ def hop_of(process: Any) -> Any:
 
 def cut_ending_short(process: Any) -> None:
     """Let the time be over that ``terminate`` has."""
-    process._ending.cancel()
+    process.ending.cut_short()
 
 
 def let_init_time_out(process: Any) -> None:
     """Let the time be over that ``init`` has."""
-    process._scope.deadline = trio.current_time()
+    process.turn.scope.deadline = trio.current_time()
 
 
 def loggers_of(node: Any) -> dict[Any, Any]:
@@ -468,7 +475,8 @@ def meta_of(behaviour: Any) -> Meta:
 
 
 def replace_logger(behaviour: Any, logger: object) -> None:
-    """Let a meta-process log to this object."""
+    """Let a meta-process log to this object. Its node builds log lines even without an output."""
+    behaviour._meta.kernel.log._write = lambda *_line: True
     behaviour._meta._logger = logger
 
 

@@ -13,8 +13,8 @@ from trio.lowlevel import current_task
 from .log import Log
 from .messaging.calls import Calls
 from .messaging.clock import Clock
-from .messaging.observer import ObservedCalls, ObservedRouter, Observer
-from .messaging.publisher import Publisher
+from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Spawned
+from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
 from .messaging.receiver import Asker, Stoppable
 from .messaging.router import LANES, Router
 from .runtime.bridge import Bridge
@@ -267,12 +267,12 @@ class Kernel:
     def add_logger(self, process: Asker, level: str) -> None:
         """Let a process receive log records of ``level`` and above."""
         self._loggers[process.id] = LEVELS[level]
-        self.log.watched = True
+        self.log.offer_records(True)
 
     def remove_logger(self, pid: PID) -> bool:
         """Stop sending log records to a process."""
         found = self._loggers.pop(pid, None) is not None
-        self.log.watched = bool(self._loggers)
+        self.log.offer_records(bool(self._loggers))
         return found
 
     def _offer_record(self, record: LogRecord) -> None:
@@ -291,6 +291,20 @@ class Kernel:
             if process is not None and process.accepting and LEVELS[record.level] >= level:
                 process.mailbox.admit(LOG_LANE, (LOG, record.source, None, record))
                 process.wake()
+
+    def note_spawned(self, process: Any, parent: Asker | None) -> None:
+        """Count a process that has started, and announce it."""
+        self.spawned += 1
+        if self.observer is not None:
+            above = self.pid if parent is None else parent.id
+            self.observer(Spawned(process.id, above, process.callbacks.behaviour, process.name))
+        if self.publisher.heard:
+            self.publisher.announce(PROCESS_STARTED, process.id)
+
+    def note_abandoned_thread(self, pid: PID) -> None:
+        """Count a thread that a process left behind, and announce it."""
+        self.threads_abandoned += 1
+        self.publisher.announce(THREAD_ABANDONED, pid)
 
     def note_crash(self, crashed: Stoppable, reason: Reason) -> None:
         """Count a process or meta-process that crashed."""

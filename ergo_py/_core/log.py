@@ -57,8 +57,16 @@ class Log:
         self._told_lost = 0
         self._told_raised = False
 
+    def offer_records(self, wanted: bool) -> None:
+        """Offer records to logger processes from now on, or no longer."""
+        self.watched = wanted
+
     def wants(self, level: str) -> bool:
-        """Say whether a line of this level would be written, to save building it if not."""
+        """Say whether a line of this level would be written or offered, to save building it if
+        not.
+        """
+        if self._write is _to_nowhere and not self.watched:
+            return False
         return LEVELS[level] >= self._number
 
     def logger(self, source: PID | Alias, level: str | None = None, **context: object) -> Any:
@@ -128,8 +136,12 @@ def _writer(output: Output) -> Callable[[str, str, Fields], bool]:
         case "json":
             return _to_json
         case "none":
-            return lambda _level, _text, _fields: True
+            return _to_nowhere
     return _Console()
+
+
+def _to_nowhere(_level: str, _text: str, _fields: Fields) -> bool:
+    return True
 
 
 def _to_structlog(level: str, text: str, fields: Fields) -> bool:

@@ -17,7 +17,7 @@ from .inspection.state import remember_messages
 from .inspection.watchdog import Watchdog
 from .kernel import Kernel
 from .messaging.observer import Sight
-from .processes.termination import as_ended, kill_all, stop_all
+from .processes.children import kill_all, stop_all
 from .runtime.abandonable import Abandonable
 from .runtime.bridge import Lock
 from .runtime.keyboard_interrupt import Interrupts
@@ -305,7 +305,7 @@ class NodeContext(Generic[N]):
 
 def _note_running(processes: list[Any], noted: list[Ended]) -> Iterator[None]:
     for number, process in enumerate(processes, 1):
-        noted.append(as_ended(process))
+        noted.append(process.as_ended())
         if not number % 256:
             yield
 

@@ -52,7 +52,7 @@ def _row(process: Process | Meta, threads: bool, before: Before) -> Row:
         "mailbox": len(process.mailbox),
         "messages": process.handled,
         "sent": process.messages_out() if isinstance(process, Meta) else process.sent,
-        "time": 0.0 if isinstance(process, Meta) else process.time_in_callbacks(now),
+        "time": 0.0 if isinstance(process, Meta) else process.turn.time(now),
         "uptime": now - process.born,
         "callback": process.current_callback(),
         "message_type": None if handling is None else type(handling[3]).__qualname__,

@@ -1,7 +1,6 @@
 """`StateMachine`: an actor whose reaction to a message depends on its current state."""
 
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from .._core.vocabulary.errors import (
     Reject,
 )
 from .._core.vocabulary.ids import PID
-from .._core.vocabulary.messages import NO_REPLY, Why
+from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.states import Operation
 from ..actor import Actor
@@ -237,7 +236,7 @@ class StateMachine(Actor):
                 return  # cancelled after it fired
             del self._timers[key]
             message = message.timeout
-            self._process.handling = (MESSAGE, sender, None, message)
+            self._process.turn.handle_again((MESSAGE, sender, None, message))
         await self._handle(message, sender)
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
@@ -317,17 +316,7 @@ class StateMachine(Actor):
             # A Down or Exit notification: the process receives it once, so redeliver it as an
             # ordinary message.
             envelope = (MESSAGE, sender, None, message)
-        limit = process.mailbox.limit
-        if limit and self._postponed() >= limit:
-            process.mailbox.dropped += 1
-            process.router.bridge.run(
-                process.router.discard, envelope, process.id, Why.FULL, process
-            )
-            return
-        if process.postponed is None:
-            process.postponed = deque()
-        process.postponed.append(envelope)
-        process.handled -= 1  # it is counted when it is handled again
+        process.postpone(envelope)
 
     def _hand_out(self) -> None:
         process = self._process
@@ -336,11 +325,9 @@ class StateMachine(Actor):
 
     def _put_back(self) -> None:
         process = self._process
-        postponed, process.postponed = process.postponed or (), None
-        for _, _, ref, _ in postponed:
+        for _, _, ref, _ in process.requeue_postponed():
             if isinstance(ref, Caller):
                 ref.undefer()
-        process.main.extendleft(reversed(postponed))
         # A machine that answered a call inline is asleep: wake it to handle the postponed messages.
         process.wake()
 

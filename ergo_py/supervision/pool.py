@@ -227,12 +227,8 @@ class Pool(Supervisor):
             options.mailbox_size or 0,
             self._spec.overflow,
         )
-        box, process.mailbox = process.mailbox, self._pool_mailbox
-        process.main = self._pool_mailbox.main
-        # Route every send through the mailbox, and answer no call inline.
-        process.open = process.inline = False
-        for lane, envelope in box.leave():
-            self._pool_mailbox.push(lane, envelope)
+        # It routes every envelope. No call is answered inline.
+        process.use_mailbox(self._pool_mailbox)
 
     def _has_started(self, child: Child, started: Process, after: Reason | None) -> list[Action]:
         actions = super()._has_started(child, started, after)

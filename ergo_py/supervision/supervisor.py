@@ -6,8 +6,7 @@ import inspect
 import time
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -123,13 +122,12 @@ class Supervisor(SupervisionDriver):
         limit of a single process, so the supervisor has none by default.
         """
         process = self._process
-        options = process.options
         # In a supervised supervisor the ChildSpec has set both limits.
         if process.slot is None:
-            if process._scope is not None and "init_timeout" not in options.given:
-                process._scope.deadline = inf
-            if "shutdown" not in options.given:
-                process.options = replace(options, shutdown=inf)
+            limited = process.options.given
+            process.lift_limits(
+                init="init_timeout" not in limited, shutdown="shutdown" not in limited
+            )
         given = self.children()
         await self._perform(
             self._take_plan(read_spec(await given if inspect.isawaitable(given) else given))

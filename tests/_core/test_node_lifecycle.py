@@ -961,19 +961,21 @@ async def test_an_error_inside_the_node_reaches_the_body(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
-@pytest.mark.parametrize("where", ["_release", "_begin", "stop_all"])
+@pytest.mark.parametrize("where", ["release", "Process.refuse", "stop_all"])
 async def test_an_error_in_the_end_of_a_process_ends_the_node_in_order_with_that_error(
     monkeypatch: pytest.MonkeyPatch, where: str, asynchronous: bool
 ) -> None:
     opened: list[Node] = []
-    original = getattr(termination_module, where)
+    *_, name = where.split(".")
+    place: Any = Process if where.startswith("Process") else termination_module
+    original = getattr(place, name)
     ends: list[Any] = []
 
     def fail(process: Any, *args: Any) -> Any:
-        monkeypatch.setattr(termination_module, where, original)
+        monkeypatch.setattr(place, name, original)
         raise Failed("in the kernel")
 
-    monkeypatch.setattr(termination_module, where, fail)
+    monkeypatch.setattr(place, name, fail)
     with pytest.raises(Failed, match="in the kernel"):
         async with running_node() as node:
             opened.append(node)
@@ -1009,10 +1011,10 @@ async def test_an_error_while_abandoning_a_process_ends_the_node_with_that_error
 ) -> None:
     opened: list[Node] = []
 
-    async def fail(_process: object) -> None:
+    async def fail(_ending: object) -> None:
         raise Failed("in the kernel")
 
-    monkeypatch.setattr(Process, "cut_off", fail)
+    monkeypatch.setattr(termination_module.Ending, "cut_off", fail)
     with pytest.raises(Failed, match="in the kernel"):
         async with running_node(stop_timeout=1) as node:
             opened.append(node)

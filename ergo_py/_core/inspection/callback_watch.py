@@ -85,6 +85,28 @@ class Watch:
         any.
         """
 
+    def suspend(self) -> None:
+        """Let the process serve signals only."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Let the process serve messages again."""
+        self.suspended = False
+
+    def remember(self, count: int) -> None:
+        """Keep the types of the last ``count`` messages."""
+        self.recent = deque(maxlen=count)
+
+    def stand_in(self, process: "Process") -> None:
+        """Put a proxy that reports to this watch in the place of the behaviour."""
+        self.real = process.behaviour
+        process.replace_behaviour(WatchedBehaviour(process, self))
+
+    def step_back(self, process: "Process") -> None:
+        """Give the process its own behaviour back."""
+        process.replace_behaviour(self.real)
+        self.real = None
+
     def over(self) -> None:
         """The process has ended."""
         for observer in tuple(self.observers):

@@ -81,7 +81,7 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         unhandled=process.unhandled,
         callback=process.current_callback(),
         message_type=None if process.handling is None else type(process.handling[3]).__qualname__,
-        running_time=process.time_in_callbacks(now),
+        running_time=process.turn.time(now),
         uptime=now - process.born,
         parent=process.kernel.pid if process.parent is None else process.parent.id,
         children=tuple(child.id for child in (process.owned or {}).values()),

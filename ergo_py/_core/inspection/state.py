@@ -5,7 +5,6 @@ A process that is not inspected pays nothing. A request travels as a signal, whi
 serves between two messages. While there are observers, a proxy replaces the behaviour.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,6 @@ from ..vocabulary.text import brief
 from .callback_watch import (
     REPORTED_VERBS,
     CallbackObserver,
-    WatchedBehaviour,
     drop_if_unused,
     report_sends,
     stop_reporting_sends,
@@ -153,8 +151,7 @@ def observe(observer: CallbackObserver) -> Any:
         caller.settle(None, None)
         if watch.real is not None:
             return None
-        watch.real = process.behaviour
-        process.behaviour = WatchedBehaviour(process, watch)
+        watch.stand_in(process)
         return message_loop.AGAIN
 
     return begin
@@ -163,9 +160,8 @@ def observe(observer: CallbackObserver) -> Any:
 def remember_messages(process: "Process", count: int) -> None:
     """Keep the types of the last ``count`` messages of a new process for its obituary."""
     watch = watch_of(process)
-    watch.recent = deque(maxlen=count)
-    watch.real = process.behaviour
-    process.behaviour = WatchedBehaviour(process, watch)
+    watch.remember(count)
+    watch.stand_in(process)
 
 
 def stop_observing(process: "Process", observer: CallbackObserver) -> None:
@@ -184,7 +180,7 @@ def stop_observing(process: "Process", observer: CallbackObserver) -> None:
         and watch.recent is None
         and process.behaviour is not None
     ):
-        process.behaviour, watch.real = watch.real, None
+        watch.step_back(process)
         process.router.signal(process, Lane.SYSTEM, (LOOK, process.id, None, _read_callbacks_again))
     drop_if_unused(process, watch)
 

@@ -1,6 +1,6 @@
 """``suspend`` and ``resume``: a suspended process serves signals, but no messages."""
 
-from time import perf_counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trio.lowlevel import Task
@@ -10,7 +10,6 @@ from ..runtime.parking import park
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EXIT, FAILED, FENCE, INSPECT, KILL, LOOK, STOP, Envelope
 from ..vocabulary.reasons import Reason
-from ..vocabulary.states import State
 from .callback_watch import Watch, drop_if_unused, watch_of
 
 if TYPE_CHECKING:
@@ -25,14 +24,14 @@ async def suspend(process: "Process", caller: Caller) -> Reason | None:
     caller.settle(not watch.suspended, None)
     if watch.suspended:
         return None
-    watch.suspended = True
+    watch.suspend()
     # A call to a sleeping process may be answered inline. A suspended process must not answer.
-    inline, process.inline = process.inline, False
+    inline = process.allow_inline_calls(False)
     try:
         return await _hold(process, watch)
     finally:
-        watch.suspended = False
-        process.inline = inline
+        watch.resume()
+        process.allow_inline_calls(inline)
         drop_if_unused(process, watch)
 
 
@@ -40,44 +39,32 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
     task, callbacks_changed = process.task, False
     assert isinstance(task, Task)
     while watch.suspended:
-        envelope = _next_signal(process)
+        envelope = process.mailbox.take_signal(partial(_is_served, process))
         if envelope is not None:
-            process.handling = envelope
+            process.turn.handle_again(envelope)
             reason = await message_loop.handle_other(process, envelope)
             if reason is message_loop.AGAIN:
                 callbacks_changed = True
             elif reason is not None:
                 return reason
             continue
-        process.handling = envelope = None
-        process.enter(State.SLEEP)
-        process.running_time += perf_counter() - process.woken
-        process.woken = 0.0
+        envelope = None
+        process.end_turn()
         await park(task)
-        process.woken = perf_counter()
-        process.enter(State.RUNNING)
+        process.begin_turn()
     return message_loop.AGAIN if callbacks_changed else None
-
-
-def _next_signal(process: "Process") -> Envelope | None:
-    """The next signal that a suspended process still serves: an inspection or its end."""
-    box = process.mailbox
-    for lane in (box.urgent, box.system):
-        for index, envelope in enumerate(lane):
-            kind = envelope[0]
-            if kind in _SERVED or (kind == EXIT and not _is_trapped(process, envelope)):
-                del lane[index]
-                box.ahead = bool(box.urgent or box.system)
-                return envelope
-    return None
 
 
 _SERVED: Final = frozenset({LOOK, INSPECT, KILL, STOP, FAILED, FENCE})
 
 
-def _is_trapped(process: "Process", envelope: Envelope) -> bool:
+def _is_served(process: "Process", envelope: Envelope) -> bool:
+    """Whether a suspended process still serves a signal: an inspection or its end."""
+    if envelope[0] != EXIT:
+        return envelope[0] in _SERVED
     parent = process.kernel.pid if process.parent is None else process.parent.id
-    return process.trap_exit and envelope[1] != parent
+    is_trapped = process.trap_exit and envelope[1] != parent
+    return not is_trapped
 
 
 async def resume(process: "Process", caller: Caller) -> None:
@@ -85,5 +72,5 @@ async def resume(process: "Process", caller: Caller) -> None:
     watch = process.kernel.watches.get(process.id)
     was = watch is not None and watch.suspended
     if watch is not None:
-        watch.suspended = False
+        watch.resume()
     caller.settle(was, None)

@@ -253,7 +253,7 @@ class Tally:
         self._process = process
         self._began = trio.current_time()
         self._sent = process.sent
-        self._spent = process.time_in_callbacks(perf_counter())
+        self._spent = process.turn.time(perf_counter())
         self._rows: dict[tuple[str, str | None], list[float]] = {}
         self.ended = trio.Event()
 
@@ -290,7 +290,7 @@ class Tally:
         ]
         rows.sort(key=lambda row: row.seconds, reverse=True)
         # Not the sum of the rows: a callback in progress has no row yet.
-        spent = process.time_in_callbacks(perf_counter()) - self._spent
+        spent = process.turn.time(perf_counter()) - self._spent
         busy = spent / seconds if seconds > 0 else 0.0
         return Statistics(
             process.id,

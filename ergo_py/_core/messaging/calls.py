@@ -274,6 +274,10 @@ class Calls:
         self.late_replies += 1
         return False
 
+    def count_late_reply(self) -> None:
+        """Count a reply that arrived after its caller had stopped waiting."""
+        self.late_replies += 1
+
     def _down(self, callee: Receiver | None, to: Any, request: object) -> TargetDownError:
         reason = self._router.missing(to) if callee is None else callee.reason
         return TargetDownError(to, request, reason or NoProcess())

@@ -140,6 +140,10 @@ class Router:
         for process in self.processes.values():
             process.close_mailbox()
 
+    def forget_receiver(self) -> None:
+        """Forget the receiver of the last message: it has ended."""
+        self.peer = NO_RECEIVER
+
     # -- addresses ---------------------------------------------------------------------------------
 
     def resolve(self, to: Target) -> Receiver | None:

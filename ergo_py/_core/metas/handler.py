@@ -12,11 +12,10 @@ import trio
 from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 
 from ..messaging.observer import Delivered
-from ..processes.message_loop import check_plain
 from ..runtime.bridge import get_ident
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.parking import park
-from ..tables.callbacks import runs_callbacks
+from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from ..vocabulary.errors import Reject, TargetDownError

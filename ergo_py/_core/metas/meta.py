@@ -12,14 +12,13 @@ import trio
 from trio.lowlevel import current_task, enable_ki_protection
 
 from ..kernel import Kernel
-from ..processes.message_loop import check_plain
-from ..processes.termination import kill_all
+from ..processes.children import kill_all
 from ..runtime.bridge import ReaderThread, get_ident
 from ..runtime.detached_task import DetachedTask, without_cancellation
 from ..runtime.parking import wake
 from ..runtime.resources import Resources
 from ..runtime.time_limit import TimeLimit, wait_within
-from ..tables.callbacks import META_CALLBACKS, runs_callbacks
+from ..tables.callbacks import META_CALLBACKS, check_plain, runs_callbacks
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer

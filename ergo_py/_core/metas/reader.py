@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 import outcome
 from trio.lowlevel import Task, current_task
 
-from ..processes.message_loop import check_plain
 from ..runtime.bridge import ReaderThread, get_ident
 from ..runtime.detached_task import DetachedTask, without_cancellation
-from ..tables.callbacks import runs_callbacks
+from ..tables.callbacks import check_plain, runs_callbacks
 from ..vocabulary.errors import NodeStoppedError, SpawnError
 from ..vocabulary.reasons import Normal
 

@@ -9,8 +9,8 @@ import trio
 
 from ..kernel import Kernel
 from ..messaging.observer import Spawned
+from ..processes.children import stop_all
 from ..processes.process import Process
-from ..processes.termination import stop_all
 from ..runtime.bridge import Parker
 from ..runtime.detached_task import DetachedTask, is_cut_off
 from ..vocabulary.errors import (

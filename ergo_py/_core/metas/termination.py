@@ -14,7 +14,7 @@ from trio.lowlevel import enable_ki_protection
 
 from ..messaging.observer import Stopped
 from ..messaging.publisher import THREAD_ABANDONED
-from ..processes.termination import stop_all
+from ..processes.children import stop_all
 from ..processes.unhandled_messages import discard, refuse
 from ..runtime.bridge import stack_of
 from ..runtime.detached_task import DetachedTask

@@ -1,19 +1,20 @@
-"""`account_for`, `account_for_task`: crash or resume after an exception in a callback or a
-background task of a process.
+"""`account_for` and its relatives: crash or resume after an exception in a callback or a background
+task of a process.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..runtime.cancel_scopes import left_open
 from ..tables.child_slot import ChildSlot, Decision
 from ..tables.pending_calls import Caller
-from ..vocabulary.envelopes import STOP, kind_name
+from ..vocabulary.envelopes import STARTED, STOP, kind_name
 from ..vocabulary.errors import CallFailedError, TargetDownError
 from ..vocabulary.reasons import Crashed, Reason
 
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["account_for", "account_for_task"]
+__all__ = ["account_for", "account_for_open", "account_for_task"]
 
 
 def account_for(process: "Process", error: BaseException) -> Reason | None:
@@ -22,11 +23,12 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     """
     resumes = _resumes(process, error)
     reason = Crashed(error)
-    kind, _, ref, payload = process.handling or (STOP, None, None, None)
+    kind, _, ref, payload = process.turn.handling or (STOP, None, None, None)
+    callback = kind_name(kind)
     if process.kernel.log.wants("error"):
         process.log.error(
             "process failed and goes on" if resumes else "process crashed",
-            callback=kind_name(kind),
+            callback=callback,
             message_type=type(payload).__qualname__,
             lanes=process.mailbox.depths(),
             error=str(reason),
@@ -37,12 +39,22 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
             ref.settle(None, CallFailedError(ref.to, ref.request, reason))
         return None
     process.kernel.note_crash(process, reason)
-    process.kernel.obituaries.note_crash(process, kind_name(kind), type(payload).__qualname__)
+    process.kernel.obituaries.note_crash(process, callback, type(payload).__qualname__)
     if isinstance(ref, Caller):
         # This caller learns of the crash at once; the callers of queued calls learn of it after
         # terminate.
         ref.settle(None, TargetDownError(ref.to, ref.request, reason))
     return reason
+
+
+def account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
+    """Crash a process whose callback left a nursery or cancel scope open: the process would sleep
+    inside of it.
+    """
+    handling = process.turn.handling
+    kind = STARTED if handling is None else handling[0]
+    error = left_open(process.callbacks.behaviour, kind_name(kind), nurseries)
+    return account_for(process, error) or Crashed(error)
 
 
 def account_for_task(process: "Process", name: str, error: BaseException) -> Reason | None:
@@ -88,5 +100,5 @@ def _decide(process: "Process", slot: ChildSlot, error: Exception) -> Decision:
         )
         return Decision.RESTART
     if decision is Decision.RESUME:
-        slot.resumed += 1
+        slot.count_resumed()
     return decision

@@ -1,19 +1,21 @@
-"""`serve`: the message loop of a process, and the handlers for each kind of envelope."""
+"""`Turn`, `serve`: the message loop of a process, and the handlers for each kind of
+envelope.
+"""
 
 from collections.abc import Callable, Coroutine, Mapping
+from math import inf
 from time import perf_counter
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from trio.lowlevel import Task, checkpoint, enable_ki_protection
+from trio.lowlevel import Task, checkpoint
 
 from ..messaging.observer import Delivered
-from ..messaging.receiver import Stoppable
-from ..messaging.waiters import TaskCaller
-from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
+from ..runtime.abandonable import Abandonable
+from ..runtime.cancel_scopes import is_being_closed
 from ..runtime.parking import park_unless
-from ..tables.callbacks import runs_callbacks
+from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import (
     ADDRESSED,
@@ -35,13 +37,13 @@ from ..vocabulary.envelopes import (
     STARTED,
     STOP,
     Envelope,
-    kind_name,
 )
-from ..vocabulary.errors import BadInputError, CallbackError, Reject
+from ..vocabulary.errors import Reject
 from ..vocabulary.ids import Alias, Name
 from ..vocabulary.messages import NO_REPLY, Down, Exit
 from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 from ..vocabulary.states import RUNNING, SLEEP, TERMINATED
+from .failure import account_for, account_for_open
 
 if TYPE_CHECKING:
     from .process import Process
@@ -49,10 +51,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AGAIN",
     "HANDLERS",
-    "answer_now",
+    "Turn",
     "callback",
-    "check_plain",
-    "check_waiting",
     "handle_inspect",
     "handle_other",
     "serve",
@@ -65,6 +65,103 @@ AGAIN: Final = Normal()
 """Returned instead of a reason: the behaviour was wrapped or unwrapped, so the loop must fetch its
 callbacks again.
 """
+
+
+class Turn:
+    """The work of a process on its envelopes: the envelope in progress, the totals, and the means
+    to interrupt a callback.
+    """
+
+    __slots__ = ("abandonable", "handled", "handling", "running_time", "scope", "woken")
+
+    def __init__(self) -> None:
+        self.handling: Envelope | None = None
+        """The envelope that the process handles now."""
+        self.handled = 0
+        """How many envelopes it has handled."""
+        self.running_time = 0.0
+        """Seconds spent in callbacks, up to the end of the last turn."""
+        self.woken = 0.0
+        """When the current turn began, in its own task or inline in a caller's; 0.0 while the
+        process sleeps.
+        """
+        self.scope: trio.CancelScope | None = None
+        """The cancel scope around its async callbacks."""
+        self.abandonable: Abandonable | None = None
+        """The relay between trio and the callbacks, which may ignore cancellation."""
+
+    def begin(self, now: float) -> None:
+        """Begin a turn."""
+        self.woken = now
+
+    def end(self, now: float) -> None:
+        """End the turn: the process falls asleep."""
+        self.running_time += now - self.woken
+        self.woken = 0.0
+        self.handling = None
+
+    def time(self, now: float) -> float:
+        """Seconds spent in callbacks so far, including waits inside them and the current turn.
+        Callable from any thread.
+        """
+        woken = self.woken
+        return self.running_time + (now - woken if woken else 0.0)
+
+    def handle(self, envelope: Envelope) -> None:
+        """Note the envelope that the process handles now, and count it."""
+        self.handling = envelope
+        self.handled += 1
+
+    def handle_again(self, envelope: Envelope | None) -> None:
+        """Note another form of the envelope in progress, which is counted already; None if the
+        process handles none.
+        """
+        self.handling = envelope
+
+    def postpone(self) -> None:
+        """Do not count the envelope in progress: it is counted when it is handled again."""
+        self.handled -= 1
+
+    def count_aside(self) -> None:
+        """Count an envelope that was served beside the envelope in progress."""
+        self.handled += 1
+
+    def close(self) -> None:
+        """Drop the envelope and the cancel scope: the process has ended."""
+        self.handling = self.scope = None
+
+    # -- interruption ------------------------------------------------------------------------------
+
+    def interrupt_by(self, scope: trio.CancelScope | None) -> None:
+        """Let a kill cancel this scope."""
+        self.scope = scope
+
+    def cancel(self) -> None:
+        """Cancel the callback in progress, if it is async."""
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def is_cancelled(self) -> bool:
+        """Whether a kill has cancelled the callback in progress."""
+        return self.scope is not None and self.scope.cancel_called
+
+    def lift_deadline(self) -> None:
+        """Let the callback in progress take any time."""
+        if self.scope is not None:
+            self.scope.deadline = inf
+
+    def guard(self, abandonable: Abandonable | None) -> None:
+        """Let the callbacks run behind this relay."""
+        self.abandonable = abandonable
+
+    def take_over(self, task: Task) -> Abandonable:
+        """Put a relay into the running task: its callback can wait for anything, and so may ignore
+        cancellation.
+        """
+        if self.abandonable is None:
+            self.abandonable = Abandonable()
+            self.abandonable.take_over(task)
+        return self.abandonable
 
 
 @runs_callbacks
@@ -89,13 +186,13 @@ async def serve(process: "Process") -> Reason | None:
     status = task._cancel_status
     no_reply = NO_REPLY
     envelope: Envelope | None
-    # `process.handled` doubles as the counter of the burst. The clock is read on every eighth
+    # `turn.handled` doubles as the counter of the burst. The clock is read on every eighth
     # message only.
     often = 7 if burst >= 8 else 0
-    last, mask, end = process.handled + burst, often, 0.0
-    history = process.history
-    process.woken = woken = clock()
-    process.state = RUNNING
+    turn, history = process.turn, process.history
+    last, mask, end = turn.handled + burst, often, 0.0
+    turn.woken = woken = clock()
+    process.state = RUNNING  # hot path: Process.begin_turn
     history += (RUNNING, woken)
     if process.callbacks.has_start_hooks:
         box.push_first((STARTED, process.id, None, None))
@@ -113,28 +210,28 @@ async def serve(process: "Process") -> Reason | None:
                 # Go to sleep. There is no await between the check of the lanes and park_unless(),
                 # which marks the task as asleep: no wake-up is lost.
                 if task._cancel_status is not status:  # a nursery has a cancel scope, too
-                    return _account_for_open(process, task.child_nurseries)
+                    return account_for_open(process, task.child_nurseries)
                 now = clock()
-                process.running_time += now - process.woken
-                process.woken = 0.0
+                turn.running_time += now - turn.woken
+                turn.woken = 0.0
                 # Drop the last message, which may be large: these variables would keep it alive
                 # during the sleep.
-                process.handling = envelope = sender = ref = payload = reply = result = None
-                process.state = SLEEP
+                turn.handling = envelope = sender = ref = payload = reply = result = None
+                process.state = SLEEP  # hot path: Process.end_turn
                 history += (SLEEP, now)
                 await park_unless(task, main)
                 if process.state is TERMINATED:
                     return None
-                process.woken = woken = clock()
-                process.state = RUNNING
+                turn.woken = woken = clock()
+                process.state = RUNNING  # hot path: Process.begin_turn
                 history += (RUNNING, woken)
                 if len(history) > _HISTORY:
                     del history[:8]
-                last, end = process.handled + burst, 0.0
+                last, end = turn.handled + burst, 0.0
                 continue
             kind, sender, ref, payload = envelope
-            process.handling = envelope
-            process.handled = handled = process.handled + 1
+            turn.handling = envelope
+            turn.handled = handled = turn.handled + 1
             if bounded and box.waiters:
                 box.admit_waiters()
             if kind == MESSAGE:
@@ -155,7 +252,7 @@ async def serve(process: "Process") -> Reason | None:
                     if reply is no_reply:
                         ref.defer(process)
                     elif not ref.settle(reply, None):
-                        process.kernel.calls.late_replies += 1
+                        process.kernel.calls.count_late_reply()
             else:
                 reason = await handle_other(process, envelope)
                 if reason is not None:
@@ -179,29 +276,22 @@ async def serve(process: "Process") -> Reason | None:
             elif now >= end or handled >= last:
                 mask = 0 if now >= end else often
                 await checkpoint()
-                last, end = process.handled + burst, clock() + _SLICE
+                last, end = turn.handled + burst, clock() + _SLICE
             continue
         except trio.Cancelled:
             raise
         except BaseException as error:
             if isinstance(error, GeneratorExit) and is_being_closed(task):
                 raise
-            if process.abandoned or (process._scope is not None and process._scope.cancel_called):
+            if process.ending is not None and process.ending.abandoned:
                 raise
-            reason = process.failed(error)
+            if turn.scope is not None and turn.scope.cancel_called:
+                raise
+            reason = account_for(process, error)
             if reason is not None:
                 return reason
         # The process resumes. A process that fails on every message must let other tasks run, too.
         await checkpoint()
-
-
-def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
-    """Crash a process whose callback left a nursery or cancel scope open: the process would sleep
-    inside of it.
-    """
-    kind = STARTED if process.handling is None else process.handling[0]
-    error = left_open(process.callbacks.behaviour, kind_name(kind), nurseries)
-    return process.failed(error) or Crashed(error)
 
 
 def handle_other(process: "Process", envelope: Envelope) -> "Coroutine[Any, Any, Reason | None]":
@@ -353,91 +443,3 @@ async def callback(process: "Process", name: str, *args: Any) -> Any:
         return await result
     check_plain(process, name, result)
     return result
-
-
-def check_plain(process: Stoppable, name: str, result: object) -> None:
-    """Raise if a plain callback returned a coroutine, another awaitable or a generator: its work
-    would never run.
-
-    The reply to a call may be any value except a coroutine, since no other code could await it.
-    """
-    if result is None:
-        return
-    callback = f"{process.callbacks.behaviour}.{name}"
-    if isinstance(result, CoroutineType):
-        result.close()
-        raise CallbackError(
-            f"{callback} is a plain `def` but returned a coroutine; write `async def {name}`"
-        )
-    if name.startswith("handle_call"):
-        return
-    if isinstance(result, GeneratorType | AsyncGeneratorType) or hasattr(type(result), "__await__"):
-        raise CallbackError(
-            f"{callback} is a plain `def` but returned {type(result).__qualname__}, which would "
-            f"never run; write `async def {name}`, and `await` it there"
-        )
-
-
-def check_waiting(given: object) -> None:
-    """Raise unless ``given`` is a coroutine."""
-    if not isinstance(given, CoroutineType):
-        raise BadInputError(
-            "wait_for(waiting)",
-            given,
-            "the coroutine of an async verb: `self.wait_for(self.call(to, request))`",
-        )
-
-
-@runs_callbacks
-@enable_ki_protection
-def answer_now(process: "Process", caller: TaskCaller, request: object) -> CancelScopes | None:
-    """Serve a call inline: run ``handle_call`` of this process in the caller's task. The process
-    still handles a single message at a time, because it sleeps and a plain function cannot be
-    interrupted.
-
-    Returns the cancel scopes that ``handle_call`` left open; the caller's task has to close them.
-    """
-    task: Any = caller.task
-    status, left = task._cancel_status, None
-    process.woken = begun = perf_counter()
-    process.state = RUNNING
-    process.handling = (CALL, caller.pid, caller, request)
-    process.handled += 1
-    # Inlined Calls.serve(), without the wake-up of the caller.
-    try:
-        reply = process.behaviour.handle_call(request, caller)
-        if type(reply) is CoroutineType:
-            check_plain(process, "handle_call", reply)
-    except Reject as rejection:
-        process.kernel.calls.reply(caller, None, rejection.error)
-    except BaseException as error:
-        reason = process.failed(error)
-        if reason is not None:
-            _end_in_sleep(process, reason)
-    else:
-        if reply is NO_REPLY:
-            caller.defer(process)
-        elif caller.settled:
-            process.kernel.calls.late_replies += 1
-        else:
-            # Inlined settle(), for a caller that is not asleep yet and needs no wake-up.
-            caller.settled = True
-            caller.value = reply
-    if task._cancel_status is not status:
-        left = CancelScopes.since(task, status)
-        if process.accepting:
-            # As in the process's own turn: the reply counts, and then the process crashes.
-            _end_in_sleep(process, _account_for_open(process, left.nurseries()))
-    process.handling = None
-    process.state = SLEEP
-    process.running_time += perf_counter() - begun
-    process.woken = 0.0
-    return left
-
-
-def _end_in_sleep(process: "Process", reason: Reason) -> None:
-    """End a process that failed in its caller's turn. It refuses calls at once, so that no other
-    caller waits for an ending process.
-    """
-    process.refuse()
-    process.end(FAILED, reason)

@@ -7,7 +7,6 @@ supervision need no second implementation.
 
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from copy import copy
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -16,10 +15,9 @@ import trio
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
 from ..kernel import Kernel
-from ..messaging.publisher import THREAD_ABANDONED
 from ..runtime.bridge import Bridge, Parker, get_ident
 from ..runtime.dispatcher_threads import Job, ThreadGroup
-from ..tables.callbacks import Callbacks
+from ..tables.callbacks import Callbacks, check_plain, check_waiting
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller, ring_of
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
@@ -36,21 +34,30 @@ from ..vocabulary.envelopes import (
 from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
 from ..vocabulary.options import Options
 from ..vocabulary.states import INIT, STOPPING, TERMINATED, State
-from .contexts import adopt
-from .message_loop import check_plain, check_waiting, handle_inspect
+from .message_loop import handle_inspect
 from .process import Process
 
-__all__ = ["DispatchedProcess"]
+__all__ = ["DispatchedProcess", "adopt"]
 
 R = TypeVar("R")
 
 _BURST: Final = 64
+_NOTHING: Final = object()
 _GRACE: Final = 1.0
 """Seconds that a callback has to return from its thread after its wait was cancelled."""
 
 
 def _on_loop(bridge: Bridge, verb: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **keywords: bridge.run(partial(verb, *args, **keywords))
+
+
+def adopt(changed: Context, before: Context) -> None:
+    """Set in the current context the variables that ``changed``, a copy of ``before``, has set
+    since: all callbacks of a process share its context, in any thread.
+    """
+    for variable, value in changed.items():
+        if before.get(variable, _NOTHING) is not value:
+            variable.set(value)
 
 
 def _left_behind(process: object) -> NotAllowedError:
@@ -84,10 +91,7 @@ class DispatchedProcess(Process):
         self.hopping = callbacks.defined - callbacks.asynchronous - {"handle_inspect"}
         self.thread_group: ThreadGroup | None = None
         self._waiting: Any = None
-        callbacks = copy(callbacks)
-        callbacks.asynchronous |= self.hopping
-        callbacks.any_async = True
-        super().__init__(kernel, callbacks, options, parent)
+        super().__init__(kernel, callbacks.with_asynchronous(self.hopping), options, parent)
         self.hurries = False
         """Whether the callback in the thread has sent a message with a priority. Sent to this same
         process, it may have to overtake queued messages.
@@ -112,7 +116,7 @@ class DispatchedProcess(Process):
         return None if holder is self else holder
 
     @waiting.setter
-    def waiting(self, value: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def waiting(self, value: Any) -> None:
         self._waiting = value
 
     @property
@@ -120,20 +124,8 @@ class DispatchedProcess(Process):
         """The callback that runs in a thread, or is queued for a thread."""
         return None if self._hop is None else self._hop.job
 
-    def _initialise(
-        self, factory: Any, args: tuple[Any, ...], context: Context
-    ) -> Coroutine[Any, Any, None] | None:
-        def make(*args: Any) -> _InThread:
-            behaviour = factory(*args)
-            behaviour._process = self
-            for verb in LOOP_VERBS:
-                # Only on this instance, so that no other process pays for it.
-                setattr(behaviour, verb, _on_loop(self.router.bridge, getattr(behaviour, verb)))
-            for verb in ("send", "forward"):
-                setattr(behaviour, verb, partial(self._send_on, getattr(behaviour, verb)))
-            self._behaviour = behaviour
-            return _InThread(self, behaviour)
-
+    def make_behaviour(self, factory: Any, args: tuple[Any, ...]) -> None:
+        """Join the threads of its dispatcher, and create the behaviour."""
         self.thread_group = thread_group = self.kernel.dispatcher_threads.join(
             self.options.dispatcher, self.id.number
         )
@@ -145,7 +137,14 @@ class DispatchedProcess(Process):
                 ring,
                 "give it another thread, or spawn it in an `async def` callback",
             )
-        return super()._initialise(make, args, context)
+        super().make_behaviour(factory, args)
+        self._behaviour = behaviour = self.behaviour
+        for verb in LOOP_VERBS:
+            # Only on this instance, so that no other process pays for it.
+            setattr(behaviour, verb, _on_loop(self.router.bridge, getattr(behaviour, verb)))
+        for verb in ("send", "forward"):
+            setattr(behaviour, verb, partial(self._send_on, getattr(behaviour, verb)))
+        self.behaviour = _InThread(self, behaviour)
 
     def _send_on(self, verb: Callable[..., Any], *args: Any, priority: Any = None) -> Any:
         if priority or self.priority:
@@ -170,7 +169,7 @@ class DispatchedProcess(Process):
         if hop.is_waiting:
             # The task awaits the coroutine of a wait_for(), and cannot answer inspections: start
             # another task.
-            if any(envelope[0] == INSPECT for envelope in self.mailbox.urgent):
+            if any(map(_is_inspection, self.mailbox.urgent)):
                 context = (
                     self.task.context.copy() if isinstance(self.task, Task) else copy_context()
                 )
@@ -191,7 +190,7 @@ class DispatchedProcess(Process):
         # thread at a time.
         before = copy_context()
         context = before.copy()
-        handling, lane = self.handling, self._laned.lane_of(self.handled)
+        handling, lane = self.turn.handling, self._laned.lane_of(self.turn.handled)
         is_message = name == "handle_message" and handling is not None and handling[0] == MESSAGE
         if is_message and self.open and self.id not in self.kernel.watches:
             # An unbounded mailbox: only this thread takes messages out of the lane. And no watch
@@ -220,7 +219,7 @@ class DispatchedProcess(Process):
                 # The thread has not begun with it: put the message back, so that it shares the fate
                 # of the queued messages. A call gets an error in any case.
                 self.mailbox.put_back(lane, handling)
-                self.handled -= 1
+                self.turn.postpone()
             raise
         finally:
             self._hop = None
@@ -273,26 +272,24 @@ class DispatchedProcess(Process):
             if following[0] != MESSAGE:
                 main.appendleft(following)
                 return
-            self.handling = following
-            self.handled += 1
+            self.turn.handle(following)
             _, sender, _, message = following
 
     async def _answer_inspects(self) -> None:
         box = self.mailbox
-        while (
-            envelope := next((waits for waits in box.urgent if waits[0] == INSPECT), None)
-        ) is not None:
-            box.urgent.remove(envelope)
-            box.ahead = bool(box.urgent or box.system)
+        while (envelope := box.take_signal(_is_inspection)) is not None:
             try:
                 await handle_inspect(self, envelope[2], envelope[3])
             except BaseException:
                 # Cancelled in the middle: put the request back, so that it fails with the rest of
                 # the mailbox.
-                box.urgent.appendleft(envelope)
-                box.ahead = True
+                box.push_first(envelope)
                 raise
-            self.handled += 1
+            self.turn.count_aside()
+
+
+def _is_inspection(envelope: Envelope) -> bool:
+    return envelope[0] == INSPECT
 
 
 class _Laned(Mailbox):
@@ -313,7 +310,7 @@ class _Laned(Mailbox):
         self._lane = URGENT_LANE if self.urgent else SYSTEM_LANE
         # The message loop counts it next. Its number tells it from later envelopes, and unlike a
         # reference does not keep it alive.
-        self._handled = self._process.handled + 1
+        self._handled = self._process.turn.handled + 1
         return super().pop_ahead()
 
     def lane_of(self, handled: int) -> Lane:
@@ -443,8 +440,7 @@ class _Hop:
         if self._is_withdrawn or self.job.withdraw():
             return True
         process.silence()
-        process.kernel.threads_abandoned += 1
-        process.kernel.publisher.announce(THREAD_ABANDONED, process.id)
+        process.kernel.note_abandoned_thread(process.id)
         process.log.error(
             "a callback did not end in time, and its thread was abandoned",
             callback=self._name,
@@ -455,7 +451,7 @@ class _Hop:
 
     def _abort(self, _raise_cancel: Callable[[], NoReturn]) -> Abort:
         process = self._process
-        abandonable = process._abandonable
+        abandonable = process.turn.abandonable
         # init and the last callbacks have their own time limits; an abandoned process has no time
         # left.
         is_limited = process.state in (INIT, STOPPING) or (

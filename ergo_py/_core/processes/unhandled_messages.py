@@ -1,4 +1,4 @@
-"""`answer`, `discard`, `hand_over`: messages and calls that are still queued when their process
+"""`answer`, `discard`, `sweep`: messages and calls that are still queued when their process
 ends. Calls fail, messages become dead letters, or the successor inherits them.
 
 There may be millions of messages. So these functions are generators that yield after every few
@@ -24,6 +24,7 @@ from ..vocabulary.reasons import Reason
 from ..vocabulary.states import TERMINATED
 
 if TYPE_CHECKING:
+    from .addressee import Addressee
     from .process import Process
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
     "discard",
     "drop_slot",
     "drop_slots",
-    "hand_over",
     "refuse",
     "skip_given_up",
     "sweep",
@@ -47,10 +47,9 @@ def answer(process: "Process", reason: Reason) -> Iterator[None]:
     """Fail every queued and every deferred call. The other messages become dead letters, unless the
     supervisor's rule for the slot says otherwise.
     """
-    process.handling = None
+    process.turn.handle_again(None)
     if process.postponed:
-        process.main.extendleft(reversed(process.postponed))
-        process.postponed = None
+        process.requeue_postponed()
     if process.deferred:
         yield from refuse(list(process.deferred), reason)
     slot = process.slot
@@ -112,17 +111,10 @@ def _hand_on(
     elif caller is not None:
         caller.settle(None, TargetDownError(caller.to, caller.request, reason))
     elif kind <= EVENT:
-        slot.dropped += 1
+        slot.count_dropped()
 
 
 # -- from a process to its successor ---------------------------------------------------------------
-
-
-def hand_over(process: "Process", slot: ChildSlot) -> None:
-    """Leave the main lane itself to the successor: a single step for any number of messages."""
-    if slot.fate is Fate.KEEP and not process.mailbox.mixed:
-        process.left_to = slot
-        slot.keep_lane(process.main)
 
 
 def skip_given_up(lane: deque[Envelope]) -> None:
@@ -137,7 +129,7 @@ def skip_given_up(lane: deque[Envelope]) -> None:
     )
 
 
-def sweep(process: "Process") -> None:
+def sweep(process: "Addressee") -> None:
     """Dispose of envelopes that threads appended to the main lane while the process ended."""
     lane, slot = process.main, process.slot
     if slot is not None:

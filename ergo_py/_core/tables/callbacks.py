@@ -5,12 +5,22 @@ message pays for it.
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from types import CodeType, FrameType
+from copy import copy
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, Final, TypeVar
 
-from ..vocabulary.errors import BehaviourError
+from ..vocabulary.errors import BadInputError, BehaviourError, CallbackError
 
-__all__ = ["CALLBACKS", "META_CALLBACKS", "Callbacks", "default", "process_of", "runs_callbacks"]
+__all__ = [
+    "CALLBACKS",
+    "META_CALLBACKS",
+    "Callbacks",
+    "check_plain",
+    "check_waiting",
+    "default",
+    "process_of",
+    "runs_callbacks",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -128,6 +138,13 @@ class Callbacks:
         self.supervises: bool = getattr(cls, "is_supervisor", False)
         self.any_async = bool(self.asynchronous - {"init"}) or self.supervises
 
+    def with_asynchronous(self, names: frozenset[str]) -> "Callbacks":
+        """A copy in which these callbacks count as coroutine functions."""
+        changed = copy(self)
+        changed.asynchronous |= names
+        changed.any_async = True
+        return changed
+
 
 def _check_runs(cls: type[Any], name: str, function: Any) -> None:
     """Refuse a generator function: a call creates a generator, and its body never runs."""
@@ -164,3 +181,36 @@ def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple
             signature,
             f"`{wanted}`, plain or async",
         ) from None
+
+
+def check_plain(process: Any, name: str, result: object) -> None:
+    """Raise if a plain callback of a process or meta-process returned a coroutine, another
+    awaitable or a generator: its work would never run.
+
+    The reply to a call may be any value except a coroutine, since no other code could await it.
+    """
+    if result is None:
+        return
+    callback = f"{process.callbacks.behaviour}.{name}"
+    if isinstance(result, CoroutineType):
+        result.close()
+        raise CallbackError(
+            f"{callback} is a plain `def` but returned a coroutine; write `async def {name}`"
+        )
+    if name.startswith("handle_call"):
+        return
+    if isinstance(result, GeneratorType | AsyncGeneratorType) or hasattr(type(result), "__await__"):
+        raise CallbackError(
+            f"{callback} is a plain `def` but returned {type(result).__qualname__}, which would "
+            f"never run; write `async def {name}`, and `await` it there"
+        )
+
+
+def check_waiting(given: object) -> None:
+    """Raise unless ``given`` is a coroutine."""
+    if not isinstance(given, CoroutineType):
+        raise BadInputError(
+            "wait_for(waiting)",
+            given,
+            "the coroutine of an async verb: `self.wait_for(self.call(to, request))`",
+        )

@@ -219,6 +219,14 @@ class ChildSlot:
         self.decision = decision
         return decision
 
+    def count_resumed(self) -> None:
+        """Count a failure after which the process goes on."""
+        self.resumed += 1
+
+    def count_dropped(self) -> None:
+        """Count a message that was dropped with `Fate.DROP`."""
+        self.dropped += 1
+
     def returns(self, reason: Reason) -> bool:
         """Say whether a process that ends with this reason gets a successor, as far as restart
         limits allow.

@@ -5,7 +5,7 @@ Lanes other than MAIN are created on first use, since an empty deque takes 760 b
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Final, Protocol
 
@@ -213,6 +213,16 @@ class Mailbox:
             self._count(lane, -1)
         self.ahead = bool(self.urgent or self.system)
         return envelope
+
+    def take_signal(self, wanted: Callable[[Envelope], bool]) -> Envelope | None:
+        """Take the first signal in URGENT or SYSTEM that is wanted; None if there is none."""
+        for lane in (self.urgent, self.system):
+            for index, envelope in enumerate(lane):
+                if wanted(envelope):
+                    del lane[index]
+                    self.ahead = bool(self.urgent or self.system)
+                    return envelope
+        return None
 
     def drain(self) -> Iterator[Envelope]:
         """Take all envelopes, in the order of service."""

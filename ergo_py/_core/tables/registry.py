@@ -35,8 +35,9 @@ class Registry(Generic[H]):
         Raises:
             NameTakenError: another process holds the name.
         """
-        self.check_free(name, holder)
-        self.names[name] = holder
+        current = self.names.setdefault(name, holder)
+        if current is not holder:
+            raise NameTakenError(name, current.id)
 
     def check_free(self, name: str, holder: H) -> None:
         """Check that ``name`` is free, or belongs to ``holder``.

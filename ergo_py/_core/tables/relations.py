@@ -105,9 +105,9 @@ class Relations:
             self._drop_from_target(relation)
             yield relation.target
 
-    def watchers(self, target: Watched) -> int:
-        """The number of relations to a target."""
-        return len(self._by_target.get(target, ()))
+    def count(self, process: PID) -> int:
+        """The number of relations to a process and of its own relations."""
+        return len(self._by_target.get(process, ())) + len(self._by_watcher.get(process, ()))
 
     def has(self, watcher: PID, target: Watched, kind: Kind) -> bool:
         """Say whether a watcher has this relation."""

@@ -74,6 +74,9 @@ class Behaviour(LinksAndEvents):
         ),
     )
 
+    def _belong_to(self, process: Process) -> None:
+        self._process = process
+
     # -- identity ----------------------------------------------------------------------------------
 
     @property
@@ -133,7 +136,7 @@ class Behaviour(LinksAndEvents):
             TargetTypeError: ``to`` is not an address.
         """
         process = self._process
-        process.sent += 1
+        process.sent += 1  # hot path: Process.count_sent
         receiver: Any = process.peer
         if priority is None:
             if to is not receiver.id:
@@ -143,7 +146,7 @@ class Behaviour(LinksAndEvents):
                     # Only the loop's thread may cache the receiver: another thread could do so just
                     # after the loop has set another priority, which clears the cache.
                     if get_ident() == process.router.loop_thread:
-                        process.peer = receiver
+                        process.peer = receiver  # hot path: Process.remember_receiver
             if receiver.open:
                 # A call of the router would cost a third of a message.
                 # inlined copy of Router.send
@@ -172,7 +175,7 @@ class Behaviour(LinksAndEvents):
         """
         check_timeout(timeout)
         process = self._process
-        process.sent += 1
+        process.count_sent()
         return await process.router.send_wait(
             process.id,
             to,
@@ -227,7 +230,7 @@ class Behaviour(LinksAndEvents):
         For a call, write ``return self.forward(to, request, caller)`` in ``handle_call``.
         """
         process = self._process
-        process.sent += 1
+        process.count_sent()
         sent = process.kernel.calls.forward(
             to, message, origin, process.priority if priority is None else priority
         )
@@ -277,7 +280,7 @@ class Behaviour(LinksAndEvents):
         if timeout is not None and timeout != 5.0:
             # Most calls keep the default, so they need not pay for the check.
             check_timeout(timeout)
-        process.sent += 1
+        process.sent += 1  # hot path: Process.count_sent
         # Not async: each answer would have to resume a second coroutine.
         return process.kernel.calls.call(
             process,
@@ -449,7 +452,7 @@ class Behaviour(LinksAndEvents):
     @trap_exit.setter
     def trap_exit(self, value: bool) -> None:
         self._process.allow(Operation.CONFIGURE)
-        self._process.trap_exit = bool(value)
+        self._process.trap_exits(bool(value))
 
     @property
     def send_priority(self) -> Priority:
@@ -459,8 +462,7 @@ class Behaviour(LinksAndEvents):
     @send_priority.setter
     def send_priority(self, value: Priority) -> None:
         self._process.allow(Operation.CONFIGURE)
-        self._process.priority = check_priority(value)
-        self._process.peer = NO_RECEIVER
+        self._process.send_with(check_priority(value))
 
 
 def check_task(function: object) -> None:

@@ -130,9 +130,7 @@ class LinksAndEvents:
         full = kernel.publisher.name(check_name(name))
         token = Ref(full.node, process.router.creation, next(process.router.references))
         kernel.publisher.events.register(Event(full, process.id, token, buffer, notify, open))
-        if process.events is None:
-            process.events = []
-        process.events.append(full)
+        process.add_event(full)
         return token
 
     def unregister_event(self, name: str) -> None:

@@ -14,8 +14,8 @@ from ..kernel import Kernel
 from ..messaging.publisher import BLOCKED
 from ..metas.handler import inspect
 from ..metas.meta import Meta
-from ..processes.process import Process, caller_in
-from ..processes.spawn import spawn_process
+from ..processes.process import Process
+from ..processes.spawn import caller_in, spawn_process
 from ..runtime.bridge import get_ident, task_waiting_for_thread
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer

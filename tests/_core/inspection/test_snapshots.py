@@ -226,7 +226,7 @@ class Work:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         for worker in (
-            *("message loops", "processes", "snapshots", "suspension", "callback watches"),
+            *("message loops", "processes", "snapshots", "inline calls", "callback watches"),
             *("traces", "rows"),
         ):
             replace_private(monkeypatch, f"clock of {worker}", lambda: self.now)

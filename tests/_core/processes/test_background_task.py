@@ -208,7 +208,7 @@ async def test_a_task_can_be_cancelled_and_its_process_continues(autojump_clock:
         assert after[0] is True
         assert before[1].startswith("<BackgroundTask 'ticker' of <")
         assert after[1].endswith(", done>")
-        assert process.tasks == {}
+        assert not process.tasks
 
 
 @pytest.mark.parametrize("how", ["exit", "kill", "node"])

@@ -20,7 +20,7 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
 )
-from ergo_py._core.processes.contexts import adopt
+from ergo_py._core.processes.threaded_process import adopt
 from ergo_py._core.runtime.abandonable import Abandonable, frames_of
 from tests.dispatched import EVERYWHERE, Gate, in_threads
 from tests.support import Failed, replace_private, running_node

@@ -42,6 +42,7 @@ from tests.support import (
     kernel_of,
     loggers_of,
     process_of,
+    process_of_ending,
     relation_tables,
     replace_private,
     running_node,
@@ -947,14 +948,14 @@ async def test_a_tree_that_is_too_deep_to_start_leaves_no_process_behind() -> No
 async def test_a_child_with_a_failed_undoing_is_undone_with_its_parent(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    original = termination_module.undo
+    original = termination_module.Ending.undo
     refused: list[Any] = []
 
-    async def undo(process: Any, reason: Any) -> None:
+    async def undo(ending: Any, reason: Any) -> None:
         if not refused:
-            refused.append(process)
+            refused.append(ending)
             raise RecursionError("no room")
-        await original(process, reason)
+        await original(ending, reason)
 
     replace_private(monkeypatch, "undoing of a spawn", undo)
 
@@ -974,16 +975,17 @@ def let_undoing_fail_once(monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> No
     """Have the first failed ``init`` not undone, as where there is no room left on the stack; or
     only ``begun``.
     """
-    original, refused = termination_module.undo, list[Any]()
+    original, refused = termination_module.Ending.undo, list[Any]()
 
-    async def undo(process: Any, reason: Any) -> None:
+    async def undo(ending: Any, reason: Any) -> None:
         if not refused:
-            refused.append(process)
-            process.reason = reason
+            refused.append(ending)
+            process = process_of_ending(ending)
+            process.record_reason(reason)
             if begun:
-                termination_module._begin(process)
+                process.begin_to_end(reason)
             raise RecursionError("no room")
-        await original(process, reason)
+        await original(ending, reason)
 
     replace_private(monkeypatch, "undoing of a spawn", undo)
 
@@ -1077,9 +1079,9 @@ async def test_a_process_that_has_ended_is_neither_undone_nor_released_again() -
         node.send_exit(pid, "enough")
         await node.wait_ended(pid)
 
-        await termination_module.undo(process, Crashed(Failed("late")))
+        await process.to_end().undo(Crashed(Failed("late")))
 
-        assert termination_module._release(process) is None
+        assert termination_module.release(process) is None
         assert process.reason == Custom("enough")
 
 

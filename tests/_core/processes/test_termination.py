@@ -29,8 +29,7 @@ from ergo_py import (
     Why,
     open_node,
 )
-from ergo_py._core.processes import termination as termination_module
-from ergo_py._core.processes.termination import _force_ends, abandon
+from ergo_py._core.processes.children import _force_ends, kill_all
 from ergo_py._core.runtime import time_slices as time_slices_module
 from tests.support import (
     Failed,
@@ -1030,7 +1029,7 @@ async def test_a_process_that_has_ended_cannot_be_abandoned() -> None:
         node.kill(pid)
         await node.wait_ended(pid)
 
-        await abandon(process)
+        await process.abandon()
 
     assert node.exit_report is not None
     assert node.exit_report.abandoned == ()
@@ -1049,7 +1048,7 @@ async def test_an_abandoned_process_ends_its_children(autojump_clock: MockClock)
         await wait_all_tasks_blocked()
         process = process_of(node, pid)
 
-        await abandon(process)
+        await process.abandon()
 
         assert node.whereis("child") is None
         assert node.processes() == []
@@ -1160,7 +1159,7 @@ async def test_a_child_that_its_owner_stops_while_many_are_killed_is_not_cut_sho
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_private(monkeypatch, "length of a time slice", 0.0)
-    replace_private(monkeypatch, "many watchers", 1)
+    replace_private(monkeypatch, "many children", 1)
     steps: list[Any] = []
 
     class Slow(Puppet):
@@ -1176,9 +1175,9 @@ async def test_a_child_that_its_owner_stops_while_many_are_killed_is_not_cut_sho
         for _ in range(20):
             await node.spawn(Puppet)
         await wait_all_tasks_blocked()
-        process = process_of(node, child)
-        await termination_module.kill_all(dict(kernel_of(node).roots))
+        ending = process_of(node, child).to_end()
+        await kill_all(dict(kernel_of(node).roots))
 
         assert steps == [Shutdown(), "done"]
-        assert not process.forced
+        assert not ending.forced
         assert node.processes() == []

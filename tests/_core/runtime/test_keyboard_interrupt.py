@@ -16,10 +16,9 @@ import trio.lowlevel
 
 from ergo_py import Actor, Caller, ChildSpec, Node, Shutdown, Supervisor, SupervisorSpec, open_node
 from ergo_py._core import kernel
-from ergo_py._core import node_lifecycle as node_lifecycle_module
 from ergo_py._core.messaging import clock, router
 from ergo_py._core.processes import message_loop as message_loop_module
-from ergo_py._core.processes import spawn as spawning_module
+from ergo_py._core.processes import process as process_module
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.runtime import bridge
 from ergo_py._core.runtime import keyboard_interrupt as keyboard_interrupt_module
@@ -74,10 +73,10 @@ class Server(Actor):
 
 
 POINTS: list[tuple[Any, str]] = [
-    (termination_module, "_begin"),
-    (termination_module, "_release"),
+    (process_module.Process, "begin_to_end"),
+    (termination_module, "release"),
     (termination_module, "answer"),
-    (termination_module, "_can_end_asleep"),
+    (process_module.Process, "can_end_at_once"),
     (termination_module, "drop_slots"),
     (kernel.Kernel, "tell"),
     (kernel.Kernel, "note_crash"),
@@ -88,9 +87,9 @@ POINTS: list[tuple[Any, str]] = [
     (child_slot_module.ChildSlot, "vacate"),
     (child_slot_module.ChildSlot, "occupy"),
     (message_loop_module, "check_plain"),
-    (spawning_module, "undo"),
+    (termination_module.Ending, "undo"),
     (bridge.Bridge, "close"),
-    (node_lifecycle_module, "as_ended"),
+    (process_module.Process, "as_ended"),
 ]
 
 
@@ -124,13 +123,9 @@ def test_an_interrupt_at_any_point_stops_the_node_in_order_and_reaches_the_progr
                 await node.spawn(Supervisor, SupervisorSpec(children, intensity=1_000_000))
                 node.send("busy", "begin")
                 armed.append(True)
-                if (
-                    place is bridge.Bridge
-                    or place is node_lifecycle_module
-                    or name in ("_can_end_asleep", "drop_slots")
-                ):
+                if place is bridge.Bridge or name in ("as_ended", "can_end_at_once", "drop_slots"):
                     return
-                if place is spawning_module:
+                if name == "undo":
                     await node.spawn(Unwilling)
                 await trio.sleep_forever()
 

@@ -1,0 +1,184 @@
+"""`Addressee`: the side of a process that others see: its identity, its addresses and its
+mailbox.
+"""
+
+from typing import Any
+
+from trio.lowlevel import Task, enable_ki_protection
+
+from ..kernel import Kernel
+from ..runtime.bridge import get_ident
+from ..runtime.parking import ENDED, PARKED, TaskPlaceholder, wake
+from ..tables.callbacks import Callbacks
+from ..tables.child_slot import ChildSlot
+from ..tables.mailbox import Mailbox
+from ..vocabulary.envelopes import Overflow
+from ..vocabulary.ids import PID, Alias
+from ..vocabulary.options import Options
+from .unhandled_messages import skip_given_up, sweep
+
+__all__ = ["Addressee"]
+
+
+class Addressee:
+    """An object with a PID and a mailbox. All methods run on the loop's thread, unless they say
+    otherwise.
+
+    A base class, and not a part of the process: every send reads ``open``, ``main`` and ``task``,
+    and would pay for another object in between.
+    """
+
+    __slots__ = (
+        *("_logger", "aliases", "callbacks", "id", "kernel", "name", "options", "router"),
+        *("accepting", "has_split_handlers", "inline", "mailbox", "main", "measured", "open"),
+        *("left_to", "slot", "stirred", "task"),
+    )
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        callbacks: Callbacks,
+        options: Options,
+        task: TaskPlaceholder,
+    ) -> None:
+        router = kernel.router
+        self.kernel = kernel
+        self.router = router
+        self.id = PID(router.node, router.creation, next(router.numbers))
+        self.callbacks = callbacks
+        self.options = options
+        self.name: str | None = None
+        self.aliases: dict[Alias, None] | None = None
+        self._logger: Any = None
+        self.mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
+        self.main = self.mailbox.main
+        self.task: Task | TaskPlaceholder = task
+        """The task that reads the mailbox, or a placeholder before its first step and after its
+        last.
+        """
+        self.accepting = True
+        is_plain = kernel.observer is None and not callbacks.supervises
+        self.open = is_plain and not options.mailbox_size
+        """Whether senders may append to the main lane without any check, from any thread. Every
+        send tests this first. Once False it stays False: otherwise a direct append could overtake a
+        message that a thread sent through the loop.
+        """
+        self.measured = (
+            is_plain and not self.open and options.overflow in (Overflow.RAISE, Overflow.WAIT)
+        )
+        """Whether senders may append to the main lane after checking only the mailbox's bound."""
+        self.stirred = False
+        """Whether a thread has already asked the loop to wake this process."""
+        self.has_split_handlers = callbacks.has_split_handlers
+        self.inline = (
+            router.inline_calls
+            and "handle_call" in callbacks.defined
+            and "handle_call" not in callbacks.asynchronous
+            and not callbacks.has_split_handlers
+        )
+        """Whether a call may be served inline, in the caller's task, while this process sleeps."""
+        self.slot: ChildSlot | None = None
+        """Its slot under a supervisor."""
+        self.left_to: ChildSlot | None = None
+        """The slot whose next process inherits its main lane."""
+
+    @property
+    def log(self) -> Any:
+        """The logger bound to this process."""
+        if self._logger is None:
+            self._logger = self.kernel.log.logger(
+                self.id, self.options.log_level, name=self.name, behaviour=self.callbacks.behaviour
+            )
+        return self._logger
+
+    def __repr__(self) -> str:
+        called = f" {self.name!r}" if self.name else ""
+        return f"<{self.callbacks.behaviour}{called} {self.id}>"
+
+    def be_called(self, name: str | None) -> None:
+        """Change the name, or remove it, in the log from now on."""
+        self.name = name
+        self._logger = None
+
+    # -- mailbox -----------------------------------------------------------------------------------
+
+    def take_slot(self, slot: ChildSlot) -> None:
+        """Take a slot under a supervisor, and inherit the messages that its predecessor left
+        there.
+        """
+        self.slot = slot
+        kept = slot.inherit(self)
+        if kept:
+            for lane in kept.values():
+                skip_given_up(lane)
+            self.mailbox.inherit(kept)
+            self.main = self.mailbox.main
+
+    def use_mailbox(self, mailbox: Mailbox) -> None:
+        """Replace the mailbox by another kind, which decides about every envelope. The queued
+        envelopes move there.
+        """
+        former, self.mailbox = self.mailbox, mailbox
+        self.main = mailbox.main
+        self.open = self.inline = False
+        for lane, envelope in former.leave():
+            mailbox.push(lane, envelope)
+
+    def allow_inline_calls(self, allowed: bool) -> bool:
+        """Say whether calls may be served inline. Returns whether they could before."""
+        before, self.inline = self.inline, allowed
+        return before
+
+    def close_mailbox(self) -> None:
+        """Let no sender append to its mailbox from now on."""
+        self.accepting = self.open = self.measured = False
+
+    def refuse(self) -> None:
+        """Refuse user messages from now on, also those of senders that wait for room."""
+        self.accepting = self.open = self.measured = False
+        if self.slot is not None:
+            self.slot.vacate(self.id)
+        if self.mailbox.waiters:
+            self.mailbox.refuse_waiters()
+
+    def leave_lane(self, slot: ChildSlot) -> None:
+        """Leave the main lane itself to the successor: a single step for any number of messages."""
+        self.left_to = slot
+        slot.keep_lane(self.main)
+
+    def serves_in_passing(self, _message: object, _sender: PID | Alias, /) -> bool:
+        """Always False: a process serves messages in its own turn only."""
+        return False
+
+    # -- wake-ups ----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Wake the task if it sleeps in its mailbox."""
+        wake(self.task)
+
+    @enable_ki_protection
+    def stir(self) -> None:
+        """Wake the task after an append to its open mailbox. Callable from any thread, including
+        the loop's.
+        """
+        mark = self.task.custom_sleep_data
+        if mark is PARKED:
+            if get_ident() == self.router.loop_thread:
+                wake(self.task)
+            elif not self.stirred:
+                # A single wake-up for each batch of messages. If posting it fails, the next sender
+                # must try again.
+                try:
+                    self.stirred = True
+                    self.router.bridge.post(self._stir_on_loop)
+                except BaseException:
+                    self.stirred = False
+                    raise
+        elif mark is ENDED:
+            # The process ended between the check of `open` and the append: dispose of the late
+            # messages.
+            self.router.bridge.do(sweep, self)
+
+    def _stir_on_loop(self) -> None:
+        self.stirred = False
+        wake(self.task)

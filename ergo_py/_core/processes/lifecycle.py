@@ -1,0 +1,181 @@
+"""`Lifecycle`: the states of a process, its turns and its waits."""
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from trio.lowlevel import Task
+
+from ..messaging.waiters import TaskCaller
+from ..runtime.parking import ENDED, TaskPlaceholder
+from ..tables.pending_calls import Caller
+from ..vocabulary.envelopes import Envelope, kind_name
+from ..vocabulary.states import (
+    INIT,
+    RUNNING,
+    SLEEP,
+    STOPPING,
+    TERMINATED,
+    TRANSITIONS,
+    WAIT_RESPONSE,
+    State,
+    check_transition,
+)
+from .addressee import Addressee
+from .message_loop import Turn
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["NOT_YET", "Lifecycle"]
+
+_HISTORY: Final = 16
+NOT_YET: Final = TaskPlaceholder()
+_GONE: Final = TaskPlaceholder(ENDED)
+
+
+class Lifecycle(Addressee):
+    """An addressee that changes its state: it starts, serves envelopes, waits and ends.
+
+    A base class, and not a part of the process: every call reads and changes the state.
+    """
+
+    __slots__ = ("born", "history", "home", "state", "turn", "waiting")
+
+    # The constructor of `Process` sets these: each spawn would pay for another constructor.
+    born: float
+    history: list[State | float]
+    home: Task
+    """The task in which the callbacks run: the spawner's task during ``init``, then its own."""
+    state: State
+    turn: Turn
+    waiting: "Caller | Process | None"
+    """The call in which it waits, or the child whose ``init`` it waits for."""
+
+    # -- states ------------------------------------------------------------------------------------
+
+    def enter(self, state: State) -> None:
+        """Change state, if the table allows the transition, and record the time."""
+        # Inlined check_transition(): every start and every end of a process pays for it.
+        if state not in TRANSITIONS[self.state]:
+            check_transition(self.state, state)
+        self.state = state
+        history = self.history
+        history += (state, perf_counter())
+        if len(history) > _HISTORY:
+            del history[: _HISTORY // 2]
+
+    def begin_turn(self) -> None:
+        """Begin to serve envelopes. The message loop inlines this, as it does :meth:`end_turn`."""
+        self.turn.begin(perf_counter())
+        self.enter(RUNNING)
+
+    def end_turn(self) -> None:
+        """Fall asleep: all envelopes are served."""
+        self.turn.end(perf_counter())
+        self.enter(SLEEP)
+
+    @property
+    def handling(self) -> Envelope | None:
+        """The envelope that it handles now."""
+        return self.turn.handling
+
+    @property
+    def handled(self) -> int:
+        """How many envelopes it has handled."""
+        return self.turn.handled
+
+    def start(self, task: Task) -> None:
+        """Note the task in which its callbacks run from now on."""
+        self.task = self.home = task
+
+    def is_unborn_in(self, task: Task) -> bool:
+        """Whether its failed ``init`` ran in this task and has not been undone, because another
+        exception was raised where it should have been.
+        """
+        return self.task is NOT_YET and self.home is task and self.state not in (SLEEP, TERMINATED)
+
+    def is_before_start(self) -> bool:
+        """Whether ``init`` is still running: the process has no task of its own."""
+        return self.task is NOT_YET and self.state is not SLEEP
+
+    def close_task(self) -> None:
+        """Note that no task reads the mailbox any more: a thread looks at the task after its
+        append, and sees that it was too late.
+        """
+        self.task = _GONE
+        if self.turn.handling is not None or self.turn.scope is not None:
+            self.turn.close()
+
+    def fail_to_end(self) -> None:
+        """Be terminated in any state: an exception has interrupted the termination."""
+        self.task = _GONE
+        self.state = TERMINATED
+
+    def current_callback(self) -> str | None:
+        """The name of the callback in progress, if any."""
+        if self.state is INIT:
+            return "init"
+        if self.state is STOPPING:
+            return "terminate"
+        return None if self.handling is None else kind_name(self.handling[0])
+
+    # -- waits -------------------------------------------------------------------------------------
+
+    def works_in(self, task: Task) -> bool:
+        """Whether it runs a callback in that task. Before its first step, its ``home`` is still the
+        spawner's task.
+        """
+        return self.home is task and self.state is not SLEEP
+
+    def waits_for_task(self, task: Task) -> bool:
+        """Whether a callback waits at the end of a nursery until that task has ended."""
+        if self.task is not self.home:
+            return False
+        nursery = task.parent_nursery
+        # Only its callbacks open nurseries in its own task.
+        while nursery is not None and nursery._parent_waiting_in_aexit:
+            if nursery.parent_task is self.home:
+                return True
+            nursery = nursery.parent_task.parent_nursery
+        return False
+
+    def begin_wait(self, caller: Caller) -> None:
+        """Record that the process waits in a call."""
+        self.waiting = caller
+        if self.state is not STOPPING:
+            # Without check_transition(): every state that allows calls allows this transition.
+            # Inlined, as in end_wait, which also trims the history: every call pays for both.
+            self.state = WAIT_RESPONSE
+            self.history += (WAIT_RESPONSE, perf_counter())
+
+    def end_wait(self) -> None:
+        """Record that the process has stopped waiting in a call."""
+        self.waiting = None
+        if self.state is WAIT_RESPONSE:
+            self.state = state = INIT if self.task is NOT_YET else RUNNING
+            history = self.history
+            history += (state, perf_counter())
+            if len(history) > _HISTORY:
+                del history[: _HISTORY // 2]
+
+    def begin_wait_beside(self, caller: Caller) -> None:
+        """Record that a callback waits, at the end of a nursery, for a task that waits in a
+        call.
+        """
+        if self.waiting is None:
+            self.waiting = caller
+
+    def end_wait_beside(self, caller: Caller) -> None:
+        """Record that the task has stopped waiting in that call. Another wait of the callback may
+        have replaced it meanwhile.
+        """
+        if self.waiting is caller:
+            self.waiting = None
+
+    def end_wait_for_child(self) -> None:
+        """Record that the process has stopped waiting for the ``init`` of a child."""
+        self.waiting = None
+
+    def waits_within_limit(self) -> bool:
+        """Whether it waits in a call with a timeout."""
+        return isinstance(self.waiting, TaskCaller) and self.waiting.has_limit
