@@ -145,6 +145,9 @@ interrupts: $(DEV)      ## Press Ctrl-C at random moments in 500 busy programs; 
 docs: $(DEV)    ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
 
+docs-code: $(DEV)       ## Copy the code into the pages, from the files that the comments above the blocks name
+	$(BIN)/python -m tests.pages
+
 check: fmt-check lint   ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=2 pyright mypy docs prepared
 	$(MAKE) coverage

@@ -1,3 +1,6 @@
+import difflib
+import re
+from pathlib import Path
 from typing import Any
 
 import ergo_py
@@ -64,7 +67,32 @@ def lead_to_public_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, contnode)
 
 
+ROOT = Path(__file__).parent.parent
+NEW_STEP = re.compile(r"^<!-- file: (\S+); since: (\S+) -->\n```python\n", re.MULTILINE)
+
+
+def mark_new_lines(app: Any, docname: str, source: list[str]) -> None:
+    """Mark the lines of a step that the step before does not have. Where nothing is built, readers
+    have the sentence above the code.
+    """
+
+    def marked(step: re.Match[str]) -> str:
+        new, old = (
+            (ROOT / path).read_text(encoding="utf-8").splitlines() for path in step.groups()
+        )
+        matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+        ranges = [
+            f"{first + 1}-{last}"
+            for tag, _, _, first, last in matcher.get_opcodes()
+            if tag in ("insert", "replace")
+        ]
+        return f"```{{code-block}} python\n:emphasize-lines: {','.join(ranges)}\n\n"
+
+    source[0] = NEW_STEP.sub(marked, source[0])
+
+
 def setup(app: Any) -> None:
+    app.connect("source-read", mark_new_lines)
     # napoleon asks every member for its docstring, private ones too, and some of those teach
     # whoever touches them too early.
     listeners = app.events.listeners["autodoc-skip-member"]

@@ -1,8 +1,8 @@
 """No code block of README and docs is loose: each is a file that tests run, a transcript that they
 repeat, or a known command.
 
-There is a single way to show code in docs: `{literalinclude}` of a file that tests run. README.md,
-which is read where nothing includes, has a copy that is compared with the file.
+There is a single way to show code: a copy of a file that tests run, or of a part of the file, below
+a comment that names it (see tests/pages.py). Pages are read where nothing includes files, too.
 """
 
 import json
@@ -17,19 +17,14 @@ import pytest
 from ergo_py.shell.arguments import make_parser
 from tests.examples.programs import EXAMPLES, promises
 from tests.examples.test_readmes import ELSEWHERE
-from tests.pages import Block, blocks
+from tests.pages import COMMAND, PAGES, ROOT, Block, blocks, path_of, region, stale, updated
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
-PAGES = [
-    ROOT / "README.md",
-    *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
-]
 
 DIRECTIVES = {"toctree", "figure", "eval-rst", "include"}
-"""The permitted blocks in docs besides `{literalinclude}`; none of these holds code, and an
-included page is a page in docs, too.
+"""The permitted directives; none of these holds code, and an included page is a page in docs,
+too.
 """
 
 
@@ -45,27 +40,22 @@ def said_by_tests() -> str:
 
 def complaint(page: Path, block: Block) -> str | None:
     """The fault of a block; None if there is none."""
-    kind, _, argument = block.info.partition(" ")
-    if kind == "{literalinclude}":
-        return included(page, argument.strip())
+    kind = block.info.partition(" ")[0]
     if kind.startswith("{"):
         return None if kind.strip("{}") in DIRECTIVES else f"what is {kind}?"
     if block.mark == "drawing":
         return None
+    if block.mark.startswith("file: "):
+        return unknown_file(path_of(block.mark))
     if page == TUTORIAL and (kind != "sh" or block.mark):
         # Tests/examples/test_tutorial.py follows the whole page, and stops at unknown instructions.
         return None
     if block.mark.startswith("transcript: "):
         quoted = f'"{block.mark.removeprefix("transcript: ")}"'
         return None if quoted in said_by_tests() else f"no test repeats the transcript {quoted}"
-    if block.mark.startswith("file: ") and page.name == "README.md":
-        path = block.mark.removeprefix("file: ")
-        return included(page, path) or (
-            None if (ROOT / path).read_text(encoding="utf-8") == block.text else f"it is not {path}"
-        )
     if block.mark.startswith("output: ") and page.name == "README.md":
         # tests/test_readme.py runs the programs with output that is shown like this.
-        return included(page, block.mark.removeprefix("output: "))
+        return unknown_file(ROOT / block.mark.removeprefix("output: "))
     match kind:
         case "json":
             return None if [json.loads(line) for line in block.text.splitlines()] else "it is empty"
@@ -73,14 +63,13 @@ def complaint(page: Path, block: Block) -> str | None:
             return None if tomllib.loads(block.text) else "it is empty"
         case "sh":
             return next(filter(None, map(unknown_command, block.text.splitlines())), None)
-    return "it is loose: include a file that tests run"
+    return "it is loose: name a file that tests run in a comment above it"
 
 
-def included(page: Path, path: str) -> str | None:
-    file = (page.parent / path).resolve()
+def unknown_file(file: Path) -> str | None:
     if not file.is_file():
-        return f"there is no {path}"
-    return None if is_run(file) else f"no test runs {path}"
+        return f"there is no {file}"
+    return None if is_run(file) else f"no test runs {file}"
 
 
 def is_run(file: Path) -> bool:
@@ -155,8 +144,9 @@ def test_every_block_of_a_page_is_a_file_that_tests_run_or_is_repeated_by_them(p
         "```{code-block} python\nprint(1)\n```\n",
         "```pycon\n>>> 1\n1\n```\n",
         "<!-- transcript: that nobody repeats -->\n```pycon\n>>> 1\n1\n```\n",
-        "```{literalinclude} ../examples/nowhere.py\n```\n",
-        "```{literalinclude} ../ergo_py/run.py\n```\n",
+        "```{literalinclude} ../examples/counter/main.py\n```\n",
+        "<!-- file: examples/nowhere.py -->\n```python\n```\n",
+        "<!-- file: ergo_py/node.py -->\n```python\n```\n",
         "```sh\nergo frobnicate\n```\n",
         "```sh\nmake coffee\n```\n",
         "```sh\nrm -rf build\n```\n",
@@ -166,6 +156,62 @@ def test_a_block_without_a_test_is_noticed(text: str) -> None:
     (block,) = blocks(text)
 
     assert complaint(DOCS / "index.md", block) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_of_a_page_is_that_of_the_files(page: Path) -> None:
+    differences = stale(page)
+
+    assert not differences, f"run `{COMMAND}`:\n{differences}"
+
+
+def test_a_changed_block_is_noticed_and_repaired() -> None:
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    changed = page.replace("self.total += amount", "self.total -= amount")
+
+    assert changed != page
+    assert updated(changed) == page
+    assert COMMAND.removeprefix("make ") + ":" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "rules, expected",
+    [
+        ("object: Resizer", "class Resizer(Actor):\n    def handle_call("),
+        ("object: Resize, Resizer", "@dataclass(frozen=True)\nclass Resize(Request[str]):\n"),
+        ("from: await node.spawn(; before: if __name__", "await node.spawn(\n    Pool, "),
+        ("line: print(", 'print(await node.call("resizers", Resize("a.png")))\n'),
+    ],
+)
+def test_a_comment_names_a_part_of_a_file(rules: str, expected: str) -> None:
+    assert region(f"file: examples/guide/pool.py; {rules}").startswith(expected)
+
+
+def test_constants_stay_together_and_definitions_are_two_lines_apart() -> None:
+    shown = region("file: examples/application/main.py; object: Web, storage, web")
+
+    assert ")\n\n\nstorage = Application(" in shown
+    assert ")\nweb = Web(" in shown
+
+
+@pytest.mark.parametrize(
+    "rules, complaint",
+    [
+        ("object: Nothing", "does not define Nothing"),
+        ("line: async", "2 lines have the text"),
+        ("line: await node.spawn(", "is longer than its line"),
+        ("from: no such text", "0 lines have the text"),
+        ("lines: 1-7", "unknown words"),
+    ],
+)
+def test_a_comment_that_names_no_part_of_a_file_is_refused(rules: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        region(f"file: examples/guide/pool.py; {rules}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_includes_code_in_a_way_that_only_the_built_site_shows(page: Path) -> None:
+    assert "literalinclude" not in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TextIO
 
-from tests.pages import Block, blocks
+from tests.pages import Block, blocks, path_of
 from tests.shell.terminal import UTF_8, at_terminal
 from tests.shell.transcripts import assert_typed, plain, split
 
@@ -56,26 +56,19 @@ class Newcomer:
         """
         try:
             for block in blocks(page.read_text(encoding="utf-8")):
-                self._do(page, block)
+                self._do(block)
             self._stop()
         finally:
             self._leave()
 
-    def _do(self, page: Path, block: Block) -> None:
-        kind, _, path = block.info.partition(" ")
-        match kind, block.mark:
-            case "{literalinclude}", _ if path.endswith(".txt"):
-                assert masked(self.printed) == masked(
-                    (page.parent / path).read_text(encoding="utf-8")
-                )
-            case "{literalinclude}", _:
-                name = Path(path).name
-                assert f":caption: {name}\n" in block.text, (
-                    f"the page does not say that this is {name}"
-                )
-                (self.place / name).write_text(
-                    (page.parent / path).read_text(encoding="utf-8"), encoding="utf-8"
-                )
+    def _do(self, block: Block) -> None:
+        match block.info, block.mark:
+            case "text", mark if mark.startswith("file: "):
+                assert masked(self.printed) == masked(block.text)
+            case _, mark if mark.startswith("file: "):
+                name = path_of(mark).name
+                assert f"`{name}`" in block.above, f"the page does not say that this is {name}"
+                (self.place / name).write_text(block.text, encoding="utf-8")
             case "sh", "stays":
                 self._stop()
                 self._start(block.text.strip())

@@ -2,19 +2,31 @@
 input and output.
 """
 
-import difflib
-import re
+import ast
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.examples.newcomer import Newcomer
 from tests.examples.programs import EXAMPLES, ROOT
+from tests.pages import blocks, path_of
 
 PAGE = ROOT / "docs" / "tutorial.md"
-STEPS = re.findall(r"\.\./examples/tutorial/((?!test_)\w+\.py)\n", PAGE.read_text(encoding="utf-8"))
+STEPS = [
+    (block.mark.partition("; since: ")[2], str(path_of(block.mark).relative_to(ROOT)), block.above)
+    for block in blocks(PAGE.read_text(encoding="utf-8"))
+    if block.mark.startswith("file: ") and block.info == "python"
+]
+
+
+def definitions(path: str) -> dict[str, str]:
+    """The classes and functions of a module, with their source."""
+    return {
+        node.name: ast.unparse(node)
+        for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def test_the_tutorial_can_be_followed(short_path: Path) -> None:
@@ -30,23 +42,20 @@ def test_the_tutorial_can_be_followed(short_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("before, after", list(pairwise(STEPS)))
-def test_the_lines_that_are_new_in_a_step_are_marked(before: str, after: str) -> None:
-    old, new = (
-        (EXAMPLES / "tutorial" / name).read_text(encoding="utf-8").splitlines()
-        for name in (before, after)
-    )
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    changed = [
-        (first + 1, last)
-        for tag, _, _, first, last in matcher.get_opcodes()
-        if tag in ("insert", "replace")
-    ]
+def test_each_step_names_the_step_before_it() -> None:
+    steps = [after for _, after, _ in STEPS if "/test_" not in after]
 
-    [marked] = re.findall(
-        rf"tutorial/{after}\n(?::.*\n)*:emphasize-lines: (.*)\n", PAGE.read_text(encoding="utf-8")
-    )
+    assert [before for before, _, _ in STEPS if before] == steps[:-1]
 
-    assert marked == ",".join(
-        str(first) if first == last else f"{first}-{last}" for first, last in changed
-    )
+
+@pytest.mark.parametrize(
+    "before, after, said", [step for step in STEPS if step[0]], ids=lambda text: text[-20:]
+)
+def test_the_page_says_which_definitions_of_a_step_are_new(
+    before: str, after: str, said: str
+) -> None:
+    old, new = definitions(before), definitions(after)
+    changed = [name for name in new if old.get(name) != new[name]]
+
+    assert changed
+    assert [name for name in changed if f"`{name}`" not in said] == []
