@@ -294,8 +294,13 @@ class StateMachine(Actor):
 
     async def _enter(self, name: str, previous: str | None) -> None:
         plan = self._table[name]
-        self._at = at = AtMethod(plan) if isinstance(plan, StateMethod) else plan()
-        at._belong_to(self)
+        at: MachineState[Any]
+        if isinstance(plan, StateMethod):
+            at = AtMethod(plan, self)
+        else:
+            at = plan()
+            at._belong_to(self)
+        self._at = at
         self._since = self._process.kernel.clock.now()
         if at.timeout is not None:
             self.state_timeout(at.timeout)

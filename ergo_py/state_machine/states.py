@@ -136,7 +136,8 @@ def state(
 class AtMethod(MachineState[Any]):
     """The current state of a machine, if that state is a method."""
 
-    def __init__(self, method: StateMethod) -> None:
+    def __init__(self, method: StateMethod, machine: Any) -> None:
+        self.machine = machine
         self.timeout = method.timeout
         self._method = method
 
