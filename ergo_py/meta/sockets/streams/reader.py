@@ -24,6 +24,7 @@ from .writer import Output, Writer
 
 __all__ = ["StreamReader"]
 
+_OPEN, _POSSIBLE = Input.OPEN, TLSPhase.POSSIBLE
 _DURING_HANDSHAKE: Final = "during the TLS handshake"
 
 
@@ -121,7 +122,7 @@ class StreamReader:
                 return
             data = self._rest_of_handshake()
             while True:
-                if tls.phase is TLSPhase.POSSIBLE:
+                if tls.phase is _POSSIBLE:
                     if not self._post_in_lockstep(incoming.take(data)):
                         return
                 else:
@@ -134,7 +135,7 @@ class StreamReader:
                     self._had_last_word = True
                     self._let_answer_in_thread()
                     meta.router.bridge.post(self._close_after_last_word)
-                if incoming.state is not Input.OPEN and not incoming.has_more:
+                if incoming.state is not _OPEN and not incoming.has_more:
                     break
                 if writer.pending > limit and shutdown.mistake is None:
                     self.wait.in_thread(self._may_read)
@@ -202,7 +203,7 @@ class StreamReader:
                 return
             self._held = incoming.take(self._rest_of_handshake())
             while True:
-                if tls.phase is TLSPhase.POSSIBLE:
+                if tls.phase is _POSSIBLE:
                     if not await self._hand_over_in_lockstep():
                         return
                 else:
@@ -216,7 +217,7 @@ class StreamReader:
                     self._had_last_word = True
                     await self._let_answer_in_task()
                     self._close_after_last_word()
-                if incoming.state is not Input.OPEN and not incoming.has_more:
+                if incoming.state is not _OPEN and not incoming.has_more:
                     break
                 if writer.pending > limit and shutdown.mistake is None:
                     await self.wait.in_task(self._may_read)
@@ -295,21 +296,22 @@ class StreamReader:
         if not data:
             incoming.end()
             return False
-        messages, meta = incoming.take(data), self._connection._meta
-        if self._tls.phase is TLSPhase.POSSIBLE:
+        messages, to, meta = incoming.take(data), self._target, self._connection._meta
+        if self._tls.phase is _POSSIBLE:
             self._held = messages
             return False
+        outbox = meta.outbox
         for number, message in enumerate(messages):
             # `deliver` is the fast path and nearly always enough; `forward` does the same with more
             # checks.
-            if not meta.outbox.deliver(
-                self._target, message, meta.priority
-            ) and not meta.outbox.forward(self._target, message, meta.priority):
+            if not outbox.deliver(to, message, meta.priority) and not outbox.forward(
+                to, message, meta.priority
+            ):
                 self._held = messages[number:]
                 return False
         return (
             shutdown.cause is None
-            and incoming.state is Input.OPEN
+            and incoming.state is _OPEN
             and not incoming.has_more
             and (
                 self._writer.pending <= self._read_limit

@@ -36,6 +36,9 @@ class TLSPhase(Enum):
     SECURE = "secure"
 
 
+_SECURE = TLSPhase.SECURE
+
+
 class TLSLayer:
     """The TLS of a connection.
 
@@ -143,7 +146,7 @@ class TLSLayer:
         """
         session = self.session
         assert session is not None
-        if self.phase is TLSPhase.HANDSHAKE or self._early or not session.encrypt(data):
+        if self.phase is not _SECURE or self._early or not session.encrypt(data):
             self._early.append((bytes(data), caller))
             return None
         return session.take()
