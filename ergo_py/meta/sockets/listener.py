@@ -30,6 +30,7 @@ from .messages import ORDERLY, Address, Cause
 from .options import LARGEST, StreamOptions, WhenFull
 from .socket_setup import OUT_OF_RESOURCES, describe
 from .streams.connection import StreamConnection
+from .streams.parser import NewParser
 from .tls import TLSContexts, TLSSession
 
 __all__ = ["Listener"]
@@ -82,6 +83,10 @@ class Listener(MetaProcess):
     kind = "accept"
     _needed = True
     _local: Any = ""
+    _new_parser: NewParser | None = None
+    """Makes the object that turns the bytes of a connection into messages; None to cut them as the
+    framing says.
+    """
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from .messages import Address, Endpoint
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .socket_setup import check_stream, endpoint, open_listener, unknown_host
 from .streams.connection import AcceptingServer, StreamConnection
+from .streams.parser import NewParser
 from .tls import TLSContexts, TLSFiles, TLSSession
 
 __all__ = ["TCPConnection", "TCPServer"]
@@ -72,11 +73,12 @@ class TCPConnection(StreamConnection):
         connect_timeout: float = 0.0,
         server: AcceptingServer | None = None,
         address: Any = None,
+        new_parser: NewParser | None = None,
     ) -> None:
         """``given`` is a connected socket, with the address of its peer if ``server`` has accepted
         it; otherwise ``goal`` is the host and the port to connect to.
         """
-        super().__init__(to, options, reader, given=given, server=server)
+        super().__init__(to, options, reader, given=given, server=server, new_parser=new_parser)
         self._goal = goal
         self._connect_timeout = connect_timeout
         self._address = address
@@ -160,10 +162,19 @@ class TCPConnection(StreamConnection):
         to: Target | None,
         options: StreamOptions,
         reader: ReaderKind,
+        new_parser: NewParser | None,
     ) -> Self:
         """Make the connection of a socket that ``server`` has accepted."""
         self = cls.__new__(cls)
-        self._prepare(to, options, reader, given=sock, server=server, address=address)
+        self._prepare(
+            to,
+            options,
+            reader,
+            given=sock,
+            server=server,
+            address=address,
+            new_parser=new_parser,
+        )
         return self
 
     async def _open(self) -> socket.socket:
@@ -371,7 +382,13 @@ class TCPServer(Listener):
 
     def _make(self, sock: socket.socket, address: object) -> TCPConnection:
         return TCPConnection._accepted(
-            self, sock, address, self._receivers.next(), self._options, self.reader
+            self,
+            sock,
+            address,
+            self._receivers.next(),
+            self._options,
+            self.reader,
+            self._new_parser,
         )
 
 

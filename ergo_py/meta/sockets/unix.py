@@ -22,6 +22,7 @@ from .messages import Address
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .socket_setup import check_stream, describe
 from .streams.connection import AcceptingServer, StreamConnection
+from .streams.parser import NewParser
 
 __all__ = ["UnixConnection", "UnixServer"]
 
@@ -70,9 +71,10 @@ class UnixConnection(StreamConnection):
         path: str = "",
         connect_timeout: float = 0.0,
         server: AcceptingServer | None = None,
+        new_parser: NewParser | None = None,
     ) -> None:
         """``given`` is a connected socket; otherwise ``path`` is the path to connect to."""
-        super().__init__(to, options, reader, given=given, server=server)
+        super().__init__(to, options, reader, given=given, server=server, new_parser=new_parser)
         self._path = path
         self._connect_timeout = connect_timeout
 
@@ -122,10 +124,11 @@ class UnixConnection(StreamConnection):
         to: Target | None,
         options: StreamOptions,
         reader: ReaderKind,
+        new_parser: NewParser | None,
     ) -> Self:
         """Make the connection of a socket that ``server`` has accepted."""
         self = cls.__new__(cls)
-        self._prepare(to, options, reader, given=sock, server=server)
+        self._prepare(to, options, reader, given=sock, server=server, new_parser=new_parser)
         return self
 
     async def _open(self) -> socket.socket:
@@ -221,7 +224,7 @@ class UnixServer(Listener):
 
     def _make(self, sock: socket.socket, address: object) -> UnixConnection:
         return UnixConnection._accepted(
-            self, sock, self._receivers.next(), self._options, self.reader
+            self, sock, self._receivers.next(), self._options, self.reader, self._new_parser
         )
 
     async def terminate(self, reason: Reason) -> None:

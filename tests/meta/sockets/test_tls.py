@@ -4,6 +4,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ergo_py import BadInputError, InitError, Node, NotAllowedError
+from ergo_py._core.metas.outbox import Outbox
 from ergo_py.meta.parsing.framing import Delimiter, Framing, Raw
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.messages import (
@@ -984,6 +986,33 @@ async def test_a_server_starts_tls_on_request(reader: ReaderKind) -> None:
         assert mail.of(TCPConnected)[0].tls is None
         assert mail.of(TCPSecured)[0].tls.server_name == "localhost"
         assert disconnected.reason is Cause.EOF
+
+
+async def test_a_receiver_may_start_tls_before_the_thread_that_sent_its_message_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def put(outbox: Outbox, to: Any, message: object, priority: Any) -> bool:
+        sent = before(outbox, to, message, priority)
+        if type(message) is TCPData:
+            assert continues.wait(30)
+        return sent
+
+    before, continues = Outbox.put, threading.Event()
+    monkeypatch.setattr(Outbox, "put", put)
+    async with wired_node() as node:
+        server, mail = await serve(node, "thread", upgrade, framing=LINES, start_tls=True)
+        clear = await trio.open_tcp_stream(*server.local)
+        await clear.send_all(b"STARTTLS\n")
+        with trio.move_on_after(2.0):
+            said = await clear.receive_some()
+        continues.set()
+
+        assert said == b"220 go\n"
+        context = ssl.create_default_context(cafile=AUTHORITY)
+        stream = trio.SSLStream(clear, context, server_hostname="localhost")
+        await stream.do_handshake()
+        await mail.first(TCPSecured)
+        await stream.aclose()
 
 
 async def test_a_client_and_a_server_of_ours_start_tls(reader: ReaderKind) -> None:
