@@ -13,7 +13,7 @@ PURE = [
     *(PACKAGE / "_core" / "vocabulary").glob("*.py"),
     *(PACKAGE / "_core" / "tables").glob("*.py"),
     *(PACKAGE / "supervision" / name for name in ("child.py", "start_order.py", "strategies.py")),
-    PACKAGE / "meta" / "parsing" / "framing.py",
+    *(PACKAGE / "meta" / "parsing" / name for name in ("decoder.py", "framing.py")),
     *(PACKAGE / "control" / name for name in ("protocol.py", "rendering.py")),
 ]
 

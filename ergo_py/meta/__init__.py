@@ -19,20 +19,10 @@ from .files.files import (
     FileWriter,
 )
 from .files.stdin import StandardInput, StdinEnded, StdinLine
-from .parsing.framing import (
-    Decoder,
-    Delimiter,
-    FixedLength,
-    Framing,
-    FramingError,
-    LengthHeader,
-    Netstring,
-    Raw,
-    Varint,
-)
+from .parsing.decoder import Decoder, FramingError
+from .parsing.framing import Delimiter, FixedLength, Framing, LengthHeader, Netstring, Raw, Varint
 from .parsing.lines import Text
-from .programs.port import (
-    Port,
+from .programs.messages import (
     PortCloseInput,
     PortData,
     PortErrorData,
@@ -45,7 +35,9 @@ from .programs.port import (
     PortStarted,
     PortWrite,
 )
-from .programs.program import ProgramFailedError, StopTimes, Terminal
+from .programs.options import StopTimes, Terminal
+from .programs.port import Port
+from .programs.program import ProgramFailedError
 from .signals import SignalReceived, Signals
 from .sockets.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend
 from .sockets.messages import (

@@ -21,8 +21,9 @@ from ergo_py.meta.files.directory_watch import DirectoryWatch, PathChanged
 from ergo_py.meta.files.files import FileLine, FileReader, FileWrite, FileWriter
 from ergo_py.meta.files.stdin import StandardInput, StdinLine
 from ergo_py.meta.parsing.framing import FixedLength
-from ergo_py.meta.programs.port import Port, PortLine, PortWrite
-from ergo_py.meta.programs.program import StopTimes, Terminal
+from ergo_py.meta.programs.messages import PortLine, PortWrite
+from ergo_py.meta.programs.options import StopTimes, Terminal
+from ergo_py.meta.programs.port import Port
 from ergo_py.meta.signals import SignalReceived, Signals
 from ergo_py.meta.sockets.datagrams import UDPData
 from ergo_py.meta.sockets.messages import TCPData

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ..._core.vocabulary.errors import BadInputError
-from .framing import Framing, FramingError
+from .decoder import FramingError
+from .framing import Framing
 from .lines import Text
 
 __all__ = ["MessageCutter", "check_mode"]

@@ -1,5 +1,5 @@
-"""`Framing` and `Decoder`: cut a stream of bytes into frames. Pure functions of the bytes: no
-socket and no waiting.
+"""`Framing`: how a stream of bytes is cut into frames. Pure functions of the bytes: no socket and
+no waiting.
 
 A framing says how a stream is cut, and serves any number of connections; each connection asks it
 for a ``decoder`` of its own. A header never makes the decoder allocate memory: it keeps the bytes
@@ -13,17 +13,16 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from ..._core.vocabulary.errors import BadInputError, ErgoError
+from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_number
+from .decoder import Decoder, FramingError, take
 
 __all__ = [
-    "Decoder",
     "Delimiter",
     "FixedLength",
     "Framing",
-    "FramingError",
     "LengthHeader",
     "Netstring",
     "Raw",
@@ -31,123 +30,6 @@ __all__ = [
 ]
 
 _MEBI: Final = 1024 * 1024
-_KEEP: Final = 64 * 1024
-
-
-class FramingError(ErgoError, ValueError):
-    """A stream that cannot be cut any further. ``frames`` holds the frames that were complete
-    before the error.
-    """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.frames: Sequence[Any] = ()
-
-
-class Decoder(ABC):
-    """Cuts a stream. Subclass it for a protocol of your own, and write :meth:`cut`.
-
-    The decoder keeps the bytes of an incomplete frame, and passes them to ``cut`` again together
-    with the next bytes. Each connection has a decoder of its own, so ``cut`` may keep state of the
-    stream in ``self``.
-    """
-
-    __slots__ = ("_broken", "_buffer", "has_more", "wanted")
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._broken: FramingError | None = None
-        self.wanted = 0
-        """For :meth:`cut` to set: the number of bytes of the unfinished frame. ``cut`` is not
-        called until they are there.
-        """
-        self.has_more = False
-        """There may be more complete frames than the last :meth:`feed` was asked for; call
-        ``feed(b"", most)`` for the next.
-        """
-
-    @property
-    def unfinished(self) -> int:
-        """How many bytes are kept: those of an incomplete frame, and those of frames that were not
-        asked for yet.
-        """
-        return len(self._buffer)
-
-    def feed(self, data: bytes, most: int = sys.maxsize) -> Sequence[Any]:
-        """Take the bytes of a read, and return the frames that are complete now, at most ``most``
-        of them.
-
-        Raises:
-            FramingError: the stream does not follow the framing; its ``frames`` were complete
-                before that.
-            BadInputError: ``cut`` has returned an impossible number of bytes.
-        """
-        if self._broken is not None:
-            raise FramingError(str(self._broken))
-        buffer = self._buffer
-        frames: list[Any] = []
-        # Put the kept bytes in front. Mostly there are none, and nothing is copied.
-        stream: bytes | bytearray = data
-        if buffer:
-            buffer += data
-            if len(buffer) < self.wanted:
-                return frames
-            stream = buffer
-        self.wanted = 0
-        try:
-            used = self.cut(stream, frames, most)
-        except FramingError as error:
-            self._broken = error
-            self.has_more = False
-            buffer.clear()
-            error.frames = frames
-            raise
-        if not isinstance(used, int) or not bool(frames) <= used <= len(stream):
-            # To continue would lose bytes, or deliver the same frames again and again.
-            raise BadInputError(
-                f"the result of {type(self).__qualname__}.cut, which has appended {len(frames)} "
-                "frames",
-                used,
-                f"how many of the {len(stream)} bytes its frames took"
-                + " (at least 1)" * bool(frames),
-            )
-        self.has_more = len(frames) >= most and used < len(stream)
-        if stream is buffer:
-            if used:
-                del buffer[:used]
-                if not buffer and used > _KEEP:
-                    # A bytearray that was large once stays large: replace it.
-                    self._buffer = bytearray()
-        elif used < len(data):
-            buffer += memoryview(data)[used:]
-        return frames
-
-    @abstractmethod
-    def cut(self, stream: bytes | bytearray, frames: list[Any], most: int) -> int:
-        """Append the complete frames at the beginning of ``stream`` to ``frames``; return how many
-        bytes they took.
-
-        Stop after ``most`` frames, so that a peer with very many small frames does not keep all
-        others waiting: the rest comes with the next call. A frame is usually ``bytes``; it may be
-        any object that receivers understand, such as a parsed list of arguments.
-
-        Args:
-            stream: the bytes to cut. They always begin where a frame begins.
-            frames: where to append; empty at first.
-            most: how many frames to append at most.
-
-        Raises:
-            FramingError: the stream does not follow the protocol. The frames before are delivered,
-                then the connection ends.
-        """
-
-
-def _take(stream: bytes | bytearray, begin: int, end: int) -> bytes:
-    if type(stream) is bytes:
-        return stream[begin:end]
-    # A single copy, where bytes(stream[begin:end]) would make two.
-    with memoryview(stream) as view:
-        return bytes(view[begin:end])
 
 
 class Framing(ABC):
@@ -209,7 +91,7 @@ class _FixedDecoder(Decoder):
     def cut(self, stream: bytes | bytearray, frames: list[bytes], most: int) -> int:
         size = self._size
         whole = min(len(stream) // size, most) * size
-        frames.extend(_take(stream, begin, begin + size) for begin in range(0, whole, size))
+        frames.extend(take(stream, begin, begin + size) for begin in range(0, whole, size))
         return whole
 
 
@@ -266,7 +148,7 @@ class _HeaderDecoder(Decoder):
             if end > have:
                 self.wanted = length
                 break
-            frames.append(_take(stream, begin + skip, end))
+            frames.append(take(stream, begin + skip, end))
             begin = end
         return begin
 
@@ -361,7 +243,7 @@ class _DelimiterDecoder(Decoder):
         while len(frames) < most and (end := stream.find(delimiter, look)) >= 0:
             if end - begin > longest:
                 raise FramingError(f"a line of {end - begin} bytes; at most {longest} are allowed")
-            frames.append(_take(stream, begin, end + keep))
+            frames.append(take(stream, begin, end + keep))
             begin = look = end + width
         if len(frames) == most:
             self._seen = 0
@@ -431,7 +313,7 @@ class _NetstringDecoder(Decoder):
                 break
             if stream[end] != 0x2C:
                 raise FramingError("a netstring does not end with a comma")
-            frames.append(_take(stream, first, end))
+            frames.append(take(stream, first, end))
             begin = end + 1
         return begin
 
@@ -510,7 +392,7 @@ class _VarintDecoder(Decoder):
             if at + length > have:
                 self.wanted = at + length - begin
                 break
-            frames.append(_take(stream, at, at + length))
+            frames.append(take(stream, at, at + length))
             begin = at + length
         return begin
 

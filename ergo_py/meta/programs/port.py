@@ -6,7 +6,6 @@ how it ended. No thread is used.
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from errno import EPIPE
 from functools import partial
 from math import inf
@@ -20,33 +19,33 @@ from ..._core.tables.pending_calls import Caller
 from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.envelopes import Lane
 from ..._core.vocabulary.errors import BadInputError, MailboxFullError, Reject
-from ..._core.vocabulary.ids import Alias, Target
-from ..._core.vocabulary.messages import MayBeLate, Request
+from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_flag
 from ..._core.vocabulary.reasons import Killed, Reason
 from ..._core.vocabulary.text import shown
-from ..checks import check_text
 from ..parsing.cutter import MessageCutter, check_mode
-from ..parsing.framing import Framing, FramingError, Raw
+from ..parsing.decoder import FramingError
+from ..parsing.framing import Framing, Raw
 from ..parsing.lines import Text
 from ..receivers import check_receiver
+from .messages import (
+    PortCloseInput,
+    PortData,
+    PortErrorData,
+    PortErrorLine,
+    PortExited,
+    PortInputLost,
+    PortLine,
+    PortResize,
+    PortSignal,
+    PortStarted,
+    PortWrite,
+)
+from .options import ProgramOptions, StopTimes, Terminal
 from .output import ProgramOutput
-from .program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
+from .program import Program, ProgramFailedError
 
-__all__ = [
-    "Port",
-    "PortCloseInput",
-    "PortData",
-    "PortErrorData",
-    "PortErrorLine",
-    "PortExited",
-    "PortInputLost",
-    "PortLine",
-    "PortResize",
-    "PortSignal",
-    "PortStarted",
-    "PortWrite",
-]
+__all__ = ["Port"]
 
 _TEXT: Final = Text()
 _RAW: Final = Raw()
@@ -55,123 +54,6 @@ _PATIENCE: Final = 0.5
 """Seconds that a slow receiver has, when the port is being stopped, to make room for the last
 output of the program.
 """
-
-
-# -- from the port ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PortStarted:
-    """The program runs; ``pid`` is its number in the operating system."""
-
-    port: Alias
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class PortLine:
-    """A line of the program's output, without the line end. ``is_whole`` is False for a part of a
-    very long line; the rest follows.
-    """
-
-    port: Alias
-    line: str
-    is_whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PortData:
-    """A frame of the program's output; without a framing, the bytes of a read."""
-
-    port: Alias
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class PortErrorLine:
-    """A line of the program's error output."""
-
-    port: Alias
-    line: str
-    is_whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PortErrorData:
-    """A frame of the program's error output."""
-
-    port: Alias
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class PortInputLost:
-    """The program has closed its input although the port has not: further data is dropped. Sent
-    once.
-    """
-
-    port: Alias
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PortExited(MayBeLate):
-    """The program has ended, and no more of its output follows. Either ``status`` or ``signal`` is
-    set.
-    """
-
-    port: Alias
-    status: int | None
-    signal: int | None
-    seconds: float
-    """How long the program ran."""
-    bytes_in: int
-    """Bytes that the port wrote to the program's input."""
-    bytes_out: int
-    bytes_err: int
-
-
-# -- to the port -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PortWrite(Request[int]):
-    """Write data to the program's input. With ``call``, the port answers with the number of bytes
-    when they are written.
-    """
-
-    data: bytes | str
-
-    def __post_init__(self) -> None:
-        check_text("PortWrite(data)", self.data)
-
-
-@dataclass(frozen=True, slots=True)
-class PortCloseInput(Request[None]):
-    """Close the program's input, so that it sees the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class PortSignal(Request[bool]):
-    """Send a signal to the program and to all processes it has started. The answer is False if none
-    of them is left.
-    """
-
-    signal: int
-
-
-@dataclass(frozen=True, slots=True)
-class PortResize(Request[None]):
-    """Change the size of the program's terminal."""
-
-    rows: int
-    columns: int
-
-    def __post_init__(self) -> None:
-        Terminal(self.rows, self.columns)
-
-
-# -- the port --------------------------------------------------------------------------------------
 
 
 class Port(MetaProcess):

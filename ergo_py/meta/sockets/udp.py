@@ -12,8 +12,9 @@ from ..readers import ReaderKind
 from ..receivers import check_receiver
 from .datagrams import check_group
 from .messages import Endpoint
+from .multicast import interface_of, set_member
 from .socket_setup import describe, endpoint, open_listener, resolve
-from .udp_socket import LONGEST, UDPSocket, interface_of
+from .udp_socket import LONGEST, UDPSocket
 
 __all__ = ["UDPClient", "UDPServer"]
 
@@ -124,7 +125,7 @@ class UDPServer(UDPSocket):
                     socket.if_nametoindex(self._interface),
                 )
         for group in self._groups:
-            self._member(group, self._interface, join=True)
+            set_member(sock, group, self._interface, join=True)
 
 
 class UDPClient(UDPSocket):

@@ -8,7 +8,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Awaitable
-from struct import pack, unpack
+from struct import unpack
 from typing import Any, Final
 
 from trio.lowlevel import checkpoint, notify_closing, wait_readable, wait_writable
@@ -23,10 +23,11 @@ from ..._core.vocabulary.reasons import Reason
 from ..readers import ReaderKind, check_reader, hand_over
 from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of, udp_data
 from .messages import Endpoint
+from .multicast import set_member
 from .options import LARGEST
 from .socket_setup import describe, endpoint, resolve
 
-__all__ = ["LONGEST", "UDPSocket", "interface_of"]
+__all__ = ["LONGEST", "UDPSocket"]
 
 _DONT_WAIT: Final = socket.MSG_DONTWAIT
 _BATCH: Final = 64
@@ -331,9 +332,9 @@ class UDPSocket(MetaProcess):
                     except BlockingIOError:
                         await wait_writable(self._socket)
             case UDPJoin(group, interface):
-                self._member(group, interface, join=True)
+                set_member(self._socket, group, interface, join=True)
             case UDPLeave(group, interface):
-                self._member(group, interface, join=False)
+                set_member(self._socket, group, interface, join=False)
             case _:
                 return False
         return True
@@ -406,36 +407,6 @@ class UDPSocket(MetaProcess):
             socket.EAI_NONAME, f"{peer[0]} has no address that this socket can send to"
         )
 
-    def _member(self, group: str, interface: str | None, join: bool) -> None:
-        """Join or leave a multicast group.
-
-        Raises:
-            OSError: the system refuses.
-        """
-        try:
-            self._set_member(group, interface, join)
-        except OSError as error:
-            where = "" if interface is None else f" at {interface}"
-            text = f"cannot {'join' if join else 'leave'} {group}{where}: {describe(error)}"
-            raise OSError(error.errno or errno.EINVAL, text) from None
-
-    def _set_member(self, group: str, interface: str | None, join: bool) -> None:
-        sock = self._socket
-        if sock.family == socket.AF_INET6:
-            index = 0 if interface is None else socket.if_nametoindex(interface)
-            option = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
-            sock.setsockopt(
-                socket.IPPROTO_IPV6,
-                option,
-                socket.inet_pton(socket.AF_INET6, group) + pack("@I", index),
-            )
-            return
-        address, index = interface_of(interface)
-        option = socket.IP_ADD_MEMBERSHIP if join else socket.IP_DROP_MEMBERSHIP
-        sock.setsockopt(
-            socket.IPPROTO_IP, option, socket.inet_aton(group) + address + pack("@i", index)
-        )
-
     # -- the end, and looking inside ---------------------------------------------------------------
 
     async def terminate(self, reason: Reason) -> None:
@@ -481,13 +452,3 @@ class UDPSocket(MetaProcess):
         except (OSError, ValueError):  # another system, or an old version
             return 0, 0
         return numbers[8], numbers[0]
-
-
-def interface_of(interface: str | None) -> tuple[bytes, int]:
-    """Address and number of an IPv4 interface, given as either name or address."""
-    if interface is None:
-        return bytes(4), 0
-    try:
-        return socket.inet_aton(interface), 0
-    except OSError:
-        return bytes(4), socket.if_nametoindex(interface)

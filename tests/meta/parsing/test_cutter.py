@@ -2,7 +2,8 @@ import pytest
 
 from ergo_py import BadInputError
 from ergo_py.meta.parsing.cutter import MessageCutter, check_mode
-from ergo_py.meta.parsing.framing import FramingError, LengthHeader, Raw
+from ergo_py.meta.parsing.decoder import FramingError
+from ergo_py.meta.parsing.framing import LengthHeader, Raw
 from ergo_py.meta.parsing.lines import Text
 
 

@@ -12,12 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ergo_py import BadInputError, ErgoError
+from ergo_py.meta.parsing.decoder import Decoder, FramingError
 from ergo_py.meta.parsing.framing import (
-    Decoder,
     Delimiter,
     FixedLength,
     Framing,
-    FramingError,
     LengthHeader,
     Netstring,
     Raw,

@@ -21,10 +21,10 @@ from ergo_py import (
     SpawnError,
     UnhandledCallError,
 )
-from ergo_py.meta.parsing.framing import FramingError, LengthHeader, Raw
+from ergo_py.meta.parsing.decoder import FramingError
+from ergo_py.meta.parsing.framing import LengthHeader, Raw
 from ergo_py.meta.parsing.lines import Text
-from ergo_py.meta.programs.port import (
-    Port,
+from ergo_py.meta.programs.messages import (
     PortCloseInput,
     PortData,
     PortErrorData,
@@ -37,7 +37,9 @@ from ergo_py.meta.programs.port import (
     PortStarted,
     PortWrite,
 )
-from ergo_py.meta.programs.program import ProgramFailedError, StopTimes, Terminal
+from ergo_py.meta.programs.options import StopTimes, Terminal
+from ergo_py.meta.programs.port import Port
+from ergo_py.meta.programs.program import ProgramFailedError
 from tests.meta.owner import Owned, eventually, owning
 from tests.support import needs_proc
 

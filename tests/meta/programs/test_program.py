@@ -12,13 +12,8 @@ import pytest
 import trio
 
 from ergo_py import BadInputError, NotAllowedError
-from ergo_py.meta.programs.program import (
-    Program,
-    ProgramFailedError,
-    ProgramOptions,
-    StopTimes,
-    Terminal,
-)
+from ergo_py.meta.programs.options import ProgramOptions, StopTimes, Terminal
+from ergo_py.meta.programs.program import Program, ProgramFailedError
 from tests.support import needs_proc, process_groups
 
 

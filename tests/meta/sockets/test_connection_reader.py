@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from ergo_py import Crashed, Custom, Down, Name
-from ergo_py.meta.parsing.framing import Decoder, Delimiter, Framing, LengthHeader
+from ergo_py.meta.parsing.decoder import Decoder
+from ergo_py.meta.parsing.framing import Delimiter, Framing, LengthHeader
 from ergo_py.meta.sockets.messages import (
     Cause,
     TCPConnected,

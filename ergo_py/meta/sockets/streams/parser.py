@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from ...._core.vocabulary.ids import Alias
-from ...parsing.framing import Decoder, FramingError
+from ...parsing.decoder import Decoder, FramingError
 from ..messages import TCPData, TCPFrames
 
 __all__ = ["FrameParser", "NewParser", "StreamParser"]
