@@ -1003,6 +1003,7 @@ async def test_a_receiver_may_start_tls_before_the_thread_that_sent_its_message_
         server, mail = await serve(node, "thread", upgrade, framing=LINES, start_tls=True)
         clear = await trio.open_tcp_stream(*server.local)
         await clear.send_all(b"STARTTLS\n")
+        said = b""
         with trio.move_on_after(2.0):
             said = await clear.receive_some()
         continues.set()
