@@ -277,7 +277,7 @@ class Service:
         self._refuse_after_own_end(slot, request)
         if process is not None:
             process.sent += 1
-            if process.home is not task:
+            if process.callback_task is not task:
                 process = None
         # While the child restarts, the caller waits for its supervisor. The supervisor waits for
         # the child that it is starting, whose init may wait for this very process.

@@ -111,7 +111,7 @@ class SupervisionDriver(Actor):
         process = self._process
         process.allow(Verb.SPAWN)
         self._check_planned()
-        if current_task() is not process.home:
+        if current_task() is not process.callback_task:
             return await process.kernel.calls.control(process.id, process, operation, None)
         asker = _Inside()
         actions = self._ask(operation, asker)
@@ -237,7 +237,7 @@ class SupervisionDriver(Actor):
         )
 
     def _is_first_start(self, child: Child) -> bool:
-        return self._process.task is not self._process.home and not child.has_run
+        return self._process.task is not self._process.callback_task and not child.has_run
 
     def _decide(self, slot: ChildSlot | None, error: BaseException) -> Decision | None:
         """Ask the child's ``decide`` about a failed start. No process exists to RESUME, so RESUME

@@ -49,7 +49,7 @@ def _waiting_tasks(process: Process | Meta) -> list[Task]:
         handlers = (process.birth, process.handler, process.closing) if at_work else ()
         tasks += [detached.task for detached in (process.reader, *handlers) if detached is not None]
     elif at_work:
-        tasks.append(process.home)
+        tasks.append(process.callback_task)
     return [task for task in tasks if isinstance(task, Task)]
 
 

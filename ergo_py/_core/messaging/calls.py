@@ -79,7 +79,7 @@ class Calls:
         task = current_task()
         caller = TaskCaller(sender, next(router.references), to, request, task, callee)
         beside = None
-        if process is not None and task is not process.home:
+        if process is not None and task is not process.callback_task:
             # A task that a callback started. Its wait closes a ring only if the callback waits for
             # this task in turn, at the end of a nursery.
             if process.waits_for_task(task):
@@ -103,8 +103,8 @@ class Calls:
             left = asleep.task.context.run(asleep.answer_now, caller, request)
             if left is not None:
                 await left.close()
-        elif callee.open and not callee.has_split_handlers and not priority:
-            # Instead of _post_call(): most callees are open.
+        elif callee.takes_direct and not callee.has_split_handlers and not priority:
+            # Instead of _post_call(): most callees take direct appends.
             # inlined copy of Router.send
             callee.mailbox.main.append((CALL, sender, caller, request))
             callee.wake()
@@ -200,7 +200,7 @@ class Calls:
         envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]
         if (
-            not callee.open
+            not callee.takes_direct
             and callee.mailbox.overflow is Overflow.WAIT
             and not callee.mailbox.has_room(lane)
         ):

@@ -118,7 +118,7 @@ class Publisher:
         # get the publication in this turn of the scheduler.
         for pid, subscription in event.subscribers.items():
             process: Any = find(pid, NO_RECEIVER)
-            if process.open:
+            if process.takes_direct:
                 # inlined copy of Router.send
                 process.main.append(envelope)
                 if (task := process.task).custom_sleep_data is PARKED:

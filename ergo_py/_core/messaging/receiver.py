@@ -35,20 +35,22 @@ class Receiver(Callee, Protocol):
         ...
 
     @property
-    def open(self) -> bool:
+    def takes_direct(self) -> bool:
         """Whether senders may append to its main lane without any check. Nearly always true."""
         ...
 
     @property
-    def measured(self) -> bool:
+    def takes_bounded(self) -> bool:
         """Whether senders may append to its main lane after checking only the mailbox's bound."""
         ...
 
     def wake(self) -> None:
         """Wake it, so that it looks at its mailbox. On the loop's thread only."""
 
-    def stir(self) -> None:
-        """Wake it from any thread, after an append. It must be ``open`` or ``measured``."""
+    def wake_from_any_thread(self) -> None:
+        """Wake it from any thread, after an append. ``takes_direct`` or ``takes_bounded`` must be
+        true.
+        """
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in the sender's turn of the scheduler, if that is possible. False if the
@@ -66,7 +68,7 @@ class Receiver(Callee, Protocol):
 class Asker(Receiver, Protocol):
     """A process that makes calls."""
 
-    home: Task
+    callback_task: Task
     """The task in which its callbacks run."""
 
     @property
@@ -142,8 +144,8 @@ class NoReceiver:
     __slots__ = ()
 
     id: Final = None
-    open: Final = False
-    measured: Final = False
+    takes_direct: Final = False
+    takes_bounded: Final = False
 
 
 NO_RECEIVER: Final = NoReceiver()

@@ -84,7 +84,7 @@ class Router:
         "loop_thread",
         "node",
         "numbers",
-        "peer",
+        "last_receiver",
         "processes",
         "references",
         "registry",
@@ -122,7 +122,7 @@ class Router:
         self.free = _SHORT_CUTS
         """How many more awaits may skip the checkpoint, before `slice_end`."""
         self.slice_end = 0.0
-        self.peer: Any = NO_RECEIVER
+        self.last_receiver: Any = NO_RECEIVER
         """The receiver of the last message, of any sender. A cache: any thread reads it once and
         writes it once, so it needs no lock.
         """
@@ -142,7 +142,7 @@ class Router:
 
     def forget_receiver(self) -> None:
         """Forget the receiver of the last message: it has ended."""
-        self.peer = NO_RECEIVER
+        self.last_receiver = NO_RECEIVER
 
     # -- addresses ---------------------------------------------------------------------------------
 
@@ -181,17 +181,17 @@ class Router:
             NodeStoppedError: the node has stopped.
         """
         if type(to) is PID and not priority:
-            process: Any = self.peer
+            process: Any = self.last_receiver
             if to is not process.id:
-                self.peer = process = self.processes.get(to, NO_RECEIVER)
-            if process.open or (process.measured and process.mailbox.has_plenty()):
+                self.last_receiver = process = self.processes.get(to, NO_RECEIVER)
+            if process.takes_direct or (process.takes_bounded and process.mailbox.has_plenty()):
                 # Safe in any thread: an append is atomic, and the receiver marks itself as asleep
                 # before it checks its mailbox for the last time. Either it sees this envelope, or
                 # this thread sees the mark and wakes it. Hot paths inline these lines; their
                 # copies are marked, and tests/test_architecture.py knows them all.
                 process.main.append((MESSAGE, sender, None, message))
                 if process.task.custom_sleep_data is not None:
-                    process.stir()
+                    process.wake_from_any_thread()
                 return True
         elif type(to) is Alias and not priority:
             receiver = self.registry.aliases.get(to)
@@ -206,13 +206,13 @@ class Router:
         single append.
         """
         receiver = self.resolve(to)
-        if receiver is None or not receiver.open or priority:
+        if receiver is None or not receiver.takes_direct or priority:
             for message in messages:
                 self.send(sender, to, message, priority)
             return
         kind = self._kind(receiver, to)
         receiver.mailbox.main.extend([(kind, sender, to, message) for message in messages])
-        receiver.stir()
+        receiver.wake_from_any_thread()
 
     def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         check_priority(priority)
@@ -265,9 +265,9 @@ class Router:
 
     def post(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
         """Put a user's envelope into a mailbox, subject to the bound and the overflow rule."""
-        if receiver.open and lane is MAIN_LANE:
+        if receiver.takes_direct and lane is MAIN_LANE:
             receiver.mailbox.main.append(envelope)
-            receiver.stir()
+            receiver.wake_from_any_thread()
             return True
         if not receiver.accepting:
             self.discard(envelope, to, Why.STOPPING, receiver)
@@ -421,7 +421,7 @@ class Router:
         if receiver is None or not receiver.accepting:
             return self.record_undelivered(sender, to, message, receiver)
         envelope = (self._kind(receiver, to), sender, to, message)
-        if receiver.open and not priority:
+        if receiver.takes_direct and not priority:
             # Append directly, as a send to its PID does. Otherwise the messages of a thread that
             # uses both addresses could overtake each other.
             return self.post(receiver, to, MAIN_LANE, envelope)
@@ -430,10 +430,10 @@ class Router:
             self.bridge.post(self.arrive, receiver, lane, envelope)
             return True
         with self.bridge.lock:
-            is_in = receiver.measured and lane is MAIN_LANE and box.take_in(envelope)
+            is_in = receiver.takes_bounded and lane is MAIN_LANE and box.take_in(envelope)
             fits = is_in or box.promise(lane)
         if is_in:
-            receiver.stir()
+            receiver.wake_from_any_thread()
             return True
         if fits:
             self.bridge.post(self.arrive_promised, receiver, lane, envelope)

@@ -279,8 +279,8 @@ class Meta:
         elif handler.task is not None:
             wake(handler.task)
 
-    def stir(self) -> None:
-        """Never called: ``open`` is False."""
+    def wake_from_any_thread(self) -> None:
+        """Never called: ``takes_direct`` is False."""
         raise AssertionError("a meta-process is never open")
 
     def retire(self) -> None:
@@ -379,11 +379,11 @@ class Meta:
         return None if self.handling is None else kind_name(self.handling[0])
 
     @property
-    def open(self) -> bool:
+    def takes_direct(self) -> bool:
         """Always False: no sender appends to the lanes directly, they must ask the mailbox."""
         return False
 
-    measured = open
+    takes_bounded = takes_direct
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in the sender's turn, if the behaviour can do that and no other message

@@ -131,7 +131,7 @@ class Outbox:
         kind = MESSAGE
         if to is not receiver.id:
             receiver = self._router.resolve(to)
-            if receiver is None or not receiver.open:
+            if receiver is None or not receiver.takes_direct:
                 receiver = NO_RECEIVER
             elif receiver.has_split_handlers and type(to) is not PID:
                 kind = ADDRESSED
@@ -139,13 +139,13 @@ class Outbox:
         # Check the queue first, as _is_clear does: its call would cost too much here.
         if self._queue or self._holds or self._overran or priority:
             return False
-        if not receiver.open or len(receiver.main) >= self.backlog:
+        if not receiver.takes_direct or len(receiver.main) >= self.backlog:
             return False
         self.direct += 1
         # inlined copy of Router.send
         receiver.main.append((kind, self._sender, to, message))
         if receiver.task.custom_sleep_data is not None:
-            receiver.stir()
+            receiver.wake_from_any_thread()
         return True
 
     def _is_clear(self) -> bool:
@@ -164,7 +164,7 @@ class Outbox:
         if (
             self.policy is Behind.WAIT
             and receiver is not None
-            and receiver.open
+            and receiver.takes_direct
             and self._is_clear()
             and not priority
         ):
@@ -190,7 +190,7 @@ class Outbox:
         receiver = self._router.resolve(to)
         if (
             receiver is not None
-            and receiver.open
+            and receiver.takes_direct
             and len(receiver.mailbox.main) + len(messages) <= self.backlog
             and self._is_clear()
             and not priority

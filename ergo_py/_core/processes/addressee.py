@@ -24,14 +24,14 @@ class Addressee:
     """An object with a PID and a mailbox. All methods run on the loop's thread, unless they say
     otherwise.
 
-    A base class, and not a part of the process: every send reads ``open``, ``main`` and ``task``,
-    and would pay for another object in between.
+    A base class, and not a part of the process: every send reads ``takes_direct``, ``main`` and
+    ``task``, and would pay for another object in between.
     """
 
     __slots__ = (
         *("_logger", "aliases", "callbacks", "id", "kernel", "name", "options", "router"),
-        *("accepting", "has_split_handlers", "inline", "mailbox", "main", "measured", "open"),
-        *("left_to", "slot", "stirred", "task"),
+        *("accepting", "has_split_handlers", "inline", "takes_bounded", "takes_direct"),
+        *("left_to", "mailbox", "main", "slot", "task", "wake_requested"),
     )
 
     def __init__(
@@ -58,16 +58,18 @@ class Addressee:
         """
         self.accepting = True
         is_plain = kernel.observer is None and not callbacks.supervises
-        self.open = is_plain and not options.mailbox_size
+        self.takes_direct = is_plain and not options.mailbox_size
         """Whether senders may append to the main lane without any check, from any thread. Every
         send tests this first. Once False it stays False: otherwise a direct append could overtake a
         message that a thread sent through the loop.
         """
-        self.measured = (
-            is_plain and not self.open and options.overflow in (Overflow.RAISE, Overflow.WAIT)
+        self.takes_bounded = (
+            is_plain
+            and not self.takes_direct
+            and options.overflow in (Overflow.RAISE, Overflow.WAIT)
         )
         """Whether senders may append to the main lane after checking only the mailbox's bound."""
-        self.stirred = False
+        self.wake_requested = False
         """Whether a thread has already asked the loop to wake this process."""
         self.has_split_handlers = callbacks.has_split_handlers
         self.inline = (
@@ -120,7 +122,7 @@ class Addressee:
         """
         former, self.mailbox = self.mailbox, mailbox
         self.main = mailbox.main
-        self.open = self.inline = False
+        self.takes_direct = self.inline = False
         for lane, envelope in former.leave():
             mailbox.push(lane, envelope)
 
@@ -131,11 +133,11 @@ class Addressee:
 
     def close_mailbox(self) -> None:
         """Let no sender append to its mailbox from now on."""
-        self.accepting = self.open = self.measured = False
+        self.accepting = self.takes_direct = self.takes_bounded = False
 
     def refuse(self) -> None:
         """Refuse user messages from now on, also those of senders that wait for room."""
-        self.accepting = self.open = self.measured = False
+        self.accepting = self.takes_direct = self.takes_bounded = False
         if self.slot is not None:
             self.slot.vacate(self.id)
         if self.mailbox.waiters:
@@ -157,7 +159,7 @@ class Addressee:
         wake(self.task)
 
     @enable_ki_protection
-    def stir(self) -> None:
+    def wake_from_any_thread(self) -> None:
         """Wake the task after an append to its open mailbox. Callable from any thread, including
         the loop's.
         """
@@ -165,20 +167,20 @@ class Addressee:
         if mark is PARKED:
             if get_ident() == self.router.loop_thread:
                 wake(self.task)
-            elif not self.stirred:
+            elif not self.wake_requested:
                 # A single wake-up for each batch of messages. If posting it fails, the next sender
                 # must try again.
                 try:
-                    self.stirred = True
-                    self.router.bridge.post(self._stir_on_loop)
+                    self.wake_requested = True
+                    self.router.bridge.post(self._wake_on_loop)
                 except BaseException:
-                    self.stirred = False
+                    self.wake_requested = False
                     raise
         elif mark is ENDED:
-            # The process ended between the check of `open` and the append: dispose of the late
-            # messages.
+            # The process ended between the check of `takes_direct` and the append: dispose of the
+            # late messages.
             self.router.bridge.do(sweep, self)
 
-    def _stir_on_loop(self) -> None:
-        self.stirred = False
+    def _wake_on_loop(self) -> None:
+        self.wake_requested = False
         wake(self.task)

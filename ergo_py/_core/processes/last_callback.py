@@ -66,7 +66,7 @@ class LastCallback:
                 return was_killed
         except BaseException as error:
             if process.abandoned or (
-                isinstance(error, GeneratorExit) and is_being_closed(process.home)
+                isinstance(error, GeneratorExit) and is_being_closed(process.callback_task)
             ):
                 raise
             _account_for(process, name, error)

@@ -39,12 +39,12 @@ class Lifecycle(Addressee):
     A base class, and not a part of the process: every call reads and changes the state.
     """
 
-    __slots__ = ("born", "history", "home", "state", "turn", "waiting")
+    __slots__ = ("born", "history", "callback_task", "state", "turn", "waiting")
 
     # The constructor of `Process` sets these: each spawn would pay for another constructor.
     born: float
     history: list[State | float]
-    home: Task
+    callback_task: Task
     """The task in which the callbacks run: the spawner's task during ``init``, then its own."""
     state: State
     turn: Turn
@@ -84,15 +84,15 @@ class Lifecycle(Addressee):
         """How many envelopes it has handled."""
         return self.turn.handled
 
-    def start(self, task: Task) -> None:
-        """Note the task in which its callbacks run from now on."""
-        self.task = self.home = task
-
     def is_unborn_in(self, task: Task) -> bool:
         """Whether its failed ``init`` ran in this task and has not been undone, because another
         exception was raised where it should have been.
         """
-        return self.task is NOT_YET and self.home is task and self.state not in (SLEEP, TERMINATED)
+        return (
+            self.task is NOT_YET
+            and self.callback_task is task
+            and self.state not in (SLEEP, TERMINATED)
+        )
 
     def is_before_start(self) -> bool:
         """Whether ``init`` is still running: the process has no task of its own."""
@@ -122,19 +122,19 @@ class Lifecycle(Addressee):
     # -- waits -------------------------------------------------------------------------------------
 
     def works_in(self, task: Task) -> bool:
-        """Whether it runs a callback in that task. Before its first step, its ``home`` is still the
-        spawner's task.
+        """Whether it runs a callback in that task. Before its first step, its ``callback_task`` is
+        still the spawner's task.
         """
-        return self.home is task and self.state is not SLEEP
+        return self.callback_task is task and self.state is not SLEEP
 
     def waits_for_task(self, task: Task) -> bool:
         """Whether a callback waits at the end of a nursery until that task has ended."""
-        if self.task is not self.home:
+        if self.task is not self.callback_task:
             return False
         nursery = task.parent_nursery
         # Only its callbacks open nurseries in its own task.
         while nursery is not None and nursery._parent_waiting_in_aexit:
-            if nursery.parent_task is self.home:
+            if nursery.parent_task is self.callback_task:
                 return True
             nursery = nursery.parent_task.parent_nursery
         return False
@@ -171,10 +171,6 @@ class Lifecycle(Addressee):
         """
         if self.waiting is caller:
             self.waiting = None
-
-    def end_wait_for_child(self) -> None:
-        """Record that the process has stopped waiting for the ``init`` of a child."""
-        self.waiting = None
 
     def waits_within_limit(self) -> bool:
         """Whether it waits in a call with a timeout."""

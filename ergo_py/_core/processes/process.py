@@ -57,7 +57,7 @@ class Process(Lifecycle):
     failures.
     """
     __slots__ = (
-        *("behaviour", "env", "parent", "peer", "priority", "reason", "sent", "trap_exit"),
+        *("behaviour", "env", "parent", "last_receiver", "priority", "reason", "sent", "trap_exit"),
         "unhandled",
         # Created on first use.
         *("deferred", "ending", "events", "owned", "postponed", "slots", "tasks", "timers"),
@@ -71,11 +71,11 @@ class Process(Lifecycle):
         self.born = born = perf_counter()
         self.history = [INIT, born]
         self.turn = Turn()
-        self.home = current_task()
+        self.callback_task = current_task()
         self.waiting = None
         self.parent = parent
         self.behaviour: Any = None
-        self.peer: Any = NO_RECEIVER
+        self.last_receiver: Any = NO_RECEIVER
         """The receiver of its last message. A cache: most processes send to the same receiver
         again, and need no lookup.
         """
@@ -119,7 +119,7 @@ class Process(Lifecycle):
 
     def remember_receiver(self, receiver: Any) -> None:
         """Keep the receiver of its last message, so that the next message needs no lookup."""
-        self.peer = receiver
+        self.last_receiver = receiver
 
     def send_with(self, priority: Priority) -> None:
         """Send messages with this priority, unless a message has its own."""
@@ -136,7 +136,7 @@ class Process(Lifecycle):
     def make_behaviour(self, factory: Any, args: tuple[Any, ...]) -> None:
         """Create the behaviour."""
         self.behaviour = behaviour = factory(*args)
-        behaviour._process = self  # hot path: Behaviour._belong_to
+        behaviour._process = self  # hot path: Behaviour._process
 
     def replace_behaviour(self, behaviour: Any) -> Any:
         """Put another object in the place of the behaviour, and return the former one."""
@@ -204,7 +204,7 @@ class Process(Lifecycle):
         if self.owned is None:
             self.owned = {}
         self.owned[child.id] = child
-        if child.home is not self.home:
+        if child.callback_task is not self.callback_task:
             return False
         self.waiting = child
         return True
@@ -411,7 +411,7 @@ class Process(Lifecycle):
         """Enter TERMINATED, and drop the objects that the remains must not keep alive."""
         self.enter(TERMINATED)
         self.behaviour = self.waiting = self.tasks = None
-        self.peer = NO_RECEIVER
+        self.last_receiver = NO_RECEIVER
 
     def take_slots(self) -> "Iterable[ChildSlot]":
         """Give away the slots of the children, which end with it."""

@@ -102,7 +102,7 @@ async def spawn_process(
         raise
     finally:
         if parent is not None and parent_waits:
-            parent.waiting = None  # hot path: Lifecycle.end_wait_for_child
+            parent.waiting = None  # hot path: Lifecycle.waiting
     if kernel.on_spawned is not None:
         kernel.on_spawned(process)
     if options.link and parent is not None:
@@ -122,7 +122,7 @@ async def spawn_process(
 
 @runs_callbacks
 def _call_init(process: Process) -> None:
-    task = process.home
+    task = process.callback_task
     status, depth = task._cancel_status, len(task._child_nurseries)
     if (result := process.behaviour.init()) is not None:
         check_plain(process, "init", result)
@@ -144,7 +144,7 @@ async def _wait_for_init(process: Process, context: Context) -> None:
     try:
         with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:
             turn.interrupt_by(scope)
-            scopes, error = CancelScopes(process.home), None
+            scopes, error = CancelScopes(process.callback_task), None
             try:
                 await abandonable.run_part(process.behaviour.init(), context)
             finally:
@@ -187,8 +187,8 @@ async def run(process: Process) -> None:
     if process.ending is not None and process.ending.abandoned:
         # Abandoned before its first step.
         return
-    turn = process.turn
-    process.task = process.home = task = current_task()  # hot path: Lifecycle.start
+    task, turn = current_task(), process.turn
+    process.task = process.callback_task = task  # hot path: Lifecycle.callback_task
     status = task._cancel_status
     # The reason if the cancel scope catches the cancellation of a kill.
     reason: Reason | None = _KILLED

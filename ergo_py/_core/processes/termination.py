@@ -235,7 +235,7 @@ class Ending:
         if isinstance(process.task, Task):
             await process.turn.take_over(process.task).cut_off(process.task)
         elif abandonable is not None:
-            await abandonable.cut_off(process.home)
+            await abandonable.cut_off(process.callback_task)
         if process.tasks:
             await process.tasks.cut_off()
 
@@ -335,7 +335,7 @@ def release(process: "Process") -> Iterator[None] | None:
         return None
     kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
     is_related = bool(kernel.relations)
-    lived = process.behaviour is not None and process.task is process.home
+    lived = process.behaviour is not None and process.task is process.callback_task
     # Before the lanes are emptied, so that no message of a late thread is missed.
     process.close_task()
     box = process.mailbox
@@ -356,7 +356,7 @@ def release(process: "Process") -> Iterator[None] | None:
     if is_related:
         at_once(kernel.forget_watcher(process.id))
     router.processes.pop(process.id, None)
-    if router.peer is process:
+    if router.last_receiver is process:
         router.forget_receiver()
     if kernel.watches:
         kernel.stop_watching(process.id)

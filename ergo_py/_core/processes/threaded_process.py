@@ -192,7 +192,7 @@ class DispatchedProcess(Process):
         context = before.copy()
         handling, lane = self.turn.handling, self._laned.lane_of(self.turn.handled)
         is_message = name == "handle_message" and handling is not None and handling[0] == MESSAGE
-        if is_message and self.open and self.id not in self.kernel.watches:
+        if is_message and self.takes_direct and self.id not in self.kernel.watches:
             # An unbounded mailbox: only this thread takes messages out of the lane. And no watch
             # wants to see each callback. So the thread may serve a burst.
             hop = self._hop = _Hop(
@@ -261,7 +261,13 @@ class DispatchedProcess(Process):
             check_plain(self, "handle_message", handle_message(message, sender))
             # Return early for a kill, an inspection or an urgent message, and for other processes
             # that share the thread.
-            if left == 1 or box.ahead or self.hurries or not self.open or hop is not self._hop:
+            if (
+                left == 1
+                or box.ahead
+                or self.hurries
+                or not self.takes_direct
+                or hop is not self._hop
+            ):
                 return
             if thread_group is None or thread_group.is_wanted():
                 return

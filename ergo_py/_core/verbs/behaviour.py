@@ -74,9 +74,6 @@ class Behaviour(LinksAndEvents):
         ),
     )
 
-    def _belong_to(self, process: Process) -> None:
-        self._process = process
-
     # -- identity ----------------------------------------------------------------------------------
 
     @property
@@ -137,7 +134,7 @@ class Behaviour(LinksAndEvents):
         """
         process = self._process
         process.sent += 1  # hot path: Process.count_sent
-        receiver: Any = process.peer
+        receiver: Any = process.last_receiver
         if priority is None:
             if to is not receiver.id:
                 receiver = NO_RECEIVER
@@ -146,13 +143,13 @@ class Behaviour(LinksAndEvents):
                     # Only the loop's thread may cache the receiver: another thread could do so just
                     # after the loop has set another priority, which clears the cache.
                     if get_ident() == process.router.loop_thread:
-                        process.peer = receiver  # hot path: Process.remember_receiver
-            if receiver.open:
+                        process.last_receiver = receiver  # hot path: Process.remember_receiver
+            if receiver.takes_direct:
                 # A call of the router would cost a third of a message.
                 # inlined copy of Router.send
                 receiver.main.append((MESSAGE, process.id, None, message))
                 if receiver.task.custom_sleep_data is not None:
-                    receiver.stir()
+                    receiver.wake_from_any_thread()
                 return True
             priority = process.priority
         return process.router.send(process.id, to, message, priority)

@@ -319,7 +319,7 @@ async def test_a_message_a_thread_puts_into_an_ending_processs_mailbox_is_a_dead
         def come_too_late() -> None:
             # As if it had seen the process open, and lost the processor for a moment.
             process.main.append((MESSAGE, node.pid, None, "late"))
-            process.stir()
+            process.wake_from_any_thread()
 
         await trio.to_thread.run_sync(come_too_late)
         router_of(node).bridge.catch_up()
@@ -342,7 +342,7 @@ async def test_a_threads_message_to_a_bounded_process_that_just_ended_is_a_dead_
         await node.wait_ended(pid)
 
         # As if the thread had looked for the receiver, and lost the processor for a moment.
-        process.accepting = process.measured = True
+        process.accepting = process.takes_bounded = True
         router_of(node).processes[pid] = process
         if name is not None:
             router_of(node).registry.take_name(name, process)

@@ -427,11 +427,11 @@ async def test_a_meta_process_refuses_requests_that_only_a_process_serves() -> N
         inner = meta_of(meta)
 
         with pytest.raises(AssertionError, match="never open"):
-            inner.stir()
+            inner.wake_from_any_thread()
         with pytest.raises(AssertionError, match="on the spot"):
             inner.answer_now(nobody, "request")
 
-        assert not inner.open
+        assert not inner.takes_direct
         assert not inner.inline
 
 

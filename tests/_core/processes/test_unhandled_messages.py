@@ -230,7 +230,7 @@ async def test_messages_that_a_thread_appends_in_the_middle_are_accounted_for(sl
             # more.
             if not process.accepting:
                 process.main.append((MESSAGE, node.pid, None, "late"))
-                process.stir()
+                process.wake_from_any_thread()
                 appended.append("late")
 
         appended: list[str] = []
@@ -441,7 +441,7 @@ async def test_a_successor_gets_the_whole_lane_and_not_message_by_message() -> N
 async def late(node: Node, process: Process) -> None:
     """Append as a thread does that has found the process open before it was not any more."""
     process.main.append((MESSAGE, node.pid, None, "late"))
-    process.stir()
+    process.wake_from_any_thread()
     await wait_all_tasks_blocked()
 
 
@@ -500,7 +500,7 @@ async def test_a_call_that_arrives_in_the_lane_of_an_ended_process_is_answered()
             await wait_all_tasks_blocked()
             # As if it had been kept with the rest of a lane.
             process.main.append(process_of(node, other).main.popleft())
-            process.stir()
+            process.wake_from_any_thread()
 
 
 async def test_a_kept_call_that_the_successor_defers_ends_with_it() -> None:
