@@ -149,9 +149,8 @@ def test_the_append_of_a_send_is_inlined_in_four_marked_places_only() -> None:
 BRIDGES_USE = {
     "kernel": "the type of the kernel, for the deadline of a session's last callback",
     "messaging.receiver": "the type of a receiver, to check whether it is at rest",
-    "metas.handler": "a callback waits for a slow peer, and still answers inspection",
-    "metas.meta": "a server spawns its connections beside each other, and tells them its end",
-    "metas.sender": "a reader task waits for room in a mailbox, with a deadline of its own",
+    "metas.meta": "the type of a meta-process; a server tells its connections that it ends",
+    "metas.spawn": "a server spawns its connections beside each other",
     "processes.process": "the type of a session, which ends with its connection",
     "processes.spawn": "a server spawns a session for each connection",
     "runtime.bridge": "a thread waits for the loop; locks that survive a fork",

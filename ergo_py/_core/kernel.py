@@ -301,7 +301,7 @@ class Kernel:
         if self.publisher.heard:
             self.publisher.announce(PROCESS_STARTED, process.id)
 
-    def note_abandoned_thread(self, pid: PID) -> None:
+    def note_abandoned_thread(self, pid: PID | Alias) -> None:
         """Count a thread that a process left behind, and announce it."""
         self.threads_abandoned += 1
         self.publisher.announce(THREAD_ABANDONED, pid)

@@ -223,8 +223,8 @@ async def info(client: Client, arguments: Arguments) -> object:
     found = kernel_of(client.node).router.resolve(to)
     if isinstance(found, Meta):
         facts = as_json(client.node.meta_info(to))
-        if found.worker:
-            facts["handler_stack"] = stack_of(found.worker)
+        if found.handler.worker:
+            facts["handler_stack"] = stack_of(found.handler.worker)
         return {"kind": "meta", **facts}
     return {"kind": "process", **as_json(client.node.process_info(to))}
 

@@ -59,12 +59,13 @@ def _row(process: Process | Meta, threads: bool, before: Before) -> Row:
         "parent": _parent(process),
     }
     if isinstance(process, Meta):
-        row["reader"] = "thread" if process.has_thread else "task"
+        thread = process.reader.thread
+        row["reader"] = "thread" if process.reader.has_thread else "task"
         row["backlog"] = len(process.outbox)
-        row["thread"] = None if process.thread is None else process.thread.name
-        if threads and process.thread is not None:
-            row["thread_id"] = process.thread.native_id
-            row["frames"] = _frames(process.thread.ident)
+        row["thread"] = None if thread is None else thread.name
+        if threads and thread is not None:
+            row["thread_id"] = thread.native_id
+            row["frames"] = _frames(thread.ident)
     then = before.get(process.id.number)
     if then is not None and now > then[0]:
         row["rate"] = (row["messages"] - then[1]) / (now - then[0])

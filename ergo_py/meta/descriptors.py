@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
-from .._core.metas.sender import wait_for_room
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, Reject
@@ -214,7 +213,7 @@ class Descriptors(MetaProcess):
     async def _tell(self, message: object) -> None:
         """Send, and wait until the receiver has handled the message."""
         to = self._to
-        await wait_for_room(self._meta, to)
+        await self._meta.wait_for_room(to)
         self._told += 1
         if not self.send(to, message):
             await trio.sleep(_PAUSE)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import trio
 
-from .._core.metas.sender import wait_for_room
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from .._core.vocabulary.ids import Alias, Target
@@ -93,7 +92,7 @@ class Signals(MetaProcess):
                 number = next(iter(self._pending))
                 # Read the count after the wait: signals that come meanwhile are counted in the same
                 # message.
-                await wait_for_room(self._meta, to)
+                await self._meta.wait_for_room(to)
                 self._told += 1
                 self.send(to, SignalReceived(self.id, _known(number), self._pending.pop(number)))
 

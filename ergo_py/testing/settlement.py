@@ -10,6 +10,7 @@ from trio.abc import Instrument
 from trio.testing import wait_all_tasks_blocked
 
 from .._core.metas.meta import Meta
+from .._core.metas.termination import Phase
 from .._core.processes.process import Process
 from .._core.verbs.node import Node
 from .._core.vocabulary.errors import ErgoError
@@ -116,7 +117,7 @@ def _is_suspended(process: Process) -> bool:
 
 
 def _busy_meta(meta: Meta) -> Iterator[str]:
-    if meta.reason is not None or not meta.initialised:
+    if meta.ending.phase is not Phase.OPEN:
         phase = "starting" if meta.reason is None else "ending"
         yield f"{meta!r} is {phase}, in {meta.current_callback()}"
     elif meta.state is MetaState.RUNNING:

@@ -217,7 +217,7 @@ async def test_a_peer_that_does_not_read_after_a_half_close_does_not_delay_the_e
         await until(lambda: meta.resources.stopping)
         if how == "is killed":
             node.kill(it.connection)
-        await meta.gone.wait()
+        await meta.wait_gone()
 
 
 async def test_a_half_close_waits_for_no_longer_than_its_own_linger(
@@ -225,7 +225,7 @@ async def test_a_half_close_waits_for_no_longer_than_its_own_linger(
 ) -> None:
     replace_private(monkeypatch, "patience with a half-closed peer", 1000.0)
     async with wired_node() as node, half_closed(node, wire, stop_timeout=2000.0, linger=0.1) as it:
-        await find(node, it.connection).gone.wait()
+        await find(node, it.connection).wait_gone()
 
 
 async def test_a_peer_without_a_receiver_gets_the_acknowledged_data(reader: ReaderKind) -> None:

@@ -46,8 +46,8 @@ def _waiting_tasks(process: Process | Meta) -> list[Task]:
     at_work = process.current_callback() is not None
     tasks: list[object] = []
     if isinstance(process, Meta):
-        handlers = (process.birth, process.handler, process.closing) if at_work else ()
-        tasks += [detached.task for detached in (process.reader, *handlers) if detached is not None]
+        parts = (process.birth, process.handler, process.ending) if at_work else ()
+        tasks += [part.task.task for part in (process.reader, *parts) if part.task is not None]
     elif at_work:
         tasks.append(process.callback_task)
     return [task for task in tasks if isinstance(task, Task)]
@@ -170,8 +170,8 @@ def meta_info(meta: Meta) -> MetaInfo:
     """Take a snapshot of a meta-process. Reads the stack of the reader's thread, and needs no
     answer from the handler.
     """
-    relations, thread = meta.kernel.relations, meta.thread
-    history = meta.history
+    relations, thread = meta.kernel.relations, meta.reader.thread
+    history, handling = meta.handler.history, meta.handler.handling
     return MetaInfo(
         alias=meta.id,
         behaviour=meta.callbacks.behaviour,
@@ -191,12 +191,12 @@ def meta_info(meta: Meta) -> MetaInfo:
         backlog=len(meta.outbox),
         backlog_dropped=meta.outbox.dropped,
         reader_waits=meta.outbox.reader_waits,
-        reader="thread" if meta.has_thread else "task",
+        reader="thread" if meta.reader.has_thread else "task",
         thread=None if thread is None else thread.name,
         thread_id=None if thread is None else thread.native_id,
         stack="" if thread is None else thread.stack(),
         callback=meta.current_callback(),
-        message_type=None if meta.handling is None else type(meta.handling[3]).__qualname__,
+        message_type=None if handling is None else type(handling[3]).__qualname__,
         requests=len(meta.requests),
         monitored_by=relations.of_target(meta.id, Kind.MONITOR),
         linked_by=relations.of_target(meta.id, Kind.LINK),

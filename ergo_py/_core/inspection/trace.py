@@ -309,7 +309,7 @@ async def count_meta(meta: "Meta", seconds: float) -> Statistics:
     """
     began, handled, sent = trio.current_time(), meta.handled, meta.messages_out()
     with trio.move_on_after(seconds):
-        await meta.gone.wait()
+        await meta.wait_gone()
     return Statistics(
         meta.id,
         trio.current_time() - began,
@@ -317,5 +317,5 @@ async def count_meta(meta: "Meta", seconds: float) -> Statistics:
         meta.messages_out() - sent,
         None,
         (),
-        meta.gone.is_set(),
+        meta.ending.over,
     )

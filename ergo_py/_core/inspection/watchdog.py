@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from ..metas.meta import Meta
-from ..metas.reader import read
+from ..metas.reader import Reader
 from ..processes.process import Process
 from ..runtime.bridge import Bridge
 from ..tables.callbacks import process_of
@@ -196,7 +196,7 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     if process is None or served_in is None:
         return BlockedReport(seconds, None, None, None, None, None, stack)
     callback = handling = None
-    if served_in.f_code is read.__code__:
+    if served_in.f_code is Reader.read.__code__:
         # The reader of a meta-process runs beside the callback in progress.
         callback = "start"
     elif _is_in_behaviour(frames, served_in):

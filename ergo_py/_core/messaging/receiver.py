@@ -15,7 +15,7 @@ from ..vocabulary.ids import PID, Alias
 from ..vocabulary.reasons import Reason
 from .waiters import TaskCaller
 
-__all__ = ["NO_RECEIVER", "Asker", "NoReceiver", "Receiver", "Stoppable"]
+__all__ = ["NO_RECEIVER", "Asker", "DirectReceiver", "NoReceiver", "Receiver", "Stoppable"]
 
 
 class Receiver(Callee, Protocol):
@@ -47,16 +47,22 @@ class Receiver(Callee, Protocol):
     def wake(self) -> None:
         """Wake it, so that it looks at its mailbox. On the loop's thread only."""
 
-    def wake_from_any_thread(self) -> None:
-        """Wake it from any thread, after an append. ``takes_direct`` or ``takes_bounded`` must be
-        true.
-        """
-
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in the sender's turn of the scheduler, if that is possible. False if the
         message has to go into the mailbox.
         """
         ...
+
+
+class DirectReceiver(Receiver, Protocol):
+    """A process: a receiver for which ``takes_direct``, ``takes_bounded`` and ``inline`` may be
+    true. For a meta-process they are always false.
+    """
+
+    def wake_from_any_thread(self) -> None:
+        """Wake it from any thread, after an append. ``takes_direct`` or ``takes_bounded`` must be
+        true.
+        """
 
     def answer_now(self, caller: TaskCaller, request: object) -> CancelScopes | None:
         """Serve a call inline, as if it had been queued and taken. Returns the cancel scopes that
@@ -65,7 +71,7 @@ class Receiver(Callee, Protocol):
         ...
 
 
-class Asker(Receiver, Protocol):
+class Asker(DirectReceiver, Protocol):
     """A process that makes calls."""
 
     callback_task: Task

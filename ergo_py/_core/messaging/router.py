@@ -205,7 +205,7 @@ class Router:
         """Deliver several messages of a sender to the same receiver. An open process gets them in a
         single append.
         """
-        receiver = self.resolve(to)
+        receiver: Any = self.resolve(to)
         if receiver is None or not receiver.takes_direct or priority:
             for message in messages:
                 self.send(sender, to, message, priority)
@@ -266,8 +266,9 @@ class Router:
     def post(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
         """Put a user's envelope into a mailbox, subject to the bound and the overflow rule."""
         if receiver.takes_direct and lane is MAIN_LANE:
-            receiver.mailbox.main.append(envelope)
-            receiver.wake_from_any_thread()
+            process: Any = receiver
+            process.mailbox.main.append(envelope)
+            process.wake_from_any_thread()
             return True
         if not receiver.accepting:
             self.discard(envelope, to, Why.STOPPING, receiver)
@@ -433,7 +434,8 @@ class Router:
             is_in = receiver.takes_bounded and lane is MAIN_LANE and box.take_in(envelope)
             fits = is_in or box.promise(lane)
         if is_in:
-            receiver.wake_from_any_thread()
+            process: Any = receiver
+            process.wake_from_any_thread()
             return True
         if fits:
             self.bridge.post(self.arrive_promised, receiver, lane, envelope)

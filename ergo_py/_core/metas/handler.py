@@ -1,4 +1,4 @@
-"""The handler of a meta-process: serves its messages.
+"""``Handler``: the handler of a meta-process. It serves the messages.
 
 An ``async def`` callback runs on the loop, a plain ``def`` callback in a worker thread.
 """
@@ -6,265 +6,468 @@ An ``async def`` callback runs on the loop, a plain ``def`` callback in a worker
 from collections.abc import Callable
 from contextvars import Context
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 
 from ..messaging.observer import Delivered
-from ..runtime.bridge import get_ident
+from ..runtime.bridge import get_ident, stack_of
 from ..runtime.cancel_scopes import CancelScopes, left_open
-from ..runtime.parking import park
+from ..runtime.detached_task import DetachedTask, without_cancellation
+from ..runtime.parking import PARKED, park
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
-from ..vocabulary.errors import Reject, TargetDownError
+from ..vocabulary.errors import NodeStoppedError, Reject, TargetDownError
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.messages import NO_REPLY
-from ..vocabulary.states import MetaState
-from .reader import in_reader
+from ..vocabulary.states import MetaState, check_meta_transition
+from .shared_state import Flag
+from .termination import Phase
 
 if TYPE_CHECKING:
     from .meta import Meta
 
-__all__ = ["inspect", "may_inspect_inline", "serve", "wait_in_callback"]
+__all__ = ["Handler"]
 
 _Answer = tuple[dict[str, str] | None, BaseException | None]
 
+_HISTORY: Final = 16
 _BURST: Final = 64
 _SLICE: Final = 0.001
 _CALLBACK: Final = {MESSAGE: "handle_message", CALL: "handle_call", RESPONSE: "handle_response"}
 
 
-async def serve(meta: "Meta", task: Task) -> None:
-    """Serve messages until the meta-process is ending, or the handler has retired after idling."""
-    box, lingering = meta.mailbox, meta.kernel.idle_handlers
-    observer = meta.kernel.observer
-    left, end = _BURST, perf_counter() + _SLICE
-    while meta.reason is None:
-        envelope = box.pop()
-        if envelope is None:
-            if box.waiters and box.admit_waiters():
-                continue
-            if meta.has_retired():
-                return
-            # Go to sleep. There must be no await between the look at the lanes and park(), which
-            # marks the task as sleeping: a sender that sees no mark does not wake the task.
-            meta.handling = envelope = None
-            meta.enter(MetaState.SLEEP)
-            lingering.add(meta)
-            await park(task)
-            lingering.discard(meta)
-            if meta.reason is not None or (meta.has_retired() and not len(box)):
-                return
-            meta.enter(MetaState.RUNNING)
-            left, end = _BURST, perf_counter() + _SLICE
-            continue
-        meta.handling = envelope
-        meta.handled += 1
-        if box.waiters:
-            box.admit_waiters()
-        if observer is not None and envelope[0] <= EVENT:
-            observer(Delivered(meta.id, envelope[1], envelope[3]))
-        await _handle(meta, envelope)
-        left -= 1
-        if left <= 0 or perf_counter() >= end:
-            await checkpoint()
-            left, end = _BURST, perf_counter() + _SLICE
-
-
-@runs_callbacks
-async def _handle(meta: "Meta", envelope: Envelope) -> None:
-    kind, sender, ref, payload = envelope
-    if kind == INSPECT:
-        _inspect(meta, ref, payload)
-        return
-    if kind == FENCE:
-        ref.settle(None, None)
-        return
-    name = _CALLBACK[kind]
-    callbacks, behaviour = meta.callbacks, meta.behaviour
-    is_async = name in callbacks.asynchronous
-    if not is_async and name in callbacks.defined:
-        await _serve_in_worker(meta, envelope)
-    elif kind == MESSAGE:
-        result = behaviour.handle_message(payload, sender)
-        if is_async:
-            await result
-    elif kind == CALL:
-        # The default handle_call is plain, but raises: only an async handle_call is awaited.
-        await meta.kernel.calls.serve(meta, ref, behaviour.handle_call, payload, ref)
-    else:
-        result = behaviour.handle_response(payload)
-        if is_async:
-            await result
-
-
-async def wait_in_callback(meta: "Meta", waits: Callable[[], bool]) -> None:
-    """Let an async callback wait for a condition, and answer inspections meanwhile.
-
-    Each ``meta.wake()`` checks the condition again. Returns when ``waits()`` is False or the
-    meta-process is ending.
+class Handler:
+    """Owns the task that serves messages, while there are any, and the worker threads that run
+    plain callbacks.
     """
-    box, task = meta.mailbox, current_task()
-    while waits() and meta.reason is None:
-        # The urgent lane holds inspections only: user messages go to the other two lanes.
-        while box.urgent:
-            _, _, caller, items = box.pop_ahead()
-            _inspect(meta, caller, items)
-        await park(task)
 
-
-async def _serve_in_worker(meta: "Meta", envelope: Envelope) -> None:
-    """Serve a burst in a worker thread."""
-    try:
-        # Shielded: a thread cannot be cancelled, only abandoned. The termination decides when.
-        with trio.CancelScope(shield=True) as meta.worker_scope:
-            await meta.in_worker(_work, meta, envelope)
-    finally:
-        meta.worker_scope = None
-        # Deliver the sends and replies of the burst before anything else happens, including the end
-        # of this meta-process.
-        meta.router.bridge.catch_up()
-        promised, meta.promised = meta.promised, []
-        for caller in promised:
-            caller.defer(meta)
-
-
-def _work(meta: "Meta", envelope: Envelope) -> None:
-    meta.worker = get_ident()
-    try:
-        _serve_in_thread(meta, envelope)
-    finally:
-        meta.worker = 0
-        meta.worker_ended("handler")
-
-
-def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
-    """Serve a burst of messages with plain callbacks, in a single hop to a worker thread."""
-    box, main, callbacks, behaviour = (
-        meta.mailbox,
-        meta.mailbox.main,
-        meta.callbacks,
-        meta.behaviour,
+    __slots__ = (
+        "_promised",
+        "_retired",
+        "abandoned_threads",
+        "handled",
+        "handling",
+        "history",
+        "meta",
+        "state",
+        "task",
+        "worker",
+        "worker_scope",
     )
-    for left in range(_BURST, 0, -1):  # pragma: no branch - the last round returns
-        kind, sender, ref, payload = envelope
-        if kind == MESSAGE:
-            check_plain(meta, "handle_message", behaviour.handle_message(payload, sender))
-        elif kind == RESPONSE:
-            check_plain(meta, "handle_response", behaviour.handle_response(payload))
-        else:
-            try:
-                reply = behaviour.handle_call(payload, ref)
-                check_plain(meta, "handle_call", reply)
-            except Reject as rejection:
-                meta.kernel.calls.reply(ref, None, rejection.error)
-            else:
-                _answer_from_thread(meta, ref, reply)
-        # An inspection or the end must not wait behind the rest of the burst. The observer runs on
-        # the loop, so it needs a hop for each message.
-        if meta.reason is not None or box.ahead or left == 1 or meta.kernel.observer is not None:
+
+    def __init__(self, meta: "Meta") -> None:
+        self.meta = meta
+        self.state = MetaState.SLEEP
+        self.history: list[MetaState | float] = [MetaState.SLEEP, meta.born]
+        self.task: DetachedTask | None = None
+        self.handling: Envelope | None = None
+        self.handled = 0
+        """Messages that the handler has taken from the mailbox."""
+        self._retired = False
+        self._promised: list[Caller] = []
+        """Calls whose replies a worker thread has deferred, until the loop records them."""
+        self.worker_scope: trio.CancelScope | None = None
+        """The cancel scope around the worker thread that runs a plain callback."""
+        self.worker = 0
+        """The identifier of that thread; 0 if there is none."""
+        self.abandoned_threads: set[str] = set()
+        """Worker threads that may still use the resources: those that run ``init`` or
+        ``terminate``, and an abandoned worker thread of the handler.
+        """
+
+    def enter(self, state: MetaState) -> None:
+        """Change the state, if the state table has this transition, and record the time."""
+        check_meta_transition(self.state, state)
+        self.state = state
+        self.history += (state, perf_counter())
+        del self.history[:-_HISTORY]
+
+    # -- the task ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the task, since a message has arrived."""
+        meta = self.meta
+        if meta.ending.phase is Phase.OPEN:
+            self.task = DetachedTask(self._task_ended)
+            self.task.start(meta.kernel, self._run, meta.callbacks.behaviour)
+
+    def retire(self) -> None:
+        """End a task that has been idle for a while."""
+        if self.task is not None:
+            self._retired = True
+            self.meta.wake()
+
+    def cancel(self) -> None:
+        """Cancel the callback in progress."""
+        if self.task is not None:
+            self.task.cancel()
+
+    async def _run(self) -> None:
+        meta = self.meta
+        self._retired = False
+        if meta.ending.reason is not None:
             return
-        if box.waiters and not left & 7:
-            meta.router.bridge.post(box.admit_waiters)
+        self.enter(MetaState.RUNNING)
         try:
-            following = main.popleft()
-        except IndexError:  # nothing waits
+            await self.serve(current_task())
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            failure = without_cancellation(error)
+            if failure is None:
+                raise
+            meta.finish(meta.failed(meta.current_callback() or "handler", failure))
+        if self.state is MetaState.RUNNING and meta.ending.reason is None:
+            self.enter(MetaState.SLEEP)
+
+    def _task_ended(self) -> None:
+        self.task = None
+        if len(self.meta.mailbox):
+            # A message arrived after the task had decided to end.
+            self.meta.wake()
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    async def serve(self, task: Task) -> None:
+        """Serve messages until the meta-process is ending, or the handler has retired after
+        idling.
+        """
+        meta = self.meta
+        box, ending, idle_handlers = meta.mailbox, meta.ending, meta.kernel.idle_handlers
+        observer = meta.kernel.observer
+        left, end = _BURST, perf_counter() + _SLICE
+        while ending.reason is None:
+            envelope = box.pop()
+            if envelope is None:
+                if box.waiters and box.admit_waiters():
+                    continue
+                if self._retired:
+                    return
+                # Go to sleep. There must be no await between the look at the lanes and park(),
+                # which marks the task as sleeping: a sender that sees no mark does not wake the
+                # task.
+                self.handling = envelope = None
+                self.enter(MetaState.SLEEP)
+                idle_handlers.add(self)
+                await park(task)
+                idle_handlers.discard(self)
+                if ending.reason is not None or (self._retired and not len(box)):
+                    return
+                self.enter(MetaState.RUNNING)
+                left, end = _BURST, perf_counter() + _SLICE
+                continue
+            self.handling = envelope
+            self.handled += 1
+            if box.waiters:
+                box.admit_waiters()
+            if observer is not None and envelope[0] <= EVENT:
+                observer(Delivered(meta.id, envelope[1], envelope[3]))
+            await self._handle(envelope)
+            left -= 1
+            if left <= 0 or perf_counter() >= end:
+                await checkpoint()
+                left, end = _BURST, perf_counter() + _SLICE
+
+    @runs_callbacks
+    async def _handle(self, envelope: Envelope) -> None:
+        kind, sender, ref, payload = envelope
+        if kind == INSPECT:
+            self._reply_to_inspect(ref, payload)
             return
-        name = _CALLBACK.get(following[0], "")
-        if name not in callbacks.defined or name in callbacks.asynchronous:
-            main.appendleft(following)
+        if kind == FENCE:
+            ref.settle(None, None)
             return
-        envelope = meta.handling = following
-        meta.handled += 1
+        meta, name = self.meta, _CALLBACK[kind]
+        callbacks, behaviour = meta.callbacks, meta.behaviour
+        is_async = name in callbacks.asynchronous
+        if not is_async and name in callbacks.defined:
+            await self._serve_in_worker(envelope)
+        elif kind == MESSAGE:
+            result = behaviour.handle_message(payload, sender)
+            if is_async:
+                await result
+        elif kind == CALL:
+            # The default handle_call is plain, but raises: only an async handle_call is awaited.
+            await meta.kernel.calls.serve(meta, ref, behaviour.handle_call, payload, ref)
+        else:
+            result = behaviour.handle_response(payload)
+            if is_async:
+                await result
 
+    def failed_inline(self, envelope: Envelope, error: Exception) -> None:
+        """End the meta-process, since a message raised that a sender served inline."""
+        self.handling = envelope
+        self.meta.finish(self.meta.failed("handle_message", error))
 
-def _answer_from_thread(meta: "Meta", caller: Caller, reply: object) -> None:
-    if reply is not NO_REPLY:
-        meta.kernel.calls.reply(caller, reply, None)
-    else:
-        meta.promised.append(caller)
+    async def wait_in_callback(self, waits: Callable[[], bool]) -> None:
+        """Let an async callback wait for a condition, and answer inspections meanwhile.
 
+        Each ``meta.wake()`` checks the condition again. Returns when ``waits()`` is False or the
+        meta-process is ending.
+        """
+        box, task, ending = self.meta.mailbox, current_task(), self.meta.ending
+        while waits() and ending.reason is None:
+            # The urgent lane holds inspections only: user messages go to the other two lanes.
+            while box.urgent:
+                _, _, caller, items = box.pop_ahead()
+                self._reply_to_inspect(caller, items)
+            await park(task)
 
-# -- inspection ------------------------------------------------------------------------------------
+    # -- worker threads ----------------------------------------------------------------------------
 
+    @runs_callbacks
+    async def callback(self, name: str, begun: Flag, *args: Any) -> None:
+        """Call ``init`` or ``terminate``: an ``async def`` on the loop, a plain ``def`` in a worker
+        thread. Sets ``begun`` when the callback begins.
+        """
+        meta = self.meta
+        function = getattr(meta.behaviour, name)
+        if name in meta.callbacks.asynchronous:
+            begun.set()
+            await function(*args)
+            return
 
-def _inspect(meta: "Meta", caller: Caller, items: tuple[str, ...]) -> None:
-    meta.kernel.calls.reply(caller, *_call_handle_inspect(meta, items))
+        def call() -> None:
+            begun.set()
+            try:
+                check_plain(meta, name, function(*args))
+            finally:
+                self._worker_ended(name)
 
+        self.abandoned_threads.add(name)
+        await self._in_worker(call)
 
-@runs_callbacks
-def _call_handle_inspect(meta: "Meta", items: tuple[str, ...]) -> _Answer:
-    try:
-        answer = dict(meta.behaviour.handle_inspect(*items))
-        return {str(key): str(value) for key, value in answer.items()}, None
-    except Exception as error:
-        # An inspection must not crash the inspected meta-process.
-        meta.report("handle_inspect", error)
-        return None, error
+    async def _in_worker(self, work: Any, *args: Any) -> None:
+        """Run blocking user code in a worker thread. Cancellation abandons the thread."""
+        kernel = self.meta.kernel
+        # A loop that is never idle must not starve the worker thread.
+        kernel.thread_fairness.watch()
+        try:
+            await trio.to_thread.run_sync(
+                work, *args, abandon_on_cancel=True, limiter=kernel.workers
+            )
+        finally:
+            kernel.thread_fairness.unwatch()
 
+    def _worker_ended(self, which: str) -> None:
+        """Record, in a worker thread, that its work is done. The thread may have been abandoned
+        long ago.
+        """
+        ending = self.meta.ending
+        self.abandoned_threads.discard(which)
+        if ending.over:
+            try:
+                self.meta.router.bridge.post(ending.close_unused_resources)
+            except NodeStoppedError:
+                ending.close_unused_resources()
 
-async def inspect(
-    meta: "Meta", sender: PID, to: Target, items: tuple[str, ...], timeout: float
-) -> dict[str, str]:
-    """Return the result of ``handle_inspect``. If the handler sleeps, the caller's task runs it.
+    async def _serve_in_worker(self, envelope: Envelope) -> None:
+        """Serve a burst in a worker thread."""
+        try:
+            # Shielded: a thread cannot be cancelled, only abandoned. The termination decides when.
+            with trio.CancelScope(shield=True) as self.worker_scope:
+                await self._in_worker(self._work, envelope)
+        finally:
+            self.worker_scope = None
+            # Deliver the sends and replies of the burst before anything else happens, including
+            # the end of this meta-process.
+            self.meta.router.bridge.catch_up()
+            promised, self._promised = self._promised, []
+            for caller in promised:
+                caller.defer(self.meta)
 
-    Raises:
-        CallTimeoutError: the handler is busy for longer than ``timeout``.
-        TargetDownError: the meta-process ended before it answered.
-    """
-    if not may_inspect_inline(meta):
-        answer: dict[str, str] = await meta.kernel.calls.inspect(sender, meta, to, items, timeout)
-        return answer
-    task, handler = current_task(), meta.handler
-    scopes = CancelScopes(task)
-    # Not in the caller's context: context variables that handle_inspect sets must not leak into it.
-    # A handler has an empty context of its own.
-    context = Context() if handler is None or handler.task is None else handler.task.context
-    told, error = context.run(_inspect_inline, meta, sender, to, items)
-    if scopes.are_left():
-        # The handler's task would have kept them. The answer counts, and the meta-process crashes.
-        if meta.reason is None:
-            leaked = left_open(meta.callbacks.behaviour, "handle_inspect", scopes.nurseries())
-            meta.finish(meta.failed("handle_inspect", leaked))
-        await scopes.close()
-    await meta.router.pause()
-    if error is not None:
-        raise error
-    return told or {}
+    def _work(self, envelope: Envelope) -> None:
+        self.worker = get_ident()
+        try:
+            self._serve_in_thread(envelope)
+        finally:
+            self.worker = 0
+            self._worker_ended("handler")
 
+    def _serve_in_thread(self, envelope: Envelope) -> None:
+        """Serve a burst of messages with plain callbacks, in a single hop to a worker thread."""
+        meta = self.meta
+        box, main, callbacks, behaviour = (
+            meta.mailbox,
+            meta.mailbox.main,
+            meta.callbacks,
+            meta.behaviour,
+        )
+        for left in range(_BURST, 0, -1):  # pragma: no branch - the last round returns
+            kind, sender, ref, payload = envelope
+            if kind == MESSAGE:
+                check_plain(meta, "handle_message", behaviour.handle_message(payload, sender))
+            elif kind == RESPONSE:
+                check_plain(meta, "handle_response", behaviour.handle_response(payload))
+            else:
+                try:
+                    reply = behaviour.handle_call(payload, ref)
+                    check_plain(meta, "handle_call", reply)
+                except Reject as rejection:
+                    meta.kernel.calls.reply(ref, None, rejection.error)
+                else:
+                    self._answer_from_thread(ref, reply)
+            # An inspection or the end must not wait behind the rest of the burst. The observer runs
+            # on the loop, so it needs a hop for each message.
+            if (
+                meta.ending.reason is not None
+                or box.ahead
+                or left == 1
+                or meta.kernel.observer is not None
+            ):
+                return
+            if box.waiters and not left & 7:
+                meta.router.bridge.post(box.admit_waiters)
+            try:
+                following = main.popleft()
+            except IndexError:  # nothing waits
+                return
+            name = _CALLBACK.get(following[0], "")
+            if name not in callbacks.defined or name in callbacks.asynchronous:
+                main.appendleft(following)
+                return
+            envelope = self.handling = following
+            self.handled += 1
 
-def may_inspect_inline(meta: "Meta") -> bool:
-    """Whether the caller's task may run ``handle_inspect``, as the handler would do next.
+    def _answer_from_thread(self, caller: Caller, reply: object) -> None:
+        if reply is not NO_REPLY:
+            self.meta.kernel.calls.reply(caller, reply, None)
+        else:
+            self._promised.append(caller)
 
-    No callback runs in SLEEP, and nothing interrupts a plain function on the loop, so callbacks do
-    not overlap. An inspection overtakes the waiting messages, but not an earlier inspection. The
-    reader's task does not count as the handler: its sends take another way.
-    """
-    return (
-        meta.state is MetaState.SLEEP
-        and meta.initialised
-        and meta.reason is None
-        and not meta.mailbox.urgent
-        and meta.router.inline_calls
-        and (meta.has_thread or not in_reader(meta))
-    )
+    # -- inspection --------------------------------------------------------------------------------
 
+    def _reply_to_inspect(self, caller: Caller, items: tuple[str, ...]) -> None:
+        self.meta.kernel.calls.reply(caller, *self._call_handle_inspect(items))
 
-@enable_ki_protection
-def _inspect_inline(meta: "Meta", sender: PID, to: Target, items: tuple[str, ...]) -> _Answer:
-    # RUNNING: handle_inspect may use the verbs of a handler, and no sender may serve a message
-    # inline meanwhile.
-    meta.state = MetaState.RUNNING
-    meta.handling = (INSPECT, sender, None, items)
-    meta.handled += 1
-    try:
-        return _call_handle_inspect(meta, items)
-    except BaseException as error:
-        reason = meta.failed("handle_inspect", error)
-        meta.finish(reason)
-        return None, TargetDownError(to, items, reason)
-    finally:
-        meta.handling = None
-        meta.state = MetaState.SLEEP
+    @runs_callbacks
+    def _call_handle_inspect(self, items: tuple[str, ...]) -> _Answer:
+        try:
+            answer = dict(self.meta.behaviour.handle_inspect(*items))
+            return {str(key): str(value) for key, value in answer.items()}, None
+        except Exception as error:
+            # An inspection must not crash the inspected meta-process.
+            self.meta.report("handle_inspect", error)
+            return None, error
+
+    async def inspect(
+        self, sender: PID, to: Target, items: tuple[str, ...], timeout: float
+    ) -> dict[str, str]:
+        """Return the result of ``handle_inspect``. If the handler sleeps, the caller's task runs
+        it.
+
+        Raises:
+            CallTimeoutError: the handler is busy for longer than ``timeout``.
+            TargetDownError: the meta-process ended before it answered.
+        """
+        meta = self.meta
+        if not self.may_inspect_inline():
+            answer: dict[str, str] = await meta.kernel.calls.inspect(
+                sender, meta, to, items, timeout
+            )
+            return answer
+        task, own = current_task(), None if self.task is None else self.task.task
+        scopes = CancelScopes(task)
+        # Not in the caller's context: context variables that handle_inspect sets must not leak into
+        # it. A handler has an empty context of its own.
+        context = Context() if own is None else own.context
+        told, error = context.run(self._inspect_inline, sender, to, items)
+        if scopes.are_left():
+            # The handler's task would have kept them. The answer counts, and the meta-process
+            # crashes.
+            if meta.ending.reason is None:
+                leaked = left_open(meta.callbacks.behaviour, "handle_inspect", scopes.nurseries())
+                meta.finish(meta.failed("handle_inspect", leaked))
+            await scopes.close()
+        await meta.router.pause()
+        if error is not None:
+            raise error
+        return told or {}
+
+    def may_inspect_inline(self) -> bool:
+        """Whether the caller's task may run ``handle_inspect``, as the handler would do next.
+
+        No callback runs in SLEEP, and nothing interrupts a plain function on the loop, so callbacks
+        do not overlap. An inspection overtakes the waiting messages, but not an earlier inspection.
+        The reader's task does not count as the handler: its sends take another way.
+        """
+        meta = self.meta
+        return (
+            self.state is MetaState.SLEEP
+            and meta.ending.phase is Phase.OPEN
+            and not meta.mailbox.urgent
+            and meta.router.inline_calls
+            and (meta.reader.has_thread or not meta.reader.is_current())
+        )
+
+    @enable_ki_protection
+    def _inspect_inline(self, sender: PID, to: Target, items: tuple[str, ...]) -> _Answer:
+        # RUNNING: handle_inspect may use the verbs of a handler, and no sender may serve a message
+        # inline meanwhile.
+        self.state = MetaState.RUNNING
+        self.handling = (INSPECT, sender, None, items)
+        self.handled += 1
+        try:
+            return self._call_handle_inspect(items)
+        except BaseException as error:
+            reason = self.meta.failed("handle_inspect", error)
+            self.meta.finish(reason)
+            return None, TargetDownError(to, items, reason)
+        finally:
+            self.handling = None
+            self.state = MetaState.SLEEP
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def end(self) -> None:
+        """Let the callback in progress finish, then cancel it, then abandon it."""
+        task, ending = self.task, self.meta.ending
+        if task is None:
+            return
+        if task.task is not None and task.task.custom_sleep_data is PARKED:
+            self.retire()
+        # A plain callback in a worker thread cannot be cancelled, so even a kill waits for it.
+        if not ending.kills or self.worker_scope is not None:
+            await ending.wait_for_step(task.gone.wait)
+        task.cancel()
+        if self.worker_scope is not None:
+            # The callback may be blocked in a resource that the reader has opened.
+            self.meta.reader.unblock()
+        await ending.wait_for_grace(task.gone.wait)
+        if not task.gone.is_set():
+            await self._abandon(task)
+
+    async def _abandon(self, task: DetachedTask) -> None:
+        meta, stack = self.meta, ""
+        callback = meta.current_callback()
+        if self.worker_scope is not None:
+            self.abandoned_threads.add("handler")
+            self.worker_scope.cancel()
+            # Read `worker` after the name is in `abandoned_threads`: a thread that ends at this
+            # moment removes the name itself, or has cleared `worker` before.
+            if not self.worker:
+                self.abandoned_threads.discard("handler")
+            else:
+                stack = stack_of(self.worker)
+        await task.cut_off()
+        meta.ending.note_abandoned(is_thread="handler" in self.abandoned_threads)
+        meta.log.error(
+            "a handler did not end and was abandoned; it cannot send any more",
+            callback=callback,
+            waited=meta.options.stop_timeout,
+            exception=stack,
+        )
+
+    def defer_calls_in_progress(self) -> None:
+        """Nothing is in progress any more. If the handler was cut off during a call, treat the call
+        as deferred.
+        """
+        owed = list(self._promised)
+        if self.handling is not None and isinstance(self.handling[2], Caller):
+            owed.append(self.handling[2])
+        self.handling = None
+        for caller in owed:
+            caller.defer(self.meta)

@@ -95,7 +95,7 @@ class RequestCaller(Caller):
         """Pass the reply to the handler, unless the meta-process is ending."""
         meta = self.meta
         meta.requests.pop(self.number, None)
-        if meta.reason is None:
+        if meta.ending.reason is None:
             # Like the reply to a call, it overtakes the waiting messages.
             meta.mailbox.push(
                 Lane.SYSTEM, (RESPONSE, self.pid, None, Response(self.ref, self.value, self.error))

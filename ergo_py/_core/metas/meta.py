@@ -1,125 +1,95 @@
-"""``Meta``: the kernel's object for a meta-process, with its lifecycle.
+"""``Meta``: the kernel's object for a meta-process.
 
 A meta-process has a reader that may block, a handler that runs while there are messages, and a
-single order of termination.
+single order of termination. Each of the three is an object of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
-import trio
-from trio.lowlevel import current_task, enable_ki_protection
+from trio.lowlevel import current_task
 
 from ..kernel import Kernel
-from ..processes.children import kill_all
-from ..runtime.bridge import ReaderThread, get_ident
-from ..runtime.detached_task import DetachedTask, without_cancellation
-from ..runtime.parking import wake
+from ..messaging.router import LANES, check_priority
+from ..messaging.waiters import TaskWaiter
+from ..runtime.bridge import get_ident
+from ..runtime.parking import park_as, wake
 from ..runtime.resources import Resources
-from ..runtime.time_limit import TimeLimit, wait_within
-from ..tables.callbacks import META_CALLBACKS, check_plain, runs_callbacks
+from ..tables.callbacks import META_CALLBACKS
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import MESSAGE, Envelope, Lane, Priority, kind_name
-from ..vocabulary.errors import NodeStoppedError, NotAllowedError, TargetDownError
+from ..vocabulary.errors import NotAllowedError, TargetDownError
 from ..vocabulary.ids import PID, Alias, Ref, Target
-from ..vocabulary.info import Ended
-from ..vocabulary.options import MetaOptions
-from ..vocabulary.reasons import Crashed, Custom, Killed, Reason
-from ..vocabulary.states import (
-    MetaOperation,
-    MetaState,
-    Operation,
-    check_meta_allowed,
-    check_meta_transition,
-)
-from .handler import serve
+from ..vocabulary.messages import Why
+from ..vocabulary.options import Behind, MetaOptions
+from ..vocabulary.reasons import Crashed, Custom, Reason
+from ..vocabulary.states import MetaOperation, MetaState, Operation, check_meta_allowed
+from .handler import Handler
 from .inbox import RequestCaller, TwoLanes
-from .outbox import Outbox
-from .sender import send_wait, wait_for_room
-from .spawn import spawn, spawn_beside, spawn_from_thread
-from .termination import close, release
+from .outbox import Outbox, envelope
+from .reader import Reader
+from .termination import Ending, Phase
 
 if TYPE_CHECKING:
     from ..processes.process import Process
+    from .spawn import Birth
 
 __all__ = ["Meta"]
 
-_HISTORY: Final = 16
 _SLEEP: Final = MetaState.SLEEP
-_HURRIED_STEP: Final = 0.05
-"""Seconds that each step of a termination may still take after a second kill."""
-_OVERDUE: Final = 2.0
-"""Seconds that the kernel still waits for an overdue termination before it abandons the
-meta-process.
-"""
+_SILENCED: Final = Phase.SILENCED
 
 
 class Meta:
     """The kernel's side of a meta-process; the behaviour is the user's side. All methods run on the
     loop's thread, unless they say otherwise.
+
+    It has the identity, the mailbox and the outbox. The parts own the rest: ``reader`` the thread
+    or task that runs ``start``, ``handler`` the task and the worker threads that serve messages,
+    ``ending`` the phase of the lifecycle and the termination, ``birth`` the spawn.
     """
 
     name = None
     """A meta-process has no name, only its alias."""
-    inline = False
-    """Its calls are never answered inline: they always go to the handler."""
+    inline = takes_direct = takes_bounded = False
+    """Its calls are never answered inline, and senders never append to its lanes directly: they
+    must ask the mailbox.
+    """
+    has_split_handlers = False
+    waiting = None
+    """It never waits in a call."""
 
     __slots__ = (
-        "_initialising",
         "_logger",
-        "_retired",
         "accepting",
         "behaviour",
         "birth",
-        "blameless",
         "born",
         "callbacks",
-        "closing",
         "deferred",
+        "ending",
         "env",
-        "gone",
-        "handled",
         "handler",
-        "handling",
-        "terminate_begun",
-        "has_thread",
-        "history",
-        "worker_scope",
         "id",
-        "initialised",
         "kernel",
-        "kills",
         "mailbox",
         "options",
         "outbox",
-        "over",
         "owned",
         "owner",
-        "serve_inline",
         "priority",
         "process",
-        "promised",
         "reader",
-        "reader_gone",
-        "reader_abandoned",
-        "reason",
         "requests",
         "resources",
         "router",
         "sent",
-        "silenced",
-        "has_split_handlers",
-        "state",
-        "step_limit",
-        "abandoned_threads",
-        "thread",
+        "serve_inline",
+        "served_inline",
         "timers",
-        "unhandled",
-        "waiting",
-        "worker",
     )
 
     def __init__(
@@ -129,6 +99,7 @@ class Meta:
         options: MetaOptions,
         owner: "Process | Meta",
         process: "Process",
+        birth: "Birth",
     ) -> None:
         router = kernel.router
         self.kernel = kernel
@@ -136,10 +107,6 @@ class Meta:
         self.id = Alias(router.node, router.creation, next(router.numbers))
         self.behaviour = behaviour
         self.callbacks = kernel.callbacks_of(type(behaviour), META_CALLBACKS)
-        in_task = behaviour._reads_in_task
-        self.has_thread = (
-            "start" not in self.callbacks.asynchronous if in_task is None else not in_task
-        )
         self.options = options
         self.owner = owner
         self.process = process
@@ -147,14 +114,7 @@ class Meta:
         self.outbox = Outbox(router, self.id, options.backlog, options.when_behind, self._overrun)
         self.resources = Resources(self.report)
         self.accepting = True
-        self.has_split_handlers = False
-        self.waiting = None
-        self.state = MetaState.SLEEP
         self.born = perf_counter()
-        self.history: list[MetaState | float] = [MetaState.SLEEP, self.born]
-        self.reason: Reason | None = None
-        self.blameless = False
-        """The failure is not the fault of this meta-process, but of its peer or its owner."""
         self.deferred: set[Caller] | None = None
         self.timers: Owned | None = None
         self.owned: dict[object, Meta] = {}
@@ -162,57 +122,84 @@ class Meta:
         inherited: Mapping[str, object] = owner.env
         self.env: Mapping[str, object] = {**inherited, **options.env} if options.env else inherited
         self.priority = options.priority
-        self.handled = 0
-        self.unhandled = 0
         self.sent = 0
-        self.initialised = False
-        self.birth: DetachedTask | None = None
-        """The task that runs ``init``, if the spawn has made a task for it."""
-        self._initialising: trio.CancelScope | None = None
-        self._logger: Any = None
-        # The reader: a thread, or a detached task.
-        self.thread: ReaderThread | None = None
-        self.reader: DetachedTask | None = None
-        self.reader_gone = trio.Event()
-        # The handler.
+        """Messages that bypassed the outbox."""
         self.serve_inline: Callable[[Any, Any], bool] | None = None
         """Serves simple messages in the sender's turn. Returns False for a message that the handler
         must serve.
         """
-        self.handler: DetachedTask | None = None
-        self.handling: Envelope | None = None
-        self.worker_scope: trio.CancelScope | None = None
-        """The cancel scope around the worker thread that runs a plain callback."""
-        self.worker = 0
-        """The identifier of that thread; 0 if there is none."""
-        self.promised: list[Caller] = []
-        """Calls whose replies a worker thread has deferred, until the loop records them."""
-        # The termination.
-        self.closing: DetachedTask | None = None
-        self.step_limit: TimeLimit | None = None
-        """The step of the termination in progress."""
-        self.kills = 0
-        self.reader_abandoned = False
-        """The reader did not end and was abandoned: it may not send any more."""
-        self.abandoned_threads: set[str] = set()
-        """Abandoned threads, which may still use the resources."""
-        self.terminate_begun = False
-        """``terminate`` has begun."""
-        self.over = False
-        """``release`` has begun: only cleanup and notifications follow."""
-        self.silenced = False
-        """The meta-process has ended, and its abandoned threads may not send any more."""
-        self.gone = trio.Event()
+        self.served_inline = 0
+        self._logger: Any = None
+        self.birth = birth
+        self.reader = Reader(self)
+        self.handler = Handler(self)
+        self.ending = Ending(self)
 
     def __repr__(self) -> str:
         return f"<{self.callbacks.behaviour} {self.id}>"
+
+    # -- what others ask for -----------------------------------------------------------------------
+
+    @property
+    def state(self) -> MetaState:
+        """The public state."""
+        return self.handler.state
+
+    @property
+    def reason(self) -> Reason | None:
+        """The reason with which it ended or is ending."""
+        return self.ending.reason
+
+    @property
+    def blameless(self) -> bool:
+        """Whether a failure is not its fault, but that of its peer or its owner."""
+        return self.ending.blameless
+
+    @property
+    def handling(self) -> Envelope | None:
+        """The message that the handler is serving."""
+        return self.handler.handling
+
+    @property
+    def handled(self) -> int:
+        """Count the messages that were served."""
+        return self.handler.handled + self.served_inline
 
     @property
     def abandoned(self) -> bool:
         """Whether the reader or the handler did not end and was abandoned, so that the resources
         may still be in use.
         """
-        return bool(self.abandoned_threads) or self.reader_abandoned
+        return self.reader.abandoned or bool(self.handler.abandoned_threads)
+
+    def uses_resources(self) -> bool:
+        """Whether a thread that was abandoned may still use the resources."""
+        return bool(self.handler.abandoned_threads) or self.reader.uses_resources()
+
+    def messages_out(self) -> int:
+        """Count the messages that the reader and the handler have sent."""
+        return self.sent + self.outbox.sent + self.outbox.direct
+
+    def current_callback(self) -> str | None:
+        """Name the callback in progress, if any."""
+        phase = self.ending.phase
+        if phase <= Phase.ABORTED:
+            return "init"
+        if phase >= Phase.TERMINATING:
+            return "terminate" if phase is Phase.TERMINATING else None
+        handling = self.handler.handling
+        return None if handling is None else kind_name(handling[0])
+
+    def running_half(self) -> str | None:
+        """Name the half in which the current code runs; None if the other half cannot be running.
+        From any thread.
+        """
+        if self.state is MetaState.TERMINATED:
+            return None
+        if self.reader.is_current():
+            # The thread may run before Reader.start has returned.
+            return "reader"
+        return "handler" if self.ending.phase >= Phase.OPEN else None
 
     @property
     def log(self) -> Any:
@@ -232,14 +219,13 @@ class Meta:
 
     def allow(self, operation: MetaOperation | Operation) -> None:
         """Raise unless the present state allows ``operation``."""
-        check_meta_allowed(MetaOperation[operation.name], self.state, self)
+        check_meta_allowed(MetaOperation[operation.name], self.handler.state, self)
 
-    def enter(self, state: MetaState) -> None:
-        """Change the state, if the state table has this transition, and record the time."""
-        check_meta_transition(self.state, state)
-        self.state = state
-        self.history += (state, perf_counter())
-        del self.history[:-_HISTORY]
+    def allow_spawn(self) -> None:
+        """Raise if this meta-process is ending or has ended."""
+        self.allow(MetaOperation.SPAWN)
+        if self.reason is not None:
+            raise NotAllowedError(f"{self} is ending ({self.reason}) and starts nothing any more")
 
     def add_timer(self, timer: Timer) -> None:
         """Own a timer: it ends with this meta-process."""
@@ -255,135 +241,39 @@ class Meta:
         """Remove a child that has ended."""
         self.owned.pop(key, None)
 
-    # -- spawn -------------------------------------------------------------------------------------
+    def move_to(self, owner: "Process") -> None:
+        """Go on with another owner, since the present owner ends."""
+        self.owner.disown(self.id)
+        self.owner = owner
+        owner.own(self.id, self)
 
-    spawn = classmethod(spawn)
-    spawn_beside = classmethod(spawn_beside)
-    spawn_from_thread = spawn_from_thread
+    def prefer(self, priority: Priority) -> None:
+        """Send with this priority from now on, unless a message has its own."""
+        self.allow(MetaOperation.CONFIGURE)
+        self.priority = check_priority(priority)
 
-    def allow_spawn(self) -> None:
-        """Raise if this meta-process is ending or has ended."""
-        self.allow(MetaOperation.SPAWN)
-        if self.reason is not None:
-            raise NotAllowedError(f"{self} is ending ({self.reason}) and starts nothing any more")
+    # -- messages ----------------------------------------------------------------------------------
 
-    # -- the handler -------------------------------------------------------------------------------
+    def started(self) -> None:
+        """Serve messages from now on: ``init`` has succeeded, and the reader runs."""
+        self.ending.opened()
+        if self.kernel.observer is None:
+            # The observer must see each message, so the handler would serve all of them.
+            self.serve_inline = self.behaviour._serve_in_passing
+
+    def refuse_messages(self) -> None:
+        """Refuse messages from now on: the termination has begun."""
+        self.accepting = False
+        self.serve_inline = None
+        self.mailbox.refuse_waiters()
 
     def wake(self) -> None:
         """Have the handler check the mailbox: start the handler, or wake it if it is idle."""
-        handler = self.handler
+        handler = self.handler.task
         if handler is None:
-            if self.initialised and self.reason is None:
-                self.handler = handler = DetachedTask(self._handler_ended)
-                handler.start(self.kernel, self._handle, self.callbacks.behaviour)
+            self.handler.start()
         elif handler.task is not None:
             wake(handler.task)
-
-    def wake_from_any_thread(self) -> None:
-        """Never called: ``takes_direct`` is False."""
-        raise AssertionError("a meta-process is never open")
-
-    def retire(self) -> None:
-        """End a handler that has been idle for a while."""
-        if self.handler is not None:
-            self._retired = True
-            self.wake()
-
-    def has_retired(self) -> bool:
-        """Whether the handler should end instead of waiting for a message."""
-        return self._retired
-
-    async def _handle(self) -> None:
-        self._retired = False
-        if self.reason is not None:
-            return
-        self.enter(MetaState.RUNNING)
-        try:
-            await serve(self, current_task())
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            failure = without_cancellation(error)
-            if failure is None:
-                raise
-            self.finish(self.failed(self.current_callback() or "handler", failure))
-        if self.state is MetaState.RUNNING and self.reason is None:
-            self.enter(MetaState.SLEEP)
-
-    def _handler_ended(self) -> None:
-        self.handler = None
-        if len(self.mailbox):
-            # A message arrived after the handler had decided to end.
-            self.wake()
-
-    @runs_callbacks
-    async def callback(self, name: str, *args: Any) -> None:
-        """Call ``init`` or ``terminate``: an ``async def`` on the loop, a plain ``def`` in a worker
-        thread.
-        """
-        function = getattr(self.behaviour, name)
-        if name in self.callbacks.asynchronous:
-            self.terminate_begun = name == "terminate"
-            await function(*args)
-            return
-
-        def call() -> None:
-            self.terminate_begun = name == "terminate"
-            try:
-                check_plain(self, name, function(*args))
-            finally:
-                self.worker_ended(name)
-
-        self.abandoned_threads.add(name)
-        await self.in_worker(call)
-
-    async def in_worker(self, work: Any, *args: Any) -> None:
-        """Run blocking user code in a worker thread. Cancellation abandons the thread."""
-        thread_fairness = self.kernel.thread_fairness
-        # A loop that is never idle must not starve the worker thread.
-        thread_fairness.watch()
-        try:
-            await trio.to_thread.run_sync(
-                work, *args, abandon_on_cancel=True, limiter=self.kernel.workers
-            )
-        finally:
-            thread_fairness.unwatch()
-
-    def worker_ended(self, which: str) -> None:
-        """Record, in a worker thread, that its work is done. The thread may have been abandoned
-        long ago.
-        """
-        self.abandoned_threads.discard(which)
-        if self.over:
-            try:
-                self.router.bridge.post(self.abandoned_thread_ended, which)
-            except NodeStoppedError:
-                self.abandoned_thread_ended(which)
-
-    def abandoned_thread_ended(self, which: str) -> None:
-        """Close the resources once no abandoned thread can use them."""
-        self.abandoned_threads.discard(which)
-        if self.over and not self.abandoned_threads:
-            self.resources.close()
-
-    def messages_out(self) -> int:
-        """Count the messages that the reader and the handler have sent."""
-        return self.sent + self.outbox.sent + self.outbox.direct
-
-    def current_callback(self) -> str | None:
-        """Name the callback in progress, if any."""
-        if not self.initialised:
-            return None if self.gone.is_set() else "init"
-        if self.state is MetaState.TERMINATED:
-            return None if self.gone.is_set() else "terminate"
-        return None if self.handling is None else kind_name(self.handling[0])
-
-    @property
-    def takes_direct(self) -> bool:
-        """Always False: no sender appends to the lanes directly, they must ask the mailbox."""
-        return False
-
-    takes_bounded = takes_direct
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in the sender's turn, if the behaviour can do that and no other message
@@ -395,7 +285,7 @@ class Meta:
         serve, box = self.serve_inline, self.mailbox
         if (
             serve is None
-            or self.state is not _SLEEP
+            or self.handler.state is not _SLEEP
             or box.main
             or box.ahead
             or get_ident() != self.router.loop_thread
@@ -404,15 +294,10 @@ class Meta:
         try:
             served = serve(message, sender)
         except Exception as error:
-            self.handling = (MESSAGE, sender, None, message)
-            self.finish(self.failed("handle_message", error))
+            self.handler.failed_inline((MESSAGE, sender, None, message), error)
             return True
-        self.handled += served
+        self.served_inline += served
         return served
-
-    def answer_now(self, caller: Caller, request: object) -> NoReturn:
-        """Never called: ``inline`` is False."""
-        raise AssertionError("a meta-process does not answer on the spot")
 
     def failed(self, callback: str, error: BaseException) -> Reason:
         """Record an exception that left a callback, and fail the call that the callback was
@@ -421,7 +306,7 @@ class Meta:
         reason = Crashed(error)
         self.kernel.note_crash(self, reason)
         # The reader fails independently of the message that the handler is serving.
-        handling = None if callback == "start" else self.handling
+        handling = None if callback == "start" else self.handler.handling
         message_type = None if handling is None else type(handling[3]).__qualname__
         self.kernel.obituaries.note_crash(self, callback, message_type)
         if self.kernel.log.wants("error"):
@@ -435,7 +320,7 @@ class Meta:
             )
         if handling is not None and isinstance(caller := handling[2], Caller):
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
-        if callback != "start" or not self.has_thread:
+        if callback != "start" or not self.reader.has_thread:
             self.pass_on(error)
         return reason
 
@@ -444,17 +329,84 @@ class Meta:
         if not isinstance(error, Exception):
             self.kernel.panic(error)
 
+    # -- sending -----------------------------------------------------------------------------------
+    # The reader sends within a bound, the handler at once, without overtaking each other.
+
+    def send(self, to: Target, message: object, priority: Priority | None) -> bool:
+        """Send from the reader, the handler, or any other code. From any thread."""
+        chosen = self._check_sender(priority)
+        thread, outbox = self.reader.thread, self.outbox
+        if thread is not None and get_ident() == thread.ident:
+            return outbox.put(to, message, chosen)
+        if thread is None and self.reader.is_current():
+            return outbox.offer(to, message, chosen)
+        self.sent += 1
+        # The handler must not overtake earlier messages of the reader.
+        if len(outbox) and outbox.follow(to, message, chosen):
+            return True
+        return self.router.send(self.id, to, message, chosen)
+
     async def send_wait(self, to: Target, message: object, priority: Priority | None) -> bool:
         """Send from async code. Waits while the receiver is too far behind, as the reader's thread
         does.
         """
-        return await send_wait(self, to, message, priority)
+        chosen = self._check_sender(priority)
+        lane, outbox, router = LANES[chosen], self.outbox, self.router
+        if self.options.when_behind is not Behind.WAIT and self.reader.is_current():
+            sent = outbox.offer(to, message, chosen)
+            await router.pause()
+            return sent
+        if len(outbox):
+            await outbox.wait_until_empty()
+        receiver = router.resolve(to)
+        self.sent += 1
+        if receiver is None or not receiver.accepting or not outbox.is_behind(receiver, lane):
+            sent = router.send(self.id, to, message, chosen)
+            await router.pause()
+            return sent
+        waiter = TaskWaiter(current_task())
+        receiver.mailbox.wait_for_room(
+            lane, envelope(receiver, self.id, to, message), waiter, outbox.backlog
+        )
+        try:
+            await park_as(waiter.task, waiter)
+        finally:
+            if waiter.admitted is None:
+                receiver.mailbox.stop_waiting(lane, waiter)
+        if not waiter.admitted:
+            router.dead_letters.add(self.id, to, message, Why.STOPPING)
+        return bool(waiter.admitted)
 
     async def wait_for_room(self, to: Target, lane: Lane = Lane.MAIN) -> bool:
         """Wait while a receiver is full or too far behind. Returns whether it waited. Cancellation
         loses nothing.
         """
-        return await wait_for_room(self, to, lane)
+        waited = False
+        while True:
+            receiver = self.router.resolve(to)
+            if (
+                receiver is None
+                or not receiver.accepting
+                or not self.outbox.is_behind(receiver, lane)
+            ):
+                return waited
+            waiter = TaskWaiter(current_task())
+            receiver.mailbox.wait_for_room(lane, None, waiter, self.outbox.backlog)
+            waited = True
+            try:
+                await park_as(waiter.task, waiter)
+            finally:
+                if waiter.admitted is None:
+                    receiver.mailbox.stop_waiting(lane, waiter)
+
+    def _check_sender(self, priority: Priority | None) -> Priority:
+        reader = self.reader
+        if self.ending.phase is _SILENCED or (reader.abandoned and reader.is_current()):
+            raise NotAllowedError(
+                f"{self} was stopped; this thread or task did not end in time and was abandoned, "
+                "so it cannot send any more"
+            )
+        return self.priority if priority is None else check_priority(priority)
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -487,56 +439,24 @@ class Meta:
             Custom(f"its receivers were more than {self.options.backlog} messages behind"),
         )
 
-    def ask_to_exit(self, _sender: PID | Alias, reason: Reason) -> None:
-        """End. The callback in progress may finish; the waiting messages are not served."""
-        self.finish(reason)
-
-    @enable_ki_protection
     def finish(self, reason: Reason) -> None:
         """Begin the termination. Only the first reason counts."""
-        if self.reason is not None:
-            return
-        self._begin_to_end(reason)
-        if self.initialised:
-            self.closing = DetachedTask()
-            self.closing.start(
-                self.kernel, lambda: close(self), f"{self.callbacks.behaviour} ending"
-            )
-        elif self._initialising is not None:
-            self._initialising.cancel()
+        self.ending.begin(reason)
 
-    async def end_here(self, reason: Reason) -> None:
-        """Terminate in the reader's task: the reader has returned, so this saves a task."""
-        self._begin_to_end(reason)
-        self.closing, self.reader = self.reader, None
-        await close(self)
+    def finish_with_owner(self, reason: Reason) -> None:
+        """Begin the termination because the owner ends. A failure is the owner's."""
+        self.ending.excuse()
+        self.ending.begin(reason)
 
-    @enable_ki_protection
-    def _begin_to_end(self, reason: Reason) -> None:
-        self.reason = reason
-        self.kernel.obituaries.note(self)
-        self.accepting = False
-        self.serve_inline = None
-        self.mailbox.refuse_waiters()
-        for child in list(self.owned.values()):
-            # The reader may be waiting for the init of this child, and must be able to end.
-            if not child.initialised:
-                child.finish(reason)
+    def ask_to_exit(self, _sender: PID | Alias, reason: Reason) -> None:
+        """End. The callback in progress may finish; the waiting messages are not served."""
+        self.ending.begin(reason)
 
-    @enable_ki_protection
     def kill(self) -> None:
         """End without waiting for the handler. A second kill also shortens every step of the
         termination.
         """
-        self.kills += 1
-        self.finish(Killed())
-        if self.handler is not None:
-            self.handler.cancel()
-        if self.kills > 1 and self.step_limit is not None:
-            self.step_limit.hurry(_HURRIED_STEP)
-        for child in list(self.owned.values()):
-            if not child.options.linger:
-                child.kill()
+        self.ending.kill()
 
     force_end = kill
 
@@ -548,57 +468,16 @@ class Meta:
         """If this is a server, stop accepting connections. Returns the processes of its
         connections.
         """
-        return self.behaviour._stop_accepting() if self.initialised else ()
-
-    def patience(self) -> float:
-        """Return how long the next step of the termination may take."""
-        limit = self.options.stop_timeout
-        return limit if self.kills < 2 else min(limit, _HURRIED_STEP)
-
-    def finish_with_owner(self, reason: Reason) -> None:
-        """Begin the termination because the owner ends. A failure is the owner's."""
-        self.blameless = True
-        self.finish(reason)
+        return self.behaviour._stop_accepting() if self.ending.phase >= Phase.OPEN else ()
 
     async def shut(self, reason: Reason) -> None:
-        """Stop on behalf of the owner. Takes bounded time, since each step of the
-        termination does.
-        """
-        self.finish_with_owner(reason)
-        if not self.initialised:
-            await wait_within(self.options.stop_timeout, self.gone.wait)
-            await self.abandon()
-        await self.gone.wait()
+        """Stop on behalf of the owner, in bounded time."""
+        await self.ending.shut(reason)
 
     async def wait_gone(self) -> None:
         """Wait until the meta-process has ended and everything is released."""
-        await self.gone.wait()
+        await self.ending.gone.wait()
 
     async def abandon(self) -> None:
         """Give up on a meta-process that does not end."""
-        if self.closing is not None:
-            # Each step of the termination has a time limit, so it is nearly done: a busy machine
-            # must not cost the meta-process its `terminate`.
-            with trio.move_on_after(_OVERDUE):
-                await self.gone.wait()
-        if self.gone.is_set():
-            return
-        self.note_abandoned()
-        self.log.error(
-            "meta-process abandoned: it did not end when killed", callback=self.current_callback()
-        )
-        for detached in (self.birth, self.closing):
-            if detached is not None:
-                await detached.cut_off()
-        with trio.CancelScope(shield=True):
-            await kill_all(self.owned)
-        if not self.reader_gone.is_set() and self.initialised:
-            self.abandoned_threads.add("reader")
-        release(self)
-
-    def note_abandoned(self) -> None:
-        """List this meta-process as abandoned in the exit report."""
-        if all(ended.pid != self.id for ended in self.kernel.abandoned):
-            self.kernel.abandoned.append(
-                Ended(self.id, None, self.callbacks.behaviour, self.reason)
-            )
+        await self.ending.abandon()

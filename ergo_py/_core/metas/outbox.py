@@ -123,6 +123,14 @@ class Outbox:
 
     # -- directly to the receiver ------------------------------------------------------------------
 
+    def admit_reader(self, thread: int) -> None:
+        """Let the reader's thread append to mailboxes directly."""
+        self.reader = thread
+
+    def refuse_reader(self) -> None:
+        """Refuse direct appends: the reader was abandoned."""
+        self.reader = 0
+
     def deliver(self, to: Target, message: object, priority: Priority) -> bool:
         """Append a message to the mailbox of an open process that keeps up, from the reader. False
         if that is not possible.

@@ -1,8 +1,9 @@
-"""The reader of a meta-process: runs ``start`` in a thread or in a task."""
+"""``Reader``: the reader of a meta-process. It runs ``start`` in a thread or in a task."""
 
 from typing import TYPE_CHECKING, Any
 
 import outcome
+import trio
 from trio.lowlevel import Task, current_task
 
 from ..runtime.bridge import ReaderThread, get_ident
@@ -14,112 +15,194 @@ from ..vocabulary.reasons import Normal
 if TYPE_CHECKING:
     from .meta import Meta
 
-__all__ = ["in_reader", "read", "reader_ended", "start_reader"]
+__all__ = ["Reader"]
 
 
-def start_reader(meta: "Meta") -> None:
-    """Start the reader: a thread for a plain ``def start``, a task for an ``async def start``.
-
-    Raises:
-        SpawnError: the system cannot start a thread.
+class Reader:
+    """Owns the thread or the task that runs ``start``: starts it, notes its end, and abandons it if
+    it refuses to end.
     """
-    if not meta.has_thread:
-        meta.reader = DetachedTask(lambda: reader_ended(meta))
-        meta.reader.start(meta.kernel, lambda: read(meta), f"{meta.callbacks.behaviour}.start")
-        return
-    kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
-    meta.thread = thread = ReaderThread(
-        f"ergo-{kind}-{meta.id.number}", lambda: _read_in_thread(meta)
-    )
-    try:
-        thread.start()
-    except RuntimeError as error:
-        meta.thread = None
-        raise SpawnError(
-            f"the system has no thread for {meta.callbacks.behaviour}: {error}"
-        ) from error
-    meta.outbox.reader = thread.ident
 
+    __slots__ = ("abandoned", "gone", "has_thread", "meta", "task", "thread")
 
-def in_reader(meta: "Meta") -> bool:
-    """Whether the current code runs in the reader: in its thread, its task, or a child task of
-    that.
-    """
-    if meta.has_thread:
-        return meta.thread is not None and get_ident() == meta.thread.ident
-    reader = None if meta.reader is None else meta.reader.task
-    if reader is None or not meta.router.bridge.on_loop():
-        return False
-    try:
-        task: Task | None = current_task()
-    except RuntimeError:  # a callback of the loop, outside any task
-        return False
-    while task is not None and task is not reader:
-        nursery = task.parent_nursery
-        task = None if nursery is None else nursery.parent_task
-    return task is not None
+    def __init__(self, meta: "Meta") -> None:
+        self.meta = meta
+        in_task = meta.behaviour._reads_in_task
+        self.has_thread: bool = (
+            "start" not in meta.callbacks.asynchronous if in_task is None else not in_task
+        )
+        self.thread: ReaderThread | None = None
+        self.task: DetachedTask | None = None
+        self.abandoned = False
+        """It did not end when asked to: it may not send any more."""
+        self.gone = trio.Event()
+        """Set when ``start`` has ended, or its task was cut off."""
 
+    # -- start -------------------------------------------------------------------------------------
 
-def _read_in_thread(meta: "Meta") -> None:
-    result = outcome.capture(_start, meta)
-    try:
-        # The bridge keeps the order of a thread, so this arrives after everything the reader has
-        # sent.
-        meta.router.bridge.post(_thread_ended, meta, result)
-    except NodeStoppedError:
-        # The node has stopped and abandoned this thread, so only this thread can close the
-        # resources.
-        meta.resources.close()
+    def start(self) -> None:
+        """Start a thread for a plain ``def start``, a task for an ``async def start``.
 
+        Raises:
+            SpawnError: the system cannot start a thread.
+        """
+        meta = self.meta
+        if not self.has_thread:
+            self.task = DetachedTask(self.task_ended)
+            self.task.start(meta.kernel, self.read, f"{meta.callbacks.behaviour}.start")
+            return
+        kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
+        self.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", self._read_in_thread)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.thread = None
+            raise SpawnError(
+                f"the system has no thread for {meta.callbacks.behaviour}: {error}"
+            ) from error
+        meta.outbox.admit_reader(thread.ident)
 
-def _start(meta: "Meta") -> None:
-    check_plain(meta, "start", meta.behaviour.start())
-    # The reader counts as ended once its messages are delivered, however slow the receivers are.
-    meta.outbox.wind_up()
+    def adopt(self, task: DetachedTask) -> None:
+        """Use the task that has run ``init``: it awaits :meth:`read` next."""
+        self.task = task
 
+    def is_current(self) -> bool:
+        """Whether the current code runs in the reader: in its thread, its task, or a child task of
+        that.
+        """
+        if self.has_thread:
+            return self.thread is not None and get_ident() == self.thread.ident
+        reader = None if self.task is None else self.task.task
+        if reader is None or not self.meta.router.bridge.on_loop():
+            return False
+        try:
+            task: Task | None = current_task()
+        except RuntimeError:  # a callback of the loop, outside any task
+            return False
+        while task is not None and task is not reader:
+            nursery = task.parent_nursery
+            task = None if nursery is None else nursery.parent_task
+        return task is not None
 
-def _thread_ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
-    meta.kernel.thread_fairness.give_place_back()
-    _ended(meta, result)
-    meta.abandoned_thread_ended("reader")
+    # -- in the thread -----------------------------------------------------------------------------
 
+    def _read_in_thread(self) -> None:
+        result = outcome.capture(self._run_start)
+        try:
+            # The bridge keeps the order of a thread, so this arrives after everything the reader
+            # has sent.
+            self.meta.router.bridge.post(self._thread_ended, result)
+        except NodeStoppedError:
+            # The node has stopped and abandoned this thread, so only this thread can close the
+            # resources.
+            self.meta.resources.close()
 
-@runs_callbacks
-async def read(meta: "Meta") -> None:
-    """Run ``start`` in the reader's task. If it returns, the same task runs the termination, since
-    the reader does not need the task any more.
-    """
-    try:
-        await meta.behaviour.start()
-        meta.outbox.rush()
-        await meta.outbox.wait_until_empty()
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        failure = without_cancellation(error)
-        if failure is None:
+    def _run_start(self) -> None:
+        meta = self.meta
+        check_plain(meta, "start", meta.behaviour.start())
+        # The reader counts as ended once its messages are delivered, however slow the receivers
+        # are.
+        meta.outbox.wind_up()
+
+    def _thread_ended(self, result: outcome.Outcome[Any]) -> None:
+        self.meta.kernel.thread_fairness.give_place_back()
+        self._ended(result)
+
+    # -- in the task -------------------------------------------------------------------------------
+
+    @runs_callbacks
+    async def read(self) -> None:
+        """Run ``start`` in the reader's task. If it returns, the same task runs the termination,
+        since the reader does not need the task any more.
+        """
+        meta = self.meta
+        try:
+            await meta.behaviour.start()
+            meta.outbox.rush()
+            await meta.outbox.wait_until_empty()
+        except GeneratorExit:
             raise
-        _ended(meta, outcome.Error(failure))
-        return
-    if meta.reason is None:
-        meta.reader_gone.set()
-        await meta.end_here(Normal())
+        except BaseException as error:
+            failure = without_cancellation(error)
+            if failure is None:
+                raise
+            self._ended(outcome.Error(failure))
+            return
+        if meta.ending.reason is None:
+            self.gone.set()
+            task, self.task = self.task, None
+            await meta.ending.run_in(task, Normal())
 
+    def task_ended(self) -> None:
+        """Record the end of a task that did not record it itself: it was cancelled or abandoned."""
+        self._ended(outcome.Value(None))
 
-def reader_ended(meta: "Meta") -> None:
-    """Record the end of a reader task that did not record it itself: it was cancelled or
-    abandoned.
-    """
-    _ended(meta, outcome.Value(None))
+    # -- the end -----------------------------------------------------------------------------------
 
+    def _ended(self, result: outcome.Outcome[Any]) -> None:
+        meta = self.meta
+        self.gone.set()
+        if meta.ending.reason is not None:
+            # The reader was asked to end, so its exception is no failure.
+            if isinstance(result, outcome.Error):
+                meta.pass_on(result.error)
+        elif isinstance(result, outcome.Error):
+            meta.finish(meta.failed("start", result.error))
+        else:
+            meta.finish(Normal())
+        meta.ending.close_unused_resources()
 
-def _ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
-    meta.reader_gone.set()
-    if meta.reason is not None:
-        # The reader was asked to end, so its exception is no failure.
-        if isinstance(result, outcome.Error):
-            meta.pass_on(result.error)
-    elif isinstance(result, outcome.Error):
-        meta.finish(meta.failed("start", result.error))
-    else:
-        meta.finish(Normal())
+    async def end(self) -> None:
+        """Unblock the reader, and wait for it. Unblock repeatedly: the user's ``unblock`` may have
+        run a moment before the reader blocked.
+        """
+        meta = self.meta
+        meta.resources.begin_stop()
+        meta.outbox.release()
+        if self.gone.is_set():
+            return
+        await meta.ending.wait_for_step(self.gone.wait, again=self._unblock_and_cancel)
+        if not self.gone.is_set():
+            await self._abandon()
+
+    def _unblock_and_cancel(self) -> None:
+        self.unblock()
+        if self.task is not None:
+            self.task.cancel()
+
+    def unblock(self) -> None:
+        """Wake a thread that is blocked in a resource of the meta-process."""
+        meta = self.meta
+        try:
+            meta.behaviour.unblock()
+        except Exception as error:
+            meta.report("unblock", error)
+        meta.resources.unblock()
+
+    async def _abandon(self) -> None:
+        meta, thread = self.meta, self.thread
+        self.give_up()
+        if self.task is not None and await self.task.cut_off():
+            meta.log.error(
+                "a reader did not end when cancelled and was cut off",
+                waited=meta.options.stop_timeout,
+            )
+            return
+        meta.ending.note_abandoned(is_thread=thread is not None)
+        name, stack = ("task", "") if thread is None else (thread.name, thread.stack())
+        meta.log.error(
+            "a reader did not end and was abandoned; it cannot send any more",
+            thread=name,
+            waited=meta.options.stop_timeout,
+            exception=stack,
+        )
+
+    def give_up(self) -> None:
+        """Abandon a reader that has not ended: it may not send any more."""
+        if not self.gone.is_set():
+            self.abandoned = True
+            self.meta.outbox.refuse_reader()
+
+    def uses_resources(self) -> bool:
+        """Whether an abandoned reader may still use the resources."""
+        return self.abandoned and not self.gone.is_set()

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..runtime.bridge import Lock
 
-__all__ = ["Counter", "Flag", "watch_writes"]
+__all__ = ["Counter", "Flag", "watched_class"]
 
 
 class Counter:
@@ -62,15 +62,14 @@ class Flag:
         return f"Flag({self._value})"
 
 
-def watch_writes(
-    behaviour: Any, side: Callable[[], str | None], report: Callable[[str], None]
-) -> None:
-    """Call ``report(attribute)`` once if both the reader and the handler write an attribute of
-    ``behaviour``.
+def watched_class(
+    cls: type[Any], side: Callable[[], str | None], report: Callable[[str], None]
+) -> type[Any]:
+    """Make a subclass for a single object. It calls ``report(attribute)`` once if both the reader
+    and the handler write an attribute of the object.
 
     ``side()`` names the half that is running; None if the other half cannot be running.
     """
-    cls = type(behaviour)
     write: Any = cls.__setattr__
     writers: dict[str, str] = {}
     reported: set[str] = set()
@@ -86,7 +85,6 @@ def watch_writes(
             report(name)
         write(self, name, value)
 
-    watched = type(
+    return type(
         cls.__name__, (cls,), {"__setattr__": setattr_watched, "__qualname__": cls.__qualname__}
     )
-    behaviour.__class__ = watched

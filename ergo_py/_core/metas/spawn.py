@@ -1,8 +1,9 @@
-"""Spawning a meta-process: run its ``init`` and start its reader, or leave nothing behind."""
+"""``spawn_meta``: makes a meta-process, runs its ``init`` and starts its reader, or leaves nothing
+behind.
+"""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import outcome
 import trio
@@ -23,28 +24,57 @@ from ..vocabulary.errors import (
 )
 from ..vocabulary.ids import Alias
 from ..vocabulary.options import MetaOptions
-from ..vocabulary.reasons import Crashed, Reason, Shutdown
-from ..vocabulary.states import MetaState
-from .reader import in_reader, read, reader_ended, start_reader
-from .shared_state import watch_writes
-from .termination import release
+from .meta import Meta
+from .shared_state import Flag
 
-if TYPE_CHECKING:
-    from .meta import Meta
-
-__all__ = ["spawn", "spawn_beside", "spawn_from_thread"]
+__all__ = ["Birth", "spawn_meta", "spawn_meta_beside", "spawn_meta_from_thread"]
 
 
-async def spawn(
-    kind: "type[Meta]",
-    owner: "Process | Meta",
+class Birth:
+    """Owns the task of a spawn, if the spawn has made a task for itself, and the time limit of
+    ``init``.
+    """
+
+    __slots__ = ("_scope", "task")
+
+    def __init__(self, task: DetachedTask | None = None) -> None:
+        self.task = task
+        self._scope: trio.CancelScope | None = None
+
+    async def initialise(self, meta: Meta) -> None:
+        """Run ``init`` within its time limit.
+
+        Raises:
+            SpawnError: a stop was asked for meanwhile.
+            InitTimeoutError: the time was over.
+        """
+        behaviour, timeout, was_cut = meta.callbacks.behaviour, meta.options.init_timeout, False
+        init_inline = meta.behaviour._begin_in_passing
+        if "init" in meta.callbacks.defined and not (init_inline is not None and init_inline()):
+            with trio.CancelScope(deadline=trio.current_time() + timeout) as self._scope:
+                await meta.handler.callback("init", Flag())
+            # The init was too late and has failed, even if it swallowed the cancellation.
+            was_cut, self._scope = self._scope.cancel_called, None
+        if meta.reason is not None:
+            raise SpawnError(f"{behaviour} was stopped during its init: {meta.reason}")
+        if was_cut:
+            raise InitTimeoutError(behaviour, timeout)
+
+    def cut_short(self) -> None:
+        """Cancel ``init``, if it runs."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+
+async def spawn_meta(
+    owner: Process | Meta,
     behaviour: Any,
     options: MetaOptions,
-    birth: DetachedTask | None = None,
+    task: DetachedTask | None = None,
     reads: bool = False,
-) -> "Meta":
-    """Make a meta-process, run its ``init``, start its reader. With ``reads``, the task ``birth``
-    becomes the reader.
+) -> Meta:
+    """Make a meta-process, run its ``init``, start its reader. ``task`` is the task of this spawn,
+    if it has one of its own; with ``reads``, the task becomes the reader.
 
     Raises:
         SpawnError: the meta-process could not be started; everything is cleaned up.
@@ -54,9 +84,8 @@ async def spawn(
         raise NodeStoppedError(kernel.pid.node, "it starts nothing any more")
     if not isinstance(owner, Process):
         owner.allow_spawn()
-    meta = kind(
-        kernel, behaviour, options, owner, owner if isinstance(owner, Process) else owner.process
-    )
+    process = owner if isinstance(owner, Process) else owner.process
+    meta = Meta(kernel, behaviour, options, owner, process, Birth(task))
     for name in ("handle_inspect", "unblock"):
         if name in meta.callbacks.asynchronous:
             raise BehaviourError(
@@ -64,51 +93,49 @@ async def spawn(
                 f"async def {name}",
                 f"a plain, quick `def {name}`",
             )
-    if meta.has_thread and kernel.thread_fairness.readers >= kernel.options.max_reader_threads:
+    has_thread = meta.reader.has_thread
+    if has_thread and kernel.thread_fairness.readers >= kernel.options.max_reader_threads:
         raise TooManyReadersError(kernel.options.max_reader_threads)
-    meta.birth = birth
     # Bypass the class's own __setattr__: a frozen dataclass may be a meta-process.
     object.__setattr__(behaviour, "_meta", meta)
-    if meta.has_thread:
+    if has_thread:
         # Reserve the place before init runs, so that concurrent spawns do not all take the last
         # one.
         kernel.thread_fairness.take_place()
     kernel.router.registry.add_alias(meta.id, meta)
     owner.own(meta.id, meta)
     try:
-        await _initialise(meta)
+        await meta.birth.initialise(meta)
         if kernel.options.debug_shared_state:
-            watch_writes(behaviour, partial(_side, meta), partial(_report_shared, meta))
-        if reads and not meta.has_thread:
-            meta.reader = birth
+            behaviour._watch_writes()
+        if reads and task is not None and not has_thread:
+            meta.reader.adopt(task)
         else:
-            start_reader(meta)
+            meta.reader.start()
     except BaseException as error:
-        reason = _begin_cleanup(meta, error)
+        if has_thread:
+            kernel.thread_fairness.give_place_back()
+        reason = meta.ending.abort(error)
         if meta.owned and not isinstance(error, GeneratorExit):
             with trio.CancelScope(shield=True):
                 await stop_all(meta.owned, reason)
-        release(meta)
+        meta.ending.release()
         if isinstance(error, SpawnError) or not isinstance(error, Exception):
             raise
         raise InitError(meta.callbacks.behaviour, error, reason) from error
-    meta.initialised = True
-    if kernel.observer is None:
-        # The observer must see each message, so the handler serves all of them.
-        meta.serve_inline = behaviour._serve_in_passing
-    else:
+    meta.started()
+    if kernel.observer is not None:
         kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
     if len(meta.mailbox):
         meta.wake()
-    if birth is None:
+    if task is None:
         await kernel.router.pause()
     return meta
 
 
-def spawn_beside(
-    kind: "type[Meta]",
+def spawn_meta_beside(
     kernel: Kernel,
-    find_owner: "Callable[[], Awaitable[Process | Meta]]",
+    find_owner: Callable[[], Awaitable[Process | Meta]],
     behaviour: Any,
     options: MetaOptions,
     on_start: Callable[[BaseException | None], None],
@@ -125,21 +152,21 @@ def spawn_beside(
     made: Meta | None = None
 
     def ended() -> None:
-        if made is not None and not made.has_thread:
-            reader_ended(made)
+        if made is not None and not made.reader.has_thread:
+            made.reader.task_ended()
 
     async def live() -> None:
         nonlocal made
         try:
-            made = await spawn(kind, await find_owner(), behaviour, options, detached, reads=True)
+            made = await spawn_meta(await find_owner(), behaviour, options, detached, reads=True)
         except BaseException as error:
             on_start(error)
             if is_cut_off(error):
                 raise
             return
         on_start(None)
-        if not made.has_thread:
-            await read(made)
+        if not made.reader.has_thread:
+            await made.reader.read()
 
     detached = DetachedTask(ended)
     try:
@@ -149,78 +176,31 @@ def spawn_beside(
     return detached
 
 
-async def _initialise(meta: "Meta") -> None:
-    init_inline = meta.behaviour._begin_in_passing
-    if "init" not in meta.callbacks.defined or (init_inline is not None and init_inline()):
-        return
-    timeout = meta.options.init_timeout
-    with trio.CancelScope(deadline=trio.current_time() + timeout) as meta._initialising:
-        await meta.callback("init")
-    # The init was too late and has failed, even if it swallowed the cancellation.
-    was_cut, meta._initialising = meta._initialising.cancel_called, None
-    if meta.reason is not None:
-        raise SpawnError(f"{meta.callbacks.behaviour} was stopped during its init: {meta.reason}")
-    if was_cut:
-        raise InitTimeoutError(meta.callbacks.behaviour, timeout)
-
-
-def _begin_cleanup(meta: "Meta", error: BaseException) -> Reason:
-    """Begin the cleanup after a failed ``init``. ``terminate`` is not called, since the
-    meta-process never started.
+def spawn_meta_from_thread(owner: Meta, behaviour: Any, options: MetaOptions) -> Alias:
+    """Spawn a child of a meta-process. Blocks this thread until the child is registered or has
+    failed.
     """
-    if meta.has_thread:
-        meta.kernel.thread_fairness.give_place_back()
-    reason = meta.reason
-    if reason is None:
-        meta.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
-        meta.kernel.obituaries.note(meta)
-    meta.accepting = False
-    meta.mailbox.refuse_waiters()
-    meta.resources.unblock()
-    return reason
-
-
-def spawn_from_thread(meta: "Meta", behaviour: Any, options: MetaOptions) -> Alias:
-    """Spawn a child. Blocks this thread until the child is registered or has failed."""
     parker: Parker[outcome.Outcome[Meta]] = Parker()
 
     def refuse() -> None:
         # The thread must continue even if the task was cut off. After an earlier result, this has
         # no effect.
         parker.settle(
-            outcome.Error(NodeStoppedError(meta.router.node, "it starts nothing any more"))
+            outcome.Error(NodeStoppedError(owner.router.node, "it starts nothing any more"))
         )
 
     detached = DetachedTask(refuse)
 
     async def spawn_child() -> None:
-        parker.settle(await outcome.acapture(spawn, type(meta), meta, behaviour, options, detached))
+        parker.settle(await outcome.acapture(spawn_meta, owner, behaviour, options, detached))
 
     def start() -> None:
         try:
-            detached.start(meta.kernel, spawn_child, f"spawn {type(behaviour).__qualname__}")
+            detached.start(owner.kernel, spawn_child, f"spawn {type(behaviour).__qualname__}")
         except RuntimeError:  # the nursery is closed
             refuse()
 
-    meta.router.bridge.post(start)
+    owner.router.bridge.post(start)
     parker.wait(None)
     assert parker.value is not None
     return parker.value.unwrap().id
-
-
-def _side(meta: "Meta") -> str | None:
-    """Name the half that is running; None if the other half cannot be running."""
-    if meta.state is MetaState.TERMINATED:
-        return None
-    if in_reader(meta):
-        # The thread may run before start_reader has stored its identifier.
-        return "reader"
-    return "handler" if meta.initialised else None
-
-
-def _report_shared(meta: "Meta", attribute: str) -> None:
-    meta.log.warning(
-        "an attribute is written by the reader and by the handler; use Counter or Flag, or let "
-        "one side own it",
-        attribute=attribute,
-    )

@@ -1,11 +1,12 @@
-"""The termination of a meta-process: the same steps in the same order for every cause, each with a
-time limit.
+"""``Ending``: the termination of a meta-process, with the same steps in the same order for every
+cause, each with a time limit.
 
 Refuse messages, unblock the reader and wait for it, let the handler finish, stop the children, call
 ``terminate``, release the resources, notify.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
+from enum import IntEnum
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -13,294 +14,376 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from ..messaging.observer import Stopped
-from ..messaging.publisher import THREAD_ABANDONED
-from ..processes.children import stop_all
+from ..processes.children import kill_all, stop_all
 from ..processes.unhandled_messages import discard, refuse
-from ..runtime.bridge import stack_of
 from ..runtime.detached_task import DetachedTask
-from ..runtime.parking import PARKED
-from ..runtime.time_limit import TimeLimit
+from ..runtime.time_limit import TimeLimit, wait_within
 from ..runtime.time_slices import at_once, in_slices
-from ..tables.pending_calls import Caller
 from ..tables.relations import Kind
 from ..vocabulary.envelopes import CHILD_EXIT, Lane
-from ..vocabulary.reasons import Shutdown, is_failure
+from ..vocabulary.info import Ended
+from ..vocabulary.reasons import Crashed, Killed, Reason, Shutdown, is_failure
 from ..vocabulary.states import MetaState
+from .shared_state import Flag
 
 if TYPE_CHECKING:
     from .meta import Meta
 
-__all__ = ["close", "release"]
+__all__ = ["Ending", "Phase"]
 
 _GRACE: Final = 0.5
 """Seconds that a cancelled task has to end."""
 _POLL: Final = 0.02
 """Seconds between two checks whether ``terminate`` has begun."""
+_HURRIED_STEP: Final = 0.05
+"""Seconds that each step of a termination may still take after a second kill."""
+_OVERDUE: Final = 2.0
+"""Seconds that the kernel still waits for an overdue termination before it abandons the
+meta-process.
+"""
 
 
-async def close(meta: "Meta") -> None:
-    """Run all steps of the termination, in a task of its own."""
-    try:
-        await _end_reader(meta)
-        await _end_handler(meta)
-        await _end_children(meta)
-        await _deliver_rest(meta)
-        _defer_calls_in_progress(meta)
-        meta.enter(MetaState.TERMINATED)
-        await _terminate(meta)
-        await in_slices(_answer(meta))
-    finally:
-        release(meta)
+class Phase(IntEnum):
+    """The lifecycle of a meta-process. The phases only go forward, in the order of their numbers.
 
+    ::
 
-async def _wait(
-    meta: "Meta",
-    wait: Callable[[], Awaitable[object]],
-    most: float = inf,
-    again: Callable[[], None] | None = None,
-) -> None:
-    """Wait within the time limit of a step. A second kill shortens the limit."""
-    meta.step_limit = TimeLimit(min(meta.patience(), most))
-    await meta.step_limit.wait(wait, again)
-    meta.step_limit = None
+        INIT ──► OPEN ──► CLOSING ──► TERMINATING ──┬──► RELEASED
+         │                                          │
+         └─────► ABORTED ───────────────────────────┴──► SILENCED
 
-
-# -- the reader ------------------------------------------------------------------------------------
-
-
-async def _end_reader(meta: "Meta") -> None:
-    """Unblock the reader, and wait for it. Unblock repeatedly: the user's ``unblock`` may have run
-    a moment before the reader blocked.
+    An abandoned meta-process goes from any phase to RELEASED or SILENCED.
     """
-    meta.resources.stopping = True
-    meta.outbox.release()
-    if meta.reader_gone.is_set():
-        return
 
-    def free() -> None:
-        _unblock(meta)
-        if meta.reader is not None:
-            meta.reader.cancel()
-
-    await _wait(meta, meta.reader_gone.wait, again=free)
-    if not meta.reader_gone.is_set():
-        await _abandon_reader(meta)
-
-
-def _unblock(meta: "Meta") -> None:
-    try:
-        meta.behaviour.unblock()
-    except Exception as error:
-        meta.report("unblock", error)
-    meta.resources.unblock()
+    INIT = 0
+    """The spawn runs ``init``."""
+    ABORTED = 1
+    """``init`` has failed, or is cut short by a stop. ``terminate`` is not called."""
+    OPEN = 2
+    """The reader and the handler run."""
+    CLOSING = 3
+    """The reason is known. The reader, the handler and the children end."""
+    TERMINATING = 4
+    """``terminate`` runs, or waits for its worker thread."""
+    RELEASED = 5
+    """Everything is released."""
+    SILENCED = 6
+    """The same, but abandoned threads remain: they may not send any more, and the last of them
+    closes the resources.
+    """
 
 
-async def _abandon_reader(meta: "Meta") -> None:
-    meta.reader_abandoned = True
-    meta.outbox.reader = 0
-    if meta.reader is not None and await meta.reader.cut_off():
-        meta.log.error(
-            "a reader did not end when cancelled and was cut off", waited=meta.options.stop_timeout
-        )
-        return
-    meta.abandoned_threads.add("reader")
-    name, stack = ("task", "") if meta.thread is None else (meta.thread.name, meta.thread.stack())
-    _note_abandoned(meta, is_thread=meta.thread is not None)
-    meta.log.error(
-        "a reader did not end and was abandoned; it cannot send any more",
-        thread=name,
-        waited=meta.options.stop_timeout,
-        exception=stack,
-    )
+class Ending:
+    """Owns the phase of a meta-process, the reason of its end, and the task that runs the steps of
+    the termination. :class:`Phase` draws the transitions.
+    """
 
+    __slots__ = ("blameless", "gone", "kills", "meta", "phase", "reason", "step_limit", "task")
 
-def _note_abandoned(meta: "Meta", *, is_thread: bool) -> None:
-    if is_thread:
-        meta.kernel.threads_abandoned += 1
-        meta.kernel.publisher.announce(THREAD_ABANDONED, meta.id)
-    meta.note_abandoned()
+    def __init__(self, meta: "Meta") -> None:
+        self.meta = meta
+        self.phase = Phase.INIT
+        self.reason: Reason | None = None
+        """Set when the phase leaves INIT or OPEN for the end."""
+        self.blameless = False
+        """The failure is not the fault of this meta-process, but of its peer or its owner."""
+        self.task: DetachedTask | None = None
+        self.step_limit: TimeLimit | None = None
+        """The limit of the step in progress."""
+        self.kills = 0
+        self.gone = trio.Event()
+        """Set when everything is released, and every watcher notified."""
 
+    @property
+    def over(self) -> bool:
+        """Whether the release has begun: only cleanup and notifications follow."""
+        return self.phase >= Phase.RELEASED
 
-# -- the handler and the children ------------------------------------------------------------------
+    def opened(self) -> None:
+        """Note that ``init`` has succeeded and the reader runs."""
+        self.phase = Phase.OPEN
 
+    # -- causes ------------------------------------------------------------------------------------
 
-async def _end_handler(meta: "Meta") -> None:
-    handler = meta.handler
-    if handler is None:
-        return
-    if handler.task is not None and handler.task.custom_sleep_data is PARKED:
-        meta.retire()
-    # A plain callback in a worker thread cannot be cancelled, so even a kill waits for it.
-    if not meta.kills or meta.worker_scope is not None:
-        await _wait(meta, handler.gone.wait)
-    handler.cancel()
-    if meta.worker_scope is not None:
-        # The callback may be blocked in a resource that the reader has opened.
-        _unblock(meta)
-    await _wait(meta, handler.gone.wait, _GRACE)
-    if not handler.gone.is_set():
-        await _abandon_handler(meta, handler)
-
-
-async def _abandon_handler(meta: "Meta", handler: DetachedTask) -> None:
-    callback, stack = meta.current_callback(), ""
-    if meta.worker_scope is not None:
-        meta.abandoned_threads.add("handler")
-        meta.worker_scope.cancel()
-        # Read `worker` after the name is in `abandoned_threads`: a thread that ends at this moment
-        # removes the name itself, or has cleared `worker` before.
-        if not meta.worker:
-            meta.abandoned_threads.discard("handler")
+    @enable_ki_protection
+    def begin(self, reason: Reason) -> None:
+        """Begin the termination. Only the first reason counts."""
+        if self.reason is not None:
+            return
+        self._decide(reason)
+        if self.phase is Phase.CLOSING:
+            self.task = DetachedTask()
+            self.task.start(
+                self.meta.kernel, self._close, f"{self.meta.callbacks.behaviour} ending"
+            )
         else:
-            stack = stack_of(meta.worker)
-    await handler.cut_off()
-    _note_abandoned(meta, is_thread="handler" in meta.abandoned_threads)
-    meta.log.error(
-        "a handler did not end and was abandoned; it cannot send any more",
-        callback=callback,
-        waited=meta.options.stop_timeout,
-        exception=stack,
-    )
+            self.meta.birth.cut_short()
 
+    async def run_in(self, task: DetachedTask | None, reason: Reason) -> None:
+        """Terminate in the reader's task: the reader has returned, so this saves a task."""
+        self._decide(reason)
+        self.task = task
+        await self._close()
 
-async def _end_children(meta: "Meta") -> None:
-    for child in list(meta.owned.values()):
-        if child.options.linger:
-            meta.disown(child.id)
-            child.owner = meta.process
-            meta.process.own(child.id, child)
-    await stop_all(meta.owned, meta.reason or Shutdown())
+    @enable_ki_protection
+    def _decide(self, reason: Reason) -> None:
+        meta = self.meta
+        self.reason = reason
+        self.phase = Phase.CLOSING if self.phase is Phase.OPEN else Phase.ABORTED
+        meta.kernel.obituaries.note(meta)
+        meta.refuse_messages()
+        for child in list(meta.owned.values()):
+            # The reader may be waiting for the init of this child, and must be able to end.
+            if child.ending.phase is Phase.INIT:
+                child.finish(reason)
 
+    def abort(self, error: BaseException) -> Reason:
+        """Begin the cleanup after a failed ``init``. ``terminate`` is not called, since the
+        meta-process never started.
+        """
+        meta, reason = self.meta, self.reason
+        if reason is None:
+            self.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
+            self.phase = Phase.ABORTED
+            meta.kernel.obituaries.note(meta)
+        meta.refuse_messages()
+        meta.resources.unblock()
+        return reason
 
-async def _deliver_rest(meta: "Meta") -> None:
-    """Deliver the reader's remaining messages. Full receivers get a last chance."""
-    meta.outbox.rush()
-    if len(meta.outbox) and not meta.kills:
-        await _wait(meta, meta.outbox.wait_until_empty, _GRACE)
-    meta.outbox.force()
+    def excuse(self) -> None:
+        """Note that a failure is not the fault of this meta-process, but of its peer or its
+        owner.
+        """
+        self.blameless = True
 
+    @enable_ki_protection
+    def kill(self) -> None:
+        """End without waiting for the handler. A second kill also shortens every step of the
+        termination.
+        """
+        meta = self.meta
+        self.kills += 1
+        self.begin(Killed())
+        meta.handler.cancel()
+        if self.kills > 1 and self.step_limit is not None:
+            self.step_limit.hurry(_HURRIED_STEP)
+        for child in list(meta.owned.values()):
+            if not child.options.linger:
+                child.kill()
 
-# -- terminate, and the release --------------------------------------------------------------------
+    async def shut(self, reason: Reason) -> None:
+        """Stop on behalf of the owner. Takes bounded time, since each step of the termination
+        does.
+        """
+        self.excuse()
+        self.begin(reason)
+        if self.phase is Phase.ABORTED:
+            await wait_within(self.meta.options.stop_timeout, self.gone.wait)
+            await self.abandon()
+        await self.gone.wait()
 
+    async def abandon(self) -> None:
+        """Give up on a meta-process that does not end."""
+        meta = self.meta
+        if self.task is not None:
+            # Each step of the termination has a time limit, so it is nearly done: a busy machine
+            # must not cost the meta-process its `terminate`.
+            with trio.move_on_after(_OVERDUE):
+                await self.gone.wait()
+        if self.gone.is_set():
+            return
+        self.note_abandoned()
+        meta.log.error(
+            "meta-process abandoned: it did not end when killed", callback=meta.current_callback()
+        )
+        for detached in (meta.birth.task, self.task):
+            if detached is not None:
+                await detached.cut_off()
+        with trio.CancelScope(shield=True):
+            await kill_all(meta.owned)
+        if self.phase >= Phase.OPEN:
+            meta.reader.give_up()
+        self.release()
 
-def _defer_calls_in_progress(meta: "Meta") -> None:
-    """Nothing is in progress any more. If the handler was cut off during a call, treat the call as
-    deferred.
-    """
-    owed = list(meta.promised)
-    if meta.handling is not None and isinstance(meta.handling[2], Caller):
-        owed.append(meta.handling[2])
-    meta.handling = None
-    for caller in owed:
-        caller.defer(meta)
+    def note_abandoned(self, *, is_thread: bool = False) -> None:
+        """List this meta-process as abandoned in the exit report."""
+        meta = self.meta
+        if is_thread:
+            meta.kernel.note_abandoned_thread(meta.id)
+        if all(ended.pid != meta.id for ended in meta.kernel.abandoned):
+            meta.kernel.abandoned.append(
+                Ended(meta.id, None, meta.callbacks.behaviour, self.reason)
+            )
 
+    # -- the steps ---------------------------------------------------------------------------------
 
-async def _terminate(meta: "Meta") -> None:
-    if "terminate" not in meta.callbacks.defined or _terminates_inline(meta):
-        return
-    # In a task of its own: a terminate that swallows its cancellation can then be abandoned.
-    last = DetachedTask()
-    last.start(meta.kernel, lambda: _run_terminate(meta), f"{meta.callbacks.behaviour}.terminate")
-    await _wait(meta, last.gone.wait)
-    if not meta.terminate_begun:
-        # terminate has not begun, since the machine is busy. It always gets to run; only its
-        # duration is limited.
-        while not meta.terminate_begun and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
-            await trio.sleep(_POLL)
-        await _wait(meta, last.gone.wait)
-    if last.gone.is_set():
-        return
-    meta.log.error("terminate was cut off", limit=meta.options.stop_timeout)
-    last.cancel()
-    await _wait(meta, last.gone.wait, _GRACE)
-    await last.cut_off()
+    async def _close(self) -> None:
+        """Run all steps of the termination, in a task of its own."""
+        meta = self.meta
+        try:
+            await meta.reader.end()
+            await meta.handler.end()
+            await self._end_children()
+            await self._deliver_rest()
+            meta.handler.defer_calls_in_progress()
+            meta.handler.enter(MetaState.TERMINATED)
+            self.phase = Phase.TERMINATING
+            await self._terminate()
+            await in_slices(self._answer())
+        finally:
+            self.release()
 
+    async def wait_for_step(
+        self,
+        wait: Callable[[], Awaitable[object]],
+        most: float = inf,
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        """Wait within the time limit of a step. A second kill shortens the limit."""
+        limit = min(self.meta.options.stop_timeout, most)
+        if self.kills > 1:
+            limit = min(limit, _HURRIED_STEP)
+        self.step_limit = TimeLimit(limit)
+        await self.step_limit.wait(wait, again)
+        self.step_limit = None
 
-def _terminates_inline(meta: "Meta") -> bool:
-    terminate_inline = meta.behaviour._end_in_passing
-    if terminate_inline is None:
-        return False
-    try:
-        return bool(terminate_inline(meta.reason))
-    except BaseException as error:
-        _account_for(meta, error)
-        return True
+    async def wait_for_grace(self, wait: Callable[[], Awaitable[object]]) -> None:
+        """Wait for a task that was cancelled: it has a moment to end."""
+        await self.wait_for_step(wait, _GRACE)
 
+    async def _end_children(self) -> None:
+        meta = self.meta
+        for child in list(meta.owned.values()):
+            if child.options.linger:
+                child.move_to(meta.process)
+        await stop_all(meta.owned, self.reason or Shutdown())
 
-async def _run_terminate(meta: "Meta") -> None:
-    try:
-        await meta.callback("terminate", meta.reason)
-    except BaseException as error:
-        _account_for(meta, error)
+    async def _deliver_rest(self) -> None:
+        """Deliver the reader's remaining messages. Full receivers get a last chance."""
+        outbox = self.meta.outbox
+        outbox.rush()
+        if len(outbox) and not self.kills:
+            await self.wait_for_grace(outbox.wait_until_empty)
+        outbox.force()
 
+    async def _terminate(self) -> None:
+        meta = self.meta
+        if "terminate" not in meta.callbacks.defined or self._terminates_inline():
+            return
+        # In a task of its own: a terminate that swallows its cancellation can then be abandoned.
+        last, begun = DetachedTask(), Flag()
+        last.start(
+            meta.kernel,
+            lambda: self._run_terminate(begun),
+            f"{meta.callbacks.behaviour}.terminate",
+        )
+        await self.wait_for_step(last.gone.wait)
+        if not begun:
+            # terminate has not begun, since the machine is busy. It always gets to run; only its
+            # duration is limited.
+            while not begun and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
+                await trio.sleep(_POLL)
+            await self.wait_for_step(last.gone.wait)
+        if last.gone.is_set():
+            return
+        meta.log.error("terminate was cut off", limit=meta.options.stop_timeout)
+        last.cancel()
+        await self.wait_for_grace(last.gone.wait)
+        await last.cut_off()
 
-def _account_for(meta: "Meta", error: BaseException) -> None:
-    """Handle an exception that left ``terminate``: the termination continues."""
-    if isinstance(error, Exception):
-        meta.report("terminate", error)
-    elif isinstance(error, trio.Cancelled | GeneratorExit):
-        raise error
-    else:
-        meta.pass_on(error)
+    def _terminates_inline(self) -> bool:
+        terminate_inline = self.meta.behaviour._end_in_passing
+        if terminate_inline is None:
+            return False
+        try:
+            return bool(terminate_inline(self.reason))
+        except BaseException as error:
+            self._account_for(error)
+            return True
 
+    async def _run_terminate(self, begun: Flag) -> None:
+        try:
+            await self.meta.handler.callback("terminate", begun, self.reason)
+        except BaseException as error:
+            self._account_for(error)
 
-@enable_ki_protection
-def release(meta: "Meta") -> None:
-    """Do everything that follows ``terminate``. There is no await, so no other task sees an
-    intermediate state.
-    """
-    if meta.over:
-        return
-    meta.over = True
-    reason = meta.reason or Shutdown()
-    if meta.state is not MetaState.TERMINATED:
-        meta.enter(MetaState.TERMINATED)
-    at_once(_answer(meta))
-    for request in tuple(meta.requests.values()):
-        request.abandon()
-    meta.requests.clear()
-    for timer in tuple(meta.timers or ()):
-        timer.cancel()
-    meta.outbox.close()
-    meta.kernel.idle_handlers.discard(meta)
-    meta.silenced = bool(meta.abandoned_threads)
-    if not meta.abandoned_threads:
-        meta.resources.close()
-    meta.router.registry.aliases.pop(meta.id, None)
-    owner = meta.owner
-    owner.disown(meta.id)
-    takes_owner_along = owner.reason is None and is_failure(reason) and _is_needed(meta)
-    meta.kernel.tell_all(meta.id, reason)
-    if meta.kernel.observer is not None and meta.initialised:
-        meta.kernel.observer(Stopped(meta.id, reason))
-    if (
-        meta.initialised
-        and owner is meta.process
-        and "handle_child_exit" in meta.process.callbacks.defined
-    ):
-        meta.router.signal(meta.process, Lane.SYSTEM, (CHILD_EXIT, meta.id, None, reason))
-    if takes_owner_along:
-        owner.ask_to_exit(meta.id, reason)
-    meta.gone.set()
+    def _account_for(self, error: BaseException) -> None:
+        """Handle an exception that left ``terminate``: the termination continues."""
+        if isinstance(error, Exception):
+            self.meta.report("terminate", error)
+        elif isinstance(error, trio.Cancelled | GeneratorExit):
+            raise error
+        else:
+            self.meta.pass_on(error)
 
+    # -- the release -------------------------------------------------------------------------------
 
-def _is_needed(meta: "Meta") -> bool:
-    """Whether a failure must take the owner along, like a link. A linked owner is notified by its
-    link.
-    """
-    chosen = meta.options.needed
-    needed = meta.behaviour._needed if chosen is None else chosen
-    is_linked = meta.owner is meta.process and meta.kernel.relations.has(
-        meta.process.id, meta.id, Kind.LINK
-    )
-    return meta.initialised and needed and not is_linked
+    @enable_ki_protection
+    def release(self) -> None:
+        """Do everything that follows ``terminate``. There is no await, so no other task sees an
+        intermediate state.
+        """
+        if self.over:
+            return
+        meta, has_started = self.meta, self.phase >= Phase.OPEN
+        self.phase = Phase.RELEASED
+        reason = self.reason or Shutdown()
+        if meta.state is not MetaState.TERMINATED:
+            meta.handler.enter(MetaState.TERMINATED)
+        at_once(self._answer())
+        for request in tuple(meta.requests.values()):
+            request.abandon()
+        meta.requests.clear()
+        for timer in tuple(meta.timers or ()):
+            timer.cancel()
+        meta.outbox.close()
+        meta.kernel.idle_handlers.discard(meta.handler)
+        if meta.uses_resources():
+            self.phase = Phase.SILENCED
+        else:
+            meta.resources.close()
+        meta.router.registry.aliases.pop(meta.id, None)
+        owner = meta.owner
+        owner.disown(meta.id)
+        takes_owner_along = (
+            has_started and owner.reason is None and is_failure(reason) and self._is_needed()
+        )
+        meta.kernel.tell_all(meta.id, reason)
+        if has_started:
+            self._tell_observer_and_process(reason)
+        if takes_owner_along:
+            owner.ask_to_exit(meta.id, reason)
+        self.gone.set()
 
+    def _tell_observer_and_process(self, reason: Reason) -> None:
+        meta, process = self.meta, self.meta.process
+        if meta.kernel.observer is not None:
+            meta.kernel.observer(Stopped(meta.id, reason))
+        if meta.owner is process and "handle_child_exit" in process.callbacks.defined:
+            meta.router.signal(process, Lane.SYSTEM, (CHILD_EXIT, meta.id, None, reason))
 
-def _answer(meta: "Meta") -> Iterator[None]:
-    """Answer every call that was queued, deferred, or in progress when the handler was cut off.
-    Turn the remaining messages into dead letters.
-    """
-    reason = meta.reason or Shutdown()
-    _defer_calls_in_progress(meta)
-    yield from refuse(list(meta.deferred or ()), reason)
-    yield from discard(meta.router, meta, reason)
+    def _is_needed(self) -> bool:
+        """Whether a failure must take the owner along, like a link. A linked owner is notified by
+        its link.
+        """
+        meta = self.meta
+        chosen = meta.options.needed
+        needed = meta.behaviour._needed if chosen is None else chosen
+        is_linked = meta.owner is meta.process and meta.kernel.relations.has(
+            meta.process.id, meta.id, Kind.LINK
+        )
+        return needed and not is_linked
+
+    def _answer(self) -> Iterator[None]:
+        """Answer every call that was queued, deferred, or in progress when the handler was cut off.
+        Turn the remaining messages into dead letters.
+        """
+        meta, reason = self.meta, self.reason or Shutdown()
+        meta.handler.defer_calls_in_progress()
+        yield from refuse(list(meta.deferred or ()), reason)
+        yield from discard(meta.router, meta, reason)
+
+    def close_unused_resources(self) -> None:
+        """Close the resources after the end, once no abandoned thread can use them."""
+        if self.over and not self.meta.uses_resources():
+            self.meta.resources.close()

@@ -141,9 +141,13 @@ class Resources:
         poll.poll(ceil(min(seconds, 1e6) * 1000))
         return not self.stopping
 
+    def begin_stop(self) -> None:
+        """Tell the reader to return, without waking it."""
+        self.stopping = True
+
     def unblock(self) -> None:
         """Wake all blocked threads. Call it on the loop, any number of times."""
-        self.stopping = True
+        self.begin_stop()
         if self._bell is not None:
             self._bell.ring()
         for resource, unblock in list(self._known):

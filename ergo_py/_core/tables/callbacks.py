@@ -70,8 +70,8 @@ _RUNS_CALLBACKS: Final[set[CodeType]] = set()
 
 
 def runs_callbacks(function: F) -> F:
-    """Mark a kernel function that calls callbacks. Its first argument must be their process or
-    meta-process.
+    """Mark a kernel function that calls callbacks. Its first argument must be their process, or a
+    part of their meta-process, which names the meta-process in its attribute ``meta``.
 
     The watchdog looks for these functions on the loop's stack. Make it the outermost decorator:
     others may replace the code object.
@@ -86,7 +86,10 @@ def process_of(frame: FrameType) -> Any:
     for any other function.
     """
     code = frame.f_code
-    return frame.f_locals[code.co_varnames[0]] if code in _RUNS_CALLBACKS else None
+    if code not in _RUNS_CALLBACKS:
+        return None
+    first = frame.f_locals[code.co_varnames[0]]
+    return getattr(first, "meta", first)
 
 
 def default(function: F) -> F:

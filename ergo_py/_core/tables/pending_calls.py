@@ -24,8 +24,6 @@ __all__ = ["Callee", "Caller", "Deadline", "Deadlines", "ring_of", "waiting_proc
 class Callee(Protocol):
     """A process or a meta-process that is called."""
 
-    reason: Reason | None
-    """The reason with which it ended or is ending."""
     deferred: "set[Caller] | None"
     """Calls for which it has returned NO_REPLY, and must reply to later."""
     waiting: Any
@@ -33,6 +31,11 @@ class Callee(Protocol):
 
     @property
     def id(self) -> PID | Alias: ...
+
+    @property
+    def reason(self) -> Reason | None:
+        """The reason with which it ended or is ending."""
+        ...
 
 
 class Deadline:

@@ -34,7 +34,7 @@ from .common import (
     kill_target,
 )
 from .links_and_events import LinksAndEvents
-from .meta_process import MetaProcess, spawn_meta
+from .meta_process import MetaProcess, spawn_checked_meta
 
 if TYPE_CHECKING:
     from ...node import Node
@@ -378,7 +378,7 @@ class Behaviour(LinksAndEvents):
         """
         process = self._process
         process.allow(Operation.SPAWN)
-        return await spawn_meta(process, behaviour, options)
+        return await spawn_checked_meta(process, behaviour, options)
 
     async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
         """Call ``handle_inspect`` of a meta-process, before its waiting messages, and return the

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar, Unpack, cast
 
 from ..metas.meta import Meta
-from ..metas.sender import send
+from ..metas.shared_state import watched_class
+from ..metas.spawn import spawn_meta, spawn_meta_from_thread
 from ..processes.process import Process
 from ..runtime.bridge import get_ident
 from ..tables.callbacks import default
@@ -21,9 +22,9 @@ from ..vocabulary.messages import Response
 from ..vocabulary.options import MetaKeywords, check_number, read_meta_options
 from ..vocabulary.reasons import Normal, Reason, as_reason
 from ..vocabulary.states import MetaOperation
-from .common import NotSpawned, arm_timer, check_caller, check_error, check_priority, check_timeout
+from .common import NotSpawned, arm_timer, check_caller, check_error, check_timeout
 
-__all__ = ["MetaProcess", "spawn_meta"]
+__all__ = ["MetaProcess", "spawn_checked_meta"]
 
 T = TypeVar("T")
 
@@ -158,7 +159,6 @@ class MetaProcess:
     @default
     def handle_message(self, message: Any, sender: Any) -> Awaitable[None] | None:
         """Called for each message to this meta-process."""
-        self._meta.unhandled += 1
         self._meta.log.warning(
             "unhandled message", message_type=type(message).__qualname__, sender=str(sender)
         )
@@ -169,7 +169,6 @@ class MetaProcess:
         """Called for each call. Its return value is the answer; ``NO_REPLY`` defers the answer;
         ``raise Reject(error)`` refuses the call.
         """
-        self._meta.unhandled += 1
         raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
 
     @default
@@ -252,7 +251,7 @@ class MetaProcess:
             and meta.outbox.deliver(to, message, meta.priority)
         ):
             return True
-        return send(meta, to, message, priority)
+        return meta.send(to, message, priority)
 
     async def send_wait(
         self, to: Target, message: object, *, priority: Priority | None = None
@@ -339,12 +338,12 @@ class MetaProcess:
         meta.router.bridge.refuse_on_loop("self.spawn(...)", "`await self.spawn_meta(...)`")
         meta.allow_spawn()
         check_meta_behaviour(behaviour)
-        return meta.spawn_from_thread(behaviour, read_meta_options(options))
+        return spawn_meta_from_thread(meta, behaviour, read_meta_options(options))
 
     async def spawn_meta(self, behaviour: "MetaProcess", **options: Unpack[MetaKeywords]) -> Alias:
         """Do the same as :meth:`spawn`, from ``async`` code."""
         self._meta.allow_spawn()
-        return await spawn_meta(self._meta, behaviour, options)
+        return await spawn_checked_meta(self._meta, behaviour, options)
 
     def stop(self, reason: object = Normal()) -> None:
         """End this meta-process. The kernel unblocks the reader, and lets the callback in progress
@@ -360,8 +359,7 @@ class MetaProcess:
 
     @send_priority.setter
     def send_priority(self, value: Priority) -> None:
-        self._meta.allow(MetaOperation.CONFIGURE)
-        self._meta.priority = check_priority(value)
+        self._meta.prefer(value)
 
     # -- for the reader ----------------------------------------------------------------------------
 
@@ -379,7 +377,7 @@ class MetaProcess:
     @property
     def stopping(self) -> bool:
         """Whether the meta-process is ending. A reader that never blocks must check this."""
-        return self._meta.resources.stopping or self._meta.reason is not None
+        return self._meta.resources.stopping or self._meta.ending.reason is not None
 
     def wait_readable(self, fd: Any, timeout: float | None = None) -> bool:
         """Block until a descriptor is readable. False if the time is over or the meta-process is
@@ -421,6 +419,20 @@ class MetaProcess:
             "a meta-process cannot monitor; let its owner monitor, and send a message here on Down"
         )
 
+    def _watch_writes(self) -> None:
+        """Warn about each attribute that both the reader and the handler write. For
+        ``debug_shared_state``.
+        """
+
+        def report(attribute: str) -> None:
+            self._meta.log.warning(
+                "an attribute is written by the reader and by the handler; use Counter or Flag, or "
+                "let one side own it",
+                attribute=attribute,
+            )
+
+        self.__class__ = watched_class(type(self), self._meta.running_half, report)
+
     def _run(self, function: Callable[..., T], *args: Any) -> T:
         bridge = self._meta.router.bridge
         return function(*args) if get_ident() == bridge.loop_thread else bridge.run(function, *args)
@@ -457,7 +469,7 @@ def check_meta_behaviour(behaviour: object) -> None:
         )
 
 
-async def spawn_meta(owner: Process | Meta, behaviour: MetaProcess, options: Any) -> Alias:
-    """Start a meta-process for ``owner``."""
+async def spawn_checked_meta(owner: Process | Meta, behaviour: MetaProcess, options: Any) -> Alias:
+    """Check the behaviour and the options, and start a meta-process for ``owner``."""
     check_meta_behaviour(behaviour)
-    return (await Meta.spawn(owner, behaviour, read_meta_options(options))).id
+    return (await spawn_meta(owner, behaviour, read_meta_options(options))).id

@@ -12,7 +12,6 @@ from trio.lowlevel import current_task
 from ..inspection.snapshots import describe_living, event_info, meta_info, node_info, process_info
 from ..kernel import Kernel
 from ..messaging.publisher import BLOCKED
-from ..metas.handler import inspect
 from ..metas.meta import Meta
 from ..processes.process import Process
 from ..processes.spawn import caller_in, spawn_process
@@ -450,7 +449,7 @@ class Node(NodeInspection):
         """
         self._here("inspect_meta")
         check_timeout(timeout)
-        return await inspect(self._find_meta(alias), self.pid, alias, items, timeout)
+        return await self._find_meta(alias).handler.inspect(self.pid, alias, items, timeout)
 
     def events(self) -> dict[str, int]:
         """Return all events of this node, including its own, each with the number of its

@@ -13,8 +13,6 @@ from typing import Final
 
 import trio
 
-from ..._core.metas.handler import wait_in_callback
-from ..._core.metas.sender import wait_for_room
 from ..._core.tables.pending_calls import Caller
 from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.envelopes import Lane
@@ -231,7 +229,7 @@ class Port(MetaProcess):
         ):
             with trio.CancelScope(deadline=self._give_up_at) as scope:
                 self._waiting.add(scope)
-                await wait_for_room(meta, to)
+                await meta.wait_for_room(to)
             self._waiting.discard(scope)
         try:
             self.send(to, message)
@@ -338,7 +336,7 @@ class Port(MetaProcess):
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(push)
-            await wait_in_callback(self._meta, lambda: not done.is_set())
+            await self._meta.handler.wait_in_callback(lambda: not done.is_set())
         for error in errors:
             raise error
 

@@ -16,6 +16,7 @@ import trio
 from trio.lowlevel import notify_closing, wait_readable
 
 from ..._core.metas.meta import Meta
+from ..._core.metas.spawn import spawn_meta_beside
 from ..._core.processes.process import Process
 from ..._core.runtime.bridge import Parker
 from ..._core.runtime.detached_task import DetachedTask, is_cut_off
@@ -312,7 +313,7 @@ class Listener(MetaProcess):
                 connection._begin_tls(self.new_secure())
             # Choose the receiver now, in the order of arrival; starting it may take a while.
             plan = self._receivers.plan_actor()
-            self._births[connection] = Meta.spawn_beside(
+            self._births[connection] = spawn_meta_beside(
                 meta.kernel, find_owner, connection, self._options_of_connections, told
             )
         except BaseException as error:
@@ -333,7 +334,7 @@ class Listener(MetaProcess):
             )
         elif not isinstance(error, NodeStoppedError | NotAllowedError) and not is_cut_off(error):
             meta.finish(meta.failed("start", error))
-            if meta.has_thread:
+            if meta.reader.has_thread:
                 meta.pass_on(error)
 
     def new_secure(self) -> TLSSession:

@@ -35,7 +35,6 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.messaging.observer import Delivered
-from ergo_py._core.metas.handler import may_inspect_inline, wait_in_callback
 from ergo_py._core.vocabulary.envelopes import FENCE, Lane
 from tests._core.metas.metas import (
     COLOURS,
@@ -46,7 +45,7 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import THOROUGH, Failed, Puppet, Recorder, meta_of, router_of
+from tests.support import THOROUGH, Failed, Puppet, Recorder, meta_of, replace_logger, router_of
 
 PATIENCE = 20.0
 """Seconds after which something is lost. Only a failing test takes that long."""
@@ -364,19 +363,27 @@ async def test_a_call_is_answered_refused_or_deferred(colour: type[Any]) -> None
         assert await owned.node.call(alias, "still there?") == []
 
 
-async def test_an_unhandled_request_is_refused_and_an_unhandled_message_is_counted() -> None:
+async def test_an_unhandled_request_is_refused_and_an_unhandled_message_is_logged() -> None:
     class Silent(MetaProcess):
         def start(self) -> None:
             self.pause(60)
 
+    class Log:
+        def warning(self, text: str, **fields: str) -> None:
+            lines.append((text, fields))
+
+    lines: list[tuple[str, dict[str, str]]] = []
     async with owning() as owned:
         meta = Silent()
         alias = await owned.spawn(meta)
+        replace_logger(meta, Log())
         owned.node.send(alias, "hello")
         with pytest.raises(UnhandledCallError):
             await owned.node.call(alias, "anybody?")
 
-        assert meta_of(meta).unhandled == 2
+        assert lines == [
+            ("unhandled message", {"message_type": "str", "sender": str(owned.node.pid)})
+        ]
 
 
 async def test_a_message_a_worker_sent_before_it_failed_arrives_before_its_down() -> None:
@@ -407,7 +414,7 @@ async def test_a_callback_may_wait_and_inspects_are_answered_meanwhile() -> None
 
     class Waits(InThreadServedOnLoop):
         async def handle_message(self, message: Any, sender: Any) -> None:
-            await wait_in_callback(meta_of(self), lambda: hold)
+            await meta_of(self).handler.wait_in_callback(lambda: hold)
             self.heard.append((message, sender))
 
     async with owning() as owned:
@@ -430,7 +437,7 @@ async def test_a_callback_may_wait_and_inspects_are_answered_meanwhile() -> None
 async def test_a_callback_that_waits_is_freed_by_the_end() -> None:
     class Waits(InThreadServedOnLoop):
         async def handle_call(self, request: Any, caller: Caller) -> object:
-            await wait_in_callback(meta_of(self), lambda: True)
+            await meta_of(self).handler.wait_in_callback(lambda: True)
             return "freed"
 
     async with owning() as owned, trio.open_nursery() as nursery:
@@ -854,15 +861,17 @@ async def test_an_inspection_waits_for_the_handler_unless_it_is_next() -> None:
     async with owning() as owned:
         meta = InTask()
         alias = await owned.spawn(meta)
-        inner = meta_of(meta)
-        asleep = may_inspect_inline(inner)
-        in_its_reader = await owned.in_reader(meta, lambda _me: may_inspect_inline(inner))
-        in_its_handler = await owned.in_handler(meta, lambda _me: may_inspect_inline(inner))
-        router_of(owned.node).signal(inner, Lane.URGENT, (FENCE, owned.owner, Fence(), None))
-        behind_another = may_inspect_inline(inner)
+        handler = meta_of(meta).handler
+        asleep = handler.may_inspect_inline()
+        in_its_reader = await owned.in_reader(meta, lambda _me: handler.may_inspect_inline())
+        in_its_handler = await owned.in_handler(meta, lambda _me: handler.may_inspect_inline())
+        router_of(owned.node).signal(
+            meta_of(meta), Lane.URGENT, (FENCE, owned.owner, Fence(), None)
+        )
+        behind_another = handler.may_inspect_inline()
         await owned.until(lambda: bool(settled))
         owned.node.send_exit(alias)
-        while_it_ends = may_inspect_inline(inner)
+        while_it_ends = handler.may_inspect_inline()
         await owned.ended(alias)
 
         assert asleep

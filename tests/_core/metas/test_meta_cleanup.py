@@ -23,10 +23,8 @@ from ergo_py import (
     SpawnError,
     TargetDownError,
 )
-from ergo_py._core.metas import (
-    handler as handler_module,
-)
-from ergo_py._core.metas.meta import Meta
+from ergo_py._core.metas.handler import Handler
+from ergo_py._core.metas.spawn import spawn_meta
 from ergo_py._core.runtime.detached_task import DetachedTask
 from ergo_py._core.vocabulary.options import MetaOptions
 from tests._core.metas.metas import (
@@ -306,7 +304,7 @@ def spawn_in_detached_task(owned: Owned, parent: Any, meta: Any, errors: list[st
 
     async def spawn() -> None:
         try:
-            await Meta.spawn(meta_of(parent), meta, MetaOptions(stop_timeout=5.0), detached)
+            await spawn_meta(meta_of(parent), meta, MetaOptions(stop_timeout=5.0), detached)
         except SpawnError as error:
             errors.append(str(error))
 
@@ -366,7 +364,7 @@ async def test_an_abandoned_meta_process_ends_its_children_even_after_cancellati
             nobody_waits.cancel()
             await meta_of(meta).abandon()
 
-        assert meta_of(meta).gone.is_set()
+        assert meta_of(meta).ending.gone.is_set()
         assert child.notes[-1] == ("terminate", Custom("asked"))
         assert owned.node.metas() == [parent.id]
         await detached.gone.wait()
@@ -387,7 +385,8 @@ async def test_a_meta_process_abandoned_in_terminate_closes_its_files(
         await inner.abandon()
 
         assert trio.current_time() - began == pytest.approx(2.0)
-        assert (opened.closed, inner.abandoned_threads, inner.gone.is_set()) == (True, set(), True)
+        assert (opened.closed, inner.uses_resources()) == (True, False)
+        assert inner.ending.gone.is_set()
         assert kept.of("abandoned") == [{"callback": "terminate"}]
         assert owned.node.metas() == []
     assert owned.node.exit_report is not None
@@ -397,13 +396,13 @@ async def test_a_meta_process_abandoned_in_terminate_closes_its_files(
 async def test_a_message_between_the_last_step_of_a_handler_and_its_end_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = handler_module.serve
+    original = Handler.serve
 
     async def serve_and_send(inner: Any, task: Any) -> None:
         await original(inner, task)
         if len(meta.heard) == 1:
             # As a handler of signals may do it.
-            owned.node.send(inner.id, "second")
+            owned.node.send(inner.meta.id, "second")
 
     replace_private(monkeypatch, "serving of meta-processes", serve_and_send)
     async with owning() as owned:
@@ -412,27 +411,22 @@ async def test_a_message_between_the_last_step_of_a_handler_and_its_end_is_serve
         owned.node.send(alias, "first")
         await wait_all_tasks_blocked()
 
-        meta_of(meta).retire()
+        meta_of(meta).handler.retire()
         await wait_all_tasks_blocked()
 
         assert [message for message, _ in meta.heard] == ["first", "second"]
         await owned.end(alias)
 
 
-async def test_a_meta_process_refuses_requests_that_only_a_process_serves() -> None:
-    nobody: Any = None
+async def test_a_meta_process_never_has_its_messages_appended_or_its_calls_served_directly() -> (
+    None
+):
     async with owning() as owned:
         meta = InTask()
         await owned.spawn(meta)
         inner = meta_of(meta)
 
-        with pytest.raises(AssertionError, match="never open"):
-            inner.wake_from_any_thread()
-        with pytest.raises(AssertionError, match="on the spot"):
-            inner.answer_now(nobody, "request")
-
-        assert not inner.takes_direct
-        assert not inner.inline
+        assert not (inner.takes_direct or inner.takes_bounded or inner.inline)
 
 
 # -- opened resources ------------------------------------------------------------------------------
@@ -486,9 +480,14 @@ async def test_the_last_abandoned_thread_closes_the_opened_file(first: str) -> N
         meta, opened = Stuck(), Closed()
         await leave_both(owned, meta, opened)
         gates = {"reader": meta.reader_may_go, "handler": meta.handler_may_go}
+        reader, handler = meta_of(meta).reader, meta_of(meta).handler
+        has_gone = {
+            "reader": lambda: not reader.uses_resources(),
+            "handler": lambda: not handler.abandoned_threads,
+        }
 
         gates.pop(first).set()
-        await owned.until(lambda: first not in meta_of(meta).abandoned_threads)
+        await owned.until(has_gone[first])
         # By now the loop has been told.
         await owned.node.call(owned.owner, "anything", timeout=20)
         between = opened.closed
@@ -504,7 +503,7 @@ async def test_a_worker_that_outlives_the_node_closes_the_opened_file() -> None:
         meta, opened = Stuck(), Closed()
         await leave_both(owned, meta, opened)
         meta.reader_may_go.set()
-        await owned.until(lambda: "reader" not in meta_of(meta).abandoned_threads)
+        await owned.until(lambda: not meta_of(meta).reader.uses_resources())
     before = opened.closed
 
     meta.handler_may_go.set()

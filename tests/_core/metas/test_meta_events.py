@@ -27,19 +27,10 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
-from ergo_py._core.metas import (
-    handler as handler_module,
-)
-from ergo_py._core.metas import (
-    meta as meta_module,
-)
-from ergo_py._core.metas import (
-    reader as reader_module,
-)
-from ergo_py._core.metas import (
-    termination as termination_module,
-)
+from ergo_py._core.metas.handler import Handler
 from ergo_py._core.metas.meta import Meta
+from ergo_py._core.metas.reader import Reader
+from ergo_py._core.metas.termination import Ending
 from ergo_py._core.runtime.idle_handlers import IdleHandlers
 from tests._core.metas.metas import (
     COLOURS,
@@ -59,23 +50,23 @@ from tests.support import (
 # thread or loop that reaches a point for the first time makes the event happen there, and then
 # continues.
 POINTS: dict[str, tuple[Any, str, str]] = {
-    "the reader's start is called": (reader_module, "_start", "before"),
-    "the reader has returned and not told": (reader_module, "_start", "after"),
-    "the reader's end arrives": (reader_module, "_thread_ended", "before"),
-    "the reader's end has arrived": (reader_module, "_thread_ended", "after"),
-    "a handler begins": (meta_module, "serve", "before"),
-    "a handler goes": (meta_module, "serve", "after"),
-    "a worker thread begins": (handler_module, "_serve_in_thread", "before"),
-    "a worker thread is done": (handler_module, "_serve_in_thread", "after"),
+    "the reader's start is called": (Reader, "_run_start", "before"),
+    "the reader has returned and not told": (Reader, "_run_start", "after"),
+    "the reader's end arrives": (Reader, "_thread_ended", "before"),
+    "the reader's end has arrived": (Reader, "_thread_ended", "after"),
+    "a handler begins": (Handler, "serve", "before"),
+    "a handler goes": (Handler, "serve", "after"),
+    "a worker thread begins": (Handler, "_serve_in_thread", "before"),
+    "a worker thread is done": (Handler, "_serve_in_thread", "after"),
     "the mailbox is empty": (IdleHandlers, "add", "before"),
-    "the handler has been idle": (Meta, "retire", "before"),
-    "the end is decided": (Meta, "finish", "before"),
-    "the ending begins": (termination_module, "_end_reader", "before"),
-    "the reader has ended": (termination_module, "_end_handler", "before"),
-    "the handler has ended": (termination_module, "_end_children", "before"),
-    "the children have ended": (termination_module, "_deliver_rest", "before"),
-    "terminate is next": (termination_module, "_terminate", "before"),
-    "terminate has run": (termination_module, "release", "before"),
+    "the handler has been idle": (Handler, "retire", "before"),
+    "the end is decided": (Ending, "begin", "before"),
+    "the ending begins": (Reader, "end", "before"),
+    "the reader has ended": (Handler, "end", "before"),
+    "the handler has ended": (Ending, "_end_children", "before"),
+    "the children have ended": (Ending, "_deliver_rest", "before"),
+    "terminate is next": (Ending, "_terminate", "before"),
+    "terminate has run": (Ending, "release", "before"),
 }
 
 
@@ -139,7 +130,7 @@ class Run:
             # A handler that lingers has to be let go before its time, or this would take seconds.
             handler = self.kernel_side()
             if handler is not None:
-                handler.retire()
+                handler.handler.retire()
                 await self.until_quiet()
             self.meta.give(None)
             await self.until_over()
@@ -157,11 +148,12 @@ class Run:
         await self.node.spawn(Watching, self.notes, self.meta.id)
 
     def kernel_side(self) -> Meta | None:
-        return None if meta_of(self.meta).gone.is_set() else meta_of(self.meta)
+        return None if meta_of(self.meta).ending.over else meta_of(self.meta)
 
     async def until_quiet(self) -> None:
         """Until the loop has nothing to do, with threads given the time they need."""
-        while self.kernel_side() is not None and meta_of(self.meta).worker_scope is not None:  # noqa: ASYNC110
+        handler = meta_of(self.meta).handler
+        while self.kernel_side() is not None and handler.worker_scope is not None:  # noqa: ASYNC110
             await trio.sleep(0.001)
         await wait_all_tasks_blocked()
 
@@ -232,13 +224,11 @@ class Run:
         ]
         down = [note[1] for note in self.notes if isinstance(note, tuple) and note[0] == "down"]
         began = "start" in self.notes
-        assert len(last) == (1 if meta_of(self.meta).initialised else 0), (
-            "terminate runs exactly once"
-        )
+        assert len(last) == 1, "terminate runs exactly once"
         assert not self.meta.reading
         assert self.meta.serving == 0
         if last:
-            assert began or not meta_of(self.meta).has_thread
+            assert began or not meta_of(self.meta).reader.has_thread
             assert last[0] == meta_of(self.meta).reason
             causes = [reason for event in self.done for reason in CAUSES.get(event, [])] + [
                 Normal(),
@@ -273,9 +263,6 @@ def entered(run: Run) -> Iterator[None]:
             original = getattr(home, name)
             wrapped = _wrapped(run, original, home, name)
             patch.setattr(home, name, wrapped)
-            for other in (termination_module, meta_module, reader_module, handler_module):
-                if other is not home and getattr(other, name, None) is original:
-                    patch.setattr(other, name, wrapped)
         yield
 
 

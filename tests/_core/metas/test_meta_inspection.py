@@ -23,6 +23,7 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py._core.metas.meta import Meta
+from ergo_py._core.metas.spawn import Birth, spawn_meta
 from ergo_py._core.vocabulary.options import MetaOptions
 from tests._core.metas.metas import (
     InTask,
@@ -173,7 +174,7 @@ async def test_a_stopped_node_starts_no_meta_process() -> None:
         process = process_of(owned.node, owned.owner)
 
     with pytest.raises(NodeStoppedError, match="starts nothing"):
-        await Meta.spawn(process, InTask(), MetaOptions())
+        await spawn_meta(process, InTask(), MetaOptions())
 
 
 async def test_a_reader_gets_node_stopped_when_its_child_cannot_be_started() -> None:
@@ -279,14 +280,14 @@ async def test_a_meta_process_abandoned_twice_is_listed_once_with_its_reader_thr
         alias = await owned.spawn(meta, stop_timeout=30.0)
         inner = meta_of(meta)
         owned.node.kill(alias)
-        inner.note_abandoned()
+        inner.ending.note_abandoned()
 
         await inner.abandon()
 
-        abandoned_threads = set(inner.abandoned_threads)
+        is_left = inner.reader.uses_resources()
         let_go.set()
-        await owned.until(lambda: not inner.abandoned_threads)
-        assert abandoned_threads == {"reader"}
+        await owned.until(lambda: not inner.uses_resources())
+        assert is_left
     assert owned.node.exit_report is not None
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
 
@@ -294,7 +295,7 @@ async def test_a_meta_process_abandoned_twice_is_listed_once_with_its_reader_thr
 async def test_a_meta_process_that_ends_before_its_init_begins_has_no_init_to_cut_off() -> None:
     async with owning() as owned:
         process = process_of(owned.node, owned.owner)
-        meta = Meta(kernel_of(owned.node), InTask(), MetaOptions(), process, process)
+        meta = Meta(kernel_of(owned.node), InTask(), MetaOptions(), process, process, Birth())
 
         meta.finish(Shutdown())
 
@@ -310,7 +311,7 @@ async def test_a_change_of_state_outside_the_table_is_refused() -> None:
         await owned.ended(alias)
 
         with pytest.raises(AssertionError, match="no transition from TERMINATED to SLEEP"):
-            meta_of(meta).enter(MetaState.SLEEP)
+            meta_of(meta).handler.enter(MetaState.SLEEP)
 
 
 # -- states and their history ----------------------------------------------------------------------
@@ -357,12 +358,10 @@ async def test_an_abandoned_part_of_a_meta_process_is_remembered() -> None:
             await owned.end(meta.id)
 
         assert [meta_of(meta).abandoned for meta in (well, cut_off, stuck)] == [False, True, True]
-        assert (meta_of(cut_off).abandoned_threads, meta_of(stuck).abandoned_threads) == (
-            set(),
-            {"handler"},
-        )
+        assert [meta_of(meta).uses_resources() for meta in (cut_off, stuck)] == [False, True]
+        assert meta_of(stuck).handler.abandoned_threads == {"handler"}
         held.set()
-        await owned.until(lambda: not meta_of(stuck).abandoned_threads)
+        await owned.until(lambda: not meta_of(stuck).uses_resources())
 
 
 async def test_meta_info_shows_a_meta_process_in_its_init() -> None:

@@ -30,6 +30,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.metas.outbox import Outbox
+from ergo_py._core.metas.termination import Phase
 from tests._core.metas.metas import (
     InTask,
     InTaskServedInThread,
@@ -641,7 +642,7 @@ async def test_the_handler_does_not_overtake_the_reader(colour: type[Any], recei
     async with owning() as owned:
         scene = await set_up(owned, colour(), RECEIVERS[receiver])
         accepted = DEPTH[receiver] + (
-            0 if receiver == "unbounded" and meta_of(scene.meta).has_thread else BACKLOG
+            0 if receiver == "unbounded" and meta_of(scene.meta).reader.has_thread else BACKLOG
         )
         await owned.in_reader(
             scene.meta, lambda me: [me.send(scene.receiver, number) for number in range(accepted)]
@@ -723,7 +724,8 @@ async def test_a_thread_that_sends_after_the_end_of_the_node_gets_an_error() -> 
         await owned.spawn(meta, stop_timeout=0.01)
         # As if it had passed the look at whether it may still send.
         await owned.end(meta.id)
-        meta_of(meta).reader_abandoned = meta_of(meta).silenced = False
+        meta_of(meta).reader.abandoned = False
+        meta_of(meta).ending.phase = Phase.RELEASED
     held.set()
     ended.wait(20)
 

@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from ergo_py import Crashed, MetaProcess, Normal
-from ergo_py._core.metas.reader import in_reader
 from tests._core.metas.metas import InTask, InThread, in_thread, owning
 from tests.support import meta_of
 
@@ -21,10 +20,10 @@ async def test_only_the_reader_thread_counts_as_the_reader() -> None:
         await owned.spawn(meta)
 
         seen = {
-            "reader": await owned.in_reader(meta, lambda me: in_reader(meta_of(me))),
-            "handler": await owned.in_handler(meta, lambda me: in_reader(meta_of(me))),
-            "other thread": await in_thread(lambda: in_reader(meta_of(meta))),
-            "loop": in_reader(meta_of(meta)),
+            "reader": await owned.in_reader(meta, lambda me: meta_of(me).reader.is_current()),
+            "handler": await owned.in_handler(meta, lambda me: meta_of(me).reader.is_current()),
+            "other thread": await in_thread(meta_of(meta).reader.is_current),
+            "loop": meta_of(meta).reader.is_current(),
         }
 
         assert seen == {"reader": True, "handler": False, "other thread": False, "loop": False}
@@ -97,7 +96,7 @@ async def test_a_reader_task_knows_itself_and_the_tasks_below_it() -> None:
         seen: list[bool] = []
 
         async def look() -> None:
-            seen.append(in_reader(meta_of(me)))
+            seen.append(meta_of(me).reader.is_current())
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(look)
@@ -110,15 +109,15 @@ async def test_a_reader_task_knows_itself_and_the_tasks_below_it() -> None:
         meta = InTask()
         await owned.spawn(meta)
         trio.lowlevel.current_trio_token().run_sync_soon(
-            lambda: from_callback.append(in_reader(meta_of(meta)))
+            lambda: from_callback.append(meta_of(meta).reader.is_current())
         )
 
         below = await owned.in_reader(meta, look_below)
         seen = {
-            "reader": await owned.in_reader(meta, lambda me: in_reader(meta_of(me))),
-            "handler": await owned.in_handler(meta, lambda me: in_reader(meta_of(me))),
-            "thread": await in_thread(lambda: in_reader(meta_of(meta))),
-            "loop": in_reader(meta_of(meta)),
+            "reader": await owned.in_reader(meta, lambda me: meta_of(me).reader.is_current()),
+            "handler": await owned.in_handler(meta, lambda me: meta_of(me).reader.is_current()),
+            "thread": await in_thread(meta_of(meta).reader.is_current),
+            "loop": meta_of(meta).reader.is_current(),
         }
 
         assert below == [True, True]
@@ -189,7 +188,7 @@ async def test_code_of_the_loop_between_tasks_does_not_count_as_the_reader() -> 
             """Called by the loop itself, when no task has its turn."""
 
             def before_io_wait(self, timeout: float) -> None:
-                told.append(in_reader(meta_of(meta)))
+                told.append(meta_of(meta).reader.is_current())
                 trio.lowlevel.remove_instrument(self)
 
         trio.lowlevel.add_instrument(Between())

@@ -7,6 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import Behind, NotAllowedError, TargetTypeError
+from ergo_py._core.metas.termination import Phase
 from tests._core.metas.metas import COLOURS, InTask, InThread, in_thread, owning
 from tests.support import Recorder, meta_of, process_of
 
@@ -47,7 +48,7 @@ async def test_a_meta_process_may_send_after_its_end_unless_a_part_was_abandoned
 
         sent = meta.send(owned.owner, "as the table says")
         waited = await meta.send_wait(owned.owner, "and this")
-        meta_of(meta).silenced = True
+        meta_of(meta).ending.phase = Phase.SILENCED
         with pytest.raises(NotAllowedError, match="was abandoned"):
             meta.send(owned.owner, "no")
         with pytest.raises(NotAllowedError, match="was abandoned"):

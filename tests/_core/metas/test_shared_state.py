@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ergo_py import Counter, Flag
-from ergo_py._core.metas.reader import start_reader
-from ergo_py._core.metas.shared_state import watch_writes
+from ergo_py._core.metas.reader import Reader
+from ergo_py._core.metas.shared_state import watched_class
 from tests._core.metas.metas import COLOURS, InTask, InThread, owning
 from tests._core.runtime.test_resources import Lines
 from tests.support import replace_logger, replace_private
@@ -58,7 +58,7 @@ def test_an_attribute_is_reported_once_when_both_sides_have_written_it() -> None
 
     thing, reported = Thing(), list[str]()
     side: str | None = None
-    watch_writes(thing, lambda: side, reported.append)
+    thing.__class__ = watched_class(type(thing), lambda: side, reported.append)
 
     for side in ("reader", "handler", "handler", "reader", None):
         thing.before = 2
@@ -127,8 +127,10 @@ async def test_writes_of_a_reader_before_the_spawn_returns_are_watched(
             has_written.set()
             super().start()
 
-    def start_and_let_it_go_first(meta: Any) -> None:
-        start_reader(meta)
+    start = Reader.start
+
+    def start_and_let_it_go_first(reader: Reader) -> None:
+        start(reader)
         assert has_written.wait(20)
 
     replace_private(monkeypatch, "start of readers", start_and_let_it_go_first)

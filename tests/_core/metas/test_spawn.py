@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import MetaProcess, NodeStoppedError, Normal
-from ergo_py._core.metas.meta import Meta
+from ergo_py import MetaProcess, NodeStoppedError, Normal, SpawnError
+from ergo_py._core.metas.spawn import spawn_meta, spawn_meta_beside
 from ergo_py._core.processes.process import Process
 from ergo_py._core.vocabulary.options import MetaOptions
 from tests.support import Puppet, process_behind, running_node
@@ -60,7 +60,7 @@ def beside(process: Process, behaviour: MetaProcess, told: Told) -> Any:
     async def find_owner() -> Process:
         return process
 
-    return Meta.spawn_beside(process.kernel, find_owner, behaviour, MetaOptions(), told.append)
+    return spawn_meta_beside(process.kernel, find_owner, behaviour, MetaOptions(), told.append)
 
 
 async def test_the_task_that_spawns_a_meta_process_is_its_reader_and_ends_it() -> None:
@@ -159,3 +159,18 @@ async def test_a_meta_process_that_can_start_without_waiting_skips_its_init(can:
         assert told == [None]
         assert behaviour.tasks[0] == "in passing"
         assert len(behaviour.tasks) == (2 if can else 3)
+
+
+async def test_a_stop_during_an_init_that_waits_for_nothing_fails_the_spawn() -> None:
+    class Stops(InPassing):
+        def _begin_in_passing(self) -> bool:
+            self.stop("enough")
+            return True
+
+    behaviour = Stops(can=True)
+    async with owner() as (node, process):
+        with pytest.raises(SpawnError, match="was stopped during its init: enough"):
+            await spawn_meta(process, behaviour, MetaOptions())
+
+        assert behaviour.tasks == []
+        assert node.metas() == []

@@ -26,7 +26,6 @@ from ergo_py import (
     InitError,
     Killed,
     MetaProcess,
-    MetaState,
     Normal,
     NotAllowedError,
     Published,
@@ -35,6 +34,7 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
+from ergo_py._core.metas.termination import Phase
 from tests._core.metas.metas import (
     COLOURS,
     InTask,
@@ -166,7 +166,7 @@ async def test_time_in_which_the_program_was_stopped_does_not_count(
             await wait_all_tasks_blocked()
         assert kept.of("was abandoned") == []
         meta.let_go.set()
-        while not meta_of(meta).gone.is_set():
+        while not meta_of(meta).ending.gone.is_set():
             await trio.lowlevel.checkpoint()
 
         assert kept.of("was abandoned") == []
@@ -189,7 +189,7 @@ async def test_a_reader_is_abandoned_in_time_even_if_each_wait_ends_late(
             turns += 1
             assert turns < 100
         meta.let_go.set()
-        while not meta_of(meta).gone.is_set():
+        while not meta_of(meta).ending.gone.is_set():
             await trio.lowlevel.checkpoint()
 
         assert owned.node.info().threads_abandoned == 1
@@ -521,9 +521,9 @@ async def test_a_handler_blocked_in_the_readers_file_is_freed() -> None:
         async with owning() as owned:
             meta = Duplex()
             alias = await owned.spawn(meta, stop_timeout=HELD)
-            ending = meta_of(meta)
+            inner, ending = meta_of(meta), meta_of(meta).ending
             owned.node.send(alias, pour)
-            await owned.until(ending.reader_gone.is_set)
+            await owned.until(inner.reader.gone.is_set)
             await wait_all_tasks_blocked()
             # The reader has returned by itself, so the handler is first given its time, which is
             # over now.
@@ -571,7 +571,7 @@ async def test_a_kill_during_a_graceful_end_hurries_it() -> None:
         owned.node.send(alias, lambda _me: trio.sleep(HELD))  # noqa: ASYNC105 - awaited by the handler
         await wait_all_tasks_blocked()
         owned.node.send_exit(alias, "asked")
-        await owned.until(meta_of(meta).reader_gone.is_set)
+        await owned.until(meta_of(meta).reader.gone.is_set)
         # Now the handler is given its time.
         await wait_all_tasks_blocked()
 
@@ -684,18 +684,18 @@ async def test_a_terminate_that_waits_for_a_thread_still_has_its_full_time() -> 
     async with owning() as owned:
         workers, meta = kernel_of(owned.node).workers, LastInThread()
         alias = await owned.spawn(meta, stop_timeout=HELD)
-        kept, ending = keep_log(meta), meta_of(meta)
+        kept, ending = keep_log(meta), meta_of(meta).ending
         workers.total_tokens = 1
         await workers.acquire_on_behalf_of(owned)
         owned.node.send_exit(alias, "done")
         await owned.until(
-            lambda: ending.state is MetaState.TERMINATED and ending.step_limit is not None
+            lambda: ending.phase is Phase.TERMINATING and ending.step_limit is not None
         )
 
         assert ending.step_limit is not None
         ending.step_limit.hurry(0.0)
         await owned.until(lambda: ending.step_limit is None)
-        begun = ending.terminate_begun
+        begun = late.is_set()
         workers.release_on_behalf_of(owned)
         await owned.until(lambda: late.is_set() and ending.step_limit is not None)
         seen.set()
@@ -1016,13 +1016,13 @@ async def test_a_handler_that_returns_just_as_it_is_abandoned_is_no_straggler() 
     class JustInTime:
         """Stands in for the scope around the thread: the thread ends when it is given up."""
 
-        def __init__(self, meta: Any) -> None:
-            self.meta = meta
+        def __init__(self, handler: Any) -> None:
+            self.handler = handler
 
         def cancel(self) -> None:
             gate.set()
             deadline = time.monotonic() + HELD
-            while self.meta.worker and time.monotonic() < deadline:
+            while self.handler.worker and time.monotonic() < deadline:
                 time.sleep(0.001)
 
     async with owning() as owned:
@@ -1033,7 +1033,7 @@ async def test_a_handler_that_returns_just_as_it_is_abandoned_is_no_straggler() 
         keep_log(meta)
         owned.node.send(alias, lambda _me: gate.wait(HELD) and None)
         await owned.until(lambda: meta.serving == 1)
-        inner: Any = meta_of(meta)
+        inner: Any = meta_of(meta).handler
         inner.worker_scope = JustInTime(inner)
 
         await owned.end(alias)

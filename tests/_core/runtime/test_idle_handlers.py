@@ -79,7 +79,7 @@ async def test_a_handler_exists_only_while_there_are_messages_and_shortly_after(
         alias = await owned.spawn(meta)
 
         def state() -> tuple[MetaState, bool]:
-            return owned.node.meta_info(alias).state, meta_of(meta).handler is not None
+            return owned.node.meta_info(alias).state, meta_of(meta).handler.task is not None
 
         states = [state()]
         for pause in (0.01, 5):
@@ -105,16 +105,16 @@ async def test_a_message_that_arrives_as_the_handler_retires_is_served(
         alias = await owned.spawn(meta)
         owned.node.send(alias, "first")
         await wait_all_tasks_blocked()
-        kernel_side: Any = meta_of(meta)
+        handler: Any = meta_of(meta).handler
 
         # Between the decision to let it go and its next step.
-        kernel_side.retire()
+        handler.retire()
         owned.node.send(alias, "second")
         await wait_all_tasks_blocked()
         # Woken with nothing to do, it has retired; the next message starts another handler.
-        kernel_side.retire()
+        handler.retire()
         await wait_all_tasks_blocked()
-        gone = kernel_side.handler is None
+        gone = handler.task is None
         owned.node.send(alias, "third")
         await wait_all_tasks_blocked()
 

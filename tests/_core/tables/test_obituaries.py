@@ -314,7 +314,7 @@ class Bridge(MetaProcess):
         if message == "crash":
             raise Failed("on purpose")
         # As a connection does after its peer has gone.
-        meta_of(self).blameless = True
+        meta_of(self).ending.excuse()
         self.stop(message)
 
 
@@ -353,7 +353,7 @@ async def test_the_crash_of_a_blameless_meta_process_counts() -> None:
         bridge = Bridge()
         alias = await node.call(owner, lambda me: me.spawn_meta(bridge))
 
-        meta_of(bridge).blameless = True
+        meta_of(bridge).ending.excuse()
         node.send(alias, "crash")
         await node.wait_ended(alias)
 

@@ -36,6 +36,7 @@ from ergo_py import (
     TargetTypeError,
     TooManyReadersError,
 )
+from ergo_py._core.metas.spawn import spawn_meta_from_thread
 from ergo_py._core.tables.pending_calls import Deadline
 from ergo_py._core.vocabulary.options import META_DEFAULTS
 from ergo_py._core.vocabulary.states import (
@@ -675,9 +676,9 @@ async def test_a_reader_that_spawns_when_the_loop_already_ends_it_is_refused_the
 
         # As if the thread had looked whether it may spawn just before the end began.
         with pytest.raises(NotAllowedError):
-            await in_thread(lambda: kernel_side.spawn_from_thread(InThread(), META_DEFAULTS))
+            await in_thread(lambda: spawn_meta_from_thread(kernel_side, InThread(), META_DEFAULTS))
     with pytest.raises(NodeStoppedError):
-        await in_thread(lambda: kernel_side.spawn_from_thread(InThread(), META_DEFAULTS))
+        await in_thread(lambda: spawn_meta_from_thread(kernel_side, InThread(), META_DEFAULTS))
 
 
 async def test_a_reader_that_spawns_does_not_delay_a_stopping_node() -> None:
@@ -771,8 +772,8 @@ async def test_a_meta_process_is_stopping_once_it_has_a_reason_or_its_reader_is_
         await owned.spawn(meta)
         before = meta.stopping
 
-        meta_of(meta).reason = Normal()
-        with_a_reason, meta_of(meta).reason = meta.stopping, None
+        meta_of(meta).ending.reason = Normal()
+        with_a_reason, meta_of(meta).ending.reason = meta.stopping, None
         meta_of(meta).resources.stopping = True
         unblocked, meta_of(meta).resources.stopping = meta.stopping, False
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ...._core.metas.handler import wait_in_callback
 from ...._core.processes.process import Process
 from ...._core.tables.pending_calls import Caller
 from ...._core.verbs.meta_process import MetaProcess
@@ -214,7 +213,7 @@ class StreamConnection(MetaProcess):
         """
         if not self.stopping:
             self._deadlines.arm()
-        if not self._meta.gone.is_set():
+        if not self._meta.ending.over:
             self._writer.write_tls()
 
     # -- the handler -------------------------------------------------------------------------------
@@ -314,7 +313,7 @@ class StreamConnection(MetaProcess):
 
     async def _peer_is_slow(self) -> None:
         self._drop_if_slow()
-        await wait_in_callback(self._meta, self._shutdown.waits_for_peer)
+        await self._meta.handler.wait_in_callback(self._shutdown.waits_for_peer)
 
     # -- the end -----------------------------------------------------------------------------------
 

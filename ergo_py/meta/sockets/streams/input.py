@@ -186,7 +186,7 @@ class StreamInput:
         return clear
 
     def _write_tls(self) -> None:
-        if not self._connection._meta.gone.is_set():
+        if not self._connection._meta.ending.over:
             self._writer.write_tls()
 
     def _weigh(self, size: int) -> None:

@@ -382,7 +382,7 @@ class StreamReader:
 
     def _close_after_last_word(self) -> None:
         """The receiver has had its last word: close, so that the peer sees the end. On the loop."""
-        if not self._connection._meta.gone.is_set() and not self._connection.stopping:
+        if not self._connection._meta.ending.over and not self._connection.stopping:
             self._shutdown.close(TCPClose())
 
     # -- waiting -----------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class Shutdown:
 
     def is_cut_short(self) -> bool:
         """Whether the peer gets no time to take the data on its way."""
-        return self._is_aborted or bool(self._connection._meta.kills)
+        return self._is_aborted or bool(self._connection._meta.ending.kills)
 
     # -- a close that was requested ----------------------------------------------------------------
 
