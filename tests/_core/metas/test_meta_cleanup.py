@@ -426,7 +426,7 @@ async def test_a_meta_process_never_has_its_messages_appended_or_its_calls_serve
         await owned.spawn(meta)
         inner = meta_of(meta)
 
-        assert not (inner.takes_direct or inner.takes_bounded or inner.inline)
+        assert not any((inner.takes_direct, inner.takes_bounded, inner.inline))
 
 
 # -- opened resources ------------------------------------------------------------------------------
