@@ -225,7 +225,8 @@ class RecordingVerbs(Behaviour):
         """Record from now on: ``__init__`` has run."""
         self._notes = notes
         # The default callbacks of `Actor` use these attributes.
-        self._process = cast(Any, SimpleNamespace(unhandled=0, log=notes.log))
+        process = SimpleNamespace(count_unhandled=lambda: None, log=notes.log)
+        self._process = cast(Any, process)
 
     @property
     def pid(self) -> PID:
