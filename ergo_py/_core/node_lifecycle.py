@@ -18,6 +18,7 @@ from .inspection.watchdog import Watchdog
 from .kernel import Kernel
 from .messaging.observer import Sight
 from .processes.children import kill_all, stop_all
+from .processes.process import processes_of
 from .runtime.abandonable import Abandonable
 from .runtime.bridge import Lock
 from .runtime.keyboard_interrupt import Interrupts
@@ -169,7 +170,7 @@ class NodeContext(Generic[N]):
         return (
             None
             if limit is None
-            else Backlogs(node._router.processes, limit, node._note_long_mailbox).look
+            else Backlogs(processes_of(node._router), limit, node._note_long_mailbox).look
         )
 
     async def _heed_stop(self, node: N, body: trio.CancelScope) -> None:
@@ -259,7 +260,7 @@ class NodeContext(Generic[N]):
         began = perf_counter()
         kernel.begin_stop()
         before: list[Ended] = []
-        await in_slices(_note_running(list(kernel.router.processes.values()), before))
+        await in_slices(_note_running(list(processes_of(kernel.router).values()), before))
         try:
             await self._stop_processes(kernel)
         finally:

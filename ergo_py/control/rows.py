@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from .._core.metas.meta import Meta
-from .._core.processes.process import Process
+from .._core.processes.process import Process, processes_of
 from .node_access import kernel_of
 
 __all__ = ["SORTS", "Row", "describe_threads", "list_rows", "remember", "stamp"]
@@ -32,7 +32,7 @@ def list_processes(node: Any) -> list[Process | Meta]:
     """
     router = kernel_of(node).router
     metas = [found for found in list(router.registry.aliases.values()) if isinstance(found, Meta)]
-    return [*list(router.processes.values()), *metas]
+    return [*list(processes_of(router).values()), *metas]
 
 
 def list_rows(node: Any, *, threads: bool = False, before: Before | None = None) -> list[Row]:

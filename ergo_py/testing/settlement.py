@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from .._core.metas.meta import Meta
 from .._core.metas.termination import Phase
-from .._core.processes.process import Process
+from .._core.processes.process import Process, processes_of
 from .._core.verbs.node import Node
 from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.ids import Target
@@ -93,7 +93,7 @@ def busy(node: Node, *, except_for: Collection[Target] = ()) -> list[str]:
     router = node._router
     excepted = [router.resolve(target) for target in except_for]
     lines: list[str] = []
-    for process in router.processes.values():
+    for process in processes_of(router).values():
         if process in excepted or _is_suspended(process):
             continue
         if process.state is not SLEEP:

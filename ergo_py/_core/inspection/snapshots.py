@@ -7,7 +7,7 @@ from trio.lowlevel import Task
 
 from ..kernel import Kernel
 from ..metas.meta import Meta
-from ..processes.process import Process
+from ..processes.process import Process, processes_of
 from ..processes.threaded_process import DispatchedProcess
 from ..runtime.abandonable import frames_of
 from ..tables.events import Event
@@ -24,7 +24,7 @@ def describe_living(kernel: Kernel, stacks: bool) -> list[str]:
     """Describe each living process and meta-process in a line. With ``stacks``, add the stack of a
     callback or reader that waits in a task.
     """
-    living: list[Process | Meta] = [*kernel.router.processes.values()]
+    living: list[Process | Meta] = [*processes_of(kernel.router).values()]
     living += [
         process
         for process in list(kernel.router.registry.aliases.values())

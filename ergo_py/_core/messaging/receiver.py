@@ -2,20 +2,31 @@
 below them need.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from trio.lowlevel import Task
 
 from ..runtime.cancel_scopes import CancelScopes
+from ..runtime.parking import TaskPlaceholder
 from ..tables.callbacks import Callbacks
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Callee, Caller
+from ..vocabulary.envelopes import Envelope
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.reasons import Reason
 from .waiters import TaskCaller
 
-__all__ = ["NO_RECEIVER", "Asker", "DirectReceiver", "NoReceiver", "Receiver", "Stoppable"]
+__all__ = [
+    "NO_RECEIVER",
+    "AnyProcess",
+    "Asker",
+    "DirectReceiver",
+    "NoReceiver",
+    "Receiver",
+    "Stoppable",
+]
 
 
 class Receiver(Callee, Protocol):
@@ -140,6 +151,21 @@ class Stoppable(Protocol):
 
     async def wait_gone(self) -> None:
         """Wait until it has ended and all of it is released."""
+
+
+class AnyProcess(Asker, Stoppable, Protocol):
+    """A process, as far as the rooms below it need its type. `processes_of` has the whole type."""
+
+    main: deque[Envelope]
+    """The main lane of its mailbox."""
+    task: Task | TaskPlaceholder
+    """The task that reads the mailbox."""
+
+    @property
+    def id(self) -> PID: ...
+
+    def close_mailbox(self) -> None:
+        """Let no sender append to its mailbox from now on."""
 
 
 class NoReceiver:

@@ -45,7 +45,7 @@ from ..vocabulary.ids import PID, Alias, EventName, Name, Target
 from ..vocabulary.messages import Diverted, Why
 from ..vocabulary.reasons import NoNode, NoProcess, Reason
 from .clock import Clock
-from .receiver import NO_RECEIVER, Receiver
+from .receiver import NO_RECEIVER, AnyProcess, Receiver
 from .waiters import TaskWaiter
 
 __all__ = ["Router", "check_priority"]
@@ -108,8 +108,8 @@ class Router:
         self.dead_letters = dead_letters
         self.inline_calls = inline_calls
         self.loop_thread = bridge.loop_thread
-        self.processes: dict[PID, Any] = {}
-        """All processes of the node. `Any`, because `Process` is defined above this room."""
+        self.processes: dict[PID, AnyProcess] = {}
+        """All processes of the node."""
         self.registry: Registry[Receiver] = Registry()
         self.numbers = count(1)
         """Numbers of processes and aliases. People type these, so they have their own, slower

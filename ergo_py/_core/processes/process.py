@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import replace
 from math import inf
 from time import perf_counter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
 from ..messaging.receiver import NO_RECEIVER, Stoppable
+from ..messaging.router import Router
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import PARKED, wake
 from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
@@ -42,7 +43,7 @@ from .lifecycle import NOT_YET, Lifecycle
 from .message_loop import Turn
 from .termination import MANY, Ending, release_at_once
 
-__all__ = ["Process"]
+__all__ = ["Process", "processes_of"]
 
 R = TypeVar("R")
 
@@ -431,3 +432,8 @@ class Process(Lifecycle):
     def as_ended(self) -> Ended:
         """Its entry in the exit report."""
         return Ended(self.id, self.name, self.callbacks.behaviour, self.reason)
+
+
+def processes_of(router: Router) -> dict[PID, Process]:
+    """All processes of a node. The router, in a room below, knows only a part of their type."""
+    return cast(dict[PID, Process], router.processes)

@@ -1,7 +1,7 @@
 """`end_session`: the actor that a server spawned for a connection ends with that connection."""
 
 from ...._core.kernel import Kernel
-from ...._core.processes.process import Process
+from ...._core.processes.process import Process, processes_of
 from ...._core.tables.pending_calls import Deadline
 from ...._core.vocabulary.envelopes import STOP, Lane
 from ...._core.vocabulary.ids import Alias
@@ -41,7 +41,7 @@ class _CallbackDeadline(Deadline):
     def awaken(self) -> None:
         # Look the session up by its number: a reference would keep a session that has ended in
         # memory.
-        session = self.kernel.router.processes.get(self.pid)
+        session = processes_of(self.kernel.router).get(self.pid)
         if session is None or session.leave_wait(Normal()):
             return
         is_in_same_callback = session.handling is not None and session.handled == self.handled
