@@ -350,7 +350,7 @@ class SupervisionDriver(Actor):
         left.
         """
         process = self._process
-        process.slots = slots = {} if process.slot is None else process.slot.inner
+        slots = process.open_slots()
         names = (
             set()
             if spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE

@@ -123,6 +123,16 @@ def test_a_group_is_stopped_in_reverse_order_before_any_child_starts() -> None:
     assert third == [Start("c")]
 
 
+def test_a_child_that_joins_the_group_later_is_stopped_in_the_order_of_the_spec() -> None:
+    order, (a, b, c) = StartOrder(ALL_FOR_ONE), family("abc", Phase.RUNNING)
+    order.cycle([b])
+    order.cycle([a, c])
+
+    first = taken(order, 0.0)
+
+    assert first == [Stop("c", returns=True)]
+
+
 def test_a_starting_child_is_stopped_with_its_siblings_when_it_runs() -> None:
     order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
     b.phase = Phase.STARTING
@@ -135,7 +145,7 @@ def test_a_starting_child_is_stopped_with_its_siblings_when_it_runs() -> None:
     assert (before, after) == ([], [Stop("b", returns=True)])
 
 
-def test_the_turns_are_new_until_all_children_have_started() -> None:
+def test_the_order_is_new_until_all_children_have_started() -> None:
     order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
     wait(order, a, 0.0)
 

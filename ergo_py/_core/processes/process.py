@@ -414,6 +414,13 @@ class Process(Lifecycle):
         self.behaviour = self.waiting = self.tasks = None
         self.last_receiver = NO_RECEIVER
 
+    def open_slots(self) -> dict[str, ChildSlot]:
+        """Become a supervisor, and return the slots of its children: those that its predecessor
+        left, if its own supervisor has restarted it.
+        """
+        self.slots = {} if self.slot is None else self.slot.inner
+        return self.slots
+
     def take_slots(self) -> "Iterable[ChildSlot]":
         """Give away the slots of the children, which end with it."""
         slots, self.slots = self.slots or {}, {}
