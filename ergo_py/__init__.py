@@ -1,156 +1,176 @@
 """Actors that never block, over I/O that does."""
 
-from ._core.inspection.trace import CallbackStatistics, Statistics, Trace, TraceEntry
-from ._core.messaging.observer import Delivered, Sent, Sight, Spawned, Stopped
-from ._core.metas.shared_state import Counter, Flag
-from ._core.processes.background_task import BackgroundTask
-from ._core.tables.child_slot import Decision, Fate, Redirect
-from ._core.tables.obituaries import Obituary
-from ._core.tables.pending_calls import Caller
-from ._core.tables.timers import Timer
-from ._core.verbs.meta_process import MetaProcess
-from ._core.verbs.node_inspection import Queued
-from ._core.vocabulary.dispatchers import LOOP, PINNED, POOL, Dispatcher, Pinned, Pod, ThreadPool
-from ._core.vocabulary.envelopes import Divert, Overflow, Priority
-from ._core.vocabulary.errors import (
-    ApplicationError,
-    ApplicationNeededError,
-    ApplicationStartError,
-    ApplicationUnknownError,
-    BadInputError,
-    BehaviourError,
-    CallbackError,
-    CallError,
-    CallFailedError,
-    CallTimeoutError,
-    ChildBusyError,
-    ChildDisabledError,
-    ChildEnabledError,
-    ChildExistsError,
-    ChildNotRunningError,
-    ChildRunningError,
-    ChildUnknownError,
-    ControlSocketError,
-    DeadlockError,
-    ErgoError,
-    EscalationError,
-    EventTakenError,
-    EventUnknownError,
-    InitError,
-    InitTimeoutError,
-    MailboxFullError,
-    NameTakenError,
-    NameUnknownError,
-    NodeStoppedError,
-    NotAllowedError,
-    ProcessUnknownError,
-    Reject,
-    RelationExistsError,
-    RelationUnknownError,
-    SendError,
-    ServiceBusyError,
-    ServiceError,
-    ServiceGoneError,
-    ServiceTimeoutError,
-    SpawnError,
-    SupervisionError,
-    TargetDownError,
-    TargetTypeError,
-    TooManyProcessesError,
-    TooManyReadersError,
-    UnhandledCallError,
-)
-from ._core.vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref
-from ._core.vocabulary.info import (
-    ApplicationInfo,
-    BlockedReport,
-    ChildInfo,
-    Ended,
-    EventInfo,
-    ExitReport,
-    MetaInfo,
-    NodeInfo,
-    Phase,
-    ProcessInfo,
-    Restarted,
-    RestartRecord,
-    SupervisorInfo,
-)
-from ._core.vocabulary.messages import (
-    NO_REPLY,
-    DeadLetter,
-    Diverted,
-    Down,
-    EventStarted,
-    EventStopped,
-    Exit,
-    LogRecord,
-    NoReply,
-    Published,
-    Request,
-    Response,
-    Why,
-)
-from ._core.vocabulary.options import Behind
-from ._core.vocabulary.public_names import show_under
-from ._core.vocabulary.reasons import (
-    Crashed,
-    Custom,
-    Killed,
-    NoNode,
-    NoProcess,
-    Normal,
-    Reason,
-    RestartLimit,
-    Shutdown,
-    Unregistered,
-)
-from ._core.vocabulary.states import MetaState, State
-from .actor import Actor
-from .applications.application import Application, Needs
-from .node import Node, open_node
-from .program import run
-from .service import Service
-from .state_machine.machine import StateMachine
-from .state_machine.states import (
-    EventTimeout,
-    MachineState,
-    NamedTimeout,
-    StateMethod,
-    StateTimeout,
-    state,
-)
-from .supervision.handle import SupervisorHandle
-from .supervision.pool import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Pool, PoolHandle, PoolSpec, Routing
-from .supervision.specs import (
-    ALL_FOR_ONE,
-    ALWAYS,
-    BRUTAL,
-    DEAD_LETTER,
-    DROP,
-    ESCALATE,
-    INFINITE,
-    KEEP,
-    NEVER,
-    ON_FAILURE,
-    ONE_FOR_ONE,
-    PERMANENT,
-    REST_FOR_ONE,
-    RESTART,
-    RESUME,
-    SIMPLE_ONE_FOR_ONE,
-    STOP,
-    TEMPORARY,
-    TRANSIENT,
-    Backoff,
-    Budget,
-    ChildSpec,
-    RestartPolicy,
-    Strategy,
-    SupervisorSpec,
-)
-from .supervision.supervisor import ChildCount, Supervisor
-from .supervision.tree import TreeNode
+from typing import TYPE_CHECKING
+
+from ._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from ._core.inspection.trace import CallbackStatistics, Statistics, Trace, TraceEntry
+    from ._core.messaging.observer import Delivered, Sent, Sight, Spawned, Stopped
+    from ._core.metas.shared_state import Counter, Flag
+    from ._core.processes.background_task import BackgroundTask
+    from ._core.tables.child_slot import Decision, Fate, Redirect
+    from ._core.tables.obituaries import Obituary
+    from ._core.tables.pending_calls import Caller
+    from ._core.tables.timers import Timer
+    from ._core.verbs.meta_process import MetaProcess
+    from ._core.verbs.node_inspection import Queued
+    from ._core.vocabulary.dispatchers import (
+        LOOP,
+        PINNED,
+        POOL,
+        Dispatcher,
+        Pinned,
+        Pod,
+        ThreadPool,
+    )
+    from ._core.vocabulary.envelopes import Divert, Overflow, Priority
+    from ._core.vocabulary.errors import (
+        ApplicationError,
+        ApplicationNeededError,
+        ApplicationStartError,
+        ApplicationUnknownError,
+        BadInputError,
+        BehaviourError,
+        CallbackError,
+        CallError,
+        CallFailedError,
+        CallTimeoutError,
+        ChildBusyError,
+        ChildDisabledError,
+        ChildEnabledError,
+        ChildExistsError,
+        ChildNotRunningError,
+        ChildRunningError,
+        ChildUnknownError,
+        ControlSocketError,
+        DeadlockError,
+        ErgoError,
+        EscalationError,
+        EventTakenError,
+        EventUnknownError,
+        InitError,
+        InitTimeoutError,
+        MailboxFullError,
+        NameTakenError,
+        NameUnknownError,
+        NodeStoppedError,
+        NotAllowedError,
+        ProcessUnknownError,
+        Reject,
+        RelationExistsError,
+        RelationUnknownError,
+        SendError,
+        ServiceBusyError,
+        ServiceError,
+        ServiceGoneError,
+        ServiceTimeoutError,
+        SpawnError,
+        SupervisionError,
+        TargetDownError,
+        TargetTypeError,
+        TooManyProcessesError,
+        TooManyReadersError,
+        UnhandledCallError,
+    )
+    from ._core.vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref
+    from ._core.vocabulary.info import (
+        ApplicationInfo,
+        BlockedReport,
+        ChildInfo,
+        Ended,
+        EventInfo,
+        ExitReport,
+        MetaInfo,
+        NodeInfo,
+        Phase,
+        ProcessInfo,
+        Restarted,
+        RestartRecord,
+        SupervisorInfo,
+    )
+    from ._core.vocabulary.messages import (
+        NO_REPLY,
+        DeadLetter,
+        Diverted,
+        Down,
+        EventStarted,
+        EventStopped,
+        Exit,
+        LogRecord,
+        NoReply,
+        Published,
+        Request,
+        Response,
+        Why,
+    )
+    from ._core.vocabulary.options import Behind
+    from ._core.vocabulary.reasons import (
+        Crashed,
+        Custom,
+        Killed,
+        NoNode,
+        NoProcess,
+        Normal,
+        Reason,
+        RestartLimit,
+        Shutdown,
+        Unregistered,
+    )
+    from ._core.vocabulary.states import MetaState, State
+    from .actor import Actor
+    from .applications.application import Application, Needs
+    from .node import Node, open_node
+    from .program import run
+    from .service import Service
+    from .state_machine.machine import StateMachine
+    from .state_machine.states import (
+        EventTimeout,
+        MachineState,
+        NamedTimeout,
+        StateMethod,
+        StateTimeout,
+        state,
+    )
+    from .supervision.handle import SupervisorHandle
+    from .supervision.pool import (
+        BY_KEY,
+        LEAST_LOADED,
+        ROUND_ROBIN,
+        Pool,
+        PoolHandle,
+        PoolSpec,
+        Routing,
+    )
+    from .supervision.specs import (
+        ALL_FOR_ONE,
+        ALWAYS,
+        BRUTAL,
+        DEAD_LETTER,
+        DROP,
+        ESCALATE,
+        INFINITE,
+        KEEP,
+        NEVER,
+        ON_FAILURE,
+        ONE_FOR_ONE,
+        PERMANENT,
+        REST_FOR_ONE,
+        RESTART,
+        RESUME,
+        SIMPLE_ONE_FOR_ONE,
+        STOP,
+        TEMPORARY,
+        TRANSIENT,
+        Backoff,
+        Budget,
+        ChildSpec,
+        RestartPolicy,
+        Strategy,
+        SupervisorSpec,
+    )
+    from .supervision.supervisor import ChildCount, Supervisor
+    from .supervision.tree import TreeNode
 
 __all__ = [
     "ALL_FOR_ONE",
@@ -326,4 +346,69 @@ __all__ = [
     "state",
 ]
 
-show_under(__name__, __all__, globals())
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "_core.inspection.trace": "CallbackStatistics Statistics Trace TraceEntry",
+            "_core.messaging.observer": "Delivered Sent Sight Spawned Stopped",
+            "_core.metas.shared_state": "Counter Flag",
+            "_core.processes.background_task": "BackgroundTask",
+            "_core.tables.child_slot": "Decision Fate Redirect",
+            "_core.tables.obituaries": "Obituary",
+            "_core.tables.pending_calls": "Caller",
+            "_core.tables.timers": "Timer",
+            "_core.verbs.meta_process": "MetaProcess",
+            "_core.verbs.node_inspection": "Queued",
+            "_core.vocabulary.dispatchers": "LOOP PINNED POOL Dispatcher Pinned Pod ThreadPool",
+            "_core.vocabulary.envelopes": "Divert Overflow Priority",
+            "_core.vocabulary.errors": (
+                "ApplicationError ApplicationNeededError ApplicationStartError "
+                "ApplicationUnknownError BadInputError BehaviourError CallbackError CallError "
+                "CallFailedError CallTimeoutError ChildBusyError ChildDisabledError "
+                "ChildEnabledError ChildExistsError ChildNotRunningError ChildRunningError "
+                "ChildUnknownError ControlSocketError DeadlockError ErgoError EscalationError "
+                "EventTakenError EventUnknownError InitError InitTimeoutError "
+                "MailboxFullError NameTakenError NameUnknownError NodeStoppedError "
+                "NotAllowedError ProcessUnknownError Reject RelationExistsError "
+                "RelationUnknownError SendError ServiceBusyError ServiceError "
+                "ServiceGoneError ServiceTimeoutError SpawnError SupervisionError "
+                "TargetDownError TargetTypeError TooManyProcessesError TooManyReadersError "
+                "UnhandledCallError"
+            ),
+            "_core.vocabulary.ids": "PID Alias EventName Name NodeName Ref",
+            "_core.vocabulary.info": (
+                "ApplicationInfo BlockedReport ChildInfo Ended EventInfo ExitReport MetaInfo "
+                "NodeInfo Phase ProcessInfo Restarted RestartRecord SupervisorInfo"
+            ),
+            "_core.vocabulary.messages": (
+                "NO_REPLY DeadLetter Diverted Down EventStarted EventStopped Exit LogRecord "
+                "NoReply Published Request Response Why"
+            ),
+            "_core.vocabulary.options": "Behind",
+            "_core.vocabulary.reasons": (
+                "Crashed Custom Killed NoNode NoProcess Normal Reason RestartLimit Shutdown "
+                "Unregistered"
+            ),
+            "_core.vocabulary.states": "MetaState State",
+            "actor": "Actor",
+            "applications.application": "Application Needs",
+            "node": "Node open_node",
+            "program": "run",
+            "service": "Service",
+            "state_machine.machine": "StateMachine",
+            "state_machine.states": (
+                "EventTimeout MachineState NamedTimeout StateMethod StateTimeout state"
+            ),
+            "supervision.handle": "SupervisorHandle",
+            "supervision.pool": "BY_KEY LEAST_LOADED ROUND_ROBIN Pool PoolHandle PoolSpec Routing",
+            "supervision.specs": (
+                "ALL_FOR_ONE ALWAYS BRUTAL DEAD_LETTER DROP ESCALATE INFINITE KEEP NEVER "
+                "ON_FAILURE ONE_FOR_ONE PERMANENT REST_FOR_ONE RESTART RESUME "
+                "SIMPLE_ONE_FOR_ONE STOP TEMPORARY TRANSIENT Backoff Budget ChildSpec "
+                "RestartPolicy Strategy SupervisorSpec"
+            ),
+            "supervision.supervisor": "ChildCount Supervisor",
+            "supervision.tree": "TreeNode",
+        },
+    )

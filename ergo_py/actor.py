@@ -9,6 +9,7 @@ from ._core.verbs.behaviour import Behaviour
 from ._core.vocabulary.errors import Reject, UnhandledCallError
 from ._core.vocabulary.ids import Alias
 from ._core.vocabulary.messages import LogRecord
+from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
 from .service import Service
 
@@ -177,3 +178,6 @@ class Actor(Behaviour):
         supervisor are notified.
         """
         return None
+
+
+show_public_names(__name__)

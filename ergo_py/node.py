@@ -12,9 +12,9 @@ from ._core.vocabulary.errors import BadInputError
 from ._core.vocabulary.ids import Target
 from ._core.vocabulary.info import ApplicationInfo
 from ._core.vocabulary.options import SpawnKeywords
+from ._core.vocabulary.public_names import show_public_names
 from .applications.application import Application
 from .applications.manager import Applications
-from .control.server import open_control
 from .service import Service
 from .supervision.handle import SupervisorHandle
 from .supervision.pool import PoolHandle
@@ -155,16 +155,25 @@ class Node(kernel_node.Node):
         return self._run(self._applications.infos)
 
 
+def _open_control(node: Node, permissions: frozenset[str]) -> Callable[[], None]:
+    from .control.server import open_control  # noqa: PLC0415 - most nodes have no control socket
+
+    return open_control(node, permissions)
+
+
 def _opening(
     opener: Callable[P, node_lifecycle.NodeContext[Any]],
 ) -> Callable[P, node_lifecycle.NodeContext[Node]]:
     @wraps(opener)
     def open_node(*args: P.args, **options: P.kwargs) -> node_lifecycle.NodeContext[Node]:
         context = opener(*args, **options)
-        context.extend(Node, open_control)
+        context.extend(Node, _open_control)
         return context
 
     return open_node
 
 
 open_node = _opening(node_lifecycle.open_node)
+
+
+show_public_names(__name__)

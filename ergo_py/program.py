@@ -22,6 +22,7 @@ from ._core.runtime.process_groups import kill_groups
 from ._core.verbs.behaviour import Behaviour, behaviour_of
 from ._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from ._core.vocabulary.options import DEFAULTS
+from ._core.vocabulary.public_names import show_public_names
 from .node import Node, open_node
 
 __all__ = ["refusing_run", "run"]
@@ -172,3 +173,6 @@ def _what_is_alive(node: Node, frame: FrameType | None) -> str:
         lines.append(f"stack of thread {names.get(thread, thread)}:\n")
         lines += traceback.format_stack(frame if thread == here else stack)
     return "".join(lines)
+
+
+show_public_names(__name__)

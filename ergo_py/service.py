@@ -31,6 +31,7 @@ from ._core.vocabulary.errors import (
 )
 from ._core.vocabulary.ids import PID
 from ._core.vocabulary.messages import Request, Why
+from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason, Shutdown
 
 __all__ = ["Service"]
@@ -498,3 +499,6 @@ class _Asking:
 
     def refuse(self, reason: Reason, /) -> None:
         self.caller.settle(None, ServiceGoneError(self.service.name, self.caller.request, reason))
+
+
+show_public_names(__name__)

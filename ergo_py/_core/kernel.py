@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 import trio
 from trio.lowlevel import current_task
 
-from .log import Log
 from .messaging.calls import Calls
 from .messaging.clock import Clock
 from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Spawned
@@ -55,6 +54,8 @@ class Kernel:
         nursery: trio.Nursery,
         on_spawned: Callable[[Any], None] | None = None,
     ) -> None:
+        from .log import Log  # noqa: PLC0415 - structlog is slow to import, and only a node logs
+
         name, observer = options.name, options.observer
         self.pid = PID(name, creation, 0)
         self.node: Any = None

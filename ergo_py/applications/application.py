@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, overload
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_name, check_number
+from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..service import Service
 from ..supervision.pool import Pool, PoolSpec
@@ -304,3 +305,6 @@ def _names(label: str, given: object) -> tuple[str, ...]:
         if not isinstance(name, str) or not name:
             raise BadInputError(label, name, "names")
     return tuple(given)
+
+
+show_public_names(__name__)

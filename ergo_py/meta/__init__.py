@@ -2,64 +2,76 @@
 module of its own.
 """
 
-from .._core.vocabulary.public_names import show_under
-from .blocking_calls import Apply, BlockingCalls, Invoke, Poller
-from .descriptors import Descriptors, FdLost, FdReadable, FdWritable, UnwatchFd, WatchFd
-from .files.directory_watch import Change, DirectoryWatch, PathChanged
-from .files.files import (
-    FileData,
-    FileEnded,
-    FileLine,
-    FileReader,
-    FileReopen,
-    FileRotated,
-    FileSync,
-    FileTruncated,
-    FileWrite,
-    FileWriter,
-)
-from .files.stdin import StandardInput, StdinEnded, StdinLine
-from .parsing.decoder import Decoder, FramingError
-from .parsing.framing import Delimiter, FixedLength, Framing, LengthHeader, Netstring, Raw, Varint
-from .parsing.lines import Text
-from .programs.messages import (
-    PortCloseInput,
-    PortData,
-    PortErrorData,
-    PortErrorLine,
-    PortExited,
-    PortInputLost,
-    PortLine,
-    PortResize,
-    PortSignal,
-    PortStarted,
-    PortWrite,
-)
-from .programs.options import StopTimes, Terminal
-from .programs.port import Port
-from .programs.program import ProgramFailedError
-from .signals import SignalReceived, Signals
-from .sockets.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend
-from .sockets.messages import (
-    Cause,
-    Endpoint,
-    TCPClose,
-    TCPConnected,
-    TCPData,
-    TCPDisconnected,
-    TCPFrames,
-    TCPProtocolError,
-    TCPSecured,
-    TCPSend,
-    TCPSet,
-    TCPStartTLS,
-    TLSFacts,
-)
-from .sockets.options import KeepAlive, StreamOptions, WhenFull, WhenSlow
-from .sockets.tcp import TCPConnection, TCPServer
-from .sockets.tls import TLSFiles
-from .sockets.udp import UDPClient, UDPServer
-from .sockets.unix import UnixConnection, UnixServer
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from .blocking_calls import Apply, BlockingCalls, Invoke, Poller
+    from .descriptors import Descriptors, FdLost, FdReadable, FdWritable, UnwatchFd, WatchFd
+    from .files.directory_watch import Change, DirectoryWatch, PathChanged
+    from .files.files import (
+        FileData,
+        FileEnded,
+        FileLine,
+        FileReader,
+        FileReopen,
+        FileRotated,
+        FileSync,
+        FileTruncated,
+        FileWrite,
+        FileWriter,
+    )
+    from .files.stdin import StandardInput, StdinEnded, StdinLine
+    from .parsing.decoder import Decoder, FramingError
+    from .parsing.framing import (
+        Delimiter,
+        FixedLength,
+        Framing,
+        LengthHeader,
+        Netstring,
+        Raw,
+        Varint,
+    )
+    from .parsing.lines import Text
+    from .programs.messages import (
+        PortCloseInput,
+        PortData,
+        PortErrorData,
+        PortErrorLine,
+        PortExited,
+        PortInputLost,
+        PortLine,
+        PortResize,
+        PortSignal,
+        PortStarted,
+        PortWrite,
+    )
+    from .programs.options import StopTimes, Terminal
+    from .programs.port import Port
+    from .programs.program import ProgramFailedError
+    from .signals import SignalReceived, Signals
+    from .sockets.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend
+    from .sockets.messages import (
+        Cause,
+        Endpoint,
+        TCPClose,
+        TCPConnected,
+        TCPData,
+        TCPDisconnected,
+        TCPFrames,
+        TCPProtocolError,
+        TCPSecured,
+        TCPSend,
+        TCPSet,
+        TCPStartTLS,
+        TLSFacts,
+    )
+    from .sockets.options import KeepAlive, StreamOptions, WhenFull, WhenSlow
+    from .sockets.tcp import TCPConnection, TCPServer
+    from .sockets.tls import TLSFiles
+    from .sockets.udp import UDPClient, UDPServer
+    from .sockets.unix import UnixConnection, UnixServer
 
 __all__ = [
     "Apply",
@@ -147,4 +159,38 @@ __all__ = [
     "WhenSlow",
 ]
 
-show_under(__name__, __all__, globals())
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "blocking_calls": "Apply BlockingCalls Invoke Poller",
+            "descriptors": "Descriptors FdLost FdReadable FdWritable UnwatchFd WatchFd",
+            "files.directory_watch": "Change DirectoryWatch PathChanged",
+            "files.files": (
+                "FileData FileEnded FileLine FileReader FileReopen FileRotated FileSync "
+                "FileTruncated FileWrite FileWriter"
+            ),
+            "files.stdin": "StandardInput StdinEnded StdinLine",
+            "parsing.decoder": "Decoder FramingError",
+            "parsing.framing": "Delimiter FixedLength Framing LengthHeader Netstring Raw Varint",
+            "parsing.lines": "Text",
+            "programs.messages": (
+                "PortCloseInput PortData PortErrorData PortErrorLine PortExited PortInputLost "
+                "PortLine PortResize PortSignal PortStarted PortWrite"
+            ),
+            "programs.options": "StopTimes Terminal",
+            "programs.port": "Port",
+            "programs.program": "ProgramFailedError",
+            "signals": "SignalReceived Signals",
+            "sockets.datagrams": "UDPData UDPFailed UDPFault UDPJoin UDPLeave UDPSend",
+            "sockets.messages": (
+                "Cause Endpoint TCPClose TCPConnected TCPData TCPDisconnected TCPFrames "
+                "TCPProtocolError TCPSecured TCPSend TCPSet TCPStartTLS TLSFacts"
+            ),
+            "sockets.options": "KeepAlive StreamOptions WhenFull WhenSlow",
+            "sockets.tcp": "TCPConnection TCPServer",
+            "sockets.tls": "TLSFiles",
+            "sockets.udp": "UDPClient UDPServer",
+            "sockets.unix": "UnixConnection UnixServer",
+        },
+    )

@@ -18,6 +18,7 @@ from .._core.vocabulary.errors import BadInputError, NodeStoppedError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.messages import NO_REPLY, Request
 from .._core.vocabulary.options import check_number
+from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Crashed, Reason
 from .receivers import check_receiver
 
@@ -376,3 +377,6 @@ def _as_exception(error: BaseException) -> Exception:
         raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
     except RuntimeError as wrapped:
         return wrapped
+
+
+show_public_names(__name__)

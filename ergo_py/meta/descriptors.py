@@ -20,6 +20,7 @@ from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, Reject
 from .._core.vocabulary.ids import Alias, Target
 from .._core.vocabulary.messages import Request
+from .._core.vocabulary.public_names import show_public_names
 from .readers import when_served
 from .receivers import check_receiver
 
@@ -292,3 +293,6 @@ def _check_pollable(fd: int) -> None:
                     fd,
                     "a descriptor that can be waited for, as those of sockets, pipes and terminals",
                 ) from None
+
+
+show_public_names(__name__)

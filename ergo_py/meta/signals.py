@@ -11,6 +11,7 @@ import trio
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from .._core.vocabulary.ids import Alias, Target
+from .._core.vocabulary.public_names import show_public_names
 from .receivers import check_receiver
 
 __all__ = ["SignalReceived", "Signals"]
@@ -165,3 +166,6 @@ def _name(number: int) -> str:
 
 def _nothing() -> None:
     """Nothing to unblock: the reader of signals is a task, and is cancelled."""
+
+
+show_public_names(__name__)

@@ -21,6 +21,7 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_name, check_number
+from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.states import Operation
 from ..actor import Actor
 from .states import (
@@ -419,3 +420,6 @@ def _at_once(machine: StateMachine, work: Coroutine[Any, Any, Any]) -> Any:
         f"a state of {type(machine).__qualname__} is a plain `def` but waits for something; write "
         "`async def`"
     )
+
+
+show_public_names(__name__)

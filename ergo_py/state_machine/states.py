@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from .._core.vocabulary.errors import BehaviourError
 from .._core.vocabulary.options import check_number
+from .._core.vocabulary.public_names import show_public_names
 
 __all__ = [
     "AtMethod",
@@ -211,3 +212,6 @@ def is_async(given: StateMethod | type[MachineState[Any]]) -> bool:
         else (given.handle, given.enter, given.exit)
     )
     return any(map(inspect.iscoroutinefunction, called))
+
+
+show_public_names(__name__)

@@ -8,6 +8,7 @@ from .._core.verbs.common import check_timeout
 from .._core.vocabulary.errors import ProcessUnknownError
 from .._core.vocabulary.ids import PID, Target
 from .._core.vocabulary.info import ChildInfo
+from .._core.vocabulary.public_names import show_public_names
 from ..service import Service
 from .actions import (
     AddChild,
@@ -117,3 +118,6 @@ class SupervisorHandle:
         return await self._kernel.calls.control(
             self._kernel.pid, self._process(), operation, timeout
         )
+
+
+show_public_names(__name__)

@@ -15,6 +15,7 @@ from .._core.vocabulary.envelopes import Divert, Overflow
 from .._core.vocabulary.errors import BadInputError, SupervisionError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import check_number
+from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from .actions import Action, AddChild, Operation, RemoveChild
 from .child import Child
@@ -345,3 +346,6 @@ class PoolHandle(SupervisorHandle):
         if not isinstance(pool, Pool):
             raise BadInputError("pool", self._target, "the PID or name of a Pool")
         return pool
+
+
+show_public_names(__name__)

@@ -15,6 +15,7 @@ from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.envelopes import Divert, Overflow, Priority
 from .._core.vocabulary.errors import BadInputError, BehaviourError
 from .._core.vocabulary.options import Options, check_name, check_number
+from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, is_failure
 
 __all__ = [
@@ -417,3 +418,6 @@ _OWN: Final = frozenset(each.name for each in fields(ChildSpec)) - {
     "options",
     "cls",
 }
+
+
+show_public_names(__name__)

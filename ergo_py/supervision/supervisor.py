@@ -14,6 +14,7 @@ import trio
 from .._core.vocabulary.errors import BadInputError, BehaviourError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.info import ChildInfo, Phase, RestartRecord, SupervisorInfo
+from .._core.vocabulary.public_names import show_public_names
 from ..service import Service
 from .actions import (
     AddChild,
@@ -338,3 +339,6 @@ def describe(child: ChildInfo) -> str:
     if child.reason is not None:
         parts.append(f"last ended: {child.reason}")
     return ", ".join(parts)
+
+
+show_public_names(__name__)

@@ -9,6 +9,7 @@ from .._core.kernel import Kernel
 from .._core.processes.process import Process
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.info import ApplicationInfo, ChildInfo, Phase
+from .._core.vocabulary.public_names import show_public_names
 from .supervisor import Supervisor
 
 __all__ = ["TreeNode", "take_tree"]
@@ -208,3 +209,6 @@ def _of_meta(meta: Any) -> TreeNode:
         None,
         _of_owned(meta.owned or {}),
     )
+
+
+show_public_names(__name__)

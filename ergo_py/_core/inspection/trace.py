@@ -15,6 +15,7 @@ from ..kernel import Kernel
 from ..tables.callbacks import CALLBACKS
 from ..tables.pending_calls import Deadline
 from ..vocabulary.ids import PID, Alias, EventName, Target
+from ..vocabulary.public_names import show_public_names
 from .callback_watch import CallbackObserver
 from .state import show, stop_observing
 
@@ -319,3 +320,6 @@ async def count_meta(meta: "Meta", seconds: float) -> Statistics:
         (),
         meta.ending.over,
     )
+
+
+show_public_names(__name__)

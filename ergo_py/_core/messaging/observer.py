@@ -12,6 +12,7 @@ from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.ids import PID, Alias, EventName, Target
+from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Reason
 from .calls import Calls
 from .receiver import Receiver
@@ -137,3 +138,6 @@ class ObservedCalls(Calls):
     def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
         self._router.note(caller.pid, caller.to, caller.request)
         return super()._post_call(callee, caller, priority)
+
+
+show_public_names(__name__)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..runtime.bridge import Lock
+from ..vocabulary.public_names import show_public_names
 
 __all__ = ["Counter", "Flag", "watched_class"]
 
@@ -88,3 +89,6 @@ def watched_class(
     return type(
         cls.__name__, (cls,), {"__setattr__": setattr_watched, "__qualname__": cls.__qualname__}
     )
+
+
+show_public_names(__name__)

@@ -12,6 +12,7 @@ from ..runtime.abandonable import Abandonable
 from ..runtime.detached_task import without_cancellation
 from ..runtime.parking import PARKED
 from ..vocabulary.envelopes import FAILED
+from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Crashed
 from ..vocabulary.states import STOPPING, TERMINATED
 from .failure import account_for_task
@@ -167,3 +168,6 @@ class BackgroundTasks:
         with trio.CancelScope(shield=True):
             for task in list(self._running):
                 await task.cut_off()
+
+
+show_public_names(__name__)

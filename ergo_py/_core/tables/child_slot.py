@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ..vocabulary.envelopes import Envelope, Lane
 from ..vocabulary.errors import BadInputError
 from ..vocabulary.ids import PID
+from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Reason, is_failure
 
 __all__ = ["Claim", "Decision", "Fate", "Redirect", "ChildSlot"]
@@ -296,3 +297,6 @@ class ChildSlot:
         for lane in (Lane.SYSTEM, Lane.URGENT):
             envelopes.extendleft(reversed(kept.get(lane, ())))
         return envelopes
+
+
+show_public_names(__name__)

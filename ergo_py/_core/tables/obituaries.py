@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ..vocabulary.envelopes import EXIT, FAILED, KILL, STOP, Envelope
 from ..vocabulary.ids import PID, Alias
+from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Normal, Reason, Shutdown, error_of, is_failure
 
 __all__ = ["Obituaries", "Obituary"]
@@ -170,3 +171,6 @@ def _payloads(lanes: Iterable[Sequence[Envelope]]) -> Iterator[object]:
 
 def _last(obituaries: list[Obituary], count: int | None) -> list[Obituary]:
     return obituaries if count is None else obituaries[max(0, len(obituaries) - count) :]
+
+
+show_public_names(__name__)

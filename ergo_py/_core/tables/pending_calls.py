@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from ..vocabulary.errors import CallTimeoutError
 from ..vocabulary.ids import PID, Alias, Ref
+from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Reason
 
 __all__ = ["Callee", "Caller", "Deadline", "Deadlines", "ring_of", "waiting_process"]
@@ -354,3 +355,6 @@ class Deadlines:
                 self._heaps.append(unanswered)
         heapify(fresh)
         self._heaps.append(fresh)
+
+
+show_public_names(__name__)

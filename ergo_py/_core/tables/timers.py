@@ -11,6 +11,8 @@ from itertools import count
 from math import inf
 from typing import Any, Final
 
+from ..vocabulary.public_names import show_public_names
+
 __all__ = ["Owned", "Timer", "Timers"]
 
 _SHORT: Final = 1024
@@ -224,3 +226,6 @@ class Timers:
             else:
                 timer._finish()
         return fired
+
+
+show_public_names(__name__)

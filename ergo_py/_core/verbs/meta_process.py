@@ -20,6 +20,7 @@ from ..vocabulary.errors import BehaviourError, NotAllowedError, Reject, Unhandl
 from ..vocabulary.ids import PID, Alias, Ref, Target
 from ..vocabulary.messages import Response
 from ..vocabulary.options import MetaKeywords, check_number, read_meta_options
+from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Normal, Reason, as_reason
 from ..vocabulary.states import MetaOperation
 from .common import NotSpawned, arm_timer, check_caller, check_error, check_timeout
@@ -473,3 +474,6 @@ async def spawn_checked_meta(owner: Process | Meta, behaviour: MetaProcess, opti
     """Check the behaviour and the options, and start a meta-process for ``owner``."""
     check_meta_behaviour(behaviour)
     return (await spawn_meta(owner, behaviour, read_meta_options(options))).id
+
+
+show_public_names(__name__)

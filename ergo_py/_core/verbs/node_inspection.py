@@ -29,6 +29,7 @@ from ..vocabulary.envelopes import EVENT, INSPECT, Lane, kind_name
 from ..vocabulary.errors import BadInputError, NotAllowedError, ProcessUnknownError
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.options import check_flag, check_number
+from ..vocabulary.public_names import show_public_names
 from .common import check_timeout
 
 if TYPE_CHECKING:
@@ -284,3 +285,6 @@ def _checked(count: int | None) -> int | None:
     if count is not None:
         check_number("count", count, least=0, whole=True)
     return count
+
+
+show_public_names(__name__)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .errors import BadInputError
+from .public_names import show_public_names
 
 __all__ = [
     "LOOP",
@@ -123,3 +124,6 @@ Dispatcher = Loop | Pinned | Pod | ThreadPool
 LOOP: Final = Loop()
 PINNED: Final = Pinned()
 POOL = ThreadPool
+
+
+show_public_names(__name__)

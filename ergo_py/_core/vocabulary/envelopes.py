@@ -10,6 +10,7 @@ from enum import Enum, IntEnum
 from typing import Any, Final
 
 from .errors import BadInputError
+from .public_names import show_public_names
 
 __all__ = [
     "ADDRESSED",
@@ -155,3 +156,6 @@ class Divert:
     def __post_init__(self) -> None:
         if not isinstance(self.to, str) or not self.to:
             raise BadInputError("Divert(to)", self.to, "the registered name of a process")
+
+
+show_public_names(__name__)

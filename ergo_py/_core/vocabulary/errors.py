@@ -53,6 +53,7 @@
 
 from collections.abc import Sequence
 
+from .public_names import show_public_names
 from .reasons import Crashed, Reason, error_of
 from .text import text_of
 
@@ -589,3 +590,6 @@ class Reject(Exception):
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 120 else text[:117] + "..."
+
+
+show_public_names(__name__)

@@ -9,6 +9,8 @@ as long.
 
 from typing import NamedTuple
 
+from .public_names import show_public_names
+
 __all__ = ["PID", "Address", "Alias", "EventName", "Name", "NodeName", "Ref", "Target"]
 
 
@@ -98,3 +100,6 @@ Address = PID | Alias | Name
 
 Target = PID | Alias | Name | str
 """The target of a send, a call, an exit or an inspect, as users write it."""
+
+
+show_public_names(__name__)

@@ -8,6 +8,7 @@ from enum import Enum
 
 from .ids import PID, Alias, Ref
 from .messages import Why
+from .public_names import show_public_names
 from .reasons import Reason
 from .states import MetaState, State
 
@@ -382,3 +383,6 @@ class ExitReport:
         if self.escalated is not None:
             parts.append(f"because {self.escalated} gave up: {self.escalated.reason}")
         return f"node down in {self.seconds:.3f} s: " + ", ".join(parts)
+
+
+show_public_names(__name__)

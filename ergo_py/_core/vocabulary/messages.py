@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
 from .ids import PID, Address, Alias, EventName, NodeName, Ref
+from .public_names import show_public_names
 from .reasons import Reason
 
 __all__ = [
@@ -167,3 +168,6 @@ class Response:
         if self.error is not None:
             raise self.error
         return self.value
+
+
+show_public_names(__name__)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypedDict
 from .dispatchers import LOOP, Dispatcher, check_dispatcher
 from .envelopes import Divert, Overflow, Priority
 from .errors import BadInputError
+from .public_names import show_public_names
 
 __all__ = [
     "Behind",
@@ -397,3 +398,6 @@ DEFAULTS: Final = Options()
 _NAMES: Final = frozenset(SpawnKeywords.__optional_keys__)
 META_DEFAULTS: Final = MetaOptions()
 _META_NAMES: Final = frozenset(field.name for field in fields(MetaOptions))
+
+
+show_public_names(__name__)

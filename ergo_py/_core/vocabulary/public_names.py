@@ -1,11 +1,56 @@
-"""`show_under`: makes public classes and functions print under the module that users import them
-from, not under the module that defines them.
+"""Public names: a package loads each of them on first use, and classes and functions print under
+the package that users import them from, not under the module that defines them.
 """
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from types import FunctionType
+from typing import Final
 
-__all__ = ["show_under"]
+__all__ = ["load_on_first_use", "show_public_names", "show_under"]
+
+_HOMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {}
+"""Of each module that defines public names: the package that users import them from, and the
+names.
+"""
+
+
+def load_on_first_use(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The functions ``__getattr__`` and ``__dir__`` for a package whose ``modules`` define its
+    public names: a table from the module, relative to the package, to the names.
+    """
+    namespace = vars(sys.modules[package])
+    module_of: dict[str, str] = {}
+    for module, names in modules.items():
+        home = f"{package}.{module}"
+        _HOMES[home] = package, tuple(names.split())
+        module_of.update(dict.fromkeys(names.split(), home))
+
+    def load(name: str) -> object:
+        home = module_of.get(name)
+        if home is None:
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
+            )
+        # Keep the value in the package, so that Python finds it there from now on.
+        value = namespace[name] = getattr(import_module(home), name)
+        return value
+
+    def names_of_package() -> list[str]:
+        return sorted({*namespace, *module_of})
+
+    return load, names_of_package
+
+
+def show_public_names(module: str) -> None:
+    """Call it at the end of each module in a table of `load_on_first_use`: its public classes and
+    functions print under their package, however the module was imported.
+    """
+    package, names = _HOMES[module]
+    show_under(package, names, vars(sys.modules[module]))
 
 
 def show_under(module: str, names: Iterable[str], namespace: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+from .public_names import show_public_names
 from .text import shown, text_of
 
 __all__ = [
@@ -295,3 +296,6 @@ def _format_chain(chain: tuple[_Link, ...]) -> list[str]:
         if joint:
             lines.append(joint)
     return lines
+
+
+show_public_names(__name__)

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Final
 
 from .errors import NotAllowedError
+from .public_names import show_public_names
 
 __all__ = [
     "ALLOWED",
@@ -201,3 +202,6 @@ def check_meta_allowed(operation: MetaOperation, state: MetaState, who: object) 
             f"{who} may not {operation.value} while its state is {state.value}: "
             f"{_META_INSTEAD[state]}"
         )
+
+
+show_public_names(__name__)

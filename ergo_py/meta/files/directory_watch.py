@@ -14,6 +14,7 @@ from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Alias, Target
 from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.public_names import show_public_names
 from ..receivers import check_receiver
 from .directory_scan import Change, Tree
 from .inotify import lacks_watches
@@ -253,3 +254,6 @@ def _no_watches() -> OSError:
         "the system allows this user no more watches of directories; raise "
         "fs.inotify.max_user_watches, or poll: polling=True",
     )
+
+
+show_public_names(__name__)

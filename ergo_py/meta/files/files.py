@@ -15,6 +15,7 @@ from ..._core.vocabulary.errors import BadInputError, Reject
 from ..._core.vocabulary.ids import Alias, Target
 from ..._core.vocabulary.messages import MayBeLate, Request
 from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.public_names import show_public_names
 from ..checks import check_text
 from ..parsing.cutter import MessageCutter, check_mode
 from ..parsing.framing import Framing
@@ -419,3 +420,6 @@ def _nothing() -> None:
     """Nothing to unblock: a thread that reads a file never blocks for long, and checks for the stop
     itself.
     """
+
+
+show_public_names(__name__)

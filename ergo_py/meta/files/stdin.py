@@ -10,6 +10,7 @@ from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Alias, Target
 from ..._core.vocabulary.messages import MayBeLate
+from ..._core.vocabulary.public_names import show_public_names
 from ..parsing.lines import Text
 from ..receivers import check_receiver
 
@@ -101,3 +102,6 @@ class StandardInput(MetaProcess):
             "terminal": str(os.isatty(self._fd)),
             "lines": str(self._lines),
         }
+
+
+show_public_names(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..._core.vocabulary.errors import BadInputError, ErgoError
+from ..._core.vocabulary.public_names import show_public_names
 
 __all__ = ["Decoder", "FramingError", "take"]
 
@@ -127,3 +128,6 @@ def take(stream: bytes | bytearray, begin: int, end: int) -> bytes:
     # A single copy, where bytes(stream[begin:end]) would make two.
     with memoryview(stream) as view:
         return bytes(view[begin:end])
+
+
+show_public_names(__name__)

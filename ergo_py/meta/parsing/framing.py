@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.public_names import show_public_names
 from .decoder import Decoder, FramingError, take
 
 __all__ = [
@@ -426,3 +427,6 @@ class Varint(Framing):
             left >>= 7
         header.append(left)
         return bytes(header) + frame
+
+
+show_public_names(__name__)

@@ -9,6 +9,7 @@ from typing import Final
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.public_names import show_public_names
 
 __all__ = ["MAX_LINE", "LineCutter", "Text"]
 
@@ -126,3 +127,6 @@ def _knows(lookup: Callable[[str], object], name: str) -> bool:
     except LookupError:
         return False
     return True
+
+
+show_public_names(__name__)

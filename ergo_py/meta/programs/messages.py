@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import MayBeLate, Request
+from ..._core.vocabulary.public_names import show_public_names
 from ..checks import check_text
 from .options import Terminal
 
@@ -134,3 +135,6 @@ class PortResize(Request[None]):
 
     def __post_init__(self) -> None:
         Terminal(self.rows, self.columns)
+
+
+show_public_names(__name__)

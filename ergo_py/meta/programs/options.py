@@ -12,6 +12,7 @@ from typing import Final
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_flag, check_number
+from ..._core.vocabulary.public_names import show_public_names
 
 __all__ = ["LIMITS", "ProgramOptions", "StopTimes", "Terminal"]
 
@@ -189,3 +190,6 @@ class ProgramOptions:
                     "group", self.group, "the name or number of a group of this system"
                 ) from None
         return uid, gid, groups
+
+
+show_public_names(__name__)

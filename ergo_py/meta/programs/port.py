@@ -19,6 +19,7 @@ from ..._core.vocabulary.envelopes import Lane
 from ..._core.vocabulary.errors import BadInputError, MailboxFullError, Reject
 from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_flag
+from ..._core.vocabulary.public_names import show_public_names
 from ..._core.vocabulary.reasons import Killed, Reason
 from ..._core.vocabulary.text import shown
 from ..parsing.cutter import MessageCutter, check_mode
@@ -359,3 +360,6 @@ class Port(MetaProcess):
             "cwd": str(options.cwd or os.getcwd()),
             "dropped": str(self._dropped),
         }
+
+
+show_public_names(__name__)

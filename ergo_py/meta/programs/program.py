@@ -21,6 +21,7 @@ from trio.lowlevel import FdStream
 
 from ..._core.runtime.process_groups import forget_group, note_group
 from ..._core.vocabulary.errors import ErgoError, NotAllowedError
+from ..._core.vocabulary.public_names import show_public_names
 from .options import LIMITS, ProgramOptions, StopTimes, Terminal
 
 __all__ = ["Program", "ProgramFailedError"]
@@ -345,3 +346,6 @@ def _name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+show_public_names(__name__)

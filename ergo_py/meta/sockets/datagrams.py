@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import Request
+from ..._core.vocabulary.public_names import show_public_names
 from ..checks import check_bytes, setters
 from .messages import Endpoint
 
@@ -168,3 +169,6 @@ def fault_of(error: Exception) -> UDPFault:
         if isinstance(error, OSError)
         else UDPFault.OTHER
     )
+
+
+show_public_names(__name__)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import MayBeLate, Request
 from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.public_names import show_public_names
 from ..checks import check_bytes, setters
 
 __all__ = [
@@ -269,3 +270,6 @@ class TCPStartTLS(Request[None]):
 
     def __post_init__(self) -> None:
         check_bytes("TCPStartTLS(say)", self.say)
+
+
+show_public_names(__name__)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_flag, check_number
+from ..._core.vocabulary.public_names import show_public_names
 from ..checks import check_bytes
 from ..parsing.framing import Framing, Raw
 from .tls import TLSFiles
@@ -226,3 +227,6 @@ def read_stream_options(
             "one of " + ", ".join(allowed) + (f"; did you mean {near[0]}?" if near else ""),
         )
     return StreamOptions(**keywords)
+
+
+show_public_names(__name__)

@@ -12,6 +12,7 @@ import trio
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_flag, check_number
+from ..._core.vocabulary.public_names import show_public_names
 from ..readers import ReaderKind
 from ..receivers import ReceiverOption, check_receiver
 from .listener import Listener
@@ -417,3 +418,6 @@ def _check_endpoint(what: str, host: object, port: object, least: int) -> None:
     if not isinstance(host, str) or (least and not host):
         raise BadInputError(f"{what}(host)", host, "a name or an address, such as '127.0.0.1'")
     check_number(f"{what}(port)", port, least=least, whole=True, most=65535)
+
+
+show_public_names(__name__)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ..._core.runtime.bridge import Lock
 from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.public_names import show_public_names
 from .messages import TLSFacts
 
 __all__ = ["TLSContexts", "TLSSession", "TLSFiles"]
@@ -410,3 +411,6 @@ class TLSSession:
                 ValueError,
             ):  # the other side has not sent its close_notify, or there is no session to end
                 pass
+
+
+show_public_names(__name__)

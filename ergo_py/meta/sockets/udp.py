@@ -8,6 +8,7 @@ from struct import pack
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_flag, check_number
+from ..._core.vocabulary.public_names import show_public_names
 from ..readers import ReaderKind
 from ..receivers import check_receiver
 from .datagrams import check_group
@@ -188,3 +189,6 @@ class UDPClient(UDPSocket):
 
     def _peer_text(self) -> str:
         return str(self.peer)
+
+
+show_public_names(__name__)

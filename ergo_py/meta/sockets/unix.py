@@ -14,6 +14,7 @@ import trio
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.public_names import show_public_names
 from ..._core.vocabulary.reasons import Reason
 from ..readers import ReaderKind
 from ..receivers import ReceiverOption, check_receiver
@@ -370,3 +371,6 @@ def _remove_stale(path: str) -> None:
                 os.unlink(path)
     except OSError:  # not there, or not accessible: bind() will report the error
         return
+
+
+show_public_names(__name__)

@@ -1,0 +1,115 @@
+"""A package loads its public names on first use, from the modules that its imports for type
+checkers name, and the names print under the package.
+"""
+
+import ast
+import pickle
+import pydoc
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+import ergo_py
+import ergo_py.meta
+
+LAZY = pytest.mark.parametrize("package", [ergo_py, ergo_py.meta], ids=lambda one: one.__name__)
+
+
+def imports_for_type_checkers(package: ModuleType) -> dict[str, list[str]]:
+    """The names in the imports below ``if TYPE_CHECKING:``, by module."""
+    assert package.__file__
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    (block,) = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    ]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert len(imports) == len(block.body)
+    assert all(node.level == 1 and node.module for node in imports)
+    return {str(node.module): [alias.name for alias in node.names] for node in imports}
+
+
+def table_of(package: ModuleType) -> dict[str, list[str]]:
+    """The argument of `load_on_first_use`."""
+    assert package.__file__
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    (call,) = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "load_on_first_use"
+    ]
+    table: dict[str, str] = ast.literal_eval(call.args[1])
+    return {module: names.split() for module, names in table.items()}
+
+
+@LAZY
+def test_the_table_of_a_package_has_the_imports_that_type_checkers_read(
+    package: ModuleType,
+) -> None:
+    assert table_of(package) == imports_for_type_checkers(package)
+
+
+@LAZY
+def test_the_table_of_a_package_has_exactly_its_public_names(package: ModuleType) -> None:
+    names = [name for names in table_of(package).values() for name in names]
+
+    assert sorted(names) == sorted(package.__all__)
+
+
+@LAZY
+def test_public_classes_and_functions_print_under_their_package(package: ModuleType) -> None:
+    things = {name: getattr(package, name) for name in package.__all__}
+
+    elsewhere = {
+        name: thing.__module__
+        for name, thing in things.items()
+        if isinstance(thing, type | FunctionType) and thing.__module__ != package.__name__
+    }
+
+    assert elsewhere == {}
+
+
+@LAZY
+def test_public_names_are_pickled_under_their_package(package: ModuleType) -> None:
+    for name in package.__all__:
+        thing: Any = getattr(package, name)
+        if isinstance(thing, type) and name != "POOL":  # POOL is another name of ThreadPool
+            pickled = pickle.dumps(thing, protocol=0)
+
+            assert pickled.startswith(f"c{package.__name__}\n{name}\n".encode())
+            assert pickle.loads(pickled) is thing
+
+
+@LAZY
+def test_dir_star_import_and_help_know_every_public_name(package: ModuleType) -> None:
+    namespace: dict[str, object] = {}
+    exec(f"from {package.__name__} import *", namespace)
+    text = pydoc.plain(pydoc.render_doc(package))
+
+    assert set(package.__all__) <= set(dir(package))
+    assert dir(package) == sorted(set(dir(package)))
+    assert set(package.__all__) <= namespace.keys()
+    assert [name for name in package.__all__ if name not in text] == []
+
+
+@LAZY
+def test_a_used_name_is_an_ordinary_attribute_of_its_package(package: ModuleType) -> None:
+    for name in package.__all__:
+        assert getattr(package, name) is vars(package)[name]
+
+
+@LAZY
+def test_an_unknown_name_is_an_attribute_error_with_the_module(package: ModuleType) -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = package.Actorr
+
+    assert str(caught.value) == f"module {package.__name__!r} has no attribute 'Actorr'"
+    assert caught.value.name == "Actorr"
+    assert caught.value.obj is package
