@@ -1,0 +1,172 @@
+"""State has one owner: a module changes the attributes of its own classes only.
+
+A method of an object changes the object's attributes, so that its class tells all that can happen
+to it. Hot paths are excepted, where the call of a method would cost measurable time: such a write
+copies a rule of the owner, and a comment names the rule.
+"""
+
+import ast
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = Path(__file__).parent.parent / "ergo_py"
+MARK: Final = "# hot path: "
+
+MARKED: Final = {
+    "_core/messaging/calls.py": 3,
+    "_core/processes/inline_calls.py": 7,
+    "_core/processes/message_loop.py": 3,
+    "_core/processes/process.py": 1,
+    "_core/processes/spawn.py": 3,
+    "_core/verbs/behaviour.py": 3,
+    "meta/sockets/datagrams.py": 1,
+}
+"""How many writes each module marks as copies on a hot path. Lower a number if there are fewer."""
+
+FOREIGN: Final = {
+    # trio
+    "_core/messaging/clock.py": {"self._scope.deadline"},
+    "_core/processes/last_callback.py": {"self.scope.deadline"},
+    "_core/processes/message_loop.py": {"self.scope.deadline"},
+    "_core/runtime/abandonable.py": {"task.coro", "task._next_send_fn"},
+    "_core/runtime/cancel_scopes.py": {"status._scope.shield"},
+    "_core/runtime/time_limit.py": {"self._scope.deadline"},
+    "meta/programs/port.py": {"scope.deadline"},
+    "testing/task_order.py": {"run._ALLOW_DETERMINISTIC_SCHEDULING"},
+    # Python
+    "_core/vocabulary/public_names.py": {"value.__module__"},
+    "_core/vocabulary/reasons.py": {"error.__traceback__", "error.obj"},
+    "shell/program_loader.py": {"sys.argv"},
+    "shell/prompt.py": {"self._compiler.compiler.flags"},
+    "meta/sockets/tls.py": {
+        "context.minimum_version",
+        "context.num_tickets",
+        "context.options",
+        "context.verify_flags",
+        "context.verify_mode",
+        "each.sni_callback",
+        "secured.context",
+    },
+}
+"""Writes to objects of Python itself, trio and ssl, which have no other way to be set up."""
+
+
+def test_no_module_writes_an_attribute_of_a_foreign_object() -> None:
+    found = [
+        f"ergo_py/{module}:{line} {target}"
+        for module, line, target, is_marked in _all_writes()
+        if not is_marked and target not in FOREIGN.get(module, ())
+    ]
+
+    assert found == [], "\n".join(found)
+
+
+def test_writes_on_hot_paths_are_marked_and_counted() -> None:
+    marked = Counter(module for module, _line, _target, is_marked in _all_writes() if is_marked)
+
+    assert dict(marked) == MARKED
+
+
+def test_each_mark_of_a_hot_path_stands_at_a_write() -> None:
+    marks = sum(
+        path.read_text(encoding="utf-8").count(MARK) for path in sorted(PACKAGE.rglob("*.py"))
+    )
+
+    assert marks <= sum(MARKED.values())
+
+
+def test_each_exempt_write_exists() -> None:
+    exempt = {(module, target) for module, targets in FOREIGN.items() for target in targets}
+
+    assert exempt <= {(module, target) for module, _line, target, _is_marked in _all_writes()}
+
+
+def test_a_write_counts_unless_the_module_defines_the_class_or_marks_the_write() -> None:
+    source = """
+class Own:
+    __slots__ = ("slot",)
+    declared: int
+
+    def __init__(self):
+        self.kept = 1
+
+def change(own, other):
+    own.slot = own.declared = own.kept = 2
+    other.state = 3
+    # hot path: Other.count
+    other.count += 1
+    other.total += 1  # hot path: Other.count
+    (other.first, own.kept), other.last[0] = (1, 2), 3
+    with open(other) as other.file:
+        del other.gone
+"""
+
+    found = [(target, is_marked) for _line, target, is_marked in _writes(source)]
+
+    assert sorted(found) == [
+        ("other.count", True),
+        ("other.file", False),
+        ("other.first", False),
+        ("other.gone", False),
+        ("other.state", False),
+        ("other.total", True),
+    ]
+
+
+def _all_writes() -> list[tuple[str, int, str, bool]]:
+    return [
+        (str(path.relative_to(PACKAGE)), *write)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for write in _writes(path.read_text(encoding="utf-8"))
+    ]
+
+
+def _writes(source: str) -> list[tuple[int, str, bool]]:
+    """The writes to attributes that no class of this module declares, with their lines; and
+    whether each is marked.
+    """
+    tree, lines = ast.parse(source), source.splitlines()
+    own = {name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for name in _own(node)}
+    return [
+        (node.lineno, ast.unparse(node), _is_marked(lines, node.lineno))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store | ast.Del)
+        and not _is_self(node.value)
+        and node.attr not in own
+    ]
+
+
+def _is_marked(lines: list[str], number: int) -> bool:
+    """Whether the mark stands on the line, or alone on the line above."""
+    return MARK in lines[number - 1] or lines[number - 2].strip().startswith(MARK)
+
+
+def _own(definition: ast.ClassDef) -> set[str]:
+    """The attributes that a class declares, or sets itself."""
+    names = {
+        node.attr
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and _is_self(node.value)
+    }
+    for node in definition.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and target.id == "__slots__":
+                    names |= {
+                        constant.value
+                        for constant in ast.walk(node.value)
+                        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+                    }
+                elif isinstance(target, ast.Name):
+                    names.add(target.id)
+    return names
+
+
+def _is_self(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id in ("self", "cls")
