@@ -2,7 +2,7 @@
 
 import pytest
 
-from ergo_py import Actor, ChildSpec, Phase
+from ergo_py import Actor, Backoff, ChildSpec, Phase
 from ergo_py.supervision.child import Child, Window
 
 
@@ -37,6 +37,17 @@ def test_a_child_that_is_down_waits_for_its_turn_if_it_is_wanted(
     child.phase, child.wanted = phase, wanted
 
     assert child.is_waiting is is_waiting
+
+
+def test_a_child_that_is_to_start_at_once_forgets_an_earlier_back_off() -> None:
+    child = Child("a", ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0)), 0)
+    child.awaits_restart(1.0, lambda: 0.5)
+    earlier = (child.phase, child.due > 5.0)
+
+    child.awaits_start(2.0)
+
+    assert earlier == (Phase.BACKING_OFF, True)
+    assert (child.phase, child.due) == (Phase.PENDING, 2.0)
 
 
 @pytest.mark.parametrize("later, admitted", [(5.0, False), (5.1, True)])
