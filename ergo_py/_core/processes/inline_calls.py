@@ -15,6 +15,7 @@ from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.reasons import Reason
 from ..vocabulary.states import RUNNING, SLEEP
 from .failure import account_for, account_for_open
+from .message_loop import NO_TURN
 
 if TYPE_CHECKING:
     from .process import Process
@@ -34,6 +35,8 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
     task: Any = caller.task
     status, left = task._cancel_status, None
     turn, begun = process.turn, perf_counter()
+    if turn is NO_TURN:
+        turn = process.own_turn()
     turn.woken = begun  # hot path: Turn.begin
     turn.handling = (CALL, caller.pid, caller, request)  # hot path: Turn.handle
     turn.handled += 1  # hot path: Turn.handle

@@ -21,7 +21,7 @@ from ..vocabulary.states import (
     check_transition,
 )
 from .addressee import Addressee
-from .message_loop import Turn
+from .message_loop import NO_TURN, Turn
 
 if TYPE_CHECKING:
     from .process import Process
@@ -63,6 +63,14 @@ class Lifecycle(Addressee):
         history += (state, perf_counter())
         if len(history) > _HISTORY:
             del history[: _HISTORY // 2]
+
+    def own_turn(self) -> Turn:
+        """Its turn, created when it first serves an envelope, or when a callback can be
+        interrupted.
+        """
+        if self.turn is NO_TURN:
+            self.turn = Turn()
+        return self.turn
 
     def begin_turn(self) -> None:
         """Begin to serve envelopes. The message loop inlines this, as it does :meth:`end_turn`."""

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AGAIN",
     "HANDLERS",
+    "NO_TURN",
     "Turn",
     "callback",
     "handle_inspect",
@@ -164,6 +165,12 @@ class Turn:
         return self.abandonable
 
 
+NO_TURN: Final = Turn()
+"""Stands for the turn of all processes that have not served anything yet: a process that only waits
+does not pay for its own. `Lifecycle.own_turn` replaces it.
+"""
+
+
 @runs_callbacks
 async def serve(process: "Process") -> Reason | None:
     """Serve the mailbox until the process has to end. Returns the reason, or None if its owner
@@ -189,7 +196,7 @@ async def serve(process: "Process") -> Reason | None:
     # `turn.handled` doubles as the counter of the burst. The clock is read on every eighth
     # message only.
     often = 7 if burst >= 8 else 0
-    turn, history = process.turn, process.history
+    turn, history = process.own_turn(), process.history
     last, mask, end = turn.handled + burst, often, 0.0
     turn.woken = woken = clock()
     process.state = RUNNING  # hot path: Process.begin_turn

@@ -40,7 +40,7 @@ from .background_task import BackgroundTask, BackgroundTasks
 from .inline_calls import answer_now
 from .last_callback import run_plain
 from .lifecycle import NOT_YET, Lifecycle
-from .message_loop import Turn
+from .message_loop import NO_TURN
 from .termination import MANY, Ending, release_at_once
 
 __all__ = ["Process", "processes_of"]
@@ -71,7 +71,7 @@ class Process(Lifecycle):
         self.state = INIT
         self.born = born = perf_counter()
         self.history = [INIT, born]
-        self.turn = Turn()
+        self.turn = NO_TURN
         self.callback_task = current_task()
         self.waiting = None
         self.parent = parent

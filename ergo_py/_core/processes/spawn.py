@@ -134,7 +134,7 @@ def _call_init(process: Process) -> None:
 
 @runs_callbacks
 async def _wait_for_init(process: Process, context: Context) -> None:
-    timeout, turn = process.options.init_timeout, process.turn
+    timeout, turn = process.options.init_timeout, process.own_turn()
     # init runs in the spawner's task, which must be able to leave it even if it ignores
     # cancellation.
     abandonable = Abandonable()
@@ -175,7 +175,7 @@ async def _leave_init(process: Process) -> None:
 async def run_guarded(process: Process) -> None:
     """Run a process in a task that can be abandoned from the beginning."""
     abandonable = Abandonable()
-    process.turn.guard(abandonable)
+    process.own_turn().guard(abandonable)
     await abandonable.run(run(process))
 
 
@@ -187,7 +187,7 @@ async def run(process: Process) -> None:
     if process.ending is not None and process.ending.abandoned:
         # Abandoned before its first step.
         return
-    task, turn = current_task(), process.turn
+    task = current_task()
     process.task = process.callback_task = task  # hot path: Lifecycle.callback_task
     status = task._cancel_status
     # The reason if the cancel scope catches the cancellation of a kill.
@@ -205,7 +205,7 @@ async def run(process: Process) -> None:
                 # The scope lets a kill interrupt a callback that waits for something else than its
                 # mailbox.
                 with trio.CancelScope() as scope:
-                    turn.interrupt_by(scope)
+                    process.own_turn().interrupt_by(scope)
                     scopes = CancelScopes(task)
                     try:
                         reason = await serve(process)
@@ -218,7 +218,7 @@ async def run(process: Process) -> None:
             if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
                 raise
             # A kill interrupted the callback, and its nursery raised more than the cancellation.
-            reason = _KILLED if turn.is_cancelled() else Crashed(error)
+            reason = _KILLED if process.turn.is_cancelled() else Crashed(error)
             if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
                 process.kernel.panic(error)
             process.log.error(

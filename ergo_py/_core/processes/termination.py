@@ -233,7 +233,7 @@ class Ending:
         process = self._process
         abandonable = process.turn.abandonable
         if isinstance(process.task, Task):
-            await process.turn.take_over(process.task).cut_off(process.task)
+            await process.own_turn().take_over(process.task).cut_off(process.task)
         elif abandonable is not None:
             await abandonable.cut_off(process.callback_task)
         if process.tasks:
