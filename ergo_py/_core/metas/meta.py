@@ -443,8 +443,8 @@ class Meta:
         """Begin the termination. Only the first reason counts."""
         self.ending.begin(reason)
 
-    def finish_with_owner(self, reason: Reason) -> None:
-        """Begin the termination because the owner ends. A failure is the owner's."""
+    def finish_without_blame(self, reason: Reason) -> None:
+        """Begin the termination. A failure is that of the owner or of the peer."""
         self.ending.excuse()
         self.ending.begin(reason)
 

@@ -395,7 +395,7 @@ class Listener(MetaProcess):
         if meta.reason is not None and meta.router.bridge.on_loop():
             for connection in list(self._open):
                 if isinstance(connection._meta, Meta):
-                    connection._meta.finish_with_owner(meta.reason)
+                    connection._meta.finish_without_blame(meta.reason)
             self._end_births()
 
     def _end_births(self) -> None:

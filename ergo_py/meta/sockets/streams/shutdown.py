@@ -122,7 +122,7 @@ class Shutdown:
         # Keep these ends out of the node's record of crashes, or peers could push real crashes out
         # of it.
         meta = self._connection._meta
-        meta.router.bridge.do(meta.finish_with_owner, reason)
+        meta.router.bridge.do(meta.finish_without_blame, reason)
 
     def end_after(self, error: BaseException) -> None:
         """End the connection because of a socket error. Ignored while the connection is stopping,
