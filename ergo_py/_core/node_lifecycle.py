@@ -24,6 +24,7 @@ from .runtime.bridge import Lock
 from .runtime.keyboard_interrupt import Interrupts
 from .runtime.time_slices import in_slices
 from .verbs.node import Node
+from .vocabulary.choices import PERMISSIONS
 from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
 from .vocabulary.info import Ended, ExitReport
 from .vocabulary.options import NodeOptions, Output
@@ -309,9 +310,6 @@ def _note_running(processes: list[Any], noted: list[Ended]) -> Iterator[None]:
         noted.append(process.as_ended())
         if not number % 256:
             yield
-
-
-PERMISSIONS: Final = ("look", "act", "attach")
 
 
 def read_permissions(given: str | Collection[str]) -> frozenset[str]:

@@ -29,7 +29,8 @@ from .._core.vocabulary.reasons import Custom, Shutdown
 from .evaluator import Session
 from .node_access import kernel_of
 from .protocol import ControlError, as_json
-from .rows import SORTS, describe_threads, list_rows, remember, stamp
+from .rendering import SORTS
+from .rows import describe_threads, list_rows, remember, stamp
 
 __all__ = ["COMMANDS", "Arguments", "Client", "Command", "explain"]
 

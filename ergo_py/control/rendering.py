@@ -8,6 +8,7 @@ from typing import Any, Final
 from .._core.vocabulary.text import printable
 
 __all__ = [
+    "SORTS",
     "Crash",
     "Table",
     "clock",
@@ -21,6 +22,11 @@ __all__ = [
     "table",
     "table_text",
 ]
+
+SORTS: Final = ("id", "mailbox", "rate", "load", "time")
+"""The sort keys of processes: number, queued messages, messages per second, share of time in
+callbacks, total time in callbacks.
+"""
 
 
 def duration(seconds: float) -> str:

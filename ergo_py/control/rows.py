@@ -8,20 +8,15 @@ import time
 import traceback
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process, processes_of
 from .node_access import kernel_of
 
-__all__ = ["SORTS", "Row", "describe_threads", "list_rows", "remember", "stamp"]
+__all__ = ["Row", "describe_threads", "list_rows", "remember", "stamp"]
 
 Row = dict[str, Any]
-
-SORTS: Final = ("id", "mailbox", "rate", "load", "time")
-"""The sort keys: number, queued messages, messages per second, share of time in callbacks, total
-time in callbacks.
-"""
 
 Before = Mapping[int, tuple[float, int, float]]
 

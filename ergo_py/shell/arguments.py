@@ -3,18 +3,13 @@
 import argparse
 import difflib
 import sys
-from importlib import metadata
 from typing import NoReturn
 
-from .._core.node_lifecycle import read_permissions
-from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.options import LEVELS
-from ..control.rows import SORTS
+from .._core.vocabulary.choices import LEVELS, OUTPUTS, PERMISSIONS
+from ..control.rendering import SORTS
 from .exit_codes import Status
 
 __all__ = ["make_parser"]
-
-_OUTPUTS = ("auto", "console", "json", "stdlib", "structlog", "none")
 
 _EPILOG = """\
 NODE is the name of a running node, or the part of it before the @; it may be left out if only one
@@ -42,12 +37,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _permissions(text: str) -> frozenset[str]:
-    try:
-        return read_permissions(text)
-    except BadInputError:
+    named = frozenset(word.strip() for word in text.split(",") if word.strip())
+    if not named <= frozenset(PERMISSIONS):
         raise argparse.ArgumentTypeError(
             f"{text!r}; write look, act, attach, or several with commas"
-        ) from None
+        )
+    return named
 
 
 def _positive(text: str) -> float:
@@ -70,6 +65,18 @@ def _for_programs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="for programs")
 
 
+class _Version(argparse.Action):
+    """Prints the version. Reads it only then, since the search through installed packages is
+    slow.
+    """
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib import metadata  # noqa: PLC0415 - slow to import, and seldom needed
+
+        sys.stdout.write(f"ergo_py {metadata.version('ergo_py')}\n")
+        parser.exit()
+
+
 class _Grammar:
     """The commands, and the arguments that several commands share."""
 
@@ -81,7 +88,7 @@ class _Grammar:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.parser.add_argument(
-            "--version", action="version", version=f"ergo_py {metadata.version('ergo_py')}"
+            "--version", action=_Version, nargs=0, help="show program's version number and exit"
         )
         self._commands = self.parser.add_subparsers(
             dest="command", metavar="COMMAND", required=True
@@ -113,7 +120,7 @@ class _Grammar:
         )
         command.add_argument("--name", help="the name of the node")
         command.add_argument("--log-level", choices=[*LEVELS], default="warning")
-        command.add_argument("--log-output", choices=_OUTPUTS, default="auto")
+        command.add_argument("--log-output", choices=OUTPUTS, default="auto")
         command.add_argument(
             "--control",
             type=_permissions,

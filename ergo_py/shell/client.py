@@ -6,11 +6,11 @@ import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
-from .._core.runtime.bridge import wait_in_slices
 from ..control.protocol import MAX_ANSWER, VERSION, ControlError, encode
 from ..control.socket_paths import clean, sockets
 from .exit_codes import Leave, Status
@@ -19,6 +19,8 @@ __all__ = ["Found", "Link", "choose", "find_nodes"]
 
 _GREETING: Final = 2.0
 """Seconds a node has for its greeting; its control thread normally answers at once."""
+_SLICE: Final = 0.2
+"""Seconds that a wait for an answer blocks at a time."""
 
 
 class Link:
@@ -125,7 +127,7 @@ class Link:
 
     def _receive(self, patience: float | None) -> dict[str, Any]:
         while b"\n" not in self._buffer:
-            if not wait_in_slices(self._has_input, patience):
+            if not self._has_input(patience):
                 raise TimeoutError(f"{self.node or self.path} does not answer")
             data = self._sock.recv(65536)
             if not data:
@@ -152,8 +154,15 @@ class Link:
     def _not_understood(self) -> ConnectionError:
         return ConnectionError(f"{self.path} does not speak the protocol of control sockets")
 
-    def _has_input(self, seconds: float) -> bool:
-        return bool(select.select([self._sock], [], [], None if seconds < 0 else seconds)[0])
+    def _has_input(self, patience: float | None) -> bool:
+        """Wait for input. In slices: a Ctrl-C that arrives just before ``select`` blocks does not
+        wake it.
+        """
+        end = inf if patience is None else monotonic() + patience
+        while not select.select([self._sock], [], [], max(0.0, min(_SLICE, end - monotonic())))[0]:
+            if monotonic() >= end:
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

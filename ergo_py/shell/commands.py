@@ -12,7 +12,6 @@ from ..control.rendering import Table, clock, crash, duration, process_table, st
 from .client import Link, choose, find_nodes
 from .exit_codes import Leave, Status
 from .output import complain, escape_json, say, say_json, show
-from .prompt import Attached, Prompt
 from .screens import choose_screen
 from .top import blocked_text, top
 
@@ -265,6 +264,8 @@ def attach(link: Link, options: Options) -> None:
             f"{link.node} does not permit code to be run: open it with control='look,attach', "
             "or run it with `ergo run --control look,attach`",
         )
+    from .prompt import Attached, Prompt  # noqa: PLC0415 - readline writes to some terminals
+
     banner = (
         f"attached to {link.node}, program {link.os_pid}; `node` is the node, `ps()` and `tree()` "
         "show it, Ctrl-D leaves it as it is"

@@ -11,19 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-import trio
-from trio.testing import wait_all_tasks_blocked
-
-from .._core.verbs.behaviour import Behaviour
-from .._core.vocabulary.reasons import Crashed
 from .._core.vocabulary.text import printable_lines
-from ..blocking.loop_thread import OwnedNode
-from ..control.evaluator import Session
 from ..control.protocol import ControlError
 from ..control.rendering import stack_text
-from ..node import Node
 from .client import Link
-from .program_loader import Program
 
 try:
     import readline
@@ -31,10 +22,11 @@ except ImportError:  # some builds of Python lack it: then without history and c
     readline = None  # type: ignore[assignment]
 
 
-__all__ = ["Attached", "Local", "Prompt"]
+__all__ = ["Attached", "Prompt", "write"]
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
+    """Print a text at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -50,71 +42,6 @@ class Evaluator(Protocol):
         ...
 
 
-class Local:
-    """A node of the prompt itself. Its loop runs in a thread, so that the node runs while the user
-    types.
-    """
-
-    def __init__(self, node: OwnedNode, program: Program | None) -> None:
-        self._node = node
-        self._program = program
-        self._main = trio.CancelScope()
-        self._over: trio.Event | None = None
-        module = (
-            {}
-            if program is None
-            else {k: v for k, v in vars(program.module).items() if not k.startswith("__")}
-        )
-        self._session = Session(node._node, _write, {**module, "node": node._node})
-        if program is not None and program.app is not None:
-            node.run_async(self._start)
-
-    async def _start(self, node: Node) -> None:
-        assert self._program is not None
-        app = self._program.app
-        if isinstance(app, type) and issubclass(app, Behaviour):
-            await node.spawn(app)
-            return
-        self._over = trio.Event()
-        node._kernel.start(self._run_main, node, name="main")
-        # Let it start and print its first output before the prompt appears.
-        with trio.move_on_after(1.0):
-            await wait_all_tasks_blocked(0.02)
-
-    async def _run_main(self, node: Node) -> None:
-        assert self._program is not None
-        assert self._over is not None
-        try:
-            with self._main:
-                await self._program.app(node)
-                _write("main has ended; the node keeps running\n")
-        except Exception as error:
-            # Keep the node: the prompt serves to find the cause.
-            _write(f"{Crashed(error).traceback}main has failed; the node keeps running\n")
-        finally:
-            self._over.set()
-
-    def run(self, source: str) -> None:
-        """Run an input."""
-        self._node.run_async(lambda _: self._session.run(source))
-
-    def complete(self, text: str) -> list[str]:
-        """Completions of a name."""
-        return self._session.complete(text)
-
-    def close(self) -> None:
-        """Stop ``main``, then the node."""
-        if self._over is not None:
-            self._node.run_async(self._stop_main)
-        _write(f"{self._node.close()}\n")
-
-    async def _stop_main(self, _: Node) -> None:
-        self._main.cancel()
-        with trio.move_on_after(5.0):
-            assert self._over is not None
-            await self._over.wait()
-
-
 class Attached:
     """A node in another program."""
 
@@ -124,13 +51,13 @@ class Attached:
     def run(self, source: str) -> None:
         """Run an input there."""
         try:
-            self._link.ask("eval", patience=None, out=_write, source=source)
+            self._link.ask("eval", patience=None, out=write, source=source)
         except ControlError as error:
             if error.code != "cancelled":
-                _write(f"{printable_lines(error.text)}\n{stack_text(error)}")
+                write(f"{printable_lines(error.text)}\n{stack_text(error)}")
         except KeyboardInterrupt:
             self._link.cancel()
-            self._link.wait_answer(_write)
+            self._link.wait_answer(write)
             raise
 
     def complete(self, text: str) -> list[str]:
@@ -153,7 +80,7 @@ class Prompt:
         """Run until the user leaves."""
         if self._is_terminal:
             self._prepare_terminal()
-            _write(f"{self._banner}\n")
+            write(f"{self._banner}\n")
         while True:
             try:
                 source = self._read()
@@ -164,9 +91,9 @@ class Prompt:
                 if source.strip():
                     self._evaluator.run(source)
             except KeyboardInterrupt:
-                _write("\nKeyboardInterrupt\n")
+                write("\nKeyboardInterrupt\n")
         if self._is_terminal:
-            _write("\n")
+            write("\n")
 
     def _read(self) -> str | None:
         """Read a complete input; None at the end."""

@@ -18,6 +18,7 @@ from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
 from tests.control.test_commands import Bomb, Reader
 from tests.support import Puppet
+from tests.test_startup import modules_after
 
 
 class Counter(Actor):
@@ -69,6 +70,32 @@ def ergo(capsys: pytest.CaptureFixture[str]) -> Ergo:
         return status, out, err
 
     return run
+
+
+# -- start-up --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["nodes", "ps", "tree", "info", "crashes", "dead-letters", "top --count 1 --interval 0.1"],
+)
+def test_a_command_about_a_running_node_does_not_load_the_kernel(
+    node: OwnedNode, command: str
+) -> None:
+    loaded = modules_after(
+        f"from ergo_py.shell.cli import main\nassert main({command.split()!r}) == 0"
+    )
+
+    assert "ergo_py.shell.client" in loaded
+    assert loaded & {"trio", "outcome", "structlog", "logging", "rich", "asyncio"} == set()
+    assert loaded & {"pytest", "ssl", "subprocess", "importlib.metadata"} == set()
+    assert {name for name in loaded if name.startswith("ergo_py._core.")} <= {
+        "ergo_py._core.vocabulary",
+        *(
+            f"ergo_py._core.vocabulary.{name}"
+            for name in ("choices", "errors", "ids", "public_names", "reasons", "text")
+        ),
+    }
 
 
 # -- looking ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from enum import Enum
 from math import inf
 from typing import Any, Final, Literal, TypedDict
 
+from .choices import LEVELS, OUTPUTS
 from .dispatchers import LOOP, Dispatcher, check_dispatcher
 from .envelopes import Divert, Overflow, Priority
 from .errors import BadInputError
@@ -31,11 +32,7 @@ __all__ = [
     "read_options",
 ]
 
-LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "off": 100}
-"""Log levels by name."""
-
 Output = Literal["auto", "console", "json", "stdlib", "structlog", "none"]
-_OUTPUTS: Final = ("auto", "console", "json", "stdlib", "structlog", "none")
 
 
 class SpawnKeywords(TypedDict, total=False):
@@ -390,8 +387,8 @@ def check_level(level: object) -> int:
 
 def check_output(output: object) -> None:
     """Raise BadInputError unless ``output`` names a log output."""
-    if output not in _OUTPUTS:
-        raise BadInputError("log_output", output, "one of " + ", ".join(_OUTPUTS))
+    if output not in OUTPUTS:
+        raise BadInputError("log_output", output, "one of " + ", ".join(OUTPUTS))
 
 
 DEFAULTS: Final = Options()

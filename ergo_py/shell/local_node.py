@@ -1,0 +1,155 @@
+"""``ergo run`` and ``ergo shell``: the commands that open a node in their own program.
+
+The other commands talk to a running node, and import neither this module nor the kernel.
+"""
+
+import argparse
+import traceback
+from typing import Any
+
+import trio
+
+from .._core.verbs.behaviour import Behaviour
+from .._core.vocabulary.errors import BadInputError, ControlSocketError, ErgoError
+from .._core.vocabulary.reasons import Crashed, is_failure
+from ..blocking.loop_thread import OwnedNode, open_node
+from ..control.evaluator import Session
+from ..node import Node
+from ..program import run as run_program
+from .exit_codes import Leave, Status
+from .output import complain
+from .program_loader import Program, load
+from .prompt import Prompt, write
+
+__all__ = ["run", "shell"]
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "log_level": options.log_level,
+        "log_output": options.log_output,
+        "control": options.control,
+    }
+
+
+def run(options: argparse.Namespace) -> Status:
+    """Run a program: ``ergo run``."""
+    program = load(options.target, options.arguments, needs_app=True)
+    try:
+        result = run_program(
+            program.app,
+            name=program.name if options.name is None else options.name,
+            **_settings(options),
+        )
+    except ControlSocketError:
+        raise
+    except Exception as error:
+        if isinstance(error, BadInputError) and error.what == "name":
+            raise Leave(Status.USAGE, str(error)) from None
+        traceback.print_exception(error)
+        return Status.FAILED
+    if (
+        isinstance(program.app, type)
+        and issubclass(program.app, Behaviour)
+        and result is not None
+        and is_failure(result)
+    ):
+        complain(f"{program.app.__qualname__} ended: {result}")
+        return Status.FAILED
+    return Status.DONE
+
+
+def shell(options: argparse.Namespace) -> Status:
+    """Open a prompt with a node of its own: ``ergo shell``."""
+    program = (
+        None if options.target is None else load(options.target, options.arguments, needs_app=False)
+    )
+    name = options.name
+    if name is None:
+        name = "shell@localhost" if program is None else program.name
+    try:
+        node = open_node(name, **_settings(options))
+    except BadInputError as error:
+        raise Leave(Status.USAGE, str(error)) from None
+    local = None
+    try:
+        local = Local(node, program)
+        Prompt(
+            local, f"{name} is up; `node` is the node, `ps()` and `tree()` show it, Ctrl-D stops it"
+        ).run()
+    except ErgoError as error:
+        traceback.print_exception(error)
+        return Status.FAILED
+    finally:
+        if local is not None:
+            local.close()
+        else:
+            node.close()
+    return Status.DONE
+
+
+class Local:
+    """A node of the prompt itself. Its loop runs in a thread, so that the node runs while the user
+    types.
+    """
+
+    def __init__(self, node: OwnedNode, program: Program | None) -> None:
+        self._node = node
+        self._program = program
+        self._main = trio.CancelScope()
+        self._over: trio.Event | None = None
+        module = (
+            {}
+            if program is None
+            else {k: v for k, v in vars(program.module).items() if not k.startswith("__")}
+        )
+        self._session = Session(node._node, write, {**module, "node": node._node})
+        if program is not None and program.app is not None:
+            node.run_async(self._start)
+
+    async def _start(self, node: Node) -> None:
+        assert self._program is not None
+        app = self._program.app
+        if isinstance(app, type) and issubclass(app, Behaviour):
+            await node.spawn(app)
+            return
+        self._over = trio.Event()
+        node._kernel.start(self._run_main, node, name="main")
+        from trio.testing import wait_all_tasks_blocked  # noqa: PLC0415 - it imports pytest
+
+        # Let it start and print its first output before the prompt appears.
+        with trio.move_on_after(1.0):
+            await wait_all_tasks_blocked(0.02)
+
+    async def _run_main(self, node: Node) -> None:
+        assert self._program is not None
+        assert self._over is not None
+        try:
+            with self._main:
+                await self._program.app(node)
+                write("main has ended; the node keeps running\n")
+        except Exception as error:
+            # Keep the node: the prompt serves to find the cause.
+            write(f"{Crashed(error).traceback}main has failed; the node keeps running\n")
+        finally:
+            self._over.set()
+
+    def run(self, source: str) -> None:
+        """Run an input."""
+        self._node.run_async(lambda _: self._session.run(source))
+
+    def complete(self, text: str) -> list[str]:
+        """Completions of a name."""
+        return self._session.complete(text)
+
+    def close(self) -> None:
+        """Stop ``main``, then the node."""
+        if self._over is not None:
+            self._node.run_async(self._stop_main)
+        write(f"{self._node.close()}\n")
+
+    async def _stop_main(self, _: Node) -> None:
+        self._main.cancel()
+        with trio.move_on_after(5.0):
+            assert self._over is not None
+            await self._over.wait()
