@@ -150,7 +150,8 @@ class Reader:
             meta.finish(meta.failed("start", result.error))
         else:
             meta.finish(Normal())
-        meta.ending.close_unused_resources()
+        if self.abandoned:
+            meta.ending.close_unused_resources()
 
     async def end(self) -> None:
         """Unblock the reader, and wait for it. Unblock repeatedly: the user's ``unblock`` may have

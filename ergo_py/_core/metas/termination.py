@@ -73,6 +73,16 @@ class Phase(IntEnum):
     """
 
 
+# Read as module constants: looking up a member of an enum costs as much as a call in Python 3.11.
+_INIT: Final = Phase.INIT
+_ABORTED: Final = Phase.ABORTED
+_OPEN: Final = Phase.OPEN
+_CLOSING: Final = Phase.CLOSING
+_TERMINATING: Final = Phase.TERMINATING
+_RELEASED: Final = Phase.RELEASED
+_SILENCED: Final = Phase.SILENCED
+
+
 class Ending:
     """Owns the phase of a meta-process, the reason of its end, and the task that runs the steps of
     the termination. :class:`Phase` draws the transitions.
@@ -82,7 +92,7 @@ class Ending:
 
     def __init__(self, meta: "Meta") -> None:
         self.meta = meta
-        self.phase = Phase.INIT
+        self.phase = _INIT
         self.reason: Reason | None = None
         """Set when the phase leaves INIT or OPEN for the end."""
         self.blameless = False
@@ -97,11 +107,11 @@ class Ending:
     @property
     def over(self) -> bool:
         """Whether the release has begun: only cleanup and notifications follow."""
-        return self.phase >= Phase.RELEASED
+        return self.phase >= _RELEASED
 
     def opened(self) -> None:
         """Note that ``init`` has succeeded and the reader runs."""
-        self.phase = Phase.OPEN
+        self.phase = _OPEN
 
     # -- causes ------------------------------------------------------------------------------------
 
@@ -111,7 +121,7 @@ class Ending:
         if self.reason is not None:
             return
         self._decide(reason)
-        if self.phase is Phase.CLOSING:
+        if self.phase is _CLOSING:
             self.task = DetachedTask()
             self.task.start(
                 self.meta.kernel, self._close, f"{self.meta.callbacks.behaviour} ending"
@@ -129,12 +139,12 @@ class Ending:
     def _decide(self, reason: Reason) -> None:
         meta = self.meta
         self.reason = reason
-        self.phase = Phase.CLOSING if self.phase is Phase.OPEN else Phase.ABORTED
+        self.phase = _CLOSING if self.phase is _OPEN else _ABORTED
         meta.kernel.obituaries.note(meta)
         meta.refuse_messages()
         for child in list(meta.owned.values()):
             # The reader may be waiting for the init of this child, and must be able to end.
-            if child.ending.phase is Phase.INIT:
+            if child.ending.phase is _INIT:
                 child.finish(reason)
 
     def abort(self, error: BaseException) -> Reason:
@@ -144,7 +154,7 @@ class Ending:
         meta, reason = self.meta, self.reason
         if reason is None:
             self.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
-            self.phase = Phase.ABORTED
+            self.phase = _ABORTED
             meta.kernel.obituaries.note(meta)
         meta.refuse_messages()
         meta.resources.unblock()
@@ -177,7 +187,7 @@ class Ending:
         """
         self.excuse()
         self.begin(reason)
-        if self.phase is Phase.ABORTED:
+        if self.phase is _ABORTED:
             await wait_within(self.meta.options.stop_timeout, self.gone.wait)
             await self.abandon()
         await self.gone.wait()
@@ -201,7 +211,7 @@ class Ending:
                 await detached.cut_off()
         with trio.CancelScope(shield=True):
             await kill_all(meta.owned)
-        if self.phase >= Phase.OPEN:
+        if self.phase >= _OPEN:
             meta.reader.give_up()
         self.release()
 
@@ -227,7 +237,7 @@ class Ending:
             await self._deliver_rest()
             meta.handler.defer_calls_in_progress()
             meta.handler.enter(MetaState.TERMINATED)
-            self.phase = Phase.TERMINATING
+            self.phase = _TERMINATING
             await self._terminate()
             await in_slices(self._answer())
         finally:
@@ -325,8 +335,8 @@ class Ending:
         """
         if self.over:
             return
-        meta, has_started = self.meta, self.phase >= Phase.OPEN
-        self.phase = Phase.RELEASED
+        meta, has_started = self.meta, self.phase >= _OPEN
+        self.phase = _RELEASED
         reason = self.reason or Shutdown()
         if meta.state is not MetaState.TERMINATED:
             meta.handler.enter(MetaState.TERMINATED)
@@ -339,7 +349,7 @@ class Ending:
         meta.outbox.close()
         meta.kernel.idle_handlers.discard(meta.handler)
         if meta.uses_resources():
-            self.phase = Phase.SILENCED
+            self.phase = _SILENCED
         else:
             meta.resources.close()
         meta.router.registry.aliases.pop(meta.id, None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Crashed, MetaProcess, Normal
+from ergo_py import Crashed, Custom, MetaProcess, Normal, Reason
 from tests._core.metas.metas import InTask, InThread, in_thread, owning
 from tests.support import meta_of
 
@@ -197,3 +197,23 @@ async def test_code_of_the_loop_between_tasks_does_not_count_as_the_reader() -> 
         await owned.until(lambda: bool(told))
 
     assert told == [False]
+
+
+async def test_a_reader_task_that_returns_when_asked_to_end_keeps_the_reason_of_the_end() -> None:
+    class Polls(MetaProcess):
+        def __init__(self) -> None:
+            self.reasons: list[Any] = []
+
+        async def start(self) -> None:
+            with trio.CancelScope(shield=True):
+                while not self.stopping:  # noqa: ASYNC110 - as a reader does that never blocks
+                    await trio.sleep(0.001)
+
+        async def terminate(self, reason: Reason) -> None:
+            self.reasons.append(reason)
+
+    async with owning() as owned:
+        meta = Polls()
+        ended = await owned.end(await owned.spawn(meta), "asked")
+
+        assert (ended, meta.reasons) == (Custom("asked"), [Custom("asked")])
