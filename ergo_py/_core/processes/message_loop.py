@@ -147,9 +147,9 @@ class Turn:
         return self.scope is not None and self.scope.cancel_called
 
     def lift_deadline(self) -> None:
-        """Let the callback in progress take any time."""
-        if self.scope is not None:
-            self.scope.deadline = inf
+        """Let the async callback in progress take any time."""
+        assert self.scope is not None
+        self.scope.deadline = inf
 
     def guard(self, abandonable: Abandonable | None) -> None:
         """Let the callbacks run behind this relay."""

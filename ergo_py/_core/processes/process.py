@@ -282,8 +282,7 @@ class Process(Lifecycle):
         if self.state is TERMINATED:
             return
         if self.state is STOPPING:
-            if self.ending is not None:
-                self.ending.cut_short()
+            self.to_end().cut_short()
             return
         if self.is_before_start():
             self.reason = Killed()

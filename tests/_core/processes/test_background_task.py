@@ -27,7 +27,7 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py._core.vocabulary.reasons import Normal
-from tests.support import Failed, Puppet, Recorder, process_of, running_node
+from tests.support import Failed, Puppet, Recorder, Stubborn, process_of, running_node
 
 
 class Ticker(Puppet):
@@ -444,3 +444,31 @@ async def test_the_exit_report_lists_all_processes_with_cut_off_tasks_as_killed(
     assert {one.pid for one in report.killed} == holding
     assert [one.pid for one in report.stopped] == [polite]
     assert report.abandoned == ()
+
+
+async def test_an_abandoned_process_takes_its_background_tasks_with_it(
+    autojump_clock: MockClock,
+) -> None:
+    ended: list[str] = []
+
+    class Stuck(Stubborn):
+        async def init(self) -> None:
+            self.start_task(self.tick)
+
+        async def tick(self) -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.append("tick")
+
+    async with running_node() as node:
+        pid = await node.spawn(Stuck)
+        node.send(pid, "begin")
+        await wait_all_tasks_blocked()
+        process = process_of(node, pid)
+
+        node.kill(pid)
+        await process.abandon()
+
+        assert ended == ["tick"]
+        assert node.processes() == []

@@ -18,7 +18,16 @@ from ergo_py import (
     State,
 )
 from ergo_py._core.runtime.bridge import Bridge
-from tests.support import Failed, Puppet, Recorder, Witness, process_of, running_node
+from ergo_py._core.tables.mailbox import Mailbox
+from tests.support import (
+    Failed,
+    Puppet,
+    Recorder,
+    Witness,
+    process_behind,
+    process_of,
+    running_node,
+)
 
 # -- P1: states ------------------------------------------------------------------------------------
 
@@ -418,3 +427,16 @@ async def test_a_kill_of_a_process_that_has_ended_changes_neither_state_nor_reas
         process.kill()
 
         assert (process.state, process.reason) == (State.TERMINATED, Custom("enough"))
+
+
+async def test_queued_messages_move_with_the_process_to_another_mailbox() -> None:
+    class Moving(Recorder):
+        def init(self) -> None:
+            self.send(self.pid, "early")
+            process_behind(self).use_mailbox(Mailbox())
+
+    async with running_node() as node:
+        pid = await node.spawn(Moving)
+        node.send(pid, "late")
+
+        assert await node.call(pid, "messages") == ["early", "late"]

@@ -1094,3 +1094,18 @@ async def test_a_process_that_is_abandoned_before_its_first_step_takes_no_step()
 
         assert node.processes() == []
         assert [one.pid for one in kernel_of(node).abandoned] == [pid]
+
+
+async def test_a_plain_init_that_returns_a_coroutine_fails() -> None:
+    async def prepare() -> None:
+        raise AssertionError("never runs")
+
+    class Wrong(Actor):
+        def init(self) -> Any:
+            return prepare()
+
+    async with running_node() as node:
+        with pytest.raises(InitError, match="write `async def init`"):
+            await node.spawn(Wrong)
+
+        assert node.processes() == []
