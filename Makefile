@@ -97,6 +97,7 @@ bench: $(DEV)   ## Measure, as ratios against peers and limits
 
 bench-page: $(DEV)
 	$(BIN)/python -m benchmarks --page docs/performance $(ARGS)
+	$(BIN)/python -m tests.pages
 
 $(PEERS): pyproject.toml
 	$(PYTHON) -m venv .venv-peers
@@ -106,12 +107,15 @@ $(PEERS): pyproject.toml
 
 bench-peers: $(PEERS)   ## Measure beside other frameworks, and write that part of docs/performance.md
 	.venv-peers/bin/python -m benchmarks.compare --page docs/performance $(ARGS)
+	.venv-peers/bin/python -m tests.pages
 
 growth: $(DEV)  ## Measure how cost grows with the work, and write that part of docs/performance.md
 	$(BIN)/python -m benchmarks.grow --page docs/performance $(ARGS)
+	$(BIN)/python -m tests.pages
 
 profile: $(PEERS)	## Show where the time of the hot paths goes; BEFORE=COMMIT shows where it went before, too
 	.venv-peers/bin/python -m benchmarks.profiling --page docs/performance $(if $(BEFORE),--before $(BEFORE)) $(ARGS)
+	.venv-peers/bin/python -m tests.pages
 
 performance: bench-page bench-peers growth      ## Measure all figures of docs/performance.md
 
@@ -120,6 +124,7 @@ performance-page: $(DEV)        ## Write docs/performance.md again from the figu
 	$(BIN)/python -m benchmarks.compare --from docs/performance/peers.json --page docs/performance
 	$(BIN)/python -m benchmarks.grow --from docs/performance/growth.json --page docs/performance
 	$(BIN)/python -m benchmarks.profiling --from docs/performance/profiles.json --page docs/performance
+	$(BIN)/python -m tests.pages
 
 soak: $(DEV)    ## Run all features at once for MINUTES=10, with crashes and kills
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
@@ -145,7 +150,7 @@ interrupts: $(DEV)      ## Press Ctrl-C at random moments in 500 busy programs; 
 docs: $(DEV)    ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
 
-docs-code: $(DEV)       ## Copy the code into the pages, from the files that the comments above the blocks name
+docs-code: $(DEV)       ## Copy code into the pages, from the files that the comments above the blocks name
 	$(BIN)/python -m tests.pages
 
 check: fmt-check lint   ## Run all checks: format, lint, types, docs, tests, coverage

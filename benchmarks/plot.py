@@ -19,6 +19,20 @@ _COLOURS = (
     "#994400",
     "#5533aa",
 )
+_DARK = {
+    "#ffffff": "#1a1e23",
+    "#333333": "#dce5ee",
+    "#777777": "#a3adb8",
+    "#e4e4e4": "#3a424b",
+    "#f2f2f2": "#2a3037",
+    "#000000": "#ffffff",
+    "#4477aa": "#77aadd",
+    "#228833": "#44aa55",
+    "#aa3377": "#dd66aa",
+    "#994400": "#dd8844",
+    "#5533aa": "#aa88ff",
+}
+"""Colours on a dark page, for readers that prefer these."""
 _WIDTH = 760
 _RIGHT, _TOP = 24, 58
 
@@ -63,7 +77,13 @@ def _svg(height: float, title: str, parts: Sequence[str]) -> str:
             f'height="{height:.0f}" font-family="sans-serif" font-size="12" role="img" '
             f'aria-label="{escape(title)}">',
             f"<title>{escape(title)}</title>",
-            # A ground of its own: the page behind it may be dark.
+            "<style>@media (prefers-color-scheme: dark) {",
+            *(
+                f'[fill="{light}"] {{ fill: {dark} }} [stroke="{light}"] {{ stroke: {dark} }}'
+                for light, dark in _DARK.items()
+            ),
+            "}</style>",
+            # A ground of its own: readers may choose a dark page against their preference.
             '<rect width="100%" height="100%" rx="6" fill="#ffffff"/>',
             *parts,
             "</svg>",

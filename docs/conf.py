@@ -1,7 +1,10 @@
 import difflib
 import re
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
+
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 import ergo_py
 import ergo_py.blocking
@@ -11,19 +14,28 @@ import ergo_py.testing
 project = "ergo_py"
 author = "ergo_py contributors"
 copyright = "2026, ergo_py contributors"
+release = version = version_of("ergo_py")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
 source_suffix = {".md": "markdown"}
-# What is included in performance.md is no page of its own.
+# performance.md has a copy of the parts in this folder.
 exclude_patterns = ["_build", "performance"]
 
-# Nothing is fetched while building, and a reference that leads nowhere fails the build. What
-# belongs to Python or to trio cannot be looked up without a network; what belongs to ergo_py must
-# be found.
+# Nothing is fetched while building, and a reference that leads nowhere fails the build. The names
+# of Python and trio that have a link are listed in inventories; others are shown without a link.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", "inventories/python.txt"),
+    "trio": ("https://trio.readthedocs.io/en/stable", "inventories/trio.txt"),
+}
 nitpicky = True
-# Types in signatures come with the module that defines them, type variables and private ones too:
-# those that are public are found (see `lead_to_public_name`), and the others are shown without a
-# link.
+# Types in signatures come with the module that defines them, type variables and private types too:
+# public types are found (see `lead_to_public_name`), and the others are shown without a link.
 nitpick_ignore_regex = [("py:.*", r"(?!ergo_py\b).*"), ("py:class", r"ergo_py(\.\w+){2,}")]
 
 myst_heading_anchors = 3
@@ -41,10 +53,73 @@ toc_object_entries_show_parents = "hide"
 toc_object_entries = False
 
 html_theme = "furo"
-html_title = "ergo_py"
+pygments_dark_style = "github-dark"
+html_title = f"ergo_py {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"top_of_page_buttons": []}
 html_copy_source = False
 html_show_sphinx = False
+
+# The button copies the inputs of a transcript without prompts and output, and there is none on
+# printed output.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
+
+NAVIGATION = {
+    "index": {
+        "Start here": ["tutorial", "troubleshooting", "glossary"],
+        "Guides": [
+            "processes",
+            "messages-and-calls",
+            "supervision",
+            "applications",
+            "events",
+            "state-machines",
+            "meta-processes",
+            "tcp-udp",
+            "programs-and-files",
+            "writing-your-own-bridge",
+            "threads-and-performance",
+            "dispatchers",
+            "looking-inside",
+            "testing",
+            "shutting-down",
+        ],
+        "Reference": [
+            "api/index",
+            "semantics",
+            "chaos",
+            "soak",
+            "performance",
+            "design",
+            "changelog",
+        ],
+        "Coming from": [
+            "Ergo <coming-from/ergo>",
+            "Erlang or Elixir <coming-from/erlang>",
+            "pykka <coming-from/pykka>",
+            "asyncio <coming-from/asyncio>",
+        ],
+    },
+    "api/index": {
+        "API": [
+            "node",
+            "actors",
+            "messages",
+            "supervision",
+            "meta-processes",
+            "bridges",
+            "errors",
+            "blocking",
+            "testing",
+        ]
+    },
+}
+"""The pages in the order of the sidebar. The pages themselves link to one another in their text,
+which can be read without building.
+"""
 
 PUBLIC = {
     name: f"{module.__name__}.{name}"
@@ -60,8 +135,12 @@ def lead_to_public_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     """
     if node.get("refdomain") != "py":
         return None
-    name = PUBLIC.get(node.get("reftarget", "").rpartition(".")[2])
-    if name is None:
+    above, _, last = node.get("reftarget", "").rpartition(".")
+    if last in PUBLIC:
+        name = PUBLIC[last]
+    elif above in PUBLIC:
+        name = f"{PUBLIC[above]}.{last}"
+    else:
         return None
     domain = env.get_domain("py")
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, contnode)
@@ -71,15 +150,31 @@ ROOT = Path(__file__).parent.parent
 NEW_STEP = re.compile(r"^<!-- file: (\S+); since: (\S+) -->\n```python\n", re.MULTILINE)
 
 
+def depended_on(app: Any, path: str) -> str:
+    """The text of a file; when the file changes, its page is read again."""
+    app.env.note_dependency(str(ROOT / path))
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def add_navigation(app: Any, docname: str, source: list[str]) -> None:
+    for caption, pages in NAVIGATION.get(docname, {}).items():
+        lines = "\n".join(pages)
+        source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{lines}\n```\n"
+
+
+def show_changelog(app: Any, docname: str, source: list[str]) -> None:
+    """The page in the repository leads to the changelog; the built page is the changelog."""
+    if docname == "changelog":
+        source[0] = depended_on(app, "CHANGELOG.md")
+
+
 def mark_new_lines(app: Any, docname: str, source: list[str]) -> None:
     """Mark the lines of a step that the step before does not have. Where nothing is built, readers
     have the sentence above the code.
     """
 
     def marked(step: re.Match[str]) -> str:
-        new, old = (
-            (ROOT / path).read_text(encoding="utf-8").splitlines() for path in step.groups()
-        )
+        new, old = (depended_on(app, path).splitlines() for path in step.groups())
         matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
         ranges = [
             f"{first + 1}-{last}"
@@ -92,9 +187,12 @@ def mark_new_lines(app: Any, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
-    app.connect("source-read", mark_new_lines)
-    # napoleon asks every member for its docstring, private ones too, and some of those teach
-    # whoever touches them too early.
+    for handler in (mark_new_lines, add_navigation, show_changelog):
+        app.connect("source-read", handler)
+    # napoleon takes the words before a colon in the docstring of an attribute for its type.
+    GoogleDocstring._parse_attribute_docstring = GoogleDocstring._consume_to_end
+    # napoleon asks every member for its docstring, private members too, and some of those raise an
+    # error with advice when they are touched too early.
     listeners = app.events.listeners["autodoc-skip-member"]
     listeners[:] = [one for one in listeners if one.handler.__module__ != "sphinx.ext.napoleon"]
     app.connect("missing-reference", lead_to_public_name)

@@ -10,7 +10,8 @@ A comment above a block names its file, and the part of the file if the page sho
 
 ``object`` names classes, functions and constants of a module; ``from``, ``before`` and ``line``
 are texts of lines; ``since`` names the file whose lines are not new to the reader, which the built
-page needs. `make docs-code` runs this module, which writes all blocks from their files.
+page needs. A whole page between ``<!-- part: PATH -->`` and ``<!-- end of part -->`` is a copy as
+well. `make docs-code` runs this module, which writes all blocks and parts from their files.
 """
 
 import ast
@@ -34,6 +35,10 @@ FENCED = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)\n"
     r"(?P<text>.*?)^(?P=indent)(?P=fence)$",
     re.MULTILINE | re.DOTALL,
+)
+
+PART = re.compile(
+    r"(?<=^<!-- part: )(\S+)( -->\n).*?(?=^<!-- end of part -->$)", re.MULTILINE | re.DOTALL
 )
 
 
@@ -117,7 +122,7 @@ def defined(node: ast.stmt) -> Iterator[str]:
 
 
 def updated(page: str) -> str:
-    """A page with the code of all blocks that name a file."""
+    """A page with the code of all blocks that name a file, and with its parts."""
 
     def block(found: re.Match[str]) -> str:
         mark = found["mark"] or ""
@@ -126,7 +131,10 @@ def updated(page: str) -> str:
         begin, end = found.start("text") - found.start(), found.end("text") - found.start()
         return found[0][:begin] + region(mark) + found[0][end:]
 
-    return FENCED.sub(block, page)
+    def part(found: re.Match[str]) -> str:
+        return found[1] + found[2] + (ROOT / found[1]).read_text(encoding="utf-8")
+
+    return PART.sub(part, FENCED.sub(block, page))
 
 
 def stale(path: Path) -> str:

@@ -11,6 +11,7 @@ from ergo_py._core.vocabulary.states import TRANSITIONS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = sorted(DOCS.glob("*.svg"))
+DRAWINGS = sorted((DOCS / "performance").glob("*.svg"))
 
 
 def test_the_picture_of_a_process_has_every_state_and_an_arrow_for_every_change() -> None:
@@ -43,3 +44,12 @@ def test_a_picture_is_shown_on_a_page_and_has_a_label_and_a_background(picture: 
     assert root.get("aria-label")
     assert background is not None
     assert background.get("width") == root.get("width")
+
+
+@pytest.mark.parametrize("picture", [*PICTURES, *DRAWINGS], ids=lambda picture: picture.stem)
+def test_a_picture_has_colours_for_light_and_dark_pages(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    dark = text.partition("@media (prefers-color-scheme: dark)")[2].partition("</style>")[0]
+
+    assert dark.count("fill: #") >= 3
+    assert "stroke: #" in dark

@@ -144,7 +144,7 @@ class Supervisor(SupervisionDriver):
 
         Raises:
             ChildUnknownError, ChildRunningError, ChildDisabledError, ChildBusyError: the operation
-            is refused, and nothing is changed.
+                is refused, and nothing is changed.
             SpawnError: the child could not be started; its state is as before.
         """
         pid: PID = await self._operate(StartChild(child, args))
@@ -156,7 +156,7 @@ class Supervisor(SupervisionDriver):
 
         Raises:
             ChildUnknownError, ChildNotRunningError, ChildBusyError: the operation is refused, and
-            nothing is changed.
+                nothing is changed.
         """
         pid: PID = await self._operate(StopChild(child))
         return pid
@@ -166,7 +166,7 @@ class Supervisor(SupervisionDriver):
 
         Raises:
             ChildUnknownError, ChildDisabledError, ChildBusyError: the operation is refused, and
-            nothing is changed.
+                nothing is changed.
             SpawnError: the child could not be started; the supervisor retries as after a failure.
         """
         pid: PID = await self._operate(RestartChild(child))
@@ -197,7 +197,7 @@ class Supervisor(SupervisionDriver):
 
         Raises:
             ChildUnknownError, ChildEnabledError, ChildBusyError: the operation is refused, and
-            nothing is changed.
+                nothing is changed.
             SpawnError: the child could not be started, and stays disabled.
         """
         pid: PID = await self._operate(EnableChild(child))
@@ -209,7 +209,7 @@ class Supervisor(SupervisionDriver):
 
         Raises:
             ChildUnknownError, ChildDisabledError, ChildBusyError: the operation is refused, and
-            nothing is changed.
+                nothing is changed.
         """
         pid: PID | None = await self._operate(DisableChild(child))
         return pid
