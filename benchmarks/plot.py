@@ -1,6 +1,6 @@
 """A drawing, as SVG and without a library: dots on a logarithmic scale of ratios."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
@@ -102,12 +102,18 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float 
     return f'<line {place} stroke="{colour}" stroke-width="{width:g}"/>'
 
 
-def _legend(series: Sequence[str], colours: Mapping[str, str]) -> Iterator[str]:
-    x = 16.0
+def _legend(series: Sequence[str], colours: Mapping[str, str]) -> tuple[list[str], float]:
+    """The names of the series, in as many lines as they need, and the height below the first."""
+    parts: list[str] = []
+    x, below = 16.0, 0.0
     for name in series:
-        yield f'<circle cx="{x:.1f}" cy="18" r="4.5" fill="{colours[name]}"/>'
-        yield _text(x + 8, 22, name)
-        x += 26 + 6.6 * len(name)
+        width = 26 + 6.6 * len(name)
+        if x + width > _WIDTH:
+            x, below = 16.0, below + 20
+        parts += [f'<circle cx="{x:.1f}" cy="{18 + below:g}" r="4.5" fill="{colours[name]}"/>']
+        parts += [_text(x + 8, 22 + below, name)]
+        x += width
+    return parts, below
 
 
 def _decade(power: int) -> str:
@@ -127,23 +133,24 @@ def dots(
     colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(series)}
     scale = _scale([dot.value for _, found in rows for dot in found], left, _WIDTH - _RIGHT)
     step = 22
-    bottom = _TOP + step * len(rows)
-    parts = [*_legend(series, colours)]
+    parts, below = _legend(series, colours)
+    top = _TOP + below
+    bottom = top + step * len(rows)
     for power in scale.decades:
         x = scale.at(10.0**power)
         parts += [
             _line(
                 x,
-                _TOP - 6,
+                top - 6,
                 x,
                 bottom,
                 "#999999" if power == 0 else "#e4e4e4",
                 1.5 if power == 0 else 1,
             )
         ]
-        parts += [_text(x, _TOP - 12, _decade(power), "middle", "#777777")]
+        parts += [_text(x, top - 12, _decade(power), "middle", "#777777")]
     for number, (label, found) in enumerate(rows):
-        y = _TOP + step * (number + 0.5)
+        y = top + step * (number + 0.5)
         parts += [
             _text(left - 12, y + 4, label, "end"),
             _line(left, y, _WIDTH - _RIGHT, y, "#f2f2f2"),

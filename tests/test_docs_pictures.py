@@ -53,3 +53,18 @@ def test_a_picture_has_colours_for_light_and_dark_pages(picture: Path) -> None:
 
     assert dark.count("fill: #") >= 3
     assert "stroke: #" in dark
+
+
+@pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda drawing: drawing.stem)
+def test_all_texts_of_a_drawing_are_inside_of_it(drawing: Path) -> None:
+    root = ElementTree.parse(drawing).getroot()
+    width = float(root.get("width", "0"))
+    texts = root.iter("{http://www.w3.org/2000/svg}text")
+
+    ends = {
+        str(text.text): float(text.get("x", "0")) + 6.6 * len(str(text.text))
+        for text in texts
+        if text.get("text-anchor") == "start"
+    }
+
+    assert {text: end for text, end in ends.items() if end > width} == {}
