@@ -39,8 +39,8 @@ class Session:
         self._write = write
         self._count = 0
         self._files: list[str] = []
-        # The public names of the package, looked up at run time: the package imports this module,
-        # so a direct import would be circular.
+        # The public names of the package, looked up at run time: no module imports from the root of
+        # the package.
         package = sys.modules[__name__.partition(".")[0]]
         public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
         self.names: dict[str, Any] = {
