@@ -16,9 +16,9 @@ MARK: Final = "# hot path: "
 MARKED: Final = {
     "_core/messaging/calls.py": 3,
     "_core/processes/inline_calls.py": 7,
-    "_core/processes/message_loop.py": 3,
+    "_core/processes/message_loop.py": 5,
     "_core/processes/process.py": 1,
-    "_core/processes/spawn.py": 3,
+    "_core/processes/spawn.py": 1,
     "_core/verbs/behaviour.py": 3,
     "meta/sockets/datagrams.py": 1,
 }

@@ -7,7 +7,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, ClassVar, Final
 
-from .._core.processes.message_loop import callback
+from .._core.processes.envelope_handlers import callback
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
 from .._core.vocabulary.envelopes import EVENT, MESSAGE, Priority

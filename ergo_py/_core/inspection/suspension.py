@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 from trio.lowlevel import Task
 
-from ..processes import message_loop
+from ..processes.envelope_handlers import handle_other
+from ..processes.message_loop import AGAIN
 from ..runtime.parking import park
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EXIT, FAILED, FENCE, INSPECT, KILL, LOOK, STOP, Envelope
@@ -42,8 +43,8 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
         envelope = process.mailbox.take_signal(partial(_is_served, process))
         if envelope is not None:
             process.turn.handle_again(envelope)
-            reason = await message_loop.handle_other(process, envelope)
-            if reason is message_loop.AGAIN:
+            reason = await handle_other(process, envelope)
+            if reason is AGAIN:
                 callbacks_changed = True
             elif reason is not None:
                 return reason
@@ -52,7 +53,7 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
         process.end_turn()
         await park(task)
         process.begin_turn()
-    return message_loop.AGAIN if callbacks_changed else None
+    return AGAIN if callbacks_changed else None
 
 
 _SERVED: Final = frozenset({LOOK, INSPECT, KILL, STOP, FAILED, FENCE})

@@ -1,48 +1,28 @@
-"""`Turn`, `serve`: the message loop of a process, and the handlers for each kind of
-envelope.
-"""
+"""`Turn`, `serve`, `run`: the message loop of a process, and the body of its task."""
 
-from collections.abc import Callable, Coroutine, Mapping
 from math import inf
 from time import perf_counter
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
-from trio.lowlevel import Task, checkpoint
+from trio.lowlevel import Task, checkpoint, current_task
 
-from ..messaging.observer import Delivered
 from ..runtime.abandonable import Abandonable
-from ..runtime.cancel_scopes import is_being_closed
+from ..runtime.cancel_scopes import CancelScopes, is_being_closed
 from ..runtime.parking import park_unless
 from ..tables.callbacks import check_plain, runs_callbacks
-from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import (
-    ADDRESSED,
-    ADDRESSED_CALL,
     CALL,
-    CHILD_EXIT,
-    CONTROL,
-    DOWN,
-    EVENT,
-    EXIT,
-    FAILED,
-    FENCE,
-    INSPECT,
-    KILL,
-    LOG,
-    LOOK,
     MESSAGE,
-    NOTICE,
     STARTED,
-    STOP,
     Envelope,
 )
 from ..vocabulary.errors import Reject
-from ..vocabulary.ids import Alias, Name
-from ..vocabulary.messages import NO_REPLY, Down, Exit
+from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 from ..vocabulary.states import RUNNING, SLEEP, TERMINATED
+from .envelope_handlers import handle_other
 from .failure import account_for, account_for_open
 
 if TYPE_CHECKING:
@@ -50,18 +30,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGAIN",
-    "HANDLERS",
     "NO_TURN",
     "Turn",
-    "callback",
-    "handle_inspect",
-    "handle_other",
+    "run",
+    "run_guarded",
     "serve",
 ]
 
 _SLICE: Final = 0.001
 """Time slice in seconds, after which a busy process lets other tasks run."""
 _HISTORY: Final = 16
+_KILLED: Final = Killed()
 AGAIN: Final = Normal()
 """Returned instead of a reason: the behaviour was wrapped or unwrapped, so the loop must fetch its
 callbacks again.
@@ -301,152 +280,72 @@ async def serve(process: "Process") -> Reason | None:
         await checkpoint()
 
 
-def handle_other(process: "Process", envelope: Envelope) -> "Coroutine[Any, Any, Reason | None]":
-    """Serve an envelope that is neither a message nor a call. Awaited, it returns the reason if the
-    process has to end.
+async def run_guarded(process: "Process") -> None:
+    """Run a process in a task that can be abandoned from the beginning."""
+    abandonable = Abandonable()
+    process.own_turn().guard(abandonable)
+    await abandonable.run(run(process))
+
+
+@runs_callbacks
+async def run(process: "Process") -> None:
+    """Run a process until it has ended. No exception leaves this function: it would cancel all
+    other tasks of the node.
     """
-    kind, sender, ref, payload = envelope
-    if process.kernel.observer is not None and kind <= EVENT:
-        process.kernel.observer(Delivered(process.id, sender, payload))
-    # Not awaited here: every event would pay for another coroutine.
-    return HANDLERS[kind](process, sender, ref, payload)
-
-
-async def _handle_addressed(process: "Process", sender: Any, to: Any, message: Any) -> None:
-    name, args = _callback_for(process, "handle_message", to)
-    await callback(process, name, *args, message, sender)
-
-
-async def _handle_addressed_call(
-    process: "Process", _sender: Any, caller: Caller, request: Any
-) -> None:
-    name, args = _callback_for(process, "handle_call", caller.to)
-    await process.kernel.calls.serve(
-        process, caller, callback, process, name, *args, request, caller
-    )
-
-
-def _callback_for(process: "Process", general: str, to: Any) -> tuple[str, tuple[Any, ...]]:
-    """The callback for an address that is no PID, and its first arguments."""
-    suffix, address = (
-        ("alias", to) if type(to) is Alias else ("name", to.name if type(to) is Name else to)
-    )
-    special = f"{general}_{suffix}"
-    # A behaviour without a callback for this kind of address is served by the general callback.
-    return (special, (address,)) if special in process.callbacks.defined else (general, ())
-
-
-async def _handle_event(process: "Process", _sender: Any, _ref: Any, publication: Any) -> None:
-    await callback(process, "handle_event", publication)
-
-
-async def _handle_exit(
-    process: "Process", source: Any, relation: Any, reason: Reason
-) -> Reason | None:
-    if relation is not None:
-        if not process.kernel.relations.deliver(relation):
-            return None
-        if isinstance(reason, Normal) and not process.trap_exit:
-            # As in Erlang: the normal end of a linked process is no reason to die.
-            return None
-    parent = process.kernel.pid if process.parent is None else process.parent.id
-    if process.trap_exit and source != parent:
-        await callback(process, "handle_message", Exit(source, reason), source)
-        return None
-    return reason
-
-
-async def _handle_down(process: "Process", source: Any, relation: Any, reason: Reason) -> None:
-    if process.kernel.relations.deliver(relation):
-        await callback(process, "handle_message", Down(source, reason), source)
-
-
-async def _handle_notice(process: "Process", sender: Any, _ref: Any, notice: Any) -> None:
-    await callback(process, "handle_message", notice, sender)
-
-
-async def _handle_child_exit(process: "Process", child: Any, _ref: Any, reason: Reason) -> None:
-    await callback(process, "handle_child_exit", child, reason)
-
-
-async def _handle_inspect(process: "Process", _sender: Any, caller: Caller, items: Any) -> None:
-    await handle_inspect(process, caller, items)
-
-
-async def _handle_log(process: "Process", _sender: Any, _ref: Any, record: Any) -> None:
-    await callback(process, "handle_log", record)
-
-
-async def _handle_control(process: "Process", sender: Any, caller: Any, operation: Any) -> None:
-    await process.behaviour._control(sender, caller, operation)
-
-
-async def _handle_end(_process: "Process", _sender: Any, _ref: Any, reason: Reason) -> Reason:
-    return reason
-
-
-async def _handle_kill(_process: "Process", _sender: Any, _ref: Any, _payload: Any) -> Reason:
-    return Killed()
-
-
-async def _handle_started(process: "Process", _sender: Any, _ref: Any, _payload: Any) -> None:
-    """Run the first callbacks in the process's own task, before any message."""
-    reason = process.slot.successor_of if process.slot is not None else None
-    if reason is not None and "post_restart" in process.callbacks.defined:
-        await callback(process, "post_restart", reason)
-    if "post_start" in process.callbacks.defined:
-        await callback(process, "post_start")
-
-
-async def _handle_fence(_process: "Process", _sender: Any, caller: Caller, _payload: Any) -> None:
-    caller.settle(None, None)
-
-
-async def _handle_look(
-    process: "Process", _sender: Any, caller: Caller, request: Any
-) -> Reason | None:
-    return await request(process, caller)  # type: ignore[no-any-return]
-
-
-_Handler = Callable[["Process", Any, Any, Any], Coroutine[Any, Any, Reason | None]]
-HANDLERS: Final[Mapping[int, _Handler]] = {
-    ADDRESSED: _handle_addressed,
-    ADDRESSED_CALL: _handle_addressed_call,
-    EVENT: _handle_event,
-    EXIT: _handle_exit,
-    DOWN: _handle_down,
-    CHILD_EXIT: _handle_child_exit,
-    INSPECT: _handle_inspect,
-    LOG: _handle_log,
-    STOP: _handle_end,
-    KILL: _handle_kill,
-    FAILED: _handle_end,
-    CONTROL: _handle_control,
-    STARTED: _handle_started,
-    FENCE: _handle_fence,
-    LOOK: _handle_look,
-    NOTICE: _handle_notice,
-}
-"""The handler of each kind. `serve` itself handles MESSAGE and CALL; a process gets no RESPONSE."""
-
-
-async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
-    """Run ``handle_inspect`` and reply with its items as strings."""
+    if process.ending is not None and process.ending.abandoned:
+        # Abandoned before its first step.
+        return
+    task = current_task()
+    process.task = process.callback_task = task  # hot path: Lifecycle.callback_task
+    status = task._cancel_status
+    # The reason if the cancel scope catches the cancellation of a kill.
+    reason: Reason | None = _KILLED
     try:
-        answer = dict(await callback(process, "handle_inspect", *items))
-        told = {str(key): str(value) for key, value in answer.items()}
-    except Exception as error:
-        # An inspection must not kill the inspected process.
-        process.log.error("handle_inspect raised", exception=Crashed(error).traceback)
-        process.kernel.calls.reply(caller, None, error)
-    else:
-        process.kernel.calls.reply(caller, told, None)
-
-
-async def callback(process: "Process", name: str, *args: Any) -> Any:
-    """Call a callback of the behaviour, and await it if it is async."""
-    result = getattr(process.behaviour, name)(*args)
-    if name in process.callbacks.asynchronous:
-        return await result
-    check_plain(process, name, result)
-    return result
+        try:
+            box = process.mailbox
+            if not (process.callbacks.has_start_hooks or box.main or box.ahead or box.log):
+                # Most processes sleep first. The costs of serving, above all the cancel scope, can
+                # wait until there is something to serve.
+                await park_unless(task, box.main)
+                if process.state is TERMINATED:
+                    return
+            if process.callbacks.any_async:
+                # The scope lets a kill interrupt a callback that waits for something else than its
+                # mailbox.
+                with trio.CancelScope() as scope:
+                    process.own_turn().interrupt_by(scope)
+                    scopes = CancelScopes(task)
+                    try:
+                        reason = await serve(process)
+                    finally:
+                        if scopes.are_left() and not is_being_closed(task):
+                            await scopes.close()
+            else:
+                reason = await serve(process)
+        except BaseException as error:
+            if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
+                raise
+            # A kill interrupted the callback, and its nursery raised more than the cancellation.
+            reason = _KILLED if process.turn.is_cancelled() else Crashed(error)
+            if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
+                process.kernel.panic(error)
+            process.log.error(
+                "a callback raised while it was being killed", exception=Crashed(error).traceback
+            )
+        if task._cancel_status is not status:
+            # A plain callback left a cancel scope open.
+            await CancelScopes.since(task, status).close()
+        if reason is not None:
+            if reason is _KILLED and process.reason is not None:
+                reason = process.reason
+            if process.can_end_at_once():
+                process.end_at_once(reason)
+            else:
+                await process.to_end().finish(reason)
+    except BaseException as error:
+        if isinstance(error, GeneratorExit) and is_being_closed(task):
+            raise
+        if process.abandoned:
+            # The process was abandoned, so its exception has no receiver: drop it.
+            return
+        process.to_end().fail(error)

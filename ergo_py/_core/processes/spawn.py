@@ -1,18 +1,15 @@
-"""`spawn_process`, `run`: the start of a process and the body of its task. If a step of the start
-fails, nothing of the process remains.
-"""
+"""`spawn_process`: the start of a process. If a step fails, nothing of the process remains."""
 
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
 
 import trio
-from trio.lowlevel import Task, current_task
+from trio.lowlevel import Task
 
 from ..kernel import Kernel
 from ..runtime.abandonable import Abandonable
-from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
-from ..runtime.parking import park_unless
+from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.pending_calls import Caller
@@ -25,16 +22,14 @@ from ..vocabulary.errors import (
     TooManyProcessesError,
 )
 from ..vocabulary.options import Options
-from ..vocabulary.reasons import Crashed, Killed, Reason
+from ..vocabulary.reasons import Crashed, Killed
 from ..vocabulary.states import CALLS_ALLOWED, SLEEP, TERMINATED
 from .last_callback import GRACE, Patience
-from .message_loop import serve
+from .message_loop import run, run_guarded
 from .process import Process
 from .threaded_process import DispatchedProcess
 
-__all__ = ["caller_in", "run", "spawn_process"]
-
-_KILLED: Final = Killed()
+__all__ = ["caller_in", "spawn_process"]
 
 
 async def spawn_process(
@@ -170,77 +165,6 @@ async def _leave_init(process: Process) -> None:
     # only after the limit has cancelled it.
     if process.turn.is_cancelled():
         await process.to_end().cut_off()
-
-
-async def run_guarded(process: Process) -> None:
-    """Run a process in a task that can be abandoned from the beginning."""
-    abandonable = Abandonable()
-    process.own_turn().guard(abandonable)
-    await abandonable.run(run(process))
-
-
-@runs_callbacks
-async def run(process: Process) -> None:
-    """Run a process until it has ended. No exception leaves this function: it would cancel all
-    other tasks of the node.
-    """
-    if process.ending is not None and process.ending.abandoned:
-        # Abandoned before its first step.
-        return
-    task = current_task()
-    process.task = process.callback_task = task  # hot path: Lifecycle.callback_task
-    status = task._cancel_status
-    # The reason if the cancel scope catches the cancellation of a kill.
-    reason: Reason | None = _KILLED
-    try:
-        try:
-            box = process.mailbox
-            if not (process.callbacks.has_start_hooks or box.main or box.ahead or box.log):
-                # Most processes sleep first. The costs of serving, above all the cancel scope, can
-                # wait until there is something to serve.
-                await park_unless(task, box.main)
-                if process.state is TERMINATED:
-                    return
-            if process.callbacks.any_async:
-                # The scope lets a kill interrupt a callback that waits for something else than its
-                # mailbox.
-                with trio.CancelScope() as scope:
-                    process.own_turn().interrupt_by(scope)
-                    scopes = CancelScopes(task)
-                    try:
-                        reason = await serve(process)
-                    finally:
-                        if scopes.are_left() and not is_being_closed(task):
-                            await scopes.close()
-            else:
-                reason = await serve(process)
-        except BaseException as error:
-            if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
-                raise
-            # A kill interrupted the callback, and its nursery raised more than the cancellation.
-            reason = _KILLED if process.turn.is_cancelled() else Crashed(error)
-            if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
-                process.kernel.panic(error)
-            process.log.error(
-                "a callback raised while it was being killed", exception=Crashed(error).traceback
-            )
-        if task._cancel_status is not status:
-            # A plain callback left a cancel scope open.
-            await CancelScopes.since(task, status).close()
-        if reason is not None:
-            if reason is _KILLED and process.reason is not None:
-                reason = process.reason
-            if process.can_end_at_once():
-                process.end_at_once(reason)
-            else:
-                await process.to_end().finish(reason)
-    except BaseException as error:
-        if isinstance(error, GeneratorExit) and is_being_closed(task):
-            raise
-        if process.abandoned:
-            # The process was abandoned, so its exception has no receiver: drop it.
-            return
-        process.to_end().fail(error)
 
 
 _LIVES: Final = frozenset({run.__code__, run_guarded.__code__})

@@ -34,7 +34,7 @@ from ..vocabulary.envelopes import (
 from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
 from ..vocabulary.options import Options
 from ..vocabulary.states import INIT, STOPPING, TERMINATED, State
-from .message_loop import handle_inspect
+from .envelope_handlers import handle_inspect
 from .process import Process
 
 __all__ = ["DispatchedProcess", "adopt"]

@@ -34,7 +34,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
-from ergo_py._core.processes.message_loop import HANDLERS
+from ergo_py._core.processes.envelope_handlers import HANDLERS
 from ergo_py._core.vocabulary import envelopes
 from tests.support import Failed, Puppet, Recorder, Witness, running_node
 

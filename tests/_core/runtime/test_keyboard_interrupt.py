@@ -17,7 +17,7 @@ import trio.lowlevel
 from ergo_py import Actor, Caller, ChildSpec, Node, Shutdown, Supervisor, SupervisorSpec, open_node
 from ergo_py._core import kernel
 from ergo_py._core.messaging import clock, router
-from ergo_py._core.processes import message_loop as message_loop_module
+from ergo_py._core.processes import envelope_handlers as envelope_handlers_module
 from ergo_py._core.processes import process as process_module
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.runtime import bridge
@@ -86,7 +86,7 @@ POINTS: list[tuple[Any, str]] = [
     (mailbox.Mailbox, "push_first"),
     (child_slot_module.ChildSlot, "vacate"),
     (child_slot_module.ChildSlot, "occupy"),
-    (message_loop_module, "check_plain"),
+    (envelope_handlers_module, "check_plain"),
     (termination_module.Ending, "undo"),
     (bridge.Bridge, "close"),
     (process_module.Process, "as_ended"),
