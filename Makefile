@@ -19,6 +19,11 @@ BIN  := $(VENV)/bin
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 PEERS := .venv-peers/.installed
+# The C extension was built from its source as it is, or cannot be built.
+SPEED := $(VENV)/.built-speed
+# The tests of the functions that the C extension replaces. `make test` and `make test-deep` run all
+# tests with it.
+SPEED_TESTS := $(addprefix tests/,_core/tables/test_mailbox.py _core/processes/test_message_loop.py _core/messaging/test_router.py test_promises.py)
 CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -39,8 +44,12 @@ $(RUN): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(DEV): $(RUN)
+$(DEV): $(RUN) | $(SPEED)
 	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+$(SPEED): $(RUN) hatch_build.py ergo_py/_core/speed/_speed.c
+	@$(BIN)/python hatch_build.py || true  # without the extension the package is slower, and complete
 	@touch $@
 
 fmt: $(DEV)     ## Format the code and apply safe lint fixes
@@ -73,8 +82,12 @@ prepared: $(DEV)
 test: $(DEV)    ## Run the tests; ARGS="tests/_core -k mailbox" selects
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-test-deep: $(DEV)       ## Run the tests with many more examples
+test-deep: $(DEV)       ## Run the tests with many more examples, in pure Python and with the C extension
+	HYPOTHESIS_PROFILE=thorough ERGO_PURE=1 $(BIN)/python -m pytest -o faulthandler_timeout=1800 $(ARGS)
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1800 $(ARGS)
+
+sanitize: $(DEV)        ## Run the tests of the C extension under AddressSanitizer and UndefinedBehaviorSanitizer
+	.ci/sanitize $(BIN)/python $(or $(ARGS),tests/_core/speed $(SPEED_TESTS))
 
 test-matrix:    ## Run the tests on every Python from 3.11 to 3.14 found here
 	.ci/test-matrix $(ARGS)
@@ -87,8 +100,11 @@ test-fresh-clock:       ## Run the tests as on a machine that has just booted
 
 # Counting lines makes tests three times as slow. Tests that repeat the work of other tests run
 # without it, after them.
+# The lines of the Python code count, so all tests run in pure Python; then the tests of the
+# replaced functions run with the C extension, if it was built.
 coverage: $(DEV)        ## Run the tests and demand coverage
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "not no_cover" --cov --cov-report=term $(ARGS)
+	HYPOTHESIS_PROFILE=fast ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "not no_cover" --cov --cov-report= $(ARGS)
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "not no_cover" --cov --cov-append --cov-report=term tests/_core/speed $(SPEED_TESTS)
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py' --fail-under=100
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m no_cover $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
@@ -136,7 +152,7 @@ fuzz: $(DEV)    ## Feed generated input to all parsers, for FUZZ_MINUTES=3
 	$(BIN)/python -m benchmarks.fuzzing --minutes $(FUZZ_MINUTES) $(ARGS)
 
 mutants: $(DEV) ## Break the code in small ways, and list the breaks that no test notices
-	$(BIN)/python -m benchmarks.mutants $(ARGS)
+	ERGO_PURE=1 $(BIN)/python -m benchmarks.mutants $(ARGS)
 
 walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
@@ -148,7 +164,7 @@ interrupts: $(DEV)      ## Press Ctrl-C at random moments in 500 busy programs; 
 	$(BIN)/python -m benchmarks.interrupts $(ARGS)
 
 docs: $(DEV)    ## Build the documentation into docs/_build
-	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
+	ERGO_PURE=1 $(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
 
 docs-code: $(DEV)       ## Copy code into the pages, from the files that the comments above the blocks name
 	$(BIN)/python -m tests.pages
@@ -162,5 +178,6 @@ demo: $(RUN)    ## Run the demonstration program
 
 clean:          ## Remove everything made here, environments included
 	rm -rf $(VENV) .venv-3.* .venv-peers docs/_build dist build .coverage .coverage.* htmlcov .hypothesis .fuzzed
+	rm -rf .sanitized ergo_py/_core/speed/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +

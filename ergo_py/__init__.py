@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ._core.messaging.observer import Delivered, Sent, Sight, Spawned, Stopped
     from ._core.metas.shared_state import Counter, Flag
     from ._core.processes.background_task import BackgroundTask
+    from ._core.speed.installation import is_fast
     from ._core.tables.child_slot import Decision, Fate, Redirect
     from ._core.tables.obituaries import Obituary
     from ._core.tables.pending_calls import Caller
@@ -341,6 +342,7 @@ __all__ = [
     "UnhandledCallError",
     "Unregistered",
     "Why",
+    "is_fast",
     "open_node",
     "run",
     "state",
@@ -354,6 +356,7 @@ if not TYPE_CHECKING:
             "_core.messaging.observer": "Delivered Sent Sight Spawned Stopped",
             "_core.metas.shared_state": "Counter Flag",
             "_core.processes.background_task": "BackgroundTask",
+            "_core.speed.installation": "is_fast",
             "_core.tables.child_slot": "Decision Fate Redirect",
             "_core.tables.obituaries": "Obituary",
             "_core.tables.pending_calls": "Caller",

@@ -66,14 +66,17 @@ def _for_programs(command: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
-    """Prints the version. Reads it only then, since the search through installed packages is
-    slow.
+    """Prints the version, and whether the C extension is in use. Reads both only then, since the
+    search through installed packages and the import of the kernel are slow.
     """
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib import metadata  # noqa: PLC0415 - slow to import, and seldom needed
 
-        sys.stdout.write(f"ergo_py {metadata.version('ergo_py')}\n")
+        from .._core.speed.installation import is_fast  # noqa: PLC0415 - as above
+
+        build = "with the C extension" if is_fast else "pure Python"
+        sys.stdout.write(f"ergo_py {metadata.version('ergo_py')} ({build})\n")
         parser.exit()
 
 

@@ -121,6 +121,8 @@ def test_the_sdist_holds_the_checked_in_files(dist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
     needed = {
+        "ergo_py/_core/speed/_speed.c",
+        "hatch_build.py",
         "LICENSE",
         "README.md",
         "CHANGELOG.md",
@@ -148,6 +150,31 @@ def test_the_sdist_installs_and_works(place: Path, dist: Path) -> None:
     programs = environment(place / "from-sdist", sdist)
 
     assert run(programs / "ergo", "--version").startswith("ergo_py ")
+
+
+@pytest.mark.parametrize(
+    "setting, tag, build",
+    [
+        ("PATH=$PATH", "cp3", "with the C extension"),
+        ("ERGO_PURE=1", "py3-none-any", "pure Python"),
+        ("CC=no-such-compiler", "py3-none-any", "pure Python"),
+    ],
+)
+def test_a_wheel_has_the_extension_if_there_is_a_compiler(
+    place: Path, dist: Path, setting: str, tag: str, build: str
+) -> None:
+    if tag == "cp3" and shutil.which("cc") is None:
+        pytest.skip("there is no C compiler here")
+    (sdist,) = dist.glob("*.tar.gz")
+    wheels = place / f"wheels-{setting.partition('=')[0]}"
+    pip = f"'{place}/builder/bin/python' -m pip wheel --quiet --no-deps --wheel-dir '{wheels}'"
+
+    run("sh", "-c", f"{setting} {pip} '{sdist}'")
+
+    (wheel,) = wheels.iterdir()
+    assert tag in wheel.name
+    programs = environment(wheels / "venv", wheel)
+    assert build in run(programs / "ergo", "--version")
 
 
 def test_a_newcomer_with_only_the_wheel_can_follow_the_tutorial(place: Path, dist: Path) -> None:

@@ -43,8 +43,10 @@ def test_a_recording_verb_has_the_signature_of_the_real_verb(name: str) -> None:
     )
 
     assert list(real) == list(noting)
-    assert [one.kind for one in real.values()] == [one.kind for one in noting.values()]
-    assert [one.default for one in real.values()] == [one.default for one in noting.values()]
+    for name, given in real.items():
+        # The first parameter of a method in C is always positional.
+        assert name == "self" or given.kind == noting[name].kind
+        assert given.default == noting[name].default
 
 
 class Doer(Actor):

@@ -2,7 +2,8 @@
 sent.
 """
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar
 
 from ..tables.mailbox import Mailbox, Verdict, Waiter
 from ..tables.pending_calls import Caller
@@ -28,6 +29,11 @@ class TwoLanes(Mailbox):
     """
 
     __slots__ = ()
+
+    main_type: ClassVar[type[deque[Envelope]]] = deque
+    """Always a deque: a connection compares envelopes by identity, which the lane of the C
+    extension does not keep.
+    """
 
     def push(self, lane: Lane, envelope: Envelope) -> None:
         """Append without checking the bound."""

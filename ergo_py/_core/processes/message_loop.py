@@ -3,7 +3,7 @@
 from math import inf
 from time import perf_counter
 from types import CoroutineType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
@@ -52,6 +52,10 @@ class Turn:
     to interrupt a callback.
     """
 
+    begin_batch: ClassVar[Any] = None
+    """Creates a batch of the C extension, which serves messages of the main lane; None without the
+    extension.
+    """
     __slots__ = ("abandonable", "handled", "handling", "running_time", "scope", "woken")
 
     def __init__(self) -> None:
@@ -177,6 +181,10 @@ async def serve(process: "Process") -> Reason | None:
     often = 7 if burst >= 8 else 0
     turn, history = process.own_turn(), process.history
     last, mask, end = turn.handled + burst, often, 0.0
+    # With the C extension a batch serves the messages, and keeps these three for itself.
+    batch = turn.begin_batch and turn.begin_batch(
+        process, turn, box, main, handle_message, message_is_async, burst
+    )
     turn.woken = woken = clock()
     process.state = RUNNING  # hot path: Process.begin_turn
     history += (RUNNING, woken)
@@ -187,7 +195,21 @@ async def serve(process: "Process") -> Reason | None:
             if box.ahead:
                 envelope = box.pop_ahead()
             elif main:
-                envelope = main.popleft()
+                if batch is None:
+                    envelope = main.popleft()
+                else:
+                    left: Any = batch.run()
+                    if type(left) is not tuple:
+                        if left is None:
+                            continue
+                        if left is not True:
+                            # An async callback that has begun to wait.
+                            await left
+                        if left is True or batch.is_over():
+                            await checkpoint()
+                            batch.restart()
+                        continue
+                    envelope = left
             elif box.log:
                 envelope = box.log.popleft()
             else:
@@ -202,7 +224,7 @@ async def serve(process: "Process") -> Reason | None:
                 turn.woken = 0.0
                 # Drop the last message, which may be large: these variables would keep it alive
                 # during the sleep.
-                turn.handling = envelope = sender = ref = payload = reply = result = None
+                turn.handling = envelope = sender = ref = payload = reply = result = left = None
                 process.state = SLEEP  # hot path: Process.end_turn
                 history += (SLEEP, now)
                 await park_unless(task, main)
@@ -214,6 +236,8 @@ async def serve(process: "Process") -> Reason | None:
                 if len(history) > _HISTORY:
                     del history[:8]
                 last, end = turn.handled + burst, 0.0
+                if batch is not None:
+                    batch.start()
                 continue
             kind, sender, ref, payload = envelope
             turn.handling = envelope
@@ -250,6 +274,13 @@ async def serve(process: "Process") -> Reason | None:
                         handle_message, handle_call = observer.watch(
                             process.id, handle_message, handle_call
                         )
+                    if batch is not None:
+                        batch.use(handle_message)
+            if batch is not None:
+                if batch.is_over():
+                    await checkpoint()
+                    batch.restart()
+                continue
             if handled & mask:
                 continue
             # Fairness: read the clock every few messages, or after each message if messages turn

@@ -7,7 +7,7 @@ Lanes other than MAIN are created on first use, since an empty deque takes 760 b
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from ..vocabulary.envelopes import (
     EVENT,
@@ -81,8 +81,11 @@ class Mailbox:
         "waiters",
     )
 
+    main_type: ClassVar[type[deque[Envelope]]] = deque
+    """The class of the MAIN lane. The C extension has its own."""
+
     def __init__(self, limit: int = 0, overflow: Overflow | Divert = Overflow.RAISE) -> None:
-        self.main: deque[Envelope] = deque()
+        self.main: deque[Envelope] = self.main_type()
         self.urgent: deque[Envelope] = _EMPTY
         self.system: deque[Envelope] = _EMPTY
         self.log: deque[Envelope] = _EMPTY

@@ -1,0 +1,1 @@
+"""The optional C extension, and its installation in place of Python functions."""

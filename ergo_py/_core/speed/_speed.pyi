@@ -1,0 +1,33 @@
+"""The C extension, as type checkers see it. `_speed.c` says what each part stands in for."""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from ..vocabulary.envelopes import Envelope
+
+INTERFACE: Final[int]
+
+# Not a deque, but all that the package does with the deque of a main lane.
+class MainLane(deque[Envelope]):
+    def __init__(self) -> None: ...
+
+class Batch:
+    def run(self) -> Envelope | Awaitable[object] | bool | None: ...
+    def is_over(self) -> bool: ...
+    def start(self) -> None: ...
+    def restart(self) -> None: ...
+    def use(self, handler: Callable[[Any, Any], Any], /) -> None: ...
+
+def batch(
+    process: object,
+    turn: object,
+    mailbox: object,
+    lane: deque[Envelope],
+    handler: Callable[[Any, Any], Any],
+    is_async: bool,
+    burst: int,
+    /,
+) -> Batch | None: ...
+def bind(objects: dict[str, Any], /) -> None: ...
+def method(owner: type, name: str, /) -> Any: ...

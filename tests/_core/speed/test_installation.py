@@ -1,0 +1,121 @@
+"""`install`: the extension is used where it fits, and the package is complete without it."""
+
+import os
+import subprocess
+import sys
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import ergo_py
+from ergo_py._core.messaging.router import Router
+from ergo_py._core.processes.message_loop import Turn
+from ergo_py._core.speed import installation
+from ergo_py._core.tables.mailbox import Mailbox
+from ergo_py._core.verbs.behaviour import Behaviour
+
+REPLACED: list[Any] = [Behaviour.send, Router.send]
+
+
+def in_program(code: str, **environment: str) -> str:
+    """The output of a program of its own. It starts from the installed package as it is."""
+    env = {key: value for key, value in os.environ.items() if key != "ERGO_PURE"} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+TELLS = """
+from ergo_py._core.processes.message_loop import Turn
+from ergo_py._core.verbs.behaviour import Behaviour
+import ergo_py
+print(ergo_py.is_fast, hasattr(Behaviour.send, "__code__"), Turn.begin_batch is None)
+"""
+
+
+def test_ergo_pure_switches_the_extension_off() -> None:
+    assert in_program(TELLS, ERGO_PURE="1") == "False True True"
+
+
+def test_a_program_without_the_extension_runs_in_pure_python() -> None:
+    absent = "import sys; sys.modules['ergo_py._core.speed._speed'] = None\n"
+
+    assert in_program(absent + TELLS) == "False True True"
+
+
+def test_the_version_of_ergo_says_which_build_runs() -> None:
+    tells = "from ergo_py.shell.cli import main; main(['--version'])"
+
+    told = in_program(f"try:\n    {tells}\nexcept SystemExit: pass", ERGO_PURE="1")
+
+    assert told == "ergo_py 0.1.0 (pure Python)"
+
+
+def test_an_extension_that_was_built_is_installed() -> None:
+    pytest.importorskip("ergo_py._core.speed._speed", reason="the C extension is not built")
+
+    assert in_program(TELLS) == "True False False"
+
+
+def test_all_parts_of_the_extension_are_installed_or_none() -> None:
+    replaced = [not isinstance(method, FunctionType) for method in REPLACED]
+
+    assert replaced == [ergo_py.is_fast] * len(REPLACED)
+    assert (Turn.begin_batch is not None) is ergo_py.is_fast
+    assert (type(Mailbox().main).__name__ == "MainLane") is ergo_py.is_fast
+
+
+class TestRefusals:
+    """The extension that is there does not fit: nothing is replaced."""
+
+    speed: Any
+    before: list[Any]
+
+    @pytest.fixture(autouse=True)
+    def _extension(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        reason = "the C extension is not built"
+        self.speed = pytest.importorskip("ergo_py._core.speed._speed", reason=reason)
+        self.before = [Behaviour.send, Router.send, Turn.begin_batch]
+        monkeypatch.delenv("ERGO_PURE", raising=False)
+
+    def assert_refused(self) -> None:
+        assert installation.install() is False
+        assert [Behaviour.send, Router.send, Turn.begin_batch] == self.before
+
+    def test_an_older_build_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(self.speed, "INTERFACE", 0)
+
+        self.assert_refused()
+
+    def test_a_python_without_gil_refuses_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+
+        self.assert_refused()
+
+    def test_a_class_without_an_expected_slot_refuses_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class NewTask:
+            """The task of a trio without slots."""
+
+        monkeypatch.setattr(installation, "Task", NewTask)
+
+        self.assert_refused()
+
+    @pytest.mark.parametrize("wrong", [None, [], {}, {"Process": 5}])
+    def test_bind_refuses_anything_but_the_needed_classes(self, wrong: Any) -> None:
+        with pytest.raises((TypeError, AttributeError)):
+            self.speed.bind(wrong)
+
+    def test_a_class_without_a_needed_method_has_no_replacement(self) -> None:
+        with pytest.raises(LookupError, match=r"Behaviour\.call"):
+            self.speed.method(Behaviour, "Behaviour.call")
+
+
+@pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")
+@pytest.mark.parametrize("method", REPLACED)
+def test_a_replaced_method_keeps_its_documentation_and_signature(method: Any) -> None:
+    assert method.__doc__.strip().endswith(".")
+    assert method.__text_signature__.startswith("($self, ")

@@ -1,0 +1,224 @@
+"""Messages through the C extension: references are returned, and tasks look as they do without
+it.
+"""
+
+import gc
+import sys
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+from trio.testing import wait_all_tasks_blocked
+
+import ergo_py
+from ergo_py import RESUME, Actor, ChildSpec, Node
+from ergo_py._core.runtime.parking import PARKED
+from ergo_py._core.vocabulary.envelopes import MESSAGE
+from tests.support import process_behind, process_of, running_node
+
+pytestmark = pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")
+
+
+class Payload:
+    """A message for counts of references."""
+
+
+class Plain(Actor):
+    def handle_message(self, message: Any, sender: Any) -> None:
+        pass
+
+
+class AtOnce(Actor):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        pass
+
+
+class Waits(Actor):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        await trio.sleep(0.0001)
+
+
+class Fails(Actor):
+    def handle_message(self, message: Any, sender: Any) -> None:
+        raise KeyError(message)
+
+
+class FailsLater(Actor):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        raise KeyError(message)
+
+
+class Keeps(Actor):
+    """Looks at the envelope in progress, so that its tuple cannot be used again."""
+
+    def init(self) -> None:
+        self.seen: list[Any] = []
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.seen.append(process_behind(self).turn.handling)
+        if len(self.seen) == 10:
+            assert all(envelope[3] is message for envelope in self.seen)
+            assert len({id(envelope) for envelope in self.seen}) == 10
+            self.seen.clear()
+
+
+class Sends(Actor):
+    def handle_message(self, message: Any, sender: Any) -> None:
+        to, payload, number = message
+        for _ in range(number):
+            assert self.send(to, payload)
+
+
+async def served(node: Node, name: str) -> None:
+    """Wait until a process sleeps. It has no more messages then."""
+    process = process_of(node, name)
+    while process.task.custom_sleep_data is not PARKED:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("kind", [Plain, AtOnce, Waits, Fails, FailsLater, Keeps])
+async def test_a_handled_message_leaves_no_references(kind: type[Actor]) -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("served", kind, decide=lambda _error: RESUME)], name="tree")
+        sender = await node.spawn(Sends, name="sender")
+        to, payload = process_of(node, "served").id, Payload()
+
+        def references() -> list[int]:
+            gc.collect()
+            return [sys.getrefcount(thing) for thing in (payload, sender, to, None, MESSAGE)]
+
+        counts = []
+        for _ in range(4):
+            node.send(sender, (to, payload, 300))
+            await served(node, "sender")
+            await served(node, "served")
+            counts.append(references())
+
+        assert process_of(node, "served").turn.handled == 4 * 300
+        assert counts[1][:3] == counts[2][:3] == counts[3][:3]
+        # The interpreter itself refers to these two more or less often.
+        assert abs(counts[3][3] - counts[1][3]) < 300
+        assert abs(counts[3][4] - counts[1][4]) < 300
+
+
+async def test_many_messages_leave_no_memory_behind() -> None:
+    async with running_node() as node:
+        kinds = [Plain, AtOnce, Waits]
+        receivers = [await node.spawn(kind, name=kind.__name__) for kind in kinds]
+        sender = await node.spawn(Sends, name="sender")
+
+        blocks = []
+        for _ in range(6):
+            for to in receivers:
+                node.send(sender, (to, "text", 1_000))
+            await served(node, "sender")
+            for kind in kinds:
+                await served(node, kind.__name__)
+            gc.collect()
+            blocks.append(sys.getallocatedblocks())
+
+        assert max(blocks[2:]) - min(blocks[2:]) < 200
+
+
+class Sleeps(Actor):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await self.sleep()
+
+    async def sleep(self) -> None:
+        await trio.sleep_forever()
+
+
+async def test_the_stack_of_a_waiting_callback_has_all_its_frames() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Sleeps)
+        node.send(pid, "sleep")
+        await wait_all_tasks_blocked()
+
+        task = process_of(node, pid).task
+        assert isinstance(task, trio.lowlevel.Task)
+        names = [frame.f_code.co_name for frame, _ in task.iter_await_frames()]
+
+        start = names.index("serve")
+        assert names[start : start + 4] == ["serve", "handle_message", "sleep", "sleep_forever"]
+
+
+class Cancelled(Actor):
+    """Notes how its callback was ended."""
+
+    def __init__(self, ends: list[str]) -> None:
+        self.ends = ends
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        try:
+            await trio.sleep_forever()
+        except BaseException as error:
+            self.ends.append(type(error).__name__)
+            raise
+
+
+async def test_a_kill_cancels_a_callback_that_has_begun_to_wait() -> None:
+    ends: list[str] = []
+    async with running_node() as node:
+        pid = await node.spawn(Cancelled, ends)
+        node.send(pid, "sleep")
+        await wait_all_tasks_blocked()
+
+        node.kill(pid)
+
+        await wait_all_tasks_blocked()
+        assert ends == ["Cancelled"]
+
+
+class Decorated(Actor):
+    """Its callback is async and returns an awaitable of its own."""
+
+    def __init__(self, heard: list[Any]) -> None:
+        self.heard = heard
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.heard.append(message)
+
+
+class Awaitable:
+    def __init__(self, coroutine: Any) -> None:
+        self.coroutine = coroutine
+
+    def __await__(self) -> Any:
+        return self.coroutine.__await__()
+
+
+async def test_a_callback_may_return_any_awaitable(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    original = Decorated.handle_message
+    async with running_node() as node:
+        pid = await node.spawn(Decorated, heard)
+        monkeypatch.setattr(
+            Decorated, "handle_message", lambda self, *given: Awaitable(original(self, *given))
+        )
+
+        for number in range(3):
+            node.send(pid, number)
+        await wait_all_tasks_blocked()
+
+        assert heard == [0, 1, 2]
+
+
+async def test_a_flood_of_own_messages_grows_the_lane_that_is_being_served() -> None:
+    class Grows(Actor):
+        def handle_message(self, message: int, sender: Any) -> None:
+            heard.append(message)
+            for _ in range(2 if message < 9 else 0):
+                self.send(self.pid, message + 1)
+
+    heard: list[int] = []
+    async with running_node() as node:
+        pid = await node.spawn(Grows)
+        node.send(pid, 0)
+        await wait_all_tasks_blocked()
+
+        assert heard == sorted(heard)
+        assert len(heard) == 2**10 - 1
+        assert process_of(node, pid).sent == 2**10 - 2

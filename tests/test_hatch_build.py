@@ -1,0 +1,59 @@
+"""`hatch_build.py`: the C extension is built if there is a compiler, or refused in a line."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def build(into: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    env = {key: value for key, value in os.environ.items() if key != "ERGO_PURE"} | environment
+    return subprocess.run(
+        [sys.executable, ROOT / "hatch_build.py", "--into", into],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_built_extension_can_be_imported(tmp_path: Path) -> None:
+    done = build(tmp_path)
+    if done.returncode:
+        pytest.skip(done.stderr.strip())
+
+    path = done.stdout.strip()
+    spec = importlib.util.spec_from_file_location("elsewhere._speed", path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+
+    assert Path(path).parent == tmp_path
+    assert module.INTERFACE >= 1
+    assert [file.name for file in tmp_path.iterdir()] == [Path(path).name]
+
+
+@pytest.mark.parametrize(
+    "environment, reason",
+    [
+        ({"ERGO_PURE": "1"}, "ERGO_PURE is set"),
+        ({"CC": "no-such-compiler"}, "there is no compiler no-such-compiler"),
+        ({"CC": "false"}, "false exits with 1"),
+        ({"CC": "sh -c 'echo >&2 x.c:1: error: no such header; exit 1' --"}, "no such header"),
+    ],
+)
+def test_without_a_compiler_the_reason_is_a_single_line(
+    tmp_path: Path, environment: dict[str, str], reason: str
+) -> None:
+    done = build(tmp_path, **environment)
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("ergo_py runs in pure Python: ")
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
