@@ -75,6 +75,7 @@ from ergo_py import (
     Why,
     open_node,
 )
+from ergo_py._core.processes.process import processes_of
 from ergo_py._core.processes.threaded_process import DispatchedProcess
 from ergo_py._core.runtime.dispatcher_threads import Job
 from tests.support import (
@@ -828,7 +829,7 @@ class World:
             return
         self.model.now = trio.current_time()
         for process in self.model.alive.values():
-            real = router_of(self.node).processes.get(process.pid)
+            real = processes_of(router_of(self.node)).get(process.pid)
             if real is not None and real.state is State.STOPPING and not process.is_stopping:
                 self.check(
                     self.model.is_doomed(process), f"{process.pid} is stopping for no reason"

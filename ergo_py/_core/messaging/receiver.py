@@ -158,8 +158,11 @@ class AnyProcess(Asker, Stoppable, Protocol):
 
     main: deque[Envelope]
     """The main lane of its mailbox."""
-    task: Task | TaskPlaceholder
-    """The task that reads the mailbox."""
+
+    @property
+    def task(self) -> Task | TaskPlaceholder:
+        """The task that reads the mailbox."""
+        ...
 
     @property
     def id(self) -> PID: ...
