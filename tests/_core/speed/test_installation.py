@@ -84,6 +84,12 @@ class TestRefusals:
         assert installation.install() is False
         assert [Behaviour.send, Router.send, Turn.begin_batch] == self.before
 
+    def test_a_missing_extension_is_no_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "ergo_py._core.speed._speed", None)
+        monkeypatch.delattr("ergo_py._core.speed._speed", raising=False)
+
+        self.assert_refused()
+
     def test_an_older_build_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(self.speed, "INTERFACE", 0)
 

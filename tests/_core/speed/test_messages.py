@@ -12,7 +12,7 @@ import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 
 import ergo_py
-from ergo_py import RESUME, Actor, ChildSpec, Node
+from ergo_py import PID, RESUME, Actor, ChildSpec, Node, Overflow
 from ergo_py._core.runtime.parking import PARKED
 from ergo_py._core.vocabulary.envelopes import MESSAGE
 from tests.support import process_behind, process_of, running_node
@@ -72,7 +72,7 @@ class Sends(Actor):
             assert self.send(to, payload)
 
 
-async def served(node: Node, name: str) -> None:
+async def served(node: Node, name: str | PID) -> None:
     """Wait until a process sleeps. It has no more messages then."""
     process = process_of(node, name)
     while process.task.custom_sleep_data is not PARKED:
@@ -222,3 +222,34 @@ async def test_a_flood_of_own_messages_grows_the_lane_that_is_being_served() -> 
         assert heard == sorted(heard)
         assert len(heard) == 2**10 - 1
         assert process_of(node, pid).sent == 2**10 - 2
+
+
+async def test_a_trace_sees_the_messages_of_a_running_process() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Plain)
+        node.send(pid, "before")
+        await wait_all_tasks_blocked()
+
+        async with node.trace(pid) as trace:
+            node.send(pid, "first")
+            node.send(pid, "second")
+            seen = [await anext(aiter(trace)) for _ in range(2)]
+        node.send(pid, "after")
+        await wait_all_tasks_blocked()
+
+        assert [entry.callback for entry in seen] == ["handle_message"] * 2
+        assert process_of(node, pid).turn.handling is None
+        assert not process_of(node, pid).main
+
+
+async def test_waiting_senders_are_admitted_while_a_batch_is_served() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Waits, mailbox_size=2, overflow=Overflow.WAIT)
+        sent = [node.send_wait(pid, number) for number in range(20)]
+
+        async with trio.open_nursery() as nursery:
+            for sending in sent:
+                nursery.start_soon(lambda sending=sending: sending)
+        await served(node, pid)
+
+        assert process_of(node, pid).turn.handled >= 20
