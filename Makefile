@@ -108,6 +108,9 @@ coverage: $(DEV)        ## Run the tests and demand coverage
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py' --fail-under=100
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m no_cover $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
+test-trio-turns: $(DEV) ## Run the tests of messages and calls without direct hand-off
+	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
+
 bench: $(DEV)   ## Measure, as ratios against peers and limits
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -172,6 +175,7 @@ docs-code: $(DEV)       ## Copy code into the pages, from the files that the com
 check: fmt-check lint   ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=2 pyright mypy docs prepared
 	$(MAKE) coverage
+	$(MAKE) test-trio-turns
 
 demo: $(RUN)    ## Run the demonstration program
 	$(BIN)/python $(DEMO)

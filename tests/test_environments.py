@@ -61,6 +61,7 @@ with tempfile.NamedTemporaryFile() as file:
     else:
         raise AssertionError("the file has another owner")
 """,
+    "trio-turns": "import os; assert os.environ['ERGO_DIRECT_HANDOFF'] == '0'",
 }
 
 

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 from trio.lowlevel import current_task, wait_readable
 
-from ergo_py._core.runtime.parking import park_unless, wake
+from ergo_py._core.runtime.parking import TrioTurns, park_unless, wake
 from ergo_py.meta import Decoder
 from ergo_py.meta.poller import SocketPoller
 from examples.guide.framing import Resp
@@ -98,7 +98,7 @@ async def serve_by_hand() -> None:
 
     async with trio.open_nursery() as nursery:
         poller = SocketPoller(nursery.start_soon)
-        poller.open()
+        poller.open(TrioTurns())
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
             listener.setblocking(False)
             print(f"listening at 127.0.0.1:{listener.getsockname()[1]}", flush=True)

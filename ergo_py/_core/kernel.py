@@ -12,6 +12,7 @@ from trio.lowlevel import current_task
 
 from .messaging.calls import Calls
 from .messaging.clock import Clock
+from .messaging.handoff import turns_of_loop
 from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Spawned
 from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
 from .messaging.receiver import Asker, Stoppable
@@ -71,13 +72,16 @@ class Kernel:
         self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
         store = DeadLetters(options.dead_letters)
+        turns = turns_of_loop(options.direct_handoff)
         if self.observer is None:
-            self.router = Router(name, creation, bridge, self.clock, store, options.inline_calls)
+            self.router = Router(
+                name, creation, bridge, self.clock, store, options.inline_calls, turns
+            )
             self.calls = Calls(self.router)
         else:
             # Without inline calls: these would bypass the deliveries that the observer has to see.
             self.router = ObservedRouter(
-                self.observer, name, creation, bridge, self.clock, store, False
+                self.observer, name, creation, bridge, self.clock, store, False, turns
             )
             self.calls = ObservedCalls(self.router)
         token = Ref(name, creation, next(self.router.references))

@@ -221,8 +221,9 @@ class NodeContext(Generic[N]):
                 kernel.start(kernel.clock.run, name="clock")
                 # Before the task starts: an open node already owns all the descriptors that it
                 # needs.
-                kernel.router.bridge.hang_bell()
-                kernel.start(kernel.router.bridge.serve, name="threads")
+                bridge = kernel.router.bridge
+                bridge.hang_bell()
+                kernel.start(partial(bridge.serve, kernel.router.turns), name="threads")
                 self._ready.set()
                 try:
                     await self._closing.wait()
@@ -345,6 +346,7 @@ def open_node(
     watchdog: float | None = 0.5,
     mailbox_warning: int | None = 10_000,
     inline_calls: bool = True,
+    direct_handoff: bool = True,
     observer: Callable[[Sight], object] | None = None,
     max_reader_threads: int = 10_000,
     debug_shared_state: bool = False,
@@ -404,6 +406,8 @@ def open_node(
             the mailboxes, so there is no warning without it.
         inline_calls: answer a call to a sleeping process with a plain ``handle_call``, and the
             inspection of a sleeping meta-process, inline, without a scheduler turn.
+        direct_handoff: let a woken process run in the scheduler turn of the process, socket or
+            thread that woke it, if that is possible.
         observer: a quick function that the node calls on the loop with each ``Spawned``,
             ``Stopped``, ``Sent`` and ``Delivered``.
         max_reader_threads: how many meta-processes may have a thread of their own at once.
@@ -439,6 +443,7 @@ def open_node(
         watchdog=watchdog,
         mailbox_warning=mailbox_warning,
         inline_calls=inline_calls,
+        direct_handoff=direct_handoff,
         observer=observer,
         max_reader_threads=max_reader_threads,
         debug_shared_state=debug_shared_state,

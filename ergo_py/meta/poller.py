@@ -16,7 +16,7 @@ from typing import Final
 import trio
 from trio.lowlevel import Task, checkpoint, current_task, notify_closing, wait_readable
 
-from .._core.runtime.parking import park_as, wake_with
+from .._core.runtime.parking import TrioTurns, park_as, wake_with
 
 __all__ = ["SocketPoller", "watch_alone"]
 
@@ -47,10 +47,11 @@ class SocketPoller:
     def __init__(self, start: Start) -> None:
         self._start = start
         self._epoll: select.epoll | None = None
+        self._turns = TrioTurns()
         self._watches: dict[int, _WatchedSocket] = {}
         self._scope: trio.CancelScope | None = None
 
-    def open(self) -> None:
+    def open(self, turns: TrioTurns) -> None:
         """Open the epoll before there are connections: if no descriptor is left, the server fails
         to start, and not its connections.
 
@@ -58,12 +59,13 @@ class SocketPoller:
             OSError: no descriptor is left.
         """
         self._epoll = select.epoll()
+        self._turns = turns
 
     async def watch(self, sock: socket.socket, readable: Readable) -> None:
         """Call ``readable`` whenever the socket is readable, until it returns False."""
         if self._epoll is None:
             # The server was closed without waiting for its connections.
-            await watch_alone(sock, readable)
+            await watch_alone(sock, readable, self._turns)
             return
         fd, watch = sock.fileno(), _WatchedSocket(readable, current_task())
         self._epoll.register(fd, select.EPOLLIN)
@@ -95,6 +97,7 @@ class SocketPoller:
 
     async def _serve(self) -> None:
         assert self._scope is not None
+        turns, task = self._turns, current_task()
         with self._scope:
             while (epoll := self._epoll) is not None:
                 try:
@@ -102,10 +105,13 @@ class SocketPoller:
                 except trio.ClosedResourceError:  # by close(): the node is ending
                     return
                 end = perf_counter() + _SLICE
+                is_root = turns.begin(task)
                 for fd, _ in epoll.poll(0, _AT_ONCE):
                     if perf_counter() >= end:
+                        turns.end(task)
                         await checkpoint()
                         end = perf_counter() + _SLICE
+                        is_root = turns.begin(task)
                     watch = self._watches.get(fd)
                     if watch is None:
                         continue
@@ -117,12 +123,23 @@ class SocketPoller:
                     if not keeps_watching:
                         self._forget(fd, watch)
                         wake_with(watch.task, watch)
+                if is_root:
+                    turns.serve(task)
 
 
-async def watch_alone(sock: socket.socket, readable: Readable) -> None:
+async def watch_alone(sock: socket.socket, readable: Readable, turns: TrioTurns) -> None:
     """The same for a reader without a poller."""
+    task = current_task()
     while True:
         await wait_readable(sock)
-        if not readable():
+        is_root = turns.begin(task)
+        try:
+            keeps_watching = readable()
+        except BaseException:
+            turns.end(task)
+            raise
+        if is_root:
+            turns.serve(task)
+        if not keeps_watching:
             await checkpoint()
             return

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
+from ergo_py._core.runtime.parking import TrioTurns
 from ergo_py.meta.poller import SocketPoller
 from ergo_py.meta.sockets.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, wired_node
@@ -49,7 +50,7 @@ async def test_other_tasks_run_between_two_sockets_after_some_time(
             others.start_soon(work)
 
         poller = SocketPoller(start)
-        poller.open()
+        poller.open(TrioTurns())
         with trio.fail_after(30):
             async with trio.open_nursery() as readers:
                 for ours, _ in pairs:

@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
-from trio.lowlevel import checkpoint, current_task
+from trio.lowlevel import Task, checkpoint, current_task
 
 from ..runtime.bridge import get_ident
 from ..runtime.parking import PARKED, park_as
@@ -38,13 +38,39 @@ from .waiters import CallWaiter, TaskCaller, ThreadCaller
 __all__ = ["Calls", "refuse_inside"]
 
 
-class Calls:
-    """Makes calls, forwards them and delivers the replies. The router delivers the requests."""
+_FEW: Final = 3
+"""Short cuts that a task begins with after a call of another task."""
+_MANY: Final = 64
+"""Short cuts of a task while no other task makes calls."""
+_SLICE: Final = 0.001
+"""Seconds after which a task has no short cut left, either."""
 
-    __slots__ = ("_router", "late_replies")
+
+class Calls:
+    """Makes calls, forwards them and delivers the replies. The router delivers the requests.
+
+    A call to a sleeping process takes a short cut: it is answered without a turn of the scheduler.
+    Callers share the loop, so each task has a budget of short cuts in a row. The budget grows
+    while no other task makes calls.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_free",
+        "_router",
+        "_slice_end",
+        "_turn_of",
+        "late_replies",
+    )
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self._turn_of: Task | None = None
+        """The task that has called last."""
+        self._budget = _FEW
+        self._free = 0
+        """How many more short cuts it may take."""
+        self._slice_end = 0.0
         self.late_replies = 0
         """Replies that arrived after their caller had stopped waiting."""
 
@@ -94,6 +120,7 @@ class Calls:
             # inline and forwards the call, may close a ring.
             process.waiting = caller  # hot path: Process.begin_wait
         waiter = None
+        is_due = False
         asleep: Any = callee
         # A process parked in its mailbox has empty lanes, except for messages that threads have
         # appended since. `main` is checked, so that the call does not overtake these.
@@ -103,11 +130,24 @@ class Calls:
             left = asleep.task.context.run(asleep.answer_now, caller, request)
             if left is not None:
                 await left.close()
+            # Inlined _pause_is_due().
+            if task is self._turn_of:
+                self._free = free = self._free - 1
+                if free <= 0 or (not free & 7 and perf_counter() >= self._slice_end):
+                    is_due = True
+            else:
+                self._begin_turn(task)
         elif callee.takes_direct and not callee.has_split_handlers and not priority:
             # Instead of _post_call(): most callees take direct appends.
             # inlined copy of Router.send
             callee.mailbox.main.append((CALL, sender, caller, request))
-            callee.wake()
+            if asleep.task.custom_sleep_data is PARKED and router.turns.may_step(asleep, task):
+                is_due = self._pause_is_due(task)
+                self._step(process, asleep, caller)
+                # Unlike an inline call, this call is a checkpoint.
+                is_due = is_due or task._cancel_status.effectively_cancelled
+            else:
+                callee.wake()
         else:
             waiter = self._post_call(callee, caller, priority)
         if caller.settled:
@@ -115,9 +155,8 @@ class Calls:
                 process.waiting = None  # hot path: Process.end_wait
             elif beside is not None:
                 beside.end_wait_beside(caller)
-            router.free = free = router.free - 1  # hot path: Router.pause_is_due
-            if free <= 0 or (not free & 7 and perf_counter() >= router.slice_end):
-                await router.turn()
+            if is_due:
+                await self._pause(task)
         else:
             # Inlined wait(): every wake-up runs through each coroutine layer.
             if timeout is not None:
@@ -139,6 +178,37 @@ class Calls:
                 if waiter is not None and not waiter.admitted:
                     callee.mailbox.stop_waiting(LANES[priority], waiter)
         return caller.result()
+
+    def _step(self, process: Asker | None, callee: Any, caller: TaskCaller) -> None:
+        """Let the callee, whose mailbox holds the request, run inside the caller's turn."""
+        if process is None:
+            self._router.turns.step(callee)
+            return
+        process.begin_wait(caller)
+        try:
+            self._router.turns.step(callee)
+        finally:
+            process.end_wait()
+
+    def _pause_is_due(self, task: Task) -> bool:
+        """Count a short cut of this task. True if it has to let other tasks run now."""
+        if task is not self._turn_of:
+            self._begin_turn(task)
+            return False
+        self._free = free = self._free - 1
+        return free <= 0 or (not free & 7 and perf_counter() >= self._slice_end)
+
+    def _begin_turn(self, task: Task) -> None:
+        """Begin the budget of a task, since another task has called last."""
+        self._turn_of = task
+        self._free = self._budget = _FEW
+
+    async def _pause(self, task: Task) -> None:
+        """Let other tasks run. Double the budget if none of them has called meanwhile."""
+        await checkpoint()
+        if self._turn_of is task:
+            self._free = self._budget = min(2 * self._budget, _MANY)
+            self._slice_end = perf_counter() + _SLICE
 
     async def inspect(
         self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float

@@ -14,7 +14,7 @@ import trio
 from trio.lowlevel import checkpoint, current_task, enable_ki_protection
 
 from ..runtime.bridge import Bridge, Parker, get_ident
-from ..runtime.parking import park_as
+from ..runtime.parking import TrioTurns, park_as
 from ..tables.dead_letters import DeadLetters
 from ..tables.mailbox import Verdict
 from ..tables.pending_calls import Caller, ring_of, waiting_process
@@ -90,6 +90,7 @@ class Router:
         "registry",
         "slice_end",
         "stopped",
+        "turns",
     )
 
     def __init__(
@@ -100,6 +101,7 @@ class Router:
         clock: Clock,
         dead_letters: DeadLetters,
         inline_calls: bool,
+        turns: TrioTurns,
     ) -> None:
         self.node = node
         self.creation = creation
@@ -107,6 +109,7 @@ class Router:
         self.clock = clock
         self.dead_letters = dead_letters
         self.inline_calls = inline_calls
+        self.turns = turns
         self.loop_thread = bridge.loop_thread
         self.processes: dict[PID, AnyProcess] = {}
         """All processes of the node."""

@@ -8,7 +8,7 @@ from trio.lowlevel import Task, enable_ki_protection
 
 from ..kernel import Kernel
 from ..runtime.bridge import get_ident
-from ..runtime.parking import ENDED, PARKED, TaskPlaceholder, wake
+from ..runtime.parking import ENDED, PARKED, TaskPlaceholder
 from ..tables.callbacks import Callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import Mailbox
@@ -156,7 +156,7 @@ class Addressee:
 
     def wake(self) -> None:
         """Wake the task if it sleeps in its mailbox."""
-        wake(self.task)
+        self.router.turns.wake(self)
 
     @enable_ki_protection
     def wake_from_any_thread(self) -> None:
@@ -166,7 +166,7 @@ class Addressee:
         mark = self.task.custom_sleep_data
         if mark is PARKED:
             if get_ident() == self.router.loop_thread:
-                wake(self.task)
+                self.router.turns.wake(self)
             elif not self.wake_requested:
                 # A single wake-up for each batch of messages. If posting it fails, the next sender
                 # must try again.
@@ -183,4 +183,4 @@ class Addressee:
 
     def _wake_on_loop(self) -> None:
         self.wake_requested = False
-        wake(self.task)
+        self.router.turns.wake(self)

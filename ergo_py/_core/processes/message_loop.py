@@ -190,6 +190,10 @@ async def serve(process: "Process") -> Reason | None:
     history += (RUNNING, woken)
     if process.callbacks.has_start_hooks:
         box.push_first((STARTED, process.id, None, None))
+    # A batch of plain callbacks is a root: the processes that it wakes run right after it, in the
+    # same turn.
+    turns, may_be_root = process.router.turns, not (message_is_async or call_is_async)
+    is_root = may_be_root and turns.begin(task)
     while True:
         try:
             if box.ahead:
@@ -206,6 +210,8 @@ async def serve(process: "Process") -> Reason | None:
                             # An async callback that has begun to wait.
                             await left
                         if left is True or batch.is_over():
+                            if is_root:
+                                is_root = turns.end(task)
                             await checkpoint()
                             batch.restart()
                         continue
@@ -227,17 +233,21 @@ async def serve(process: "Process") -> Reason | None:
                 turn.handling = envelope = sender = ref = payload = reply = result = left = None
                 process.state = SLEEP  # hot path: Process.end_turn
                 history += (SLEEP, now)
-                await park_unless(task, main)
-                if process.state is TERMINATED:
-                    return None
+                if not (
+                    is_root and turns.serve(task) and (main or box.ahead or box.log or box.waiters)
+                ):
+                    await park_unless(task, main)
+                    if process.state is TERMINATED:
+                        return None
+                    last, end = turn.handled + burst, 0.0
+                    if batch is not None:
+                        batch.start()
                 turn.woken = woken = clock()
                 process.state = RUNNING  # hot path: Process.begin_turn
                 history += (RUNNING, woken)
                 if len(history) > _HISTORY:
                     del history[:8]
-                last, end = turn.handled + burst, 0.0
-                if batch is not None:
-                    batch.start()
+                is_root = may_be_root and turns.begin(task)
                 continue
             kind, sender, ref, payload = envelope
             turn.handling = envelope
@@ -264,6 +274,8 @@ async def serve(process: "Process") -> Reason | None:
                     elif not ref.settle(reply, None):
                         process.kernel.calls.count_late_reply()
             else:
+                if is_root:
+                    is_root = turns.end(task)
                 reason = await handle_other(process, envelope)
                 if reason is not None:
                     if reason is not AGAIN:
@@ -278,6 +290,8 @@ async def serve(process: "Process") -> Reason | None:
                         batch.use(handle_message)
             if batch is not None:
                 if batch.is_over():
+                    if is_root:
+                        is_root = turns.end(task)
                     await checkpoint()
                     batch.restart()
                 continue
@@ -292,6 +306,8 @@ async def serve(process: "Process") -> Reason | None:
                 end = now + _SLICE
             elif now >= end or handled >= last:
                 mask = 0 if now >= end else often
+                if is_root:
+                    is_root = turns.end(task)
                 await checkpoint()
                 last, end = turn.handled + burst, clock() + _SLICE
             continue
@@ -308,6 +324,8 @@ async def serve(process: "Process") -> Reason | None:
             if reason is not None:
                 return reason
         # The process resumes. A process that fails on every message must let other tasks run, too.
+        if is_root:
+            is_root = turns.end(task)
         await checkpoint()
 
 
@@ -349,10 +367,14 @@ async def run(process: "Process") -> None:
                     try:
                         reason = await serve(process)
                     finally:
+                        process.router.turns.end(task)
                         if scopes.are_left() and not is_being_closed(task):
                             await scopes.close()
             else:
-                reason = await serve(process)
+                try:
+                    reason = await serve(process)
+                finally:
+                    process.router.turns.end(task)
         except BaseException as error:
             if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
                 raise

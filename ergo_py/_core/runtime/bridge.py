@@ -20,9 +20,10 @@ from weakref import WeakSet
 import outcome
 import trio
 from trio._threads import PARENT_TASK_DATA
-from trio.lowlevel import Task, TrioToken, enable_ki_protection, wait_readable
+from trio.lowlevel import Task, TrioToken, current_task, enable_ki_protection, wait_readable
 
 from ..vocabulary.errors import NodeStoppedError, NotAllowedError
+from .parking import TrioTurns
 
 __all__ = [
     "Bridge",
@@ -201,14 +202,14 @@ class Bridge:
             pass
 
     @enable_ki_protection
-    async def serve(self) -> None:
+    async def serve(self, turns: TrioTurns) -> None:
         """Run the jobs of threads until the bridge is closed.
 
         While this runs, a batch wakes the loop through an eventfd: a write and a read. trio's
         ``run_sync_soon`` takes a lock, a socket and two queues. Without an eventfd the bridge uses
         ``run_sync_soon``.
         """
-        bell = self._bell
+        bell, task = self._bell, current_task()
         if bell == _NO_BELL:
             return
         try:
@@ -217,7 +218,10 @@ class Bridge:
                 # Read before `_drain` clears the flag: a later ring belongs to the next batch, and
                 # must stay readable.
                 os.eventfd_read(bell)
+                is_root = turns.begin(task)
                 self._drain()
+                if is_root:
+                    turns.serve(task)
         finally:
             # Threads ring under this lock. So none of them writes to a descriptor number that the
             # system has reused.

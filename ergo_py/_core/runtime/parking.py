@@ -14,7 +14,7 @@ if a release of trio breaks them.
 
 import types
 from collections.abc import Generator, Sized
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from trio.lowlevel import (
     Abort,
@@ -29,7 +29,9 @@ __all__ = [
     "ENDED",
     "NEVER",
     "PARKED",
+    "Sleeper",
     "TaskPlaceholder",
+    "TrioTurns",
     "park",
     "park_as",
     "park_unless",
@@ -143,3 +145,51 @@ def wake_with(task: Task, mark: object) -> bool:
         return False
     _reschedule(task, mark)
     return True
+
+
+class Sleeper(Protocol):
+    """A process: an object with a task that sleeps, and with a mailbox."""
+
+    @property
+    def task(self) -> Any:
+        """Its task, or a placeholder."""
+        ...
+
+    @property
+    def mailbox(self) -> Any: ...
+
+
+class TrioTurns:
+    """Turns without direct hand-off: trio's loop runs every step."""
+
+    __slots__ = ()
+
+    def wake(self, process: Sleeper) -> None:
+        """Wake a process that sleeps in its mailbox. Only in the loop's thread."""
+        wake(process.task)
+
+    def may_step(self, _process: Sleeper, _caller: Task) -> bool:
+        """Say whether a sleeping process may take its step inside the step of the task
+        ``caller``.
+        """
+        return False
+
+    def step(self, process: Sleeper) -> None:
+        """Run the step of a sleeping process now. Call it only after :meth:`may_step`."""
+        raise NotImplementedError
+
+    def begin(self, _root: Task) -> bool:
+        """Make this task the root, which lists the processes that it wakes. False if it cannot be
+        the root now. A root calls `serve` or `end` before it waits for anything.
+        """
+        return False
+
+    def serve(self, _root: Task) -> bool:
+        """Run the steps of the processes that this task has woken as the root, and end the root.
+        False if no step was run.
+        """
+        return False
+
+    def end(self, _root: Task) -> bool:
+        """End the root, if this task is the root: trio runs the steps. Always False."""
+        return False

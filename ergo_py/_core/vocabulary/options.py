@@ -234,6 +234,7 @@ class NodeOptions:
     watchdog: float | None = 0.5
     mailbox_warning: int | None = 10_000
     inline_calls: bool = True
+    direct_handoff: bool = True
     observer: Callable[[Any], object] | None = None
     """Typed Any: the types of its argument are defined in packages above this."""
     max_reader_threads: int = 10_000
@@ -289,7 +290,7 @@ class NodeOptions:
             raise BadInputError("env", self.env, "a mapping from names to values")
         # A copy: the caller may change its dict later.
         object.__setattr__(self, "env", dict(self.env or {}))
-        for flag in ("expose_env", "inline_calls", "debug_shared_state"):
+        for flag in ("expose_env", "inline_calls", "direct_handoff", "debug_shared_state"):
             check_flag(flag, getattr(self, flag))
 
 

@@ -151,7 +151,7 @@ class Listener(MetaProcess):
         self._options_of_connections = replace(self._meta.options, linger=False, needed=False)
         self._local = self._address(sock)
         if self.poller is not None:
-            self.poller.open()
+            self.poller.open(self._meta.router.turns)
 
     async def _listen(self) -> socket.socket:
         raise NotImplementedError

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from struct import unpack
 from typing import Any, Final
 
-from trio.lowlevel import checkpoint, notify_closing, wait_readable, wait_writable
+from trio.lowlevel import checkpoint, current_task, notify_closing, wait_readable, wait_writable
 
 from ..._core.tables.pending_calls import Caller
 from ..._core.verbs.meta_process import MetaProcess
@@ -172,6 +172,7 @@ class UDPSocket(MetaProcess):
     async def _read_in_task(self) -> None:
         sock, to = self._socket, self._receiver()
         receive, most, meta = sock.recvfrom, self._most + 1, self._meta
+        turns, task = meta.router.turns, current_task()
         there_is_more = False
         while True:
             if there_is_more:
@@ -194,7 +195,11 @@ class UDPSocket(MetaProcess):
                 pass
             except OSError as error:
                 failed = error
-            meta.outbox.forward_many(to, self._messages(read), meta.priority)
+            messages = self._messages(read)
+            is_root = turns.begin(task)
+            meta.outbox.forward_many(to, messages, meta.priority)
+            if is_root:
+                turns.serve(task)
             if failed is not None:
                 self._failed_to_read(failed)
 

@@ -759,7 +759,7 @@ async def test_an_exit_without_a_trap_ends_the_process_with_that_reason(
         for reason in (Normal(), Shutdown(), Custom("words")):
             pid = await node.spawn(Witness, ends)
             await node.call(other, lambda me, pid=pid, reason=reason: me.send_exit(pid, reason))
-        await wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()
 
         assert ends == [Normal(), Shutdown(), Custom("words")]
 

@@ -195,6 +195,7 @@ class StreamReader:
         """
         sock, limit, incoming = self._socket, self._read_limit, self._input
         tls, writer, shutdown = self._tls, self._writer, self._shutdown
+        turns = self._connection._meta.router.turns
         try:
             if tls.phase is TLSPhase.HANDSHAKE and not await tls.shake_hands(sock):
                 shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
@@ -233,7 +234,7 @@ class StreamReader:
                     if not self._read_once():
                         continue
                 if poller is None:
-                    await watch_alone(sock, self._read_once)
+                    await watch_alone(sock, self._read_once, turns)
                 else:
                     await poller.watch(sock, self._read_once)
         except OSError as error:

@@ -1,0 +1,307 @@
+"""`Handoff`: a woken process takes its step in the turn of the task that woke it.
+
+A turn of trio's scheduler costs more than most callbacks, and a call to a sleeping process needs
+two. So the kernel runs the step of a woken process itself, exactly as trio's loop would, in two
+cases. A caller runs the step of the callee that it wakes. A root is code that cannot wait: a batch
+of plain callbacks, the poller of sockets, the reader of datagrams, the bridge of threads. It lists
+the processes that it wakes, and runs their steps when it is done. Steps never nest, and a bounded
+number of them makes a turn.
+
+This module leans on the inside of trio's loop. `unmet` compares the installed trio with the trio
+that the module was written for. With any other trio, and with ``direct_handoff=False``, trio itself
+runs every step (`TrioTurns`).
+"""
+
+import os
+from collections import deque
+from sys import exc_info
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Final
+
+import trio
+from outcome import Error, Outcome, Value
+from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection, reschedule
+
+from ..runtime.parking import PARKED, Sleeper, TrioTurns
+
+__all__ = ["SWITCH", "Handoff", "turns_of_loop", "unmet"]
+
+SWITCH: Final = "ERGO_DIRECT_HANDOFF"
+"""The environment variable that switches direct hand-off off for a whole program; its value is
+``0``.
+"""
+_IN_A_ROW: Final = 64
+"""Most steps in a row. After these the processes that the root has woken wait for trio's turn."""
+_SLICE: Final = 0.001
+"""Seconds after which they wait for trio's turn, too."""
+_reschedule: Final[Any] = reschedule  # untyped, since it is passed None instead of an Outcome
+_loop: Final[Any] = trio._core._run
+_traps: Final[Any] = trio._core._traps
+
+
+class _RunQueue(deque[Task]):
+    """trio's queue of scheduled tasks. trio empties it at the start of each pass of its loop."""
+
+    __slots__ = ("size",)
+
+    size: int
+    """The number of tasks that run in the present pass."""
+
+    def clear(self) -> None:
+        self.size = len(self)
+        super().clear()
+
+
+class Handoff(TrioTurns):
+    """The direct hand-off of an event loop. Its nodes share it, so that no steps nest."""
+
+    __slots__ = ("_hooks", "_queue", "_ready", "_root", "_runner", "_steps")
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._hooks: dict[str, object] = runner.instruments.data
+        """The methods of trio's instruments by name, and an entry of all instruments."""
+        self._queue = runner.runq = _RunQueue(runner.runq)
+        self._queue.size = 2  # until the next pass, any number but one
+        self._root: Task | None = None
+        self._ready: deque[Sleeper] = deque()
+        """The processes that the root has woken. trio counts them as scheduled."""
+        self._steps = False
+        """A caller runs the step of its callee."""
+
+    @enable_ki_protection
+    def wake(self, process: Sleeper) -> None:
+        task = process.task
+        if task.custom_sleep_data is PARKED:
+            if self._root is None or len(self._ready) >= _IN_A_ROW:
+                _reschedule(task, None)
+            else:
+                self._ready.append(process)
+                self._schedule(task)
+
+    def may_step(self, process: Sleeper, caller: Any) -> bool:
+        return (
+            self._queue.size <= 1
+            and not self._steps
+            and self._root is None
+            and not process.mailbox.waiters
+            # The wait for a reply is a checkpoint: it must raise a cancellation of the caller.
+            and not caller._cancel_status.effectively_cancelled
+            # The callee must not see the exception that the caller is handling.
+            and exc_info()[1] is None
+        )
+
+    @enable_ki_protection
+    def step(self, process: Sleeper) -> None:
+        self._steps = True
+        try:
+            self._schedule(process.task)
+            self._run(process.task)
+        finally:
+            self._steps = False
+
+    @enable_ki_protection
+    def begin(self, root: Task) -> bool:
+        if self._queue.size > 1 or self._root is not None or self._steps:
+            return False
+        self._root = root
+        return True
+
+    @enable_ki_protection
+    def serve(self, root: Task) -> bool:
+        ready = self._ready
+        if not ready:
+            self._root = None
+            return False
+        left, end = _IN_A_ROW, perf_counter() + _SLICE
+        try:
+            while ready and left:
+                process = ready.popleft()
+                if process.mailbox.waiters:
+                    self._leave(process.task)
+                    continue
+                self._run(process.task)
+                left = left - 1 if perf_counter() < end else 0
+        finally:
+            self.end(root)
+        return True
+
+    @enable_ki_protection
+    def end(self, root: Task) -> bool:
+        if self._root is root:
+            self._root = None
+            while self._ready:
+                self._leave(self._ready.popleft().task)
+        return False
+
+    # -- as in trio's loop -------------------------------------------------------------------------
+
+    def _schedule(self, task: Any) -> None:
+        """Schedule a task as `trio.lowlevel.reschedule` does, except for the run queue."""
+        task._next_send_fn = task.coro.send
+        task._abort_func = None
+        task.custom_sleep_data = None
+        if "task_scheduled" in self._hooks:
+            self._runner.instruments.call("task_scheduled", task)
+
+    def _leave(self, task: Any) -> None:
+        """Leave the step of a scheduled task to trio."""
+        task._next_send_fn = None
+        _reschedule(task, None)
+
+    def _run(self, task: Any) -> None:
+        """Run a scheduled task until it waits or ends."""
+        context, hooks = _loop.GLOBAL_RUN_CONTEXT, self._hooks
+        outer = context.task
+        if len(hooks) > 1:
+            # Instruments expect one step at a time, so the outer step ends for them.
+            self._tell("after_task_step", outer)
+            context.task = task
+            self._tell("before_task_step", task)
+        context.task = task
+        send, task._next_send_fn = task._next_send_fn, None
+        final: Outcome[object] | None = None
+        trap: Any = None
+        try:
+            try:
+                trap = task.context.run(send, None)
+            except StopIteration as end:
+                final = Value(end.value)
+            except BaseException as error:
+                final = Error(error.with_traceback(_inner(error.__traceback__)))
+            if final is None:
+                self._wait(task, trap)
+            else:
+                self._runner.task_exited(task, final)
+            if len(hooks) > 1:
+                self._tell("after_task_step", task)
+        finally:
+            context.task = outer
+        if len(hooks) > 1:
+            self._tell("before_task_step", outer)
+
+    def _wait(self, task: Any, trap: Any) -> None:
+        """Let a task wait in a trap."""
+        task._schedule_points += 1
+        if type(trap) is _traps.WaitTaskRescheduled:
+            task._cancel_points += 1
+            task._abort_func = trap.abort_func
+            if task._cancel_status.effectively_cancelled:
+                task._attempt_delivery_of_any_pending_cancel()
+        elif trap is _traps.CancelShieldedCheckpoint:
+            self._runner.reschedule(task)
+        elif type(trap) is _traps.PermanentlyDetachCoroutineObject:
+            self._runner.task_exited(task, trap.final_outcome)
+        else:
+            error = TypeError(
+                f"trio.run received unrecognized yield message {trap!r}. Are you trying to use a "
+                "library written for some other framework like asyncio? That won't work without "
+                "some kind of compatibility shim."
+            )
+            self._runner.reschedule(task, error)
+            task._next_send_fn = task.coro.throw
+
+    def _tell(self, hook: str, task: Any) -> None:
+        if hook in self._hooks:
+            self._runner.instruments.call(hook, task)
+
+
+def _inner(traceback: Any) -> TracebackType | None:
+    """A traceback without the frames of `_run`, as trio cuts off the frames of its loop."""
+    for _ in range(1 + _loop.CONTEXT_RUN_TB_FRAMES):
+        traceback = traceback.tb_next
+    return traceback  # type: ignore[no-any-return]
+
+
+# -- the trio of this module ----------------------------------------------------------------------
+
+_NEEDED: Final = {
+    "": ("CONTEXT_RUN_TB_FRAMES", "GLOBAL_RUN_CONTEXT", "unrolled_run"),
+    "CancelStatus": ("effectively_cancelled",),
+    "Runner": ("instruments", "reschedule", "task_exited"),
+    "Task": (
+        "_abort_func",
+        "_attempt_delivery_of_any_pending_cancel",
+        "_cancel_points",
+        "_cancel_status",
+        "_next_send_fn",
+        "_runner",
+        "_schedule_points",
+        "context",
+        "coro",
+        "custom_sleep_data",
+    ),
+}
+"""The names in ``trio._core._run`` and in its classes that this module uses."""
+_TRAPS: Final = (
+    "CancelShieldedCheckpoint",
+    "PermanentlyDetachCoroutineObject",
+    "WaitTaskRescheduled",
+)
+_DUTIES: Final = {
+    "unrolled_run": {
+        "_ALLOW_DETERMINISTIC_SCHEDULING",
+        "_MAX_TIMEOUT",
+        "_abort_func",
+        "_attempt_delivery_of_any_pending_cancel",
+        "_attempt_delivery_of_pending_ki",  # for the main task, which is never a process
+        "_autojump",
+        "_cancel_points",
+        "_core",
+        "_next_send",
+        "_next_send_fn",
+        "_r",
+        "_schedule_points",
+    },
+    "Runner.reschedule": {"_NO_SEND", "_abort_func", "_next_send", "_next_send_fn", "_runner"},
+}
+"""The private names that trio's loop and ``reschedule`` use: their duties in each step. Another
+name would be a duty that this module does not know.
+"""
+
+
+def unmet(loop: Any = _loop, traps: Any = _traps) -> list[str]:
+    """The details in which the installed trio differs from the trio of this module, in words.
+    Without any, direct hand-off is possible.
+    """
+    found = [
+        f"trio._core._run{owner and '.'}{owner} has no {name}"
+        for owner, names in _NEEDED.items()
+        for name in names
+        if not hasattr(getattr(loop, owner, None) if owner else loop, name)
+    ]
+    found += [f"trio._core._traps has no {name}" for name in _TRAPS if not hasattr(traps, name)]
+    if found:
+        return found
+    for where, known in _DUTIES.items():
+        function = loop
+        for part in where.split("."):
+            function = getattr(function, part)
+        names = {
+            name
+            for name in function.__code__.co_names
+            if name.startswith("_") and not name.startswith("__")
+        }
+        found += [f"{where} uses {name}, which is not known here" for name in sorted(names - known)]
+        found += [f"{where} no longer uses {name}" for name in sorted(known - names)]
+    return found
+
+
+_UNMET: Final = unmet()
+_TRIO_TURNS: Final = TrioTurns()
+_of_loop: Final = RunVar[TrioTurns]("ergo_py direct hand-off")
+
+
+def turns_of_loop(direct: bool) -> TrioTurns:
+    """The turns of the present event loop: with direct hand-off if the node wants it, the
+    environment does not forbid it, and the installed trio is known.
+    """
+    if not direct or _UNMET or os.environ.get(SWITCH) == "0":
+        return _TRIO_TURNS
+    try:
+        return _of_loop.get()
+    except LookupError:
+        turns = Handoff(current_task()._runner)
+        _of_loop.set(turns)
+        return turns

@@ -1,0 +1,592 @@
+"""Direct hand-off: a woken process runs in the turn of the task that woke it, with the same
+results as in a turn of its own.
+"""
+
+import sys
+import types
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
+
+import outcome
+import pytest
+import trio
+from trio.lowlevel import Task, checkpoint, current_task
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import (
+    PID,
+    Actor,
+    Caller,
+    Overflow,
+    TargetDownError,
+)
+from ergo_py._core.messaging import handoff
+from ergo_py._core.messaging.handoff import Handoff, turns_of_loop, unmet
+from ergo_py._core.runtime.parking import TrioTurns, park
+from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
+from ergo_py._core.vocabulary.states import State
+from tests.support import Failed, Puppet, Recorder, process_of, replace_private, running_node
+
+variable: ContextVar[str] = ContextVar("variable", default="unset")
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the passes of trio's loop, and records the steps of tasks."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.steps: list[tuple[str, Task]] = []
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.passes += 1
+
+    def task_scheduled(self, task: Task) -> None:
+        self.steps.append(("scheduled", task))
+
+    def before_task_step(self, task: Task) -> None:
+        self.steps.append(("before", task))
+
+    def after_task_step(self, task: Task) -> None:
+        self.steps.append(("after", task))
+
+
+@asynccontextmanager
+async def watched_turns() -> AsyncIterator[Turns]:
+    turns = Turns()
+    trio.lowlevel.add_instrument(turns)
+    yield turns
+    trio.lowlevel.remove_instrument(turns)
+
+
+class Asynchronous(Puppet):
+    """Runs the functions that it is sent, in async callbacks."""
+
+
+class Plain(Actor):
+    """Runs the functions that it is sent, in plain callbacks."""
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        message(self)
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(handoff.SWITCH, raising=False)
+
+
+# -- the installed trio ----------------------------------------------------------------------------
+
+
+def test_the_installed_trio_has_all_that_direct_hand_off_leans_on() -> None:
+    assert unmet() == []
+
+
+def test_a_trio_without_a_needed_name_is_described() -> None:
+    loop = SimpleNamespace(**vars(trio._core._run))
+    loop.Task = type("Task", (), {"coro": None})
+    del loop.GLOBAL_RUN_CONTEXT
+
+    found = unmet(loop, SimpleNamespace())
+
+    assert "trio._core._run has no GLOBAL_RUN_CONTEXT" in found
+    assert "trio._core._run.Task has no _abort_func" in found
+    assert "trio._core._run.Task has no coro" not in found
+    assert "trio._core._traps has no WaitTaskRescheduled" in found
+
+
+def test_a_trio_with_other_duties_in_its_loop_is_described() -> None:
+    def unrolled_run(task: Any) -> None:
+        task._next_send_fn = task._new_duty
+
+    loop = SimpleNamespace(**vars(trio._core._run))
+    loop.unrolled_run = unrolled_run
+
+    found = unmet(loop)
+
+    assert "unrolled_run uses _new_duty, which is not known here" in found
+    assert "unrolled_run no longer uses _abort_func" in found
+    assert not any("_next_send_fn" in text for text in found)
+
+
+async def test_nodes_of_a_loop_share_their_turns() -> None:
+    assert isinstance(turns_of_loop(True), Handoff)
+    assert turns_of_loop(True) is turns_of_loop(True)
+
+
+async def test_trio_runs_every_step_if_hand_off_is_off_or_trio_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [type(turns_of_loop(False))]
+    with monkeypatch.context() as patch:
+        patch.setenv("ERGO_DIRECT_HANDOFF", "0")
+        found.append(type(turns_of_loop(True)))
+    replace_private(monkeypatch, "details of trio that differ", ["the loop has changed"])
+    found.append(type(turns_of_loop(True)))
+
+    assert found == [TrioTurns] * 3
+
+
+# -- a caller and its callee -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_call_to_a_sleeping_process_takes_no_turn_of_the_scheduler(direct: bool) -> None:
+    async with running_node(direct_handoff=direct) as node:
+        pid = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+        async with watched_turns() as turns:
+            replies = [await node.call(pid, lambda me: 1) for _ in range(3)]
+
+    assert replies == [1, 1, 1]
+    assert (turns.passes == 0) is direct
+
+
+async def test_a_callee_runs_in_its_own_task_and_context() -> None:
+    def look(me: Any) -> tuple[Task, str]:
+        seen = variable.get()
+        variable.set("the callee's")
+        return current_task(), seen
+
+    async with running_node() as node:
+        pid = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+        variable.set("the caller's")
+        first = await node.call(pid, look)
+        second = await node.call(pid, look)
+        task = process_of(node, pid).task
+
+        assert first == (task, "unset")
+        assert second == (task, "the callee's")
+        assert variable.get() == "the caller's"
+        assert current_task() is not task
+
+
+async def test_a_callee_sees_that_its_caller_waits() -> None:
+    states = []
+
+    async def ask(me: Any, pid: PID) -> None:
+        states.append(await me.call(pid, lambda other: node.process_info(me.pid).state))
+        states.append(node.process_info(me.pid).state)
+
+    async with running_node() as node:
+        callee = await node.spawn(Asynchronous)
+        caller = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+        node.send(caller, lambda me: ask(me, callee))
+        await wait_all_tasks_blocked()
+
+    assert states == [State.WAIT_RESPONSE, State.RUNNING]
+
+
+async def test_a_callee_does_not_see_the_exception_that_its_caller_handles() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+        try:
+            raise Failed
+        except Failed:
+            seen = await node.call(pid, lambda me: sys.exc_info()[1])
+
+    assert seen is None
+
+
+async def test_a_callee_that_waits_replies_later() -> None:
+    async def wait(me: Any) -> str:
+        await checkpoint()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return "waited"
+
+    async with running_node() as node:
+        pid = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+
+        assert await node.call(pid, wait) == "waited"
+
+
+async def test_a_callee_calls_another_process_in_its_step() -> None:
+    async with running_node() as node:
+        first, second = [await node.spawn(Asynchronous) for _ in range(2)]
+        await wait_all_tasks_blocked()
+
+        reply = await node.call(first, lambda me: me.call(second, lambda other: other.pid))
+
+    assert reply == second
+
+
+async def test_a_callee_that_ends_in_its_step_is_down_for_its_caller() -> None:
+    def fail(me: Any) -> None:
+        raise Failed
+
+    async with running_node() as node:
+        failing, stopping = [await node.spawn(Asynchronous) for _ in range(2)]
+        await wait_all_tasks_blocked()
+        with pytest.raises(TargetDownError):
+            await node.call(failing, fail)
+        await node.call(stopping, lambda me: me.stop())
+        await wait_all_tasks_blocked()
+
+        assert node.processes() == []
+
+
+async def test_a_cancelled_caller_leaves_its_call() -> None:
+    replies = []
+    async with running_node() as node:
+        pid = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+        with trio.CancelScope() as before:
+            before.cancel()
+            replies.append(await node.call(pid, lambda me: 1))
+        await wait_all_tasks_blocked()
+        with trio.CancelScope() as meanwhile:
+            replies.append(await node.call(pid, lambda me: meanwhile.cancel()))
+
+    assert before.cancelled_caught
+    assert meanwhile.cancelled_caught
+    assert replies == []
+
+
+async def test_instruments_see_a_step_at_a_time() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+        async with watched_turns() as turns:
+            await node.call(pid, lambda me: None)
+        task, me = process_of(node, pid).task, current_task()
+
+    assert turns.steps[:5] == [
+        ("scheduled", task),
+        ("after", me),
+        ("before", task),
+        ("after", task),
+        ("before", me),
+    ]
+
+
+async def test_an_instrument_without_steps_is_left_alone() -> None:
+    class Ends(trio.abc.Instrument):
+        def task_exited(self, task: Task) -> None:
+            ended.append(task)
+
+    ended: list[Task] = []
+    async with running_node() as node:
+        pid = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+        task = process_of(node, pid).task
+        trio.lowlevel.add_instrument(ends := Ends())
+        await node.call(pid, lambda me: me.stop())
+        await wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(ends)
+
+    assert ended == [task]
+
+
+async def test_a_hundred_callers_of_an_async_callee_take_turns() -> None:
+    served: list[int] = []
+
+    async def ask(pid: PID, number: int) -> None:
+        for _ in range(20):
+            await node.call(pid, lambda me: served.append(number))
+
+    async with running_node() as node:
+        pid = await node.spawn(Asynchronous)
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(ask, pid, number)
+
+    assert Counter(served) == dict.fromkeys(range(100), 20)
+    assert max(len(list(run)) for _, run in groupby(served[:1500])) <= 3
+
+
+async def test_callers_of_a_plain_callee_take_turns_after_a_few_calls() -> None:
+    served: list[int] = []
+
+    class Noting(Actor):
+        def handle_call(self, request: int, caller: Caller) -> None:
+            served.append(request)
+
+    async def ask(pid: PID, number: int) -> None:
+        for _ in range(40):
+            await node.call(pid, number)
+
+    async with running_node() as node:
+        pid = await node.spawn(Noting)
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(ask, pid, number)
+
+    # trio reverses some passes, so that the last caller of a pass may be the first of the next.
+    assert max(len(list(run)) for _, run in groupby(served[:600])) <= 16
+
+
+@pytest.mark.parametrize("kind", [Asynchronous, Recorder])
+async def test_a_caller_in_a_loop_lets_other_tasks_run(kind: type[Actor]) -> None:
+    turns: list[int] = []
+
+    async def take_turns() -> None:
+        while True:
+            turns.append(len(turns))
+            await trio.lowlevel.checkpoint()
+
+    async with running_node() as node:
+        pid = await node.spawn(kind)
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            for _ in range(1000):
+                await node.call(pid, list)
+            nursery.cancel_scope.cancel()
+
+    assert len(turns) > 10
+
+
+# -- a root and those that it wakes ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_processes_woken_by_a_plain_batch_run_in_its_turn_in_order(direct: bool) -> None:
+    heard: list[tuple[object, int]] = []
+
+    def tell(me: Any) -> None:
+        for number, pid in enumerate(pids):
+            me.send(pid, lambda _, number=number: heard.append((number, turns.passes)))
+        heard.append(("told", turns.passes))
+
+    async with running_node(direct_handoff=direct) as node:
+        pids = [await node.spawn(Plain) for _ in range(5)]
+        root = await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        async with watched_turns() as turns:
+            node.send(root, tell)
+            await wait_all_tasks_blocked()
+
+    assert heard[0] == ("told", 1)
+    assert sorted(heard[1:]) == [(number, 1 if direct else 2) for number in range(5)]
+    assert not direct or heard[1:] == sorted(heard[1:])
+
+
+async def test_a_root_that_wakes_many_leaves_the_rest_to_trio() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pids = [await node.spawn(Recorder, heard) for _ in range(100)]
+        root = await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        node.send(root, lambda me: [me.send(pid, number) for number, pid in enumerate(pids)])
+        await wait_all_tasks_blocked()
+
+    assert sorted(heard) == list(range(100))
+
+
+async def test_a_root_with_slow_steps_leaves_the_rest_to_trio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter(range(1000))
+    heard: list[Any] = []
+    async with running_node() as node:
+        pids = [await node.spawn(Recorder, heard) for _ in range(3)]
+        root = await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        replace_private(monkeypatch, "clock of direct hand-off", lambda: float(next(times)))
+        async with watched_turns() as turns:
+            node.send(root, lambda me: [me.send(pid, pid) for pid in pids])
+            await wait_all_tasks_blocked()
+
+    steps = [kind for kind, _ in turns.steps]
+    assert sorted(heard) == sorted(pids)
+    assert steps.count("scheduled") > 4
+
+
+class Echo(Actor):
+    """Answers a PID with its own."""
+
+    def handle_message(self, message: PID, sender: Any) -> None:
+        self.send(message, self.pid)
+
+
+async def test_two_plain_processes_that_answer_each_other_let_other_tasks_run() -> None:
+    async with running_node() as node:
+        first, second = [await node.spawn(Echo) for _ in range(2)]
+        await wait_all_tasks_blocked()
+        node.send(first, second)
+        for _ in range(10):
+            await trio.sleep(0.001)
+        handled = process_of(node, first).turn.handled
+        node.kill(first)
+
+    assert handled > 100
+
+
+async def test_a_message_is_served_though_the_root_that_sent_it_fails() -> None:
+    errors: list[Any] = []
+
+    def tell_and_fail(me: Any) -> None:
+        me.send(witness, lambda other: errors.append(sys.exc_info()[1]))
+        raise Failed
+
+    async with running_node() as node:
+        witness = await node.spawn(Plain)
+        root = await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        node.send(root, tell_and_fail)
+        await wait_all_tasks_blocked()
+
+    assert errors == [None]
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.admitted: list[bool] = []
+
+    def settle(self, admitted: bool, /) -> None:
+        self.admitted.append(admitted)
+
+
+async def test_a_process_with_waiting_senders_gets_a_turn_of_its_own() -> None:
+    heard: list[tuple[str, int]] = []
+    waiter = Waiter()
+
+    def tell(me: Any) -> None:
+        me.send(full, lambda _: heard.append(("first", turns.passes)))
+        second = (MESSAGE, me.pid, None, lambda _: heard.append(("second", turns.passes)))
+        process_of(node, full).mailbox.wait_for_room(Lane.MAIN, second, waiter)
+
+    async with running_node() as node:
+        full = await node.spawn(Plain, mailbox_size=1, overflow=Overflow.WAIT)
+        root = await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        async with watched_turns() as turns:
+            node.send(root, tell)
+            await wait_all_tasks_blocked()
+
+    assert heard == [("first", 2), ("second", 2)]
+    assert waiter.admitted == [True]
+
+
+async def test_a_process_killed_while_a_root_has_woken_it_ends() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard)
+        root = await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        node.send(root, lambda me: (me.send(pid, "message"), node.kill(pid)))
+        await wait_all_tasks_blocked()
+
+        assert node.processes() == [root]
+    assert heard == []
+
+
+# -- single steps, as trio runs them ---------------------------------------------------------------
+
+
+class Sleeper:
+    """A task that parks, and then awaits a function."""
+
+    def __init__(self, then: Callable[[], Awaitable[object]]) -> None:
+        self.then = then
+        self.task: Any = None
+        self.mailbox = SimpleNamespace(waiters=None)
+
+    async def run(self) -> None:
+        self.task = current_task()
+        await park(self.task)
+        await self.then()
+
+
+@asynccontextmanager
+async def asleep(then: Callable[[], Awaitable[object]]) -> AsyncIterator[Sleeper]:
+    sleeper = Sleeper(then)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleeper.run)
+        await wait_all_tasks_blocked()
+        yield sleeper
+
+
+async def test_a_task_that_raises_in_a_step_fails_its_nursery() -> None:
+    async def fail() -> None:
+        raise Failed
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asleep(fail) as sleeper:
+            turns_of_loop(True).step(sleeper)
+
+    (error,) = caught.value.exceptions
+    assert isinstance(error, Failed)
+    assert error.__traceback__ is not None
+    assert error.__traceback__.tb_frame.f_code is Sleeper.run.__code__
+
+
+async def test_a_task_that_is_cancelled_is_told_when_its_step_ends() -> None:
+    ends = []
+
+    async def sleep() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await trio.sleep_forever()
+        ends.append(scope.cancelled_caught)
+
+    async with asleep(sleep) as sleeper:
+        turns_of_loop(True).step(sleeper)
+
+    assert ends == [True]
+
+
+async def test_a_task_that_awaits_another_framework_gets_a_type_error() -> None:
+    errors = []
+
+    @types.coroutine
+    def foreign() -> Generator[Any, Any, None]:
+        yield "not a trap of trio"
+
+    async def wait() -> None:
+        try:
+            await foreign()
+        except TypeError as error:
+            errors.append(str(error))
+
+    async with asleep(wait) as sleeper:
+        turns_of_loop(True).step(sleeper)
+
+    assert "unrecognized yield message 'not a trap of trio'" in errors[0]
+
+
+async def test_a_task_that_detaches_its_coroutine_has_ended() -> None:
+    ends = []
+
+    async def leave() -> None:
+        await trio.lowlevel.permanently_detach_coroutine_object(outcome.Value(None))
+        ends.append("resumed elsewhere")
+
+    async with asleep(leave) as sleeper:
+        turns_of_loop(True).step(sleeper)
+        coroutine = sleeper.task.coro
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+    assert ends == ["resumed elsewhere"]
+
+
+async def test_a_second_root_is_no_root() -> None:
+    turns = turns_of_loop(True)
+    await trio.lowlevel.checkpoint()
+    task = current_task()
+
+    assert turns.begin(task)
+    assert not turns.begin(task)
+    assert not turns.serve(task)
+    assert turns.begin(task)
+    assert not turns.end(task)
+    assert not turns.end(task)
+
+
+async def test_turns_without_hand_off_step_nothing() -> None:
+    turns, task, sleeper = TrioTurns(), current_task(), Sleeper(trio.lowlevel.checkpoint)
+
+    assert not turns.may_step(sleeper, task)
+    assert not turns.begin(task)
+    assert not turns.serve(task)
+    with pytest.raises(NotImplementedError):
+        turns.step(sleeper)
