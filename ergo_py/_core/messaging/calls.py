@@ -141,7 +141,7 @@ class Calls:
             # Instead of _post_call(): most callees take direct appends.
             # inlined copy of Router.send
             callee.mailbox.main.append((CALL, sender, caller, request))
-            if asleep.task.custom_sleep_data is PARKED and router.turns.may_step(asleep, task):
+            if asleep.task.custom_sleep_data is PARKED and router.turns.may_step(asleep):
                 is_due = self._pause_is_due(task)
                 self._step(process, asleep, caller)
                 # Unlike an inline call, this call is a checkpoint.

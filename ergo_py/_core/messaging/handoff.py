@@ -80,14 +80,12 @@ class Handoff(TrioTurns):
                 self._ready.append(process)
                 self._schedule(task)
 
-    def may_step(self, process: Sleeper, caller: Any) -> bool:
+    def may_step(self, process: Sleeper) -> bool:
         return (
             self._queue.size <= 1
             and not self._steps
             and self._root is None
             and not process.mailbox.waiters
-            # The wait for a reply is a checkpoint: it must raise a cancellation of the caller.
-            and not caller._cancel_status.effectively_cancelled
             # The callee must not see the exception that the caller is handling.
             and exc_info()[1] is None
         )
@@ -219,7 +217,7 @@ def _inner(traceback: Any) -> TracebackType | None:
 _NEEDED: Final = {
     "": ("CONTEXT_RUN_TB_FRAMES", "GLOBAL_RUN_CONTEXT", "unrolled_run"),
     "CancelStatus": ("effectively_cancelled",),
-    "Runner": ("instruments", "reschedule", "task_exited"),
+    "Runner": ("instruments", "reschedule", "runq", "task_exited"),
     "Task": (
         "_abort_func",
         "_attempt_delivery_of_any_pending_cancel",

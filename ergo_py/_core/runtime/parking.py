@@ -168,10 +168,8 @@ class TrioTurns:
         """Wake a process that sleeps in its mailbox. Only in the loop's thread."""
         wake(process.task)
 
-    def may_step(self, _process: Sleeper, _caller: Task) -> bool:
-        """Say whether a sleeping process may take its step inside the step of the task
-        ``caller``.
-        """
+    def may_step(self, _process: Sleeper) -> bool:
+        """Say whether a sleeping process may take its step inside the step of its caller."""
         return False
 
     def step(self, process: Sleeper) -> None:

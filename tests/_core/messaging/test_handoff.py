@@ -369,6 +369,29 @@ async def test_processes_woken_by_a_plain_batch_run_in_its_turn_in_order(direct:
     assert not direct or heard[1:] == sorted(heard[1:])
 
 
+async def test_many_plain_senders_wake_their_receiver_once() -> None:
+    steps: list[Any] = []
+
+    class Steps(trio.abc.Instrument):
+        def before_task_step(self, task: Task) -> None:
+            steps.append(task)
+
+    async with running_node() as node:
+        heard: list[Any] = []
+        receiver = await node.spawn(Recorder, heard)
+        senders = [await node.spawn(Plain) for _ in range(10)]
+        await wait_all_tasks_blocked()
+        task = process_of(node, receiver).task
+        trio.lowlevel.add_instrument(instrument := Steps())
+        for sender in senders:
+            node.send(sender, lambda me: me.send(receiver, me.pid))
+        await wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(instrument)
+
+    assert sorted(heard) == senders
+    assert steps.count(task) == 1
+
+
 async def test_a_root_that_wakes_many_leaves_the_rest_to_trio() -> None:
     heard: list[Any] = []
     async with running_node() as node:
@@ -585,7 +608,7 @@ async def test_a_second_root_is_no_root() -> None:
 async def test_turns_without_hand_off_step_nothing() -> None:
     turns, task, sleeper = TrioTurns(), current_task(), Sleeper(trio.lowlevel.checkpoint)
 
-    assert not turns.may_step(sleeper, task)
+    assert not turns.may_step(sleeper)
     assert not turns.begin(task)
     assert not turns.serve(task)
     with pytest.raises(NotImplementedError):
