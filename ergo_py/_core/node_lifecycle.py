@@ -23,6 +23,7 @@ from .runtime.abandonable import Abandonable
 from .runtime.bridge import Lock
 from .runtime.keyboard_interrupt import Interrupts
 from .runtime.time_slices import in_slices
+
 # Every node uses the C extension, if it was built.
 from .speed import installation  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from .verbs.node import Node
