@@ -19,7 +19,7 @@
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
 #define INTERFACE 1
 
-/* ---- MainLane: the MAIN lane of a mailbox, in place of collections.deque ---------------------- */
+/* ---- MainLane: the MAIN lane of a mailbox, in place of collections.deque --------------------- */
 
 /* An envelope (kind, sender, ref, payload) without its tuple: 32 bytes, and no object that the
    garbage collector has to count. */
@@ -29,11 +29,10 @@ typedef struct {
 } Entry;
 
 typedef struct {
-    PyObject_HEAD
-    Entry *ring;             /* NULL until the first append */
-    Py_ssize_t size;         /* of the ring: 0 or a power of two */
-    Py_ssize_t head, length; /* the first entry, and how many there are */
-    size_t changes;          /* an iterator that finds another number raises */
+    PyObject_HEAD Entry* ring; /* NULL until the first append */
+    Py_ssize_t size;           /* of the ring: 0 or a power of two */
+    Py_ssize_t head, length;   /* the first entry, and how many there are */
+    size_t changes;            /* an iterator that finds another number raises */
 } Lane;
 
 static PyTypeObject LaneType;
@@ -41,14 +40,14 @@ static PyTypeObject LaneType;
 #define SMALLEST_RING 8
 #define LARGEST_IDLE_RING 1024 /* an empty lane returns the memory of a larger ring */
 
-static inline Entry *lane_at(Lane *lane, Py_ssize_t index) {
+static inline Entry* lane_at(Lane* lane, Py_ssize_t index) {
     return &lane->ring[(lane->head + index) & (lane->size - 1)];
 }
 
-static int lane_make_room(Lane *lane) {
+static int lane_make_room(Lane* lane) {
     if (lane->length < lane->size) return 0;
     Py_ssize_t size = lane->size ? lane->size * 2 : SMALLEST_RING;
-    Entry *ring = PyMem_New(Entry, size);
+    Entry* ring = PyMem_New(Entry, size);
     if (ring == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -60,17 +59,19 @@ static int lane_make_room(Lane *lane) {
 }
 
 /* Append an envelope. Takes references of its own. */
-static inline int lane_push(Lane *lane, long kind, PyObject *sender, PyObject *ref, PyObject *payload) {
+static inline int lane_push(Lane* lane, long kind, PyObject* sender, PyObject* ref,
+                            PyObject* payload) {
     if (lane_make_room(lane) < 0) return -1;
-    Entry *entry = lane_at(lane, lane->length++);
+    Entry* entry = lane_at(lane, lane->length++);
     entry->kind = kind;
-    entry->sender = Py_NewRef(sender), entry->ref = Py_NewRef(ref), entry->payload = Py_NewRef(payload);
+    entry->sender = Py_NewRef(sender), entry->ref = Py_NewRef(ref),
+    entry->payload = Py_NewRef(payload);
     lane->changes++;
     return 0;
 }
 
 /* Take the first entry, with its references. The lane must not be empty. */
-static inline Entry lane_take(Lane *lane) {
+static inline Entry lane_take(Lane* lane) {
     Entry entry = lane->ring[lane->head];
     lane->head = (lane->head + 1) & (lane->size - 1);
     lane->changes++;
@@ -88,9 +89,9 @@ static void entry_release(Entry entry) {
 }
 
 /* The envelope as the tuple that Python code expects. Steals the references of the entry. */
-static PyObject *entry_steal(Entry entry) {
-    PyObject *kind = PyLong_FromLong(entry.kind);
-    PyObject *envelope = kind == NULL ? NULL : PyTuple_New(4);
+static PyObject* entry_steal(Entry entry) {
+    PyObject* kind = PyLong_FromLong(entry.kind);
+    PyObject* envelope = kind == NULL ? NULL : PyTuple_New(4);
     if (envelope == NULL) {
         Py_XDECREF(kind);
         entry_release(entry);
@@ -103,13 +104,13 @@ static PyObject *entry_steal(Entry entry) {
     return envelope;
 }
 
-static PyObject *entry_copy(const Entry *entry) {
+static PyObject* entry_copy(const Entry* entry) {
     Py_INCREF(entry->sender), Py_INCREF(entry->ref), Py_INCREF(entry->payload);
     return entry_steal(*entry);
 }
 
 /* Read an envelope that Python code has made. The entry borrows its references. */
-static int entry_read(PyObject *envelope, Entry *entry) {
+static int entry_read(PyObject* envelope, Entry* entry) {
     if (!PyTuple_CheckExact(envelope) || PyTuple_GET_SIZE(envelope) != 4) {
         PyErr_Format(PyExc_TypeError, "an envelope is a tuple (kind, sender, ref, payload), not %R",
                      envelope);
@@ -123,14 +124,14 @@ static int entry_read(PyObject *envelope, Entry *entry) {
     return 0;
 }
 
-static PyObject *lane_append(Lane *lane, PyObject *envelope) {
+static PyObject* lane_append(Lane* lane, PyObject* envelope) {
     Entry entry;
     if (entry_read(envelope, &entry) < 0) return NULL;
     if (lane_push(lane, entry.kind, entry.sender, entry.ref, entry.payload) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *lane_appendleft(Lane *lane, PyObject *envelope) {
+static PyObject* lane_appendleft(Lane* lane, PyObject* envelope) {
     Entry entry;
     if (entry_read(envelope, &entry) < 0 || lane_make_room(lane) < 0) return NULL;
     Py_INCREF(entry.sender), Py_INCREF(entry.ref), Py_INCREF(entry.payload);
@@ -141,7 +142,7 @@ static PyObject *lane_appendleft(Lane *lane, PyObject *envelope) {
     Py_RETURN_NONE;
 }
 
-static PyObject *lane_popleft(Lane *lane, PyObject *Py_UNUSED(none)) {
+static PyObject* lane_popleft(Lane* lane, PyObject* Py_UNUSED(none)) {
     if (lane->length == 0) {
         PyErr_SetString(PyExc_IndexError, "pop from an empty lane");
         return NULL;
@@ -150,11 +151,11 @@ static PyObject *lane_popleft(Lane *lane, PyObject *Py_UNUSED(none)) {
 }
 
 /* Add each envelope of an iterable, which may be a generator that changes this lane meanwhile. */
-static PyObject *lane_add_all(Lane *lane, PyObject *iterable, PyObject *(*add)(Lane *, PyObject *)) {
-    PyObject *envelopes = PySequence_List(iterable);
+static PyObject* lane_add_all(Lane* lane, PyObject* iterable, PyObject* (*add)(Lane*, PyObject*)) {
+    PyObject* envelopes = PySequence_List(iterable);
     if (envelopes == NULL) return NULL;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(envelopes); i++) {
-        PyObject *none = add(lane, PyList_GET_ITEM(envelopes, i));
+        PyObject* none = add(lane, PyList_GET_ITEM(envelopes, i));
         if (none == NULL) {
             Py_DECREF(envelopes);
             return NULL;
@@ -165,17 +166,17 @@ static PyObject *lane_add_all(Lane *lane, PyObject *iterable, PyObject *(*add)(L
     Py_RETURN_NONE;
 }
 
-static PyObject *lane_extend(Lane *lane, PyObject *iterable) {
+static PyObject* lane_extend(Lane* lane, PyObject* iterable) {
     return lane_add_all(lane, iterable, lane_append);
 }
 
-static PyObject *lane_extendleft(Lane *lane, PyObject *iterable) {
+static PyObject* lane_extendleft(Lane* lane, PyObject* iterable) {
     return lane_add_all(lane, iterable, lane_appendleft);
 }
 
 /* Releasing an entry may run Python code, which may use the lane: so empty the lane first. */
-static int lane_clear(Lane *lane) {
-    Entry *ring = lane->ring;
+static int lane_clear(Lane* lane) {
+    Entry* ring = lane->ring;
     Py_ssize_t size = lane->size, head = lane->head, length = lane->length;
     lane->ring = NULL, lane->size = lane->head = lane->length = 0;
     lane->changes++;
@@ -184,34 +185,35 @@ static int lane_clear(Lane *lane) {
     return 0;
 }
 
-static PyObject *lane_clear_method(Lane *lane, PyObject *Py_UNUSED(none)) {
+static PyObject* lane_clear_method(Lane* lane, PyObject* Py_UNUSED(none)) {
     lane_clear(lane);
     Py_RETURN_NONE;
 }
 
-static PyObject *lane_copy(Lane *lane, PyObject *Py_UNUSED(none)) {
-    Lane *copy = (Lane *)PyType_GenericNew(&LaneType, NULL, NULL);
+static PyObject* lane_copy(Lane* lane, PyObject* Py_UNUSED(none)) {
+    Lane* copy = (Lane*)PyType_GenericNew(&LaneType, NULL, NULL);
     for (Py_ssize_t i = 0; copy != NULL && i < lane->length; i++) {
-        Entry *entry = lane_at(lane, i);
-        if (lane_push(copy, entry->kind, entry->sender, entry->ref, entry->payload) < 0) Py_CLEAR(copy);
+        Entry* entry = lane_at(lane, i);
+        if (lane_push(copy, entry->kind, entry->sender, entry->ref, entry->payload) < 0)
+            Py_CLEAR(copy);
     }
-    return (PyObject *)copy;
+    return (PyObject*)copy;
 }
 
-static Py_ssize_t lane_length(Lane *lane) { return lane->length; }
+static Py_ssize_t lane_length(Lane* lane) { return lane->length; }
 
-static int lane_check_index(Lane *lane, Py_ssize_t index) {
+static int lane_check_index(Lane* lane, Py_ssize_t index) {
     if (0 <= index && index < lane->length) return 0;
     PyErr_SetString(PyExc_IndexError, "lane index out of range");
     return -1;
 }
 
-static PyObject *lane_item(Lane *lane, Py_ssize_t index) {
+static PyObject* lane_item(Lane* lane, Py_ssize_t index) {
     return lane_check_index(lane, index) < 0 ? NULL : entry_copy(lane_at(lane, index));
 }
 
 /* lane[index] = envelope, and del lane[index]. */
-static int lane_set_item(Lane *lane, Py_ssize_t index, PyObject *envelope) {
+static int lane_set_item(Lane* lane, Py_ssize_t index, PyObject* envelope) {
     Entry entry = {0};
     if (lane_check_index(lane, index) < 0) return -1;
     if (envelope != NULL && entry_read(envelope, &entry) < 0) return -1;
@@ -228,12 +230,12 @@ static int lane_set_item(Lane *lane, Py_ssize_t index, PyObject *envelope) {
     return 0;
 }
 
-/* The index of the first envelope that equals `wanted`, from `start` on; -1 if there is none, and -2
+/* The index of the first envelope that equals `wanted`, from `start` on; -1 if there is none, -2
    with an error. A comparison may run Python code: it must not change the lane. */
-static Py_ssize_t lane_find(Lane *lane, PyObject *wanted, Py_ssize_t start) {
+static Py_ssize_t lane_find(Lane* lane, PyObject* wanted, Py_ssize_t start) {
     size_t changes = lane->changes;
     for (Py_ssize_t i = start; i < lane->length; i++) {
-        PyObject *envelope = entry_copy(lane_at(lane, i));
+        PyObject* envelope = entry_copy(lane_at(lane, i));
         int equal = envelope == NULL ? -1 : PyObject_RichCompareBool(envelope, wanted, Py_EQ);
         Py_XDECREF(envelope);
         if (equal < 0) return -2;
@@ -246,22 +248,22 @@ static Py_ssize_t lane_find(Lane *lane, PyObject *wanted, Py_ssize_t start) {
     return -1;
 }
 
-static PyObject *lane_count(Lane *lane, PyObject *wanted) {
+static PyObject* lane_count(Lane* lane, PyObject* wanted) {
     Py_ssize_t count = 0, index = -1;
     while ((index = lane_find(lane, wanted, index + 1)) >= 0) count++;
     return index == -2 ? NULL : PyLong_FromSsize_t(count);
 }
 
-static PyObject *lane_remove(Lane *lane, PyObject *wanted) {
+static PyObject* lane_remove(Lane* lane, PyObject* wanted) {
     Py_ssize_t index = lane_find(lane, wanted, 0);
     if (index == -1) PyErr_SetString(PyExc_ValueError, "lane.remove(x): x is not in the lane");
     if (index < 0 || lane_set_item(lane, index, NULL) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
-static int lane_traverse(Lane *lane, visitproc visit, void *arg) {
+static int lane_traverse(Lane* lane, visitproc visit, void* arg) {
     for (Py_ssize_t i = 0; i < lane->length; i++) {
-        Entry *entry = lane_at(lane, i);
+        Entry* entry = lane_at(lane, i);
         Py_VISIT(entry->sender);
         Py_VISIT(entry->ref);
         Py_VISIT(entry->payload);
@@ -269,43 +271,42 @@ static int lane_traverse(Lane *lane, visitproc visit, void *arg) {
     return 0;
 }
 
-static void lane_dealloc(Lane *lane) {
+static void lane_dealloc(Lane* lane) {
     PyObject_GC_UnTrack(lane);
     lane_clear(lane);
     Py_TYPE(lane)->tp_free(lane);
 }
 
-static PyObject *lane_sizeof(Lane *lane, PyObject *Py_UNUSED(none)) {
+static PyObject* lane_sizeof(Lane* lane, PyObject* Py_UNUSED(none)) {
     return PyLong_FromSsize_t((Py_ssize_t)sizeof(Lane) + lane->size * (Py_ssize_t)sizeof(Entry));
 }
 
 /* Iterators of a lane, in either direction. Like those of a deque, they raise after a change. */
 typedef struct {
-    PyObject_HEAD
-    Lane *lane; /* NULL at the end */
+    PyObject_HEAD Lane* lane; /* NULL at the end */
     Py_ssize_t index, step;
     size_t changes;
 } LaneIterator;
 
 static PyTypeObject LaneIteratorType;
 
-static PyObject *iterator_new(Lane *lane, Py_ssize_t first, Py_ssize_t step) {
-    LaneIterator *iterator = PyObject_GC_New(LaneIterator, &LaneIteratorType);
+static PyObject* iterator_new(Lane* lane, Py_ssize_t first, Py_ssize_t step) {
+    LaneIterator* iterator = PyObject_GC_New(LaneIterator, &LaneIteratorType);
     if (iterator == NULL) return NULL;
-    iterator->lane = (Lane *)Py_NewRef((PyObject *)lane);
+    iterator->lane = (Lane*)Py_NewRef((PyObject*)lane);
     iterator->index = first, iterator->step = step, iterator->changes = lane->changes;
     PyObject_GC_Track(iterator);
-    return (PyObject *)iterator;
+    return (PyObject*)iterator;
 }
 
-static PyObject *lane_iter(Lane *lane) { return iterator_new(lane, 0, 1); }
+static PyObject* lane_iter(Lane* lane) { return iterator_new(lane, 0, 1); }
 
-static PyObject *lane_reversed(Lane *lane, PyObject *Py_UNUSED(none)) {
+static PyObject* lane_reversed(Lane* lane, PyObject* Py_UNUSED(none)) {
     return iterator_new(lane, lane->length - 1, -1);
 }
 
-static PyObject *iterator_next(LaneIterator *iterator) {
-    Lane *lane = iterator->lane;
+static PyObject* iterator_next(LaneIterator* iterator) {
+    Lane* lane = iterator->lane;
     if (lane == NULL) return NULL;
     if (lane->changes != iterator->changes) {
         Py_CLEAR(iterator->lane);
@@ -316,17 +317,17 @@ static PyObject *iterator_next(LaneIterator *iterator) {
         Py_CLEAR(iterator->lane);
         return NULL;
     }
-    PyObject *envelope = entry_copy(lane_at(lane, iterator->index));
+    PyObject* envelope = entry_copy(lane_at(lane, iterator->index));
     iterator->index += iterator->step;
     return envelope;
 }
 
-static int iterator_traverse(LaneIterator *iterator, visitproc visit, void *arg) {
+static int iterator_traverse(LaneIterator* iterator, visitproc visit, void* arg) {
     Py_VISIT(iterator->lane);
     return 0;
 }
 
-static void iterator_dealloc(LaneIterator *iterator) {
+static void iterator_dealloc(LaneIterator* iterator) {
     PyObject_GC_UnTrack(iterator);
     Py_CLEAR(iterator->lane);
     PyObject_GC_Del(iterator);
@@ -377,7 +378,7 @@ static PyTypeObject LaneType = {
     .tp_methods = lane_methods,
 };
 
-/* ---- Python classes whose slots are used here ------------------------------------------------- */
+/* ---- Python classes whose slots are used here ------------------------------------------------ */
 
 static struct {
     PyTypeObject *Mailbox, *PID, *Process, *Router, *Task, *TaskPlaceholder, *Turn;
@@ -402,11 +403,11 @@ static struct {
 
 static Py_ssize_t mark_of_task, mark_of_placeholder;
 
-#define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+#define SLOT(object, offset) (*(PyObject**)((char*)(object) + (offset)))
 
 static const struct {
     const char *class, *slot;
-    Py_ssize_t *offset;
+    Py_ssize_t* offset;
 } slots[] = {
     {"Process", "id", &of_process.id},
     {"Process", "main", &of_process.main},
@@ -429,17 +430,17 @@ static const struct {
 };
 
 static const struct {
-    const char *name;
-    PyObject **object;
+    const char* name;
+    PyObject** object;
     int is_class;
 } names[] = {
-    {"Mailbox", (PyObject **)&bound.Mailbox, 1},
-    {"PID", (PyObject **)&bound.PID, 1},
-    {"Process", (PyObject **)&bound.Process, 1},
-    {"Router", (PyObject **)&bound.Router, 1},
-    {"Task", (PyObject **)&bound.Task, 1},
-    {"TaskPlaceholder", (PyObject **)&bound.TaskPlaceholder, 1},
-    {"Turn", (PyObject **)&bound.Turn, 1},
+    {"Mailbox", (PyObject**)&bound.Mailbox, 1},
+    {"PID", (PyObject**)&bound.PID, 1},
+    {"Process", (PyObject**)&bound.Process, 1},
+    {"Router", (PyObject**)&bound.Router, 1},
+    {"Task", (PyObject**)&bound.Task, 1},
+    {"TaskPlaceholder", (PyObject**)&bound.TaskPlaceholder, 1},
+    {"Turn", (PyObject**)&bound.Turn, 1},
     {"NORMAL", &bound.NORMAL, 0},
     {"check_plain", &bound.check_plain, 0},
     {"Behaviour.send", &bound.behaviour_send, 0},
@@ -449,11 +450,11 @@ static const struct {
 static PyObject *str_admit_waiters, *str_handle_message, *str_process, *str_wake;
 
 /* The offset of a slot in the instances of a class; -1 with an error if there is no such slot. */
-static Py_ssize_t slot_offset(PyObject *class, const char *name) {
-    PyObject *found = PyObject_GetAttrString(class, name);
+static Py_ssize_t slot_offset(PyObject* class, const char* name) {
+    PyObject* found = PyObject_GetAttrString(class, name);
     Py_ssize_t offset = -1;
     if (found != NULL && Py_IS_TYPE(found, &PyMemberDescr_Type)) {
-        PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
+        PyMemberDef* member = ((PyMemberDescrObject*)found)->d_member;
         if (member->type == T_OBJECT_EX) offset = member->offset;
     }
     if (offset < 0) PyErr_Format(PyExc_TypeError, "%R.%s is not a slot", class, name);
@@ -461,13 +462,13 @@ static Py_ssize_t slot_offset(PyObject *class, const char *name) {
     return offset;
 }
 
-/* bind({name: object}): look up the classes, functions and slots that this module uses. All or none. */
-static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *objects) {
+/* bind({name: object}): look up the classes, functions and slots used here. All or none. */
+static PyObject* bind(PyObject* Py_UNUSED(module), PyObject* objects) {
     Py_ssize_t offsets[Py_ARRAY_LENGTH(slots)];
-    PyObject *found[Py_ARRAY_LENGTH(names)];
+    PyObject* found[Py_ARRAY_LENGTH(names)];
     if (!PyDict_CheckExact(objects)) return PyErr_Format(PyExc_TypeError, "bind() takes a dict");
     for (size_t i = 0; i < Py_ARRAY_LENGTH(slots); i++) {
-        PyObject *class = PyDict_GetItemString(objects, slots[i].class);
+        PyObject* class = PyDict_GetItemString(objects, slots[i].class);
         if (class == NULL) return PyErr_Format(PyExc_TypeError, "bind() needs %s", slots[i].class);
         offsets[i] = slot_offset(class, slots[i].slot);
         if (offsets[i] < 0) return NULL;
@@ -485,62 +486,66 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *objects) {
     Py_RETURN_NONE;
 }
 
-static inline int is_process(PyObject *object) {
+static inline int is_process(PyObject* object) {
     return object != NULL && PyObject_TypeCheck(object, bound.Process);
 }
 
 /* object.slot += 1 */
-static int add_one(PyObject *object, Py_ssize_t offset) {
-    PyObject *old = SLOT(object, offset);
+static int add_one(PyObject* object, Py_ssize_t offset) {
+    PyObject* old = SLOT(object, offset);
     long long number = old == NULL ? -1 : PyLong_AsLongLong(old);
     if (number == -1 && old == NULL) PyErr_SetString(PyExc_AttributeError, "an unset counter");
     if (number == -1 && PyErr_Occurred()) return -1;
-    PyObject *more = PyLong_FromLongLong(number + 1);
+    PyObject* more = PyLong_FromLongLong(number + 1);
     if (more == NULL) return -1;
     SLOT(object, offset) = more;
     Py_DECREF(old);
     return 0;
 }
 
-static int call_method(PyObject *object, PyObject *name) {
-    PyObject *done = PyObject_CallMethodNoArgs(object, name);
+static int call_method(PyObject* object, PyObject* name) {
+    PyObject* done = PyObject_CallMethodNoArgs(object, name);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
-/* ---- send ------------------------------------------------------------------------------------- */
+/* ---- send ------------------------------------------------------------------------------------ */
 
 /* Whether any thread may append to the main lane of a process without a check, and the lane is one
    of ours. A lane that a supervisor kept for a restarted child may be a deque. */
-static inline int takes_direct(PyObject *process) {
-    PyObject *main = SLOT(process, of_process.main);
-    return SLOT(process, of_process.takes_direct) == Py_True && main != NULL && Py_IS_TYPE(main, &LaneType);
+static inline int takes_direct(PyObject* process) {
+    PyObject* main = SLOT(process, of_process.main);
+    return SLOT(process, of_process.takes_direct) == Py_True && main != NULL &&
+           Py_IS_TYPE(main, &LaneType);
 }
 
-/* Append a message to the main lane of `receiver`, and wake it if it sleeps: the lines of Router.send
-   that hot paths repeat. The receiver must be kept alive by the caller. */
-static int deliver(PyObject *receiver, PyObject *sender, PyObject *message) {
-    if (lane_push((Lane *)SLOT(receiver, of_process.main), 0, sender, Py_None, message) < 0) return -1;
+/* Append a message to the main lane of `receiver`, and wake it if it sleeps: the lines of
+   Router.send that hot paths repeat. The receiver must be kept alive by the caller. */
+static int deliver(PyObject* receiver, PyObject* sender, PyObject* message) {
+    if (lane_push((Lane*)SLOT(receiver, of_process.main), 0, sender, Py_None, message) < 0)
+        return -1;
     PyObject *task = SLOT(receiver, of_process.task), *mark = NULL;
-    if (Py_IS_TYPE(task, bound.Task)) mark = SLOT(task, mark_of_task);
-    else if (Py_IS_TYPE(task, bound.TaskPlaceholder)) mark = SLOT(task, mark_of_placeholder);
+    if (Py_IS_TYPE(task, bound.Task))
+        mark = SLOT(task, mark_of_task);
+    else if (Py_IS_TYPE(task, bound.TaskPlaceholder))
+        mark = SLOT(task, mark_of_placeholder);
     return mark == Py_None ? 0 : call_method(receiver, str_wake);
 }
 
-static int is_on_loop(PyObject *router) {
-    PyObject *ident = SLOT(router, of_router.loop_thread);
+static int is_on_loop(PyObject* router) {
+    PyObject* ident = SLOT(router, of_router.loop_thread);
     return ident != NULL && PyLong_AsUnsignedLong(ident) == PyThread_get_thread_ident();
 }
 
 /* The process at `to` that takes direct appends, from the cache in a slot of `owner` or from the
    router's table. NULL if there is none, or with an error. The reference is the caller's own. */
-static PyObject *direct_receiver(PyObject *owner, Py_ssize_t cache, PyObject *router, PyObject *to,
+static PyObject* direct_receiver(PyObject* owner, Py_ssize_t cache, PyObject* router, PyObject* to,
                                  int may_cache) {
-    PyObject *receiver = SLOT(owner, cache);
+    PyObject* receiver = SLOT(owner, cache);
     if (is_process(receiver) && SLOT(receiver, of_process.id) == to) {
         return takes_direct(receiver) ? Py_NewRef(receiver) : NULL;
     }
-    PyObject *processes = SLOT(router, of_router.processes);
+    PyObject* processes = SLOT(router, of_router.processes);
     if (processes == NULL || !PyDict_CheckExact(processes)) return NULL;
     receiver = PyDict_GetItemWithError(processes, to);
     if (!is_process(receiver)) return NULL;
@@ -552,18 +557,19 @@ static PyObject *direct_receiver(PyObject *owner, Py_ssize_t cache, PyObject *ro
     return NULL;
 }
 
-/* Behaviour.send(to, message), without a priority, to the PID of a process that takes direct appends.
-   1 if it is done, 0 if Python has to do it, -1 with an error. */
-static int send_from(PyObject *process, PyObject *to, PyObject *message) {
-    PyObject *router = SLOT(process, of_process.router);
-    PyObject *last = SLOT(process, of_process.last_receiver);
+/* Behaviour.send(to, message), without a priority, to the PID of a process that takes direct
+   appends. 1 if it is done, 0 if Python has to do it, -1 with an error. */
+static int send_from(PyObject* process, PyObject* to, PyObject* message) {
+    PyObject* router = SLOT(process, of_process.router);
+    PyObject* last = SLOT(process, of_process.last_receiver);
     int is_cached = is_process(last) && SLOT(last, of_process.id) == to;
     if (!is_cached) {
-        if (!Py_IS_TYPE(to, bound.PID) || SLOT(process, of_process.priority) != bound.NORMAL) return 0;
+        if (!Py_IS_TYPE(to, bound.PID) || SLOT(process, of_process.priority) != bound.NORMAL)
+            return 0;
         if (router == NULL || !PyObject_TypeCheck(router, bound.Router)) return 0;
     }
     /* Only the loop's thread may write the cache. */
-    PyObject *receiver = direct_receiver(process, of_process.last_receiver, router, to,
+    PyObject* receiver = direct_receiver(process, of_process.last_receiver, router, to,
                                          !is_cached && is_on_loop(router));
     if (receiver == NULL) return PyErr_Occurred() ? -1 : 0;
     int failed = add_one(process, of_process.sent) < 0 ||
@@ -573,9 +579,9 @@ static int send_from(PyObject *process, PyObject *to, PyObject *message) {
 }
 
 /* Call the Python function with the arguments of its twin. */
-static PyObject *call_twin(PyObject *function, PyObject *self, PyObject *const *args, Py_ssize_t count,
-                           PyObject *keywords) {
-    PyObject *stack[8] = {self};
+static PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args,
+                           Py_ssize_t count, PyObject* keywords) {
+    PyObject* stack[8] = {self};
     Py_ssize_t all = count + (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords));
     if (all >= (Py_ssize_t)Py_ARRAY_LENGTH(stack)) {
         return PyErr_Format(PyExc_TypeError, "too many arguments: %zd", all);
@@ -585,10 +591,10 @@ static PyObject *call_twin(PyObject *function, PyObject *self, PyObject *const *
 }
 
 /* Behaviour.send(to, message, *, priority=None) */
-static PyObject *behaviour_send(PyObject *self, PyObject *const *args, Py_ssize_t count,
-                                PyObject *keywords) {
+static PyObject* behaviour_send(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                                PyObject* keywords) {
     if (count == 2 && keywords == NULL) {
-        PyObject *process = PyObject_GetAttr(self, str_process);
+        PyObject* process = PyObject_GetAttr(self, str_process);
         if (process == NULL) return NULL;
         int done = is_process(process) ? send_from(process, args[0], args[1]) : 0;
         Py_DECREF(process);
@@ -599,10 +605,11 @@ static PyObject *behaviour_send(PyObject *self, PyObject *const *args, Py_ssize_
 }
 
 /* Router.send(sender, to, message, priority) */
-static PyObject *router_send(PyObject *router, PyObject *const *args, Py_ssize_t count,
-                             PyObject *keywords) {
-    if (count == 4 && keywords == NULL && args[3] == bound.NORMAL && Py_IS_TYPE(args[1], bound.PID)) {
-        PyObject *receiver = direct_receiver(router, of_router.last_receiver, router, args[1], 1);
+static PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
+                             PyObject* keywords) {
+    if (count == 4 && keywords == NULL && args[3] == bound.NORMAL &&
+        Py_IS_TYPE(args[1], bound.PID)) {
+        PyObject* receiver = direct_receiver(router, of_router.last_receiver, router, args[1], 1);
         if (receiver == NULL && PyErr_Occurred()) return NULL;
         if (receiver != NULL) {
             int failed = deliver(receiver, args[0], args[2]);
@@ -614,22 +621,21 @@ static PyObject *router_send(PyObject *router, PyObject *const *args, Py_ssize_t
     return call_twin(bound.router_send, router, args, count, keywords);
 }
 
-/* ---- the rest of an async callback that has begun to wait ------------------------------------- */
+/* ---- the rest of an async callback that has begun to wait ------------------------------------ */
 
 /* Batch.run() has sent the first None into a callback's coroutine, and got what it yields to trio.
    Awaiting this object yields that first, and then is the coroutine, also for code that walks the
    stack of a task: all other attributes are those of the coroutine. */
 typedef struct {
-    PyObject_HEAD
-    PyObject *coroutine;
-    PyObject *yielded; /* NULL once it has been passed on */
+    PyObject_HEAD PyObject* coroutine;
+    PyObject* yielded; /* NULL once it has been passed on */
 } Rest;
 
 static PyTypeObject RestType;
 
 /* Steals both references. */
-static PyObject *rest_new(PyObject *coroutine, PyObject *yielded) {
-    Rest *rest = PyObject_GC_New(Rest, &RestType);
+static PyObject* rest_new(PyObject* coroutine, PyObject* yielded) {
+    Rest* rest = PyObject_GC_New(Rest, &RestType);
     if (rest == NULL) {
         Py_DECREF(coroutine);
         Py_DECREF(yielded);
@@ -637,10 +643,10 @@ static PyObject *rest_new(PyObject *coroutine, PyObject *yielded) {
     }
     rest->coroutine = coroutine, rest->yielded = yielded;
     PyObject_GC_Track(rest);
-    return (PyObject *)rest;
+    return (PyObject*)rest;
 }
 
-static PySendResult rest_am_send(Rest *rest, PyObject *value, PyObject **result) {
+static PySendResult rest_am_send(Rest* rest, PyObject* value, PyObject** result) {
     if (rest->yielded != NULL) {
         *result = rest->yielded;
         rest->yielded = NULL;
@@ -649,8 +655,8 @@ static PySendResult rest_am_send(Rest *rest, PyObject *value, PyObject **result)
     return PyIter_Send(rest->coroutine, value, result);
 }
 
-static PyObject *rest_send(Rest *rest, PyObject *value) {
-    PyObject *result = NULL;
+static PyObject* rest_send(Rest* rest, PyObject* value) {
+    PyObject* result = NULL;
     PySendResult how = rest_am_send(rest, value, &result);
     if (how == PYGEN_NEXT) return result;
     if (how == PYGEN_RETURN) {
@@ -660,35 +666,35 @@ static PyObject *rest_send(Rest *rest, PyObject *value) {
     return NULL;
 }
 
-static PyObject *rest_next(Rest *rest) { return rest_send(rest, Py_None); }
+static PyObject* rest_next(Rest* rest) { return rest_send(rest, Py_None); }
 
-static PyObject *rest_throw(Rest *rest, PyObject *args) {
+static PyObject* rest_throw(Rest* rest, PyObject* args) {
     Py_CLEAR(rest->yielded);
-    PyObject *throw = PyObject_GetAttrString(rest->coroutine, "throw");
-    PyObject *result = throw == NULL ? NULL : PyObject_Call(throw, args, NULL);
+    PyObject* throw = PyObject_GetAttrString(rest->coroutine, "throw");
+    PyObject* result = throw == NULL ? NULL : PyObject_Call(throw, args, NULL);
     Py_XDECREF(throw);
     return result;
 }
 
-static PyObject *rest_close(Rest *rest, PyObject *Py_UNUSED(none)) {
+static PyObject* rest_close(Rest* rest, PyObject* Py_UNUSED(none)) {
     Py_CLEAR(rest->yielded);
     return PyObject_CallMethod(rest->coroutine, "close", NULL);
 }
 
-static PyObject *rest_getattro(Rest *rest, PyObject *name) {
-    PyObject *found = PyObject_GenericGetAttr((PyObject *)rest, name);
+static PyObject* rest_getattro(Rest* rest, PyObject* name) {
+    PyObject* found = PyObject_GenericGetAttr((PyObject*)rest, name);
     if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
     PyErr_Clear();
     return PyObject_GetAttr(rest->coroutine, name);
 }
 
-static int rest_traverse(Rest *rest, visitproc visit, void *arg) {
+static int rest_traverse(Rest* rest, visitproc visit, void* arg) {
     Py_VISIT(rest->coroutine);
     Py_VISIT(rest->yielded);
     return 0;
 }
 
-static void rest_dealloc(Rest *rest) {
+static void rest_dealloc(Rest* rest) {
     PyObject_GC_UnTrack(rest);
     Py_CLEAR(rest->yielded);
     Py_CLEAR(rest->coroutine);
@@ -721,7 +727,7 @@ static PyTypeObject RestType = {
     .tp_methods = rest_methods,
 };
 
-/* ---- Batch: the inner loop of serve() --------------------------------------------------------- */
+/* ---- Batch: the inner loop of serve() -------------------------------------------------------- */
 
 #define SLICE 0.001 /* _SLICE of message_loop.py */
 #define MESSAGE 0
@@ -729,9 +735,8 @@ static PyTypeObject RestType = {
 
 /* What serve() keeps in local variables while it drains the main lane. */
 typedef struct {
-    PyObject_HEAD
-    PyObject *process, *turn, *mailbox, *handler;
-    Lane *lane;
+    PyObject_HEAD PyObject *process, *turn, *mailbox, *handler;
+    Lane* lane;
     long long last; /* `handled` at the end of the burst */
     double end;     /* of the time slice; 0.0 before the first look at the clock */
     int burst, often, mask;
@@ -746,55 +751,55 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static long long batch_handled(Batch *batch) {
-    PyObject *handled = SLOT(batch->turn, of_turn.handled);
+static long long batch_handled(Batch* batch) {
+    PyObject* handled = SLOT(batch->turn, of_turn.handled);
     return handled == NULL ? 0 : PyLong_AsLongLong(handled);
 }
 
 /* start(end): a new burst, after a sleep (end is 0.0) or after other tasks have run. */
-static void batch_start(Batch *batch, double end) {
+static void batch_start(Batch* batch, double end) {
     batch->last = batch_handled(batch) + batch->burst;
     batch->end = end;
 }
 
-/* batch(process, turn, mailbox, lane, handler, is_async, burst). None if the lane is not a MainLane. */
-static PyObject *batch_begin(PyObject *Py_UNUSED(module), PyObject *args) {
+/* batch(process, turn, mailbox, lane, handler, is_async, burst). None if it is no MainLane. */
+static PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     PyObject *process, *turn, *mailbox, *lane, *handler;
     int is_async, burst;
-    if (!PyArg_ParseTuple(args, "OO!O!OOpi", &process, bound.Turn, &turn, bound.Mailbox, &mailbox, &lane,
-                          &handler, &is_async, &burst)) {
+    if (!PyArg_ParseTuple(args, "OO!O!OOpi", &process, bound.Turn, &turn, bound.Mailbox, &mailbox,
+                          &lane, &handler, &is_async, &burst)) {
         return NULL;
     }
     if (!Py_IS_TYPE(lane, &LaneType)) Py_RETURN_NONE;
-    PyObject *limit = SLOT(mailbox, of_mailbox.limit);
-    Batch *batch = PyObject_GC_New(Batch, &BatchType);
+    PyObject* limit = SLOT(mailbox, of_mailbox.limit);
+    Batch* batch = PyObject_GC_New(Batch, &BatchType);
     if (batch == NULL) return NULL;
     batch->process = Py_NewRef(process), batch->turn = Py_NewRef(turn);
     batch->mailbox = Py_NewRef(mailbox);
-    batch->handler = Py_NewRef(handler), batch->lane = (Lane *)Py_NewRef(lane);
+    batch->handler = Py_NewRef(handler), batch->lane = (Lane*)Py_NewRef(lane);
     batch->burst = burst, batch->is_async = (char)is_async;
     batch->is_bounded = PyObject_IsTrue(limit) == 1;
     batch->mask = batch->often = burst > OFTEN ? OFTEN : 0;
     batch_start(batch, 0.0);
     PyObject_GC_Track(batch);
-    return (PyObject *)batch;
+    return (PyObject*)batch;
 }
 
-static int admit_waiters(Batch *batch) {
+static int admit_waiters(Batch* batch) {
     if (SLOT(batch->mailbox, of_mailbox.waiters) == Py_None) return 0;
     return call_method(batch->mailbox, str_admit_waiters);
 }
 
 /* Put another envelope into the tuple of the last one. Steals the references of the entry. */
-static int tuple_refill(PyObject *envelope, Entry entry) {
-    PyObject *kind = PyLong_FromLong(entry.kind);
+static int tuple_refill(PyObject* envelope, Entry entry) {
+    PyObject* kind = PyLong_FromLong(entry.kind);
     if (kind == NULL) {
         entry_release(entry);
         return -1;
     }
-    PyObject *items[4] = {kind, entry.sender, entry.ref, entry.payload};
+    PyObject* items[4] = {kind, entry.sender, entry.ref, entry.payload};
     for (Py_ssize_t i = 0; i < 4; i++) {
-        PyObject *old = PyTuple_GET_ITEM(envelope, i);
+        PyObject* old = PyTuple_GET_ITEM(envelope, i);
         PyTuple_SET_ITEM(envelope, i, items[i]);
         items[i] = old;
     }
@@ -805,8 +810,8 @@ static int tuple_refill(PyObject *envelope, Entry entry) {
 }
 
 /* Turn.handle(envelope). Steals the references of the entry. */
-static int begin_handling(PyObject *turn, Entry entry) {
-    PyObject *old = SLOT(turn, of_turn.handling);
+static int begin_handling(PyObject* turn, Entry entry) {
+    PyObject* old = SLOT(turn, of_turn.handling);
     /* Most often only the slot refers to the last envelope: use its tuple again, as zip() does. A
        tuple of Python 3.14 keeps its hash, so it cannot be used again. */
     int is_free = PY_VERSION_HEX < 0x030E0000 && old != NULL && PyTuple_CheckExact(old) &&
@@ -814,7 +819,7 @@ static int begin_handling(PyObject *turn, Entry entry) {
     if (is_free) {
         if (tuple_refill(old, entry) < 0) return -1;
     } else {
-        PyObject *envelope = entry_steal(entry);
+        PyObject* envelope = entry_steal(entry);
         if (envelope == NULL) return -1;
         SLOT(turn, of_turn.handling) = envelope;
         Py_XDECREF(old);
@@ -822,9 +827,9 @@ static int begin_handling(PyObject *turn, Entry entry) {
     return add_one(turn, of_turn.handled);
 }
 
-/* Fairness, as in serve(): read the clock on every eighth message, or after each one if messages turn
-   out to be slow. 1 if other tasks have to run, -1 with an error. */
-static int batch_is_over(Batch *batch) {
+/* Fairness, as in serve(): read the clock on every eighth message, or after each message if messages
+   are slow. 1 if other tasks have to run, -1 with an error. */
+static int batch_is_over(Batch* batch) {
     long long handled = batch_handled(batch);
     if (handled & batch->mask) return 0;
     double time = now();
@@ -838,16 +843,18 @@ static int batch_is_over(Batch *batch) {
     return 1;
 }
 
-/* Call handle_message. 1 if it is done; 0 if it waits, and *rest is to be awaited; -1 with an error. */
-static int batch_handle(Batch *batch, PyObject *sender, PyObject *message, PyObject **rest) {
-    PyObject *stack[3] = {NULL, message, sender}, *handler = Py_NewRef(batch->handler), *yielded = NULL;
-    PyObject *result = PyObject_Vectorcall(handler, stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+/* Call handle_message. 1 if it is done; 0 if it waits, to be awaited as *rest; -1 with an error. */
+static int batch_handle(Batch* batch, PyObject* sender, PyObject* message, PyObject** rest) {
+    PyObject *stack[3] = {NULL, message, sender}, *handler = Py_NewRef(batch->handler),
+             *yielded = NULL;
+    PyObject* result =
+        PyObject_Vectorcall(handler, stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     Py_DECREF(handler);
     if (result == NULL) return -1;
     if (!batch->is_async) {
         int is_plain = 1;
         if (result != Py_None) {
-            PyObject *checked = PyObject_CallFunctionObjArgs(bound.check_plain, batch->process,
+            PyObject* checked = PyObject_CallFunctionObjArgs(bound.check_plain, batch->process,
                                                              str_handle_message, result, NULL);
             is_plain = checked != NULL;
             Py_XDECREF(checked);
@@ -873,15 +880,16 @@ static int batch_handle(Batch *batch, PyObject *sender, PyObject *message, PyObj
     }
 }
 
-/* run(): serve messages of the main lane while nothing is ahead of them. Returns None when there are no
-   more; True when other tasks have to run; an envelope that serve() has to handle, since it is no
+/* run(): serve messages of the main lane while nothing is ahead of them. Returns None when there are
+   no more; True when other tasks have to run; an envelope that serve() has to handle, since it is no
    message; or the rest of an async callback, which serve() has to await. */
-static PyObject *batch_run(Batch *batch, PyObject *Py_UNUSED(none)) {
-    Lane *lane = batch->lane;
+static PyObject* batch_run(Batch* batch, PyObject* Py_UNUSED(none)) {
+    Lane* lane = batch->lane;
     while (lane->length > 0 && SLOT(batch->mailbox, of_mailbox.ahead) == Py_False) {
         Entry entry = lane_take(lane);
         if (entry.kind != MESSAGE) return entry_steal(entry);
-        PyObject *sender = Py_NewRef(entry.sender), *message = Py_NewRef(entry.payload), *rest = NULL;
+        PyObject *sender = Py_NewRef(entry.sender), *message = Py_NewRef(entry.payload),
+                 *rest = NULL;
         int done = begin_handling(batch->turn, entry);
         if (done == 0 && batch->is_bounded) done = admit_waiters(batch);
         if (done == 0) done = batch_handle(batch, sender, message, &rest);
@@ -897,28 +905,28 @@ static PyObject *batch_run(Batch *batch, PyObject *Py_UNUSED(none)) {
 }
 
 /* is_over(): whether other tasks have to run. For a message that serve() has handled. */
-static PyObject *batch_is_over_method(Batch *batch, PyObject *Py_UNUSED(none)) {
+static PyObject* batch_is_over_method(Batch* batch, PyObject* Py_UNUSED(none)) {
     int is_over = batch_is_over(batch);
     return is_over < 0 ? NULL : PyBool_FromLong(is_over);
 }
 
-static PyObject *batch_start_method(Batch *batch, PyObject *Py_UNUSED(none)) {
+static PyObject* batch_start_method(Batch* batch, PyObject* Py_UNUSED(none)) {
     batch_start(batch, 0.0);
     Py_RETURN_NONE;
 }
 
-static PyObject *batch_restart_method(Batch *batch, PyObject *Py_UNUSED(none)) {
+static PyObject* batch_restart_method(Batch* batch, PyObject* Py_UNUSED(none)) {
     batch_start(batch, now() + SLICE);
     Py_RETURN_NONE;
 }
 
-/* use(handler): another handle_message from now on, since the behaviour was wrapped or unwrapped. */
-static PyObject *batch_use(Batch *batch, PyObject *handler) {
+/* use(handler): another handle_message, since the behaviour was wrapped or unwrapped. */
+static PyObject* batch_use(Batch* batch, PyObject* handler) {
     Py_SETREF(batch->handler, Py_NewRef(handler));
     Py_RETURN_NONE;
 }
 
-static int batch_traverse(Batch *batch, visitproc visit, void *arg) {
+static int batch_traverse(Batch* batch, visitproc visit, void* arg) {
     Py_VISIT(batch->process);
     Py_VISIT(batch->turn);
     Py_VISIT(batch->mailbox);
@@ -927,7 +935,7 @@ static int batch_traverse(Batch *batch, visitproc visit, void *arg) {
     return 0;
 }
 
-static void batch_dealloc(Batch *batch) {
+static void batch_dealloc(Batch* batch) {
     PyObject_GC_UnTrack(batch);
     Py_CLEAR(batch->process);
     Py_CLEAR(batch->turn);
@@ -956,31 +964,36 @@ static PyTypeObject BatchType = {
     .tp_methods = batch_methods,
 };
 
-/* ---- the module ------------------------------------------------------------------------------- */
+/* ---- the module ------------------------------------------------------------------------------ */
 
 /* The methods that replace Python functions in their classes. */
 static struct {
     const char *name, *signature;
-    PyObject **twin;
+    PyObject** twin;
     PyMethodDef definition;
 } methods[] = {
-    {"Behaviour.send", "send($self, to, message, *, priority=None)\n--\n\n", &bound.behaviour_send,
+    {"Behaviour.send",
+     "send($self, to, message, *, priority=None)\n--\n\n",
+     &bound.behaviour_send,
      {"send", (PyCFunction)(void (*)(void))behaviour_send, METH_FASTCALL | METH_KEYWORDS, NULL}},
-    {"Router.send", "send($self, sender, to, message, priority)\n--\n\n", &bound.router_send,
+    {"Router.send",
+     "send($self, sender, to, message, priority)\n--\n\n",
+     &bound.router_send,
      {"send", (PyCFunction)(void (*)(void))router_send, METH_FASTCALL | METH_KEYWORDS, NULL}},
 };
 
 /* method(class, name): the method that replaces the Python function of that name, with its
    documentation. */
-static PyObject *method(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyTypeObject *class;
-    const char *name;
+static PyObject* method(PyObject* Py_UNUSED(module), PyObject* args) {
+    PyTypeObject* class;
+    const char* name;
     if (!PyArg_ParseTuple(args, "O!s", &PyType_Type, &class, &name)) return NULL;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(methods); i++) {
         if (strcmp(name, methods[i].name) != 0 || *methods[i].twin == NULL) continue;
-        PyObject *doc = PyObject_GetAttrString(*methods[i].twin, "__doc__");
+        PyObject* doc = PyObject_GetAttrString(*methods[i].twin, "__doc__");
         /* For good, since the method refers to the text. */
-        PyObject *text = doc == NULL ? NULL : PyUnicode_FromFormat("%s%S", methods[i].signature, doc);
+        PyObject* text =
+            doc == NULL ? NULL : PyUnicode_FromFormat("%s%S", methods[i].signature, doc);
         Py_XDECREF(doc);
         methods[i].definition.ml_doc = text == NULL ? NULL : PyUnicode_AsUTF8(text);
         if (methods[i].definition.ml_doc == NULL) return NULL;
@@ -996,13 +1009,13 @@ static PyMethodDef functions[] = {
     {NULL},
 };
 
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_speed", "The steps that every message takes, in C.", -1, functions};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_speed",
+                                    "The steps that every message takes, in C.", -1, functions};
 
 PyMODINIT_FUNC PyInit__speed(void) {
     static const struct {
-        PyObject **string;
-        const char *text;
+        PyObject** string;
+        const char* text;
     } strings[] = {
         {&str_admit_waiters, "admit_waiters"},
         {&str_handle_message, "handle_message"},
@@ -1015,7 +1028,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
     }
     if (PyType_Ready(&LaneIteratorType) < 0 || PyType_Ready(&RestType) < 0) return NULL;
     if (PyType_Ready(&BatchType) < 0) return NULL;
-    PyObject *made = PyModule_Create(&module);
+    PyObject* made = PyModule_Create(&module);
     if (made == NULL) return NULL;
 #ifdef Py_GIL_DISABLED
     PyUnstable_Module_SetGIL(made, Py_MOD_GIL_USED);
