@@ -210,8 +210,7 @@ async def serve(process: "Process") -> Reason | None:
                             # An async callback that has begun to wait.
                             await left
                         if left is True or batch.is_over():
-                            if is_root:
-                                is_root = turns.end(task)
+                            is_root = turns.end(task)
                             await checkpoint()
                             batch.restart()
                         continue
@@ -274,8 +273,7 @@ async def serve(process: "Process") -> Reason | None:
                     elif not ref.settle(reply, None):
                         process.kernel.calls.count_late_reply()
             else:
-                if is_root:
-                    is_root = turns.end(task)
+                is_root = turns.end(task)
                 reason = await handle_other(process, envelope)
                 if reason is not None:
                     if reason is not AGAIN:
@@ -290,8 +288,7 @@ async def serve(process: "Process") -> Reason | None:
                         batch.use(handle_message)
             if batch is not None:
                 if batch.is_over():
-                    if is_root:
-                        is_root = turns.end(task)
+                    is_root = turns.end(task)
                     await checkpoint()
                     batch.restart()
                 continue
@@ -306,8 +303,7 @@ async def serve(process: "Process") -> Reason | None:
                 end = now + _SLICE
             elif now >= end or handled >= last:
                 mask = 0 if now >= end else often
-                if is_root:
-                    is_root = turns.end(task)
+                is_root = turns.end(task)
                 await checkpoint()
                 last, end = turn.handled + burst, clock() + _SLICE
             continue
@@ -324,8 +320,7 @@ async def serve(process: "Process") -> Reason | None:
             if reason is not None:
                 return reason
         # The process resumes. A process that fails on every message must let other tasks run, too.
-        if is_root:
-            is_root = turns.end(task)
+        is_root = turns.end(task)
         await checkpoint()
 
 
