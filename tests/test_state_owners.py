@@ -14,7 +14,7 @@ PACKAGE: Final = Path(__file__).parent.parent / "ergo_py"
 MARK: Final = "# hot path: "
 
 MARKED: Final = {
-    "_core/messaging/calls.py": 3,
+    "_core/messaging/calls.py": 2,
     "_core/processes/inline_calls.py": 7,
     "_core/processes/message_loop.py": 5,
     "_core/processes/process.py": 1,
@@ -27,6 +27,15 @@ MARKED: Final = {
 FOREIGN: Final = {
     # trio
     "_core/messaging/clock.py": {"self._scope.deadline"},
+    "_core/messaging/handoff.py": {
+        "context.task",
+        "runner.runq",
+        "task._abort_func",
+        "task._cancel_points",
+        "task._next_send_fn",
+        "task._schedule_points",
+        "task.custom_sleep_data",
+    },
     "_core/processes/last_callback.py": {"self.scope.deadline"},
     "_core/processes/message_loop.py": {"self.scope.deadline"},
     "_core/runtime/abandonable.py": {"task.coro", "task._next_send_fn"},

@@ -245,11 +245,10 @@ async def test_a_trace_sees_the_messages_of_a_running_process() -> None:
 async def test_waiting_senders_are_admitted_while_a_batch_is_served() -> None:
     async with running_node() as node:
         pid = await node.spawn(Waits, mailbox_size=2, overflow=Overflow.WAIT)
-        sent = [node.send_wait(pid, number) for number in range(20)]
 
         async with trio.open_nursery() as nursery:
-            for sending in sent:
-                nursery.start_soon(lambda sending=sending: sending)
+            for number in range(20):
+                nursery.start_soon(node.send_wait, pid, number)
         await served(node, pid)
 
         assert process_of(node, pid).turn.handled >= 20
