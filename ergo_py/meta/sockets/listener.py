@@ -404,6 +404,8 @@ class Listener(MetaProcess):
 
     async def terminate(self, reason: Reason) -> None:
         """Wait for the connections that sessions own, and close the listening socket."""
+        # A reader that has ended by itself was not unblocked.
+        self.unblock()
         for birth in list(self._births.values()):
             await birth.gone.wait()
         for connection in list(self._open):

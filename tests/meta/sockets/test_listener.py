@@ -44,6 +44,7 @@ from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wi
 from tests.support import (
     Puppet,
     connections_under_way,
+    meta_of,
     pause_after,
     replace_logger,
     replace_private,
@@ -670,6 +671,26 @@ async def test_a_server_that_ends_does_not_wait_for_actors_that_have_not_begun(w
         assert server.accepted == server.refused == server.connections == 0
         for stream in streams:
             await stream.aclose()
+
+
+async def test_a_server_whose_reader_ends_first_does_not_wait_for_actors_that_have_not_begun(
+    tmp_path: Path,
+) -> None:
+    wire = Wire("tcp", "task", tmp_path)
+    begun: list[str] = []
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Slow, begun, trio.Event()))
+        stream = await wire.dial(server)
+        await until(lambda: len(begun) == 1)
+
+        node.send_exit(server.id)
+        # As if the reader had been awake, and had noticed the exit before the termination began.
+        meta_of(server).reader.gone.set()
+
+        assert await stream.receive_some() == b""
+        await until(lambda: node.metas() == [] and len(node.processes()) == 1)
+        assert server.refused == 0
+        await stream.aclose()
 
 
 async def test_an_actor_that_begins_although_its_server_has_ended_ends_as_well(wire: Wire) -> None:
