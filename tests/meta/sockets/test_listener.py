@@ -673,7 +673,7 @@ async def test_a_server_that_ends_does_not_wait_for_actors_that_have_not_begun(w
             await stream.aclose()
 
 
-async def test_a_server_whose_reader_ends_first_ends_actors_that_have_not_begun(
+async def test_a_server_ends_actors_that_have_not_begun_after_the_end_of_its_reader(
     tmp_path: Path,
 ) -> None:
     wire = Wire("tcp", "task", tmp_path)
