@@ -229,12 +229,18 @@ def tables(node: Node) -> dict[str, int]:
     return dict(sorted(_tables("node", node, set())))
 
 
+_RUN_QUEUE = ".turns.queue"
+"""trio's queue of scheduled tasks, which the direct hand-off looks at. It is no table of a node."""
+
+
 def _tables(path: str, owner: object, seen: set[int]) -> Iterator[tuple[str, int]]:
     if id(owner) in seen:
         return
     seen.add(id(owner))
     for name, value in _attributes(owner):
         where = f"{path}.{name}".replace("._", ".")
+        if where.endswith(_RUN_QUEUE):
+            continue
         if isinstance(value, dict | set | list | deque):
             yield where, _entries(value)
         elif type(value).__module__.startswith("ergo_py.") and not isinstance(
