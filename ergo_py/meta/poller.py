@@ -106,25 +106,32 @@ class SocketPoller:
                     return
                 end = perf_counter() + _SLICE
                 is_root = turns.begin(task)
-                for fd, _ in epoll.poll(0, _AT_ONCE):
-                    if perf_counter() >= end:
-                        turns.end(task)
-                        await checkpoint()
-                        end = perf_counter() + _SLICE
-                        is_root = turns.begin(task)
-                    watch = self._watches.get(fd)
-                    if watch is None:
-                        continue
-                    try:
-                        keeps_watching = watch.readable()
-                    except Exception as error:
-                        # Only the reader of this socket fails.
-                        watch.failure, keeps_watching = error, False
-                    if not keeps_watching:
-                        self._forget(fd, watch)
-                        wake_with(watch.task, watch)
+                try:
+                    for fd, _ in epoll.poll(0, _AT_ONCE):
+                        if perf_counter() >= end:
+                            turns.end(task)
+                            await checkpoint()
+                            end = perf_counter() + _SLICE
+                            is_root = turns.begin(task)
+                        self._read(fd)
+                except BaseException:
+                    turns.end(task)
+                    raise
                 if is_root:
                     turns.serve(task)
+
+    def _read(self, fd: int) -> None:
+        watch = self._watches.get(fd)
+        if watch is None:
+            return
+        try:
+            keeps_watching = watch.readable()
+        except Exception as error:
+            # Only the reader of this socket fails.
+            watch.failure, keeps_watching = error, False
+        if not keeps_watching:
+            self._forget(fd, watch)
+            wake_with(watch.task, watch)
 
 
 async def watch_alone(sock: socket.socket, readable: Readable, turns: TrioTurns) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from ergo_py._core.runtime.parking import TrioTurns
-from ergo_py.meta.poller import SocketPoller
+from ergo_py.meta.poller import SocketPoller, watch_alone
 from ergo_py.meta.sockets.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, wired_node
 from tests.support import replace_private
@@ -99,3 +99,43 @@ async def _nursery(task_status: trio.TaskStatus[trio.Nursery]) -> None:
     async with trio.open_nursery() as nursery:
         task_status.started(nursery)
         await trio.sleep_forever()
+
+
+class Roots(TrioTurns):
+    """Turns that remember whether a root has begun and not ended."""
+
+    is_open = False
+
+    def begin(self, root: trio.lowlevel.Task) -> bool:
+        self.is_open = True
+        return True
+
+    def serve(self, root: trio.lowlevel.Task) -> bool:
+        return self.end(root)
+
+    def end(self, root: trio.lowlevel.Task) -> bool:
+        self.is_open = False
+        return False
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_reader_that_exits_the_program_leaves_no_root_behind(is_alone: bool) -> None:
+    def exits() -> bool:
+        assert turns.is_open
+        raise SystemExit(3)
+
+    turns = Roots()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.send(b"x")
+    with ours, theirs, pytest.RaisesGroup(SystemExit):
+        async with trio.open_nursery() as nursery:
+            poller = SocketPoller(nursery.start_soon)
+            if not is_alone:
+                poller.open(turns)
+            watching = watch_alone if is_alone else poller.watch
+            args = (ours, exits, turns) if is_alone else (ours, exits)
+            nursery.start_soon(watching, *args)
+
+    poller.close()
+    assert not turns.is_open

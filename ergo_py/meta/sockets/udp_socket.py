@@ -197,7 +197,11 @@ class UDPSocket(MetaProcess):
                 failed = error
             messages = self._messages(read)
             is_root = turns.begin(task)
-            meta.outbox.forward_many(to, messages, meta.priority)
+            try:
+                meta.outbox.forward_many(to, messages, meta.priority)
+            except BaseException:
+                turns.end(task)
+                raise
             if is_root:
                 turns.serve(task)
             if failed is not None:
