@@ -1,11 +1,12 @@
 """`main`: the entry point of ``ergo``. Runs a command and returns a status for scripts."""
 
+import argparse
 import os
 import sys
+from collections.abc import Callable, Mapping
 
 from .._core.vocabulary.errors import ErgoError
 from .arguments import make_parser
-from .commands import COMMANDS
 from .exit_codes import Leave, Status
 from .output import complain, prepare
 
@@ -30,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
             from .local_node import shell  # noqa: PLC0415 - it imports the kernel
 
             return shell(options)
-        COMMANDS[options.command](options)
+        _commands(options.command)[options.command](options)
         sys.stdout.flush()
     except Leave as leave:
         complain(f"ergo: {leave.text}")
@@ -45,3 +46,17 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Status.INTERRUPTED
     return Status.DONE
+
+
+def _commands(command: str) -> Mapping[str, Callable[[argparse.Namespace], None]]:
+    """The commands that talk to a running node."""
+    try:
+        from .commands import COMMANDS  # noqa: PLC0415 - some platforms lack its modules
+    except ModuleNotFoundError as error:
+        from .._core.vocabulary.platforms import platform_text  # noqa: PLC0415 - seldom needed
+
+        text = platform_text(f"ergo {command}", error)
+        if text is None:
+            raise
+        raise Leave(Status.FAILED, text) from error
+    return COMMANDS

@@ -4,7 +4,6 @@ before.
 
 import gc
 import os
-import resource
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,11 @@ import trio
 from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.options import check_number
 from .threads import children, is_idle_worker, other_threads
+
+try:
+    import resource
+except ImportError:  # Windows has no limit that could be read
+    resource = None  # type: ignore[assignment]
 
 __all__ = ["Inventory", "LeakError", "no_leaks", "take_inventory"]
 
@@ -145,5 +149,7 @@ def _open_numbers() -> Iterable[int]:
     try:
         return map(int, os.listdir("/dev/fd"))
     except OSError:
+        if resource is None:
+            return range(_MOST)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return range(_MOST if most == resource.RLIM_INFINITY else min(most, _MOST))

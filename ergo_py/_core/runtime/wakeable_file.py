@@ -14,8 +14,10 @@ from typing import Any, Protocol, cast
 
 __all__ = ["can_block", "make_wakeable"]
 
-_CHUNK = select.PIPE_BUF
-"""Bytes that can be written without blocking to a descriptor that polls as writable."""
+_CHUNK = getattr(select, "PIPE_BUF", 512)
+"""Bytes that can be written without blocking to a descriptor that polls as writable: at least 512
+by POSIX. Windows has no such number.
+"""
 
 
 class Bell(Protocol):

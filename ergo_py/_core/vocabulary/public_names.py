@@ -35,8 +35,17 @@ def load_on_first_use(
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
             )
+        try:
+            module = import_module(home)
+        except ModuleNotFoundError as error:
+            from .platforms import platform_text  # noqa: PLC0415 - needed on some platforms only
+
+            text = platform_text(f"{package}.{name}", error)
+            if text is None:
+                raise
+            raise ImportError(text, name=error.name) from error
         # Keep the value in the package, so that Python finds it there from now on.
-        value = namespace[name] = getattr(import_module(home), name)
+        value = namespace[name] = getattr(module, name)
         return value
 
     def names_of_package() -> list[str]:
