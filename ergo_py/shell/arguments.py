@@ -9,7 +9,10 @@ from .._core.vocabulary.choices import LEVELS, OUTPUTS, PERMISSIONS
 from ..control.rendering import SORTS
 from .exit_codes import Status
 
-__all__ = ["make_parser"]
+__all__ = ["SHELLS", "make_parser"]
+
+SHELLS = ("bash", "zsh", "fish")
+"""The shells that complete the command line."""
 
 _EPILOG = """\
 NODE is the name of a running node, or the part of it before the @; it may be left out if only one
@@ -172,12 +175,18 @@ def make_parser() -> argparse.ArgumentParser:
         "open a prompt with a node of its own, and perhaps a program on it",
         is_needed=False,
     )
+    grammar.command(
+        "new", "create a project: a supervised TCP service, with tests and types"
+    ).add_argument("project", metavar="NAME", help="the name of its folder and package")
     _for_programs(grammar.command("nodes", "list the nodes that offer a control socket"))
     _add_looks_at_all(grammar)
     _add_looks_at_one(grammar)
     _add_watches(grammar)
     grammar.at_node("attach", "open a prompt in a running program", json=False)
     _add_acts(grammar)
+    grammar.command("completion", "print the completion script of a shell").add_argument(
+        "shell", choices=SHELLS
+    )
     return grammar.parser
 
 

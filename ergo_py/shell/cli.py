@@ -3,12 +3,12 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from .._core.vocabulary.errors import ErgoError
 from .arguments import make_parser
 from .exit_codes import Leave, Status
-from .output import complain, prepare
+from .output import complain, prepare, show
 
 __all__ = ["main"]
 
@@ -16,11 +16,15 @@ __all__ = ["main"]
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return the exit status."""
     parser = make_parser()
-    if not (sys.argv[1:] if arguments is None else arguments):
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words:
         parser.print_help()
         return Status.USAGE
-    options = parser.parse_args(arguments)
     try:
+        if words[:2] == ["completion", "--words"]:
+            # From a completion script. Not for argparse: the rest is an unfinished command line.
+            return _complete(parser, words[2:])
+        options = parser.parse_args(words)
         if options.command == "run":
             from .local_node import run  # noqa: PLC0415 - it imports the kernel
 
@@ -31,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             from .local_node import shell  # noqa: PLC0415 - it imports the kernel
 
             return shell(options)
-        _commands(options.command)[options.command](options)
+        _command(options.command)(options)
         sys.stdout.flush()
     except Leave as leave:
         complain(f"ergo: {leave.text}")
@@ -48,15 +52,33 @@ def main(arguments: list[str] | None = None) -> int:
     return Status.DONE
 
 
-def _commands(command: str) -> Mapping[str, Callable[[argparse.Namespace], None]]:
-    """The commands that talk to a running node."""
+def _command(name: str) -> Callable[[argparse.Namespace], None]:
+    """The function of a command that needs no node of its own."""
+    if name == "new":
+        from .scaffold.project import new  # noqa: PLC0415 - no other command needs it
+
+        return new
+    if name == "completion":
+        from .completion.scripts import SCRIPTS  # noqa: PLC0415 - no other command needs it
+
+        return lambda options: show(SCRIPTS[options.shell].rstrip())
     try:
         from .commands import COMMANDS  # noqa: PLC0415 - some platforms lack its modules
     except ModuleNotFoundError as error:
         from .._core.vocabulary.platforms import platform_text  # noqa: PLC0415 - seldom needed
 
-        text = platform_text(f"ergo {command}", error)
+        text = platform_text(f"ergo {name}", error)
         if text is None:
             raise
         raise Leave(Status.FAILED, text) from error
-    return COMMANDS
+    return COMMANDS[name]
+
+
+def _complete(parser: argparse.ArgumentParser, typed: list[str]) -> Status:
+    """Print the words that may follow, each with an explanation behind a tab."""
+    from .completion.words import complete  # noqa: PLC0415 - no other command needs it
+
+    prepare()
+    for word, help in complete(parser, typed):
+        show(f"{word}\t{help}" if help else word)
+    return Status.DONE

@@ -1,0 +1,1 @@
+"""Completion of ``ergo`` in bash, zsh and fish."""

@@ -1,0 +1,1 @@
+"""``ergo new``: a new project, from a template."""

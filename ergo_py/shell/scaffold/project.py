@@ -1,0 +1,65 @@
+"""`new`: the command ``ergo new``, which creates a project."""
+
+import argparse
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from ..exit_codes import Leave, Status
+from ..output import say
+from .project_name import BadNameError, ProjectName
+from .template_files import render
+
+__all__ = ["create", "new"]
+
+
+def new(options: argparse.Namespace) -> None:
+    """Create a project in the current folder, and say how to go on.
+
+    Raises:
+        Leave: the name is not allowed, or the folder exists, or cannot be written.
+    """
+    try:
+        name = ProjectName.of(options.project)
+    except BadNameError as error:
+        raise Leave(Status.USAGE, str(error)) from None
+    create(name, Path.cwd())
+    say(
+        f"created {name.project}/: a supervised TCP service with tests, a Dockerfile and a "
+        f"systemd service; README.md explains its files\n\n"
+        f"  cd {name.project}\n"
+        "  make check   # format, style, types and tests, in an environment of its own\n"
+        "  make run     # serve at 127.0.0.1:7777"
+    )
+
+
+def create(name: ProjectName, parent: Path) -> Path:
+    """Create the folder of a project with all its files, or nothing.
+
+    Raises:
+        Leave: there is a file or folder of that name, or the system refuses.
+    """
+    place = parent / name.project
+    if os.path.lexists(place):
+        raise Leave(
+            Status.USAGE,
+            f"{place} exists already; choose another name, or remove it first",
+        )
+    unfinished = None
+    try:
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{name.project}-", dir=parent))
+        for path, text in render(name):
+            file = unfinished / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8", newline="\n")
+        # A temporary folder is private; the project gets the permissions of a usual folder.
+        unfinished.chmod((unfinished / name.package).stat().st_mode & 0o777)
+        unfinished.rename(place)
+    except OSError as error:
+        if unfinished is not None:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise Leave(
+            Status.FAILED, f"{place} cannot be created: {error.strerror or error}"
+        ) from error
+    return place

@@ -1,0 +1,205 @@
+"""``ergo new``: the project that it creates passes its own checks and serves."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from configparser import ConfigParser
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from ergo_py.shell.cli import main
+from ergo_py.shell.exit_codes import Leave, Status
+from ergo_py.shell.scaffold import project
+from ergo_py.shell.scaffold.project import create
+from ergo_py.shell.scaffold.project_name import ProjectName
+from tests.shell.terminal import ROOT
+
+LONGEST = ProjectName.of("a-shop-with-the-longest-name-31")
+SHORTEST = ProjectName.of("b")
+
+
+def in_project(folder: Path, *command: str) -> str:
+    """Run a tool of this environment in the folder of a project."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MYPY_CACHE_DIR": os.devnull},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with the longest name that is allowed, so that its lines are long, too."""
+    return create(LONGEST, tmp_path_factory.mktemp("new"))
+
+
+def test_the_command_creates_a_project_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["new", "my-shop"]) == Status.DONE
+
+    out = capsys.readouterr().out
+    assert out.startswith("created my-shop/: a supervised TCP service with tests")
+    assert "  cd my-shop\n  make check " in out
+    assert [path.name for path in tmp_path.iterdir()] == ["my-shop"]
+    assert {path.name for path in (tmp_path / "my-shop").iterdir()} == {
+        ".dockerignore",
+        ".gitignore",
+        "Dockerfile",
+        "Makefile",
+        "README.md",
+        "deploy",
+        "my_shop",
+        "pyproject.toml",
+        "tests",
+    }
+
+
+def test_the_tests_of_a_new_project_pass(folder: Path) -> None:
+    assert "4 passed" in in_project(folder, "pytest", "-q", "-p", "no:cacheprovider")
+
+
+def test_the_types_of_a_new_project_are_strict_and_right(folder: Path) -> None:
+    out = in_project(folder, "mypy", LONGEST.package, "tests")
+
+    assert "no issues found in 5 source files" in out
+
+
+@pytest.mark.parametrize("name", [LONGEST, SHORTEST], ids=["longest", "shortest"])
+def test_the_style_of_a_new_project_is_right(name: ProjectName, tmp_path: Path) -> None:
+    place = create(name, tmp_path)
+
+    in_project(place, "ruff", "format", "--no-cache", "--check", ".")
+    in_project(place, "ruff", "check", "--no-cache", ".")
+
+
+def test_a_new_project_serves_and_stops_on_sigterm(folder: Path, short_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", LONGEST.package, "--port", "0"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(short_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        said = program.stdout.readline()
+        assert said.startswith("listening at 127.0.0.1:"), said
+        with socket.create_connection(("127.0.0.1", int(said.rpartition(":")[2])), 60) as peer:
+            peer.sendall(b"add apples\nadd apples\n")
+            with peer.makefile("rb") as lines:
+                assert [lines.readline(), lines.readline()] == [b"1\n", b"2\n"]
+        program.send_signal(signal.SIGTERM)
+        _, err = program.communicate(timeout=100)
+
+    assert (program.returncode, err) == (0, "")
+
+
+def test_a_new_project_needs_this_version_of_ergo_py(folder: Path) -> None:
+    settings = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert f"ergo_py>={metadata.version('ergo_py')}" in settings["project"]["dependencies"]
+    assert settings["project"]["scripts"] == {LONGEST.project: f"{LONGEST.package}.__main__:main"}
+
+
+def test_the_tools_of_a_new_project_have_the_versions_of_this_project(folder: Path) -> None:
+    theirs = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    known = {*ours["dependency-groups"]["test"], *ours["dependency-groups"]["lint"]}
+
+    assert set(theirs["project"]["optional-dependencies"]["dev"]) < known
+    assert theirs["project"]["dependencies"][1] in ours["project"]["dependencies"]
+
+
+def test_the_service_unit_of_a_new_project_starts_its_command(folder: Path) -> None:
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.read_string((folder / "deploy" / f"{LONGEST.project}.service").read_text(encoding="utf-8"))
+
+    assert unit["Service"]["ExecStart"].split()[0].endswith(f"/bin/{LONGEST.project}")
+    assert unit["Service"]["Restart"] == "on-failure"
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_a_new_project_has_no_placeholder_left(folder: Path) -> None:
+    texts = {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    for name, text in texts.items():
+        for placeholder in ("project-name", "project_name", "ergo-version"):
+            assert placeholder not in name + text
+        assert text.endswith("\n")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_a_folder_that_exists_is_not_touched(
+    make: Callable[[Path], object],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "shop")
+
+    assert main(["new", "shop"]) == Status.USAGE
+
+    assert capsys.readouterr().err == (
+        f"ergo: {tmp_path / 'shop'} exists already; choose another name, or remove it first\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["shop"]
+
+
+def test_a_name_that_is_not_allowed_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["new", "class"]) == Status.USAGE
+
+    assert "a keyword of Python" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_project_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(name: ProjectName) -> list[tuple[str, str]]:
+        assert [path.name[:3] for path in tmp_path.iterdir()] == [".b-"]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(project, "render", fails)
+
+    with pytest.raises(Leave, match="cannot be created: No space left on device"):
+        create(SHORTEST, tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parent_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Leave, match="cannot be created: No such file or directory"):
+        create(SHORTEST, tmp_path / "nowhere")
+
+
+def test_the_folder_of_a_project_has_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "usual").mkdir()
+
+    place = create(SHORTEST, tmp_path)
+
+    assert stat.S_IMODE(place.stat().st_mode) == stat.S_IMODE((tmp_path / "usual").stat().st_mode)
