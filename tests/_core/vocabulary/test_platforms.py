@@ -5,9 +5,12 @@ works.
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import ergo_py.meta
+from ergo_py._core.vocabulary import public_names
 from ergo_py._core.vocabulary.platforms import platform_text
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -132,3 +135,18 @@ def test_a_missing_package_is_reported_as_it_is() -> None:
     done = elsewhere("MISSING.add('ergo_py.node')\nfrom ergo_py import open_node")
 
     assert done.stderr.endswith("ModuleNotFoundError: No module named 'ergo_py.node'\n")
+
+
+@pytest.mark.parametrize("missing, says", [("fcntl", "Linux and macOS only"), ("trio", "'trio'")])
+def test_a_public_name_names_the_platform_if_its_module_cannot_be_imported(
+    missing: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(home: str) -> ModuleType:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr(public_names, "import_module", fails)
+
+    with pytest.raises(ImportError, match=says) as caught:
+        ergo_py.meta.__getattr__("Port")
+
+    assert caught.value.name == missing
