@@ -144,9 +144,11 @@ def test_a_public_name_names_the_platform_if_its_module_cannot_be_imported(
     def fails(home: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
+    name = "Port"
     monkeypatch.setattr(public_names, "import_module", fails)
+    monkeypatch.delitem(vars(ergo_py.meta), name, raising=False)
 
     with pytest.raises(ImportError, match=says) as caught:
-        ergo_py.meta.__getattr__("Port")
+        getattr(ergo_py.meta, name)
 
     assert caught.value.name == missing
