@@ -455,6 +455,25 @@ async def test_an_init_that_raises_ends_the_children_it_had_started(
         assert node.processes() == []
 
 
+@promise("L5")
+async def test_a_watcher_hears_the_messages_before_a_normal_end(where: Dispatcher) -> None:
+    def say_and_stop(me: Doer) -> None:
+        for number in range(5):
+            me.send(watcher, number)
+        me.stop()
+
+    async with running_node() as node:
+        watcher = await node.spawn(waiting(where), dispatcher=where)
+        child = await node.call(watcher, lambda me: me.spawn(Doer, dispatcher=_own(where, 1)))
+        await node.call(watcher, lambda me: me.monitor(child))
+
+        node.send(child, say_and_stop)
+        await process_of(node, child).wait_gone()
+
+        notices = [Down(child, Normal()), ("child exit", child, Normal())]
+        assert await heard(node, watcher) == [*range(5), *notices]
+
+
 @promise("P3", "P7", "L1", "L4")
 async def test_children_end_before_their_parent_and_links_and_monitors_are_notified(
     where: Dispatcher,

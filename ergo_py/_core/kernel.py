@@ -213,10 +213,16 @@ class Kernel:
         watcher = self.router.processes.get(relation.watcher)
         if watcher is None:
             return
-        if relation.kind is Kind.LINK:
-            self.router.signal(watcher, URGENT_LANE, (EXIT, relation.target, relation, reason))
+        if relation.kind is Kind.MONITOR:
+            signal = (DOWN, relation.target, relation, reason)
+            self.router.notify_of_end(watcher, SYSTEM_LANE, signal, reason)
+            return
+        signal = (EXIT, relation.target, relation, reason)
+        if watcher.trap_exit:
+            self.router.notify_of_end(watcher, URGENT_LANE, signal, reason)
         else:
-            self.router.signal(watcher, SYSTEM_LANE, (DOWN, relation.target, relation, reason))
+            # The watcher ends, or ignores the signal: it gets no message that has to be in order.
+            self.router.signal(watcher, URGENT_LANE, signal)
 
     def tell_all(self, target: Watched, reason: Reason) -> None:
         """Notify all watchers of ``target`` that it has ended."""

@@ -128,11 +128,10 @@ class PoolMailbox(Mailbox):
             case Overflow.DROP_NEWEST:
                 self.dropped += 1
                 return Verdict.DROPPED, None
-            case Overflow.DROP_OLDEST if (
-                worker := self._choose(envelope, must_fit=False)
-            ) and worker.mailbox.main:
+            case Overflow.DROP_OLDEST if (worker := self._choose(envelope, must_fit=False)) and (
+                oldest := worker.mailbox.take_oldest_user_message(lane)
+            ):
                 self.dropped += 1
-                oldest = worker.mailbox.main.popleft()
                 self._give(worker, envelope)
                 return Verdict.DISPLACED, oldest
             case Divert():

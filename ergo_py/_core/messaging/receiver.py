@@ -158,6 +158,8 @@ class AnyProcess(Asker, Stoppable, Protocol):
 
     main: deque[Envelope]
     """The main lane of its mailbox."""
+    trap_exit: bool
+    """Whether it gets exits as messages."""
 
     @property
     def task(self) -> Task | TaskPlaceholder:

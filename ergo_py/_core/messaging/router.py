@@ -43,7 +43,7 @@ from ..vocabulary.errors import (
 )
 from ..vocabulary.ids import PID, Alias, EventName, Name, Target
 from ..vocabulary.messages import Diverted, Why
-from ..vocabulary.reasons import NoNode, NoProcess, Reason
+from ..vocabulary.reasons import NoNode, NoProcess, Reason, is_failure
 from .clock import Clock
 from .receiver import NO_RECEIVER, AnyProcess, Receiver
 from .waiters import TaskWaiter
@@ -347,6 +347,19 @@ class Router:
         """Deliver a signal of the kernel. It is never refused and never dropped."""
         receiver.mailbox.push_signal(lane, envelope)
         receiver.wake()
+
+    def notify_of_end(
+        self, receiver: Receiver, lane: Lane, signal: Envelope, reason: Reason
+    ) -> None:
+        """Deliver the signal that a process has ended. A failure is reported before the waiting
+        messages; a normal end after the messages that the process sent.
+        """
+        if is_failure(reason) or not receiver.accepting:
+            # A process that is ending itself serves neither, and its main lane may be handed on.
+            self.signal(receiver, lane, signal)
+        else:
+            receiver.mailbox.push_end_notice(signal)
+            receiver.wake()
 
     async def send_wait(
         self,

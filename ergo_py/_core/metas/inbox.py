@@ -73,9 +73,10 @@ class TwoLanes(Mailbox):
         """Count the envelopes that wait in each lane."""
         return {"system": len(self.urgent) + len(self.system), "main": len(self.main)}
 
-    def _take_oldest_user_message(self, lane: Lane) -> Envelope | None:
+    def take_oldest_user_message(self, lane: Lane) -> Envelope | None:
+        """Take the oldest user message out of a lane, while a worker thread may take it as well."""
         if lane is not Lane.MAIN:
-            return super()._take_oldest_user_message(lane)
+            return super().take_oldest_user_message(lane)
         kept: list[Envelope] = []
         oldest: Envelope | None = None
         try:

@@ -333,9 +333,13 @@ class Ending:
         """Do everything that follows ``terminate``. There is no await, so no other task sees an
         intermediate state.
         """
+        meta = self.meta
+        if meta.router.bridge.pending:
+            # Messages that it sent in a thread arrive before the notice of its end.
+            meta.router.bridge.catch_up()
         if self.over:
             return
-        meta, has_started = self.meta, self.phase >= _OPEN
+        has_started = self.phase >= _OPEN
         self.phase = _RELEASED
         reason = self.reason or Shutdown()
         if meta.state is not MetaState.TERMINATED:
@@ -370,7 +374,8 @@ class Ending:
         if meta.kernel.observer is not None:
             meta.kernel.observer(Stopped(meta.id, reason))
         if meta.owner is process and "handle_child_exit" in process.callbacks.defined:
-            meta.router.signal(process, Lane.SYSTEM, (CHILD_EXIT, meta.id, None, reason))
+            signal = (CHILD_EXIT, meta.id, None, reason)
+            meta.router.notify_of_end(process, Lane.SYSTEM, signal, reason)
 
     def _is_needed(self) -> bool:
         """Whether a failure must take the owner along, like a link. A linked owner is notified by

@@ -14,6 +14,7 @@ from ..vocabulary.envelopes import (
     CHILD_EXIT,
     CONTROL,
     DOWN,
+    END_NOTICE,
     EVENT,
     EXIT,
     FAILED,
@@ -105,6 +106,16 @@ async def _handle_child_exit(process: "Process", child: Any, _ref: Any, reason: 
     await callback(process, "handle_child_exit", child, reason)
 
 
+async def _handle_end_notice(
+    process: "Process", _sender: Any, _ref: Any, signal: Envelope
+) -> Reason | None:
+    process.mailbox.count_end_notice()
+    # A crash of the callback is reported with the callback's own name.
+    process.turn.handle_again(signal)
+    kind, source, ref, payload = signal
+    return await HANDLERS[kind](process, source, ref, payload)
+
+
 async def _handle_inspect(process: "Process", _sender: Any, caller: Caller, items: Any) -> None:
     await handle_inspect(process, caller, items)
 
@@ -162,6 +173,7 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
     FENCE: _handle_fence,
     LOOK: _handle_look,
     NOTICE: _handle_notice,
+    END_NOTICE: _handle_end_notice,
 }
 """The handler of each kind. `serve` itself handles MESSAGE and CALL; a process gets no RESPONSE."""
 

@@ -331,9 +331,12 @@ def release(process: "Process") -> Iterator[None] | None:
 
     Returns the notifications, which come last, if there are many watchers.
     """
+    kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
+    if router.bridge.pending:
+        # Messages that the process sent in a thread arrive before the notice of its end.
+        router.bridge.catch_up()
     if process.state is TERMINATED:
         return None
-    kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
     is_related = bool(kernel.relations)
     lived = process.behaviour is not None and process.task is process.callback_task
     # Before the lanes are emptied, so that no message of a late thread is missed.
@@ -342,7 +345,7 @@ def release(process: "Process") -> Iterator[None] | None:
     if process.main or box.ahead or box.log or process.deferred or process.postponed:
         at_once(answer(process, reason))
     slot = process.slot
-    if slot is not None and slot.fate is Fate.KEEP and not box.mixed:
+    if slot is not None and slot.fate is Fate.KEEP and not box.holds_signals():
         process.leave_lane(slot)
     name, aliases = process.name, process.aliases or ()
     if name is not None and router.registry.names.get(name) is process:
@@ -420,7 +423,8 @@ def _tell(process: "Process", reason: Reason, lived: bool) -> None:
         if process.slot is not None:
             router.signal(parent, SYSTEM_LANE, (CONTROL, process.id, None, (process.slot, reason)))
         if "handle_child_exit" in parent.callbacks.defined:
-            router.signal(parent, SYSTEM_LANE, (CHILD_EXIT, process.id, None, reason))
+            signal = (CHILD_EXIT, process.id, None, reason)
+            router.notify_of_end(parent, SYSTEM_LANE, signal, reason)
     if process.slots is not None and process.slot is None:
         at_once(drop_slots(kernel, process.slots.values(), reason))
         if lived and parent is None and is_failure(reason) and not kernel.stopping:

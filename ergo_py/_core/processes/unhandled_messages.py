@@ -58,7 +58,7 @@ def answer(process: "Process", reason: Reason) -> Iterator[None]:
         return
     box = process.mailbox
     # The successor inherits an unmixed main lane as a whole.
-    leaves_lane = slot.fate is Fate.KEEP and not box.mixed
+    leaves_lane = slot.fate is Fate.KEEP and not box.holds_signals()
     for number, (lane, envelope) in enumerate(box.leave(with_main=not leaves_lane), 1):
         _hand_on(process, slot, lane, envelope, reason)
         if not number % _CHUNK:

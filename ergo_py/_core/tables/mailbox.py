@@ -10,6 +10,7 @@ from enum import Enum
 from typing import ClassVar, Final, Protocol
 
 from ..vocabulary.envelopes import (
+    END_NOTICE,
     EVENT,
     LOG_LANE,
     MAIN_LANE,
@@ -70,6 +71,7 @@ class Mailbox:
         "_calls_in",
         "ahead",
         "dropped",
+        "end_notices",
         "inbound",
         "limit",
         "log",
@@ -95,6 +97,8 @@ class Mailbox:
         """
         self.mixed = False
         """MAIN holds, or held, signals among the messages that a successor may get."""
+        self.end_notices = 0
+        """Notices of normal ends in MAIN. They do not count against the limit."""
         self.limit = limit
         self.overflow = overflow
         self.dropped = 0
@@ -146,6 +150,21 @@ class Mailbox:
             self.mixed = True
         self.push(lane, envelope)
 
+    def push_end_notice(self, signal: Envelope) -> None:
+        """Append the notice that a process ended normally to MAIN, behind the messages of that
+        process.
+        """
+        self.end_notices += 1
+        self.main.append((END_NOTICE, signal[1], None, signal))
+
+    def count_end_notice(self) -> None:
+        """Count a notice of a normal end that has left MAIN."""
+        self.end_notices -= 1
+
+    def holds_signals(self) -> bool:
+        """Whether MAIN may hold signals, which no successor gets."""
+        return self.mixed or self.end_notices > 0
+
     def count_dropped(self) -> None:
         """Count a message that found no room, where the sender decides about it and not `admit`."""
         self.dropped += 1
@@ -190,7 +209,7 @@ class Mailbox:
                 return Verdict.DROPPED, None
             case Overflow.DROP_OLDEST:
                 self.dropped += 1
-                oldest = self._take_oldest_user_message(lane)
+                oldest = self.take_oldest_user_message(lane)
                 self.push(lane, envelope)
                 return Verdict.DISPLACED, oldest
             case Divert():
@@ -384,7 +403,7 @@ class Mailbox:
             return len(self.log) < LOG_LIMIT
         if not self.limit:
             return True
-        queued = len(self.main) if lane is MAIN_LANE else self._users(lane)
+        queued = len(self.main) - self.end_notices if lane is MAIN_LANE else self._users(lane)
         return queued + (self.inbound.get(lane, 0) if self.inbound else 0) < self.limit
 
     def _was_promised_meanwhile(self, lane: Lane) -> bool:
@@ -396,9 +415,11 @@ class Mailbox:
             or (self.waiters and lane in self.waiters)
         ):
             return False
-        return (len(self.main) if lane is MAIN_LANE else self._users(lane)) < self.limit
+        return self._users(lane) < self.limit
 
     def _users(self, lane: Lane) -> int:
+        if lane is MAIN_LANE:
+            return len(self.main) - self.end_notices
         return self._bounded.get(lane, 0) if self._bounded is not None else 0
 
     def _count(self, lane: Lane, change: int) -> None:
@@ -406,9 +427,9 @@ class Mailbox:
             self._bounded = {}
         self._bounded[lane] = self._bounded.get(lane, 0) + change
 
-    def _take_oldest_user_message(self, lane: Lane) -> Envelope | None:
+    def take_oldest_user_message(self, lane: Lane) -> Envelope | None:
+        """Take the oldest user message out of a lane. Signals are never displaced."""
         queue = self._made(lane)
-        # Signals are never displaced: find the first user message.
         index = next((i for i, envelope in enumerate(queue) if envelope[0] <= EVENT), None)
         if index is None:
             return None

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from time import perf_counter, time
 from typing import Any, Final
 
-from ..vocabulary.envelopes import EXIT, FAILED, KILL, STOP, Envelope
+from ..vocabulary.envelopes import END_NOTICE, EXIT, FAILED, KILL, STOP, Envelope
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Normal, Reason, Shutdown, error_of, is_failure
@@ -166,7 +166,8 @@ def _payloads(lanes: Iterable[Sequence[Envelope]]) -> Iterator[object]:
                 envelope = lane[index]
             except IndexError:  # the worker thread of a meta-process took the envelope
                 break
-            yield envelope[3]
+            # The notice of an end shows its reason, like a signal in another lane.
+            yield envelope[3][3] if envelope[0] == END_NOTICE else envelope[3]
 
 
 def _last(obituaries: list[Obituary], count: int | None) -> list[Obituary]:

@@ -25,7 +25,7 @@ from ..metas.meta import Meta
 from ..processes.process import Process
 from ..tables.callbacks import CALLBACKS
 from ..tables.obituaries import Obituary
-from ..vocabulary.envelopes import EVENT, INSPECT, Lane, kind_name
+from ..vocabulary.envelopes import END_NOTICE, EVENT, INSPECT, Lane, kind_name
 from ..vocabulary.errors import BadInputError, NotAllowedError, ProcessUnknownError
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.options import check_flag, check_number
@@ -235,7 +235,11 @@ class NodeInspection:
         )
         # Copy first: a worker thread may pop messages of a meta-process meanwhile.
         waiting = chain.from_iterable(
-            ((lane.value, envelope) for envelope in queue.copy()) for lane, queue in lanes
+            (
+                (lane.value, envelope[3] if envelope[0] == END_NOTICE else envelope)
+                for envelope in queue.copy()
+            )
+            for lane, queue in lanes
         )
         return [
             Queued(

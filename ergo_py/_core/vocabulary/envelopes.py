@@ -19,6 +19,7 @@ __all__ = [
     "CHILD_EXIT",
     "CONTROL",
     "DOWN",
+    "END_NOTICE",
     "EVENT",
     "EXIT",
     "FAILED",
@@ -70,6 +71,10 @@ LOOK: Final = 17
 """From an inspection: the payload is a function to run as the process, in its turn."""
 NOTICE: Final = 18
 """From the node to the producer of an event: the first subscriber came, or the last left."""
+END_NOTICE: Final = 19
+"""The normal end of another process, in MAIN, behind the messages of that process. The payload is
+the envelope of the signal: EXIT, DOWN or CHILD_EXIT.
+"""
 
 _KIND_NAMES: Final = (
     "handle_message",
@@ -90,6 +95,7 @@ _KIND_NAMES: Final = (
     "post_start",
     "fence",
     "look",
+    "handle_message",
     "handle_message",
 )
 

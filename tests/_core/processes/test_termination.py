@@ -391,7 +391,7 @@ async def test_a_sleeping_child_is_ended_in_the_turn_of_its_owner(
         await trio.sleep(2)
 
         assert notes == [("Puppet", Shutdown())]
-        assert heard == [Down(child, Shutdown()), "last word"]
+        assert heard == ["last word", Down(child, Shutdown())]
         assert node.processes() == [watcher]
         assert node.whereis("held") is None
 
