@@ -75,6 +75,7 @@ NAVIGATION = {
             "messages-and-calls",
             "supervision",
             "applications",
+            "tasks",
             "events",
             "state-machines",
             "meta-processes",

@@ -70,8 +70,12 @@ if TYPE_CHECKING:
         SupervisionError,
         TargetDownError,
         TargetTypeError,
+        TaskEndedError,
+        TaskError,
+        TaskTimeoutError,
         TooManyProcessesError,
         TooManyReadersError,
+        TooManyTasksError,
         UnhandledCallError,
     )
     from ._core.vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref
@@ -172,6 +176,9 @@ if TYPE_CHECKING:
     )
     from .supervision.supervisor import ChildCount, Supervisor
     from .supervision.tree import TreeNode
+    from .tasks.handle import Task, TaskResult, first_of
+    from .tasks.process import TaskSupervisor
+    from .tasks.stream import FailedItem, MapStream
 
 __all__ = [
     "ALL_FOR_ONE",
@@ -257,6 +264,7 @@ __all__ = [
     "EventUnknownError",
     "Exit",
     "ExitReport",
+    "FailedItem",
     "Fate",
     "Flag",
     "InitError",
@@ -265,6 +273,7 @@ __all__ = [
     "LogRecord",
     "MachineState",
     "MailboxFullError",
+    "MapStream",
     "MetaInfo",
     "MetaProcess",
     "MetaState",
@@ -332,16 +341,24 @@ __all__ = [
     "SupervisorSpec",
     "TargetDownError",
     "TargetTypeError",
+    "Task",
+    "TaskEndedError",
+    "TaskError",
+    "TaskResult",
+    "TaskSupervisor",
+    "TaskTimeoutError",
     "ThreadPool",
     "Timer",
     "TooManyProcessesError",
     "TooManyReadersError",
+    "TooManyTasksError",
     "Trace",
     "TraceEntry",
     "TreeNode",
     "UnhandledCallError",
     "Unregistered",
     "Why",
+    "first_of",
     "is_fast",
     "open_node",
     "run",
@@ -376,8 +393,8 @@ if not TYPE_CHECKING:
                 "NotAllowedError ProcessUnknownError Reject RelationExistsError "
                 "RelationUnknownError SendError ServiceBusyError ServiceError "
                 "ServiceGoneError ServiceTimeoutError SpawnError SupervisionError "
-                "TargetDownError TargetTypeError TooManyProcessesError TooManyReadersError "
-                "UnhandledCallError"
+                "TargetDownError TargetTypeError TaskEndedError TaskError TaskTimeoutError "
+                "TooManyProcessesError TooManyReadersError TooManyTasksError UnhandledCallError"
             ),
             "_core.vocabulary.ids": "PID Alias EventName Name NodeName Ref",
             "_core.vocabulary.info": (
@@ -413,5 +430,8 @@ if not TYPE_CHECKING:
             ),
             "supervision.supervisor": "ChildCount Supervisor",
             "supervision.tree": "TreeNode",
+            "tasks.handle": "Task TaskResult first_of",
+            "tasks.process": "TaskSupervisor",
+            "tasks.stream": "FailedItem MapStream",
         },
     )

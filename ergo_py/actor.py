@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
+from ._core.kernel import Kernel
+from ._core.processes.process import Process
 from ._core.tables.callbacks import default
 from ._core.tables.pending_calls import Caller
 from ._core.verbs.behaviour import Behaviour
@@ -12,11 +14,12 @@ from ._core.vocabulary.messages import LogRecord
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
 from .service import Service
+from .tasks.verbs import TaskVerbs
 
 __all__ = ["Actor"]
 
 
-class Actor(Behaviour):
+class Actor(Behaviour, TaskVerbs):
     """A process with a mailbox and callbacks. Subclass it and override the callbacks you need.
 
     The lifecycle, in order:
@@ -76,6 +79,9 @@ class Actor(Behaviour):
         """
         process = self._process
         return Service.find(process.kernel, name, process)
+
+    def _task_owner(self) -> tuple[Kernel, Process | None]:
+        return self._process.kernel, self._process
 
     @default
     def init(self) -> Awaitable[None] | None:

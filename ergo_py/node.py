@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, Unpack
 
 from ._core import node_lifecycle
 from ._core.kernel import Kernel
+from ._core.processes.process import Process
 from ._core.verbs import node as kernel_node
 from ._core.vocabulary.errors import BadInputError
 from ._core.vocabulary.ids import Target
@@ -21,13 +22,16 @@ from .supervision.pool import PoolHandle
 from .supervision.specs import ChildSpec, Strategy, SupervisorSpec
 from .supervision.supervisor import Supervisor
 from .supervision.tree import TreeNode, take_tree
+from .tasks.handle import Task
+from .tasks.process import Runner
+from .tasks.verbs import TaskVerbs
 
 __all__ = ["Node", "open_node"]
 
 P = ParamSpec("P")
 
 
-class Node(kernel_node.Node):
+class Node(kernel_node.Node, TaskVerbs):
     """A running node. Its methods are for code outside processes; ``send``, ``reply`` and the
     read-only queries work from any thread.
     """
@@ -110,6 +114,19 @@ class Node(kernel_node.Node):
         supervised child that is down, with parent and state.
         """
         return self._run(lambda: take_tree(self._kernel, self._applications.infos()))
+
+    def _run_task(
+        self,
+        run: Runner,
+        name: str,
+        timeout: float | None,
+        under: Target | None,
+        reply_to: Target | None,
+    ) -> Task[Any]:
+        return self._run(super()._run_task, run, name, timeout, under, reply_to)
+
+    def _task_owner(self) -> tuple[Kernel, Process | None]:
+        return self._kernel, None
 
     # -- applications ------------------------------------------------------------------------------
 

@@ -114,6 +114,10 @@ class Kernel:
         """Thread limiter for plain callbacks of meta-processes. Separate from trio's own, so that
         files, name lookups and programs keep their threads.
         """
+        self.task_threads = trio.CapacityLimiter(32)
+        """Thread limiter for the plain functions of tasks, which are not tied to a resource. As
+        many as Python's own thread pools have at most.
+        """
         self.idle_handlers = IdleHandlers(nursery)
         self.threads_abandoned = 0
         self._loggers: dict[PID, int] = {}

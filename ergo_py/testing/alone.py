@@ -142,7 +142,7 @@ class Alone(Generic[B]):
 
     @property
     def tasks(self) -> list[StartedTask]:
-        """The background tasks it has requested. None of them runs."""
+        """The tasks it has requested with ``start_task`` and ``run_task``. None of them runs."""
         return self._notes.tasks
 
     @property

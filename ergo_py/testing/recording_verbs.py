@@ -2,7 +2,15 @@
 does nothing else.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import (
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType, SimpleNamespace
@@ -15,6 +23,7 @@ from .._core.tables.timers import Owned, Timer, Timers
 from .._core.verbs.behaviour import Behaviour, behaviour_of, check_task
 from .._core.verbs.common import check_caller, check_error, check_priority, check_timeout
 from .._core.verbs.meta_process import MetaProcess, check_meta_behaviour
+from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import (
     NameUnknownError,
@@ -33,6 +42,8 @@ from .._core.vocabulary.options import (
     read_options,
 )
 from .._core.vocabulary.reasons import Crashed, Normal, Reason, as_reason
+from ..tasks.function import Work, name_of
+from ..tasks.handle import Completion, Task
 from .patterns import describe, matches
 
 __all__ = [
@@ -83,19 +94,34 @@ class Spawned:
 
 @dataclass(slots=True)
 class StartedTask:
-    """A background task requested with ``start_task``. It does not run; a test may await
-    ``function(*args)`` itself.
+    """A task requested with ``start_task`` or ``run_task``. It does not run; a test may await
+    ``function(*args)`` itself, and give a task of ``run_task`` its result.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     name: str | None
     done: bool = False
-    """Set by ``cancel()``, as the behaviour sees it."""
+    """Set by ``cancel()``, as the behaviour sees it, and by ``finish`` and ``fail``."""
+    _completion: Completion[Any] | None = None
 
     def cancel(self) -> None:
         """Note that the behaviour has cancelled it."""
         self.done = True
+
+    def finish(self, value: object) -> None:
+        """Give a task of ``run_task`` its result."""
+        self._settle(value, None)
+
+    def fail(self, error: Exception) -> None:
+        """Let a task of ``run_task`` fail with an exception."""
+        self._settle(None, error)
+
+    def _settle(self, value: object, error: Exception | None) -> None:
+        if self._completion is None:
+            raise NotAllowedError("a background task of start_task has no result")
+        self.done = True
+        self._completion.settle(value, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +407,38 @@ class RecordingVerbs(Behaviour):
         self._notes.tasks.append(task)
         return task
 
+    def run_task(
+        self,
+        function: Callable[[*Ts], Any],
+        *args: *Ts,
+        name: str | None = None,
+        timeout: float | None = None,
+        dispatcher: Dispatcher | None = None,
+        under: Target | None = None,
+        reply_to: Target | None = None,
+    ) -> Any:
+        Work(function, dispatcher, "run_task(function)")
+        check_timeout(timeout)
+        completion: Completion[Any] = Completion(name or name_of(function))
+        started = StartedTask(function, args, name, False, completion)
+        completion.belong_to(
+            PID(NODE, 0, self._notes.number()), started.cancel, _gone, lambda _error: None
+        )
+        self._notes.tasks.append(started)
+        return Task(completion)
+
+    def map_stream(
+        self,
+        function: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        at_once: int = 8,
+        ordered: bool = True,
+        timeout: float | None = None,
+        on_failure: Callable[[Any, Exception], Any] | None = None,
+    ) -> NoReturn:
+        raise NotAllowedError("a behaviour alone runs no functions; test map_stream with a node")
+
     def stop(self, reason: object = Normal()) -> None:
         self._notes.stop(as_reason(reason))
 
@@ -447,6 +505,10 @@ class RecordingVerbs(Behaviour):
 
     def unsubscribe(self, event: str | EventName) -> None:
         self._notes.unrelate("subscription", self._notes.subscribed, _event(event))
+
+
+async def _gone() -> None:
+    """A task of a behaviour alone has no process that could end."""
 
 
 def _event(event: str | EventName) -> str:

@@ -19,6 +19,7 @@ from ergo_py import (
     RelationUnknownError,
 )
 from ergo_py._core.verbs.behaviour import Behaviour
+from ergo_py.tasks.verbs import TaskVerbs
 from ergo_py.testing import Alone, Sent
 from ergo_py.testing.recording_verbs import RecordingVerbs
 
@@ -29,17 +30,19 @@ ATTRIBUTES = {"connection"}
 
 
 def verbs() -> list[str]:
-    return [name for name in vars(Behaviour) if not name.startswith("_")]
+    return [
+        name for cls in (Behaviour, TaskVerbs) for name in vars(cls) if not name.startswith("_")
+    ]
 
 
 def test_every_verb_of_a_behaviour_is_recorded() -> None:
     assert set(verbs()) - THROUGH_THE_NODE - ATTRIBUTES <= set(vars(RecordingVerbs))
 
 
-@pytest.mark.parametrize("name", [name for name in verbs() if callable(getattr(Behaviour, name))])
+@pytest.mark.parametrize("name", [name for name in verbs() if callable(getattr(Actor, name))])
 def test_a_recording_verb_has_the_signature_of_the_real_verb(name: str) -> None:
     real, noting = (
-        inspect.signature(getattr(cls, name)).parameters for cls in (Behaviour, RecordingVerbs)
+        inspect.signature(getattr(cls, name)).parameters for cls in (Actor, RecordingVerbs)
     )
 
     assert list(real) == list(noting)

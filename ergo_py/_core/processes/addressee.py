@@ -102,6 +102,11 @@ class Addressee:
         self.name = name
         self._logger = None
 
+    def be_shown_as(self, behaviour: str) -> None:
+        """Show another text for its behaviour: in the log, in snapshots, in the tree."""
+        self.callbacks = self.callbacks.shown_as(behaviour)
+        self._logger = None
+
     # -- mailbox -----------------------------------------------------------------------------------
 
     def take_slot(self, slot: ChildSlot) -> None:

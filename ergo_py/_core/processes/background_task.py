@@ -26,14 +26,22 @@ __all__ = ["BackgroundTask", "BackgroundTasks"]
 class BackgroundTask:
     """A task that ``start_task`` has started beside the callbacks of a process."""
 
-    __slots__ = ("_function", "_gone", "_abandonable", "_scope", "_siblings", "_task", "name")
+    __slots__ = (
+        *("_function", "_gone", "_abandonable", "_host", "_scope", "_siblings", "_task"),
+        "name",
+    )
 
     def __init__(
-        self, siblings: "BackgroundTasks", function: Callable[[], Awaitable[object]], name: str
+        self,
+        siblings: "BackgroundTasks",
+        function: Callable[[], Awaitable[object]],
+        name: str,
+        host: "BackgroundTasks | None",
     ) -> None:
         self.name = name
         """The name of the task in the log."""
         self._siblings = siblings
+        self._host = host
         self._function = function
         self._scope = trio.CancelScope()
         self._gone = trio.Event()
@@ -53,16 +61,12 @@ class BackgroundTask:
         """Cancel the task. The process keeps running."""
         self._scope.cancel()
 
-    def runs_in(self, task: Task) -> bool:
-        """Whether ``task`` is this task, or a task in a nursery below it."""
-        above: Task | None = task
-        while above is not None and above is not self._task:
-            above = None if above.parent_nursery is None else above.parent_nursery.parent_task
-        return above is not None
-
     async def run(self) -> None:
         """Run the function and report its failure to the process."""
-        self._task = current_task()
+        self._task = task = current_task()
+        self._siblings.begin(task)
+        if self._host is not None:
+            self._host.begin(task)
         try:
             await self._abandonable.run(self._inside())
         except BaseException as error:
@@ -88,37 +92,61 @@ class BackgroundTask:
         self._be_gone()
 
     def _be_gone(self) -> None:
-        self._siblings.remove(self)
+        self._siblings.remove(self, self._task)
+        if self._host is not None:
+            self._host.remove(self, self._task)
         self._gone.set()
 
 
 class BackgroundTasks:
-    """The running background tasks of a process."""
+    """The running background tasks of a process, and those of its children that act for it."""
 
-    __slots__ = ("_running", "process")
+    __slots__ = ("_running", "_tasks", "process")
 
     def __init__(self, process: "Process") -> None:
         self.process = process
         self._running: dict[BackgroundTask, None] = {}
+        self._tasks: set[Task] = set()
 
     def __len__(self) -> int:
         return len(self._running)
 
     def are_running_here(self) -> bool:
         """Whether the current task is one of them, or a task in a nursery below one."""
-        task = current_task() if in_trio_task() else None
-        return task is not None and any(running.runs_in(task) for running in self._running)
+        above = current_task() if in_trio_task() else None
+        while above is not None and above not in self._tasks:
+            above = None if above.parent_nursery is None else above.parent_nursery.parent_task
+        return above is not None
 
-    def start(self, function: Callable[[], Awaitable[object]], name: str) -> BackgroundTask:
-        """Start a background task. It ends with the process."""
-        task = BackgroundTask(self, function, name)
-        self._running[task] = None
+    def start(
+        self,
+        function: Callable[[], Awaitable[object]],
+        name: str,
+        host: "BackgroundTasks | None" = None,
+    ) -> BackgroundTask:
+        """Start a background task. It ends with the process. With ``host``, the tasks of another
+        process, the task may act for that process as well, and ends with either.
+        """
+        task = BackgroundTask(self, function, name, host)
+        self.add(task)
+        if host is not None:
+            host.add(task)
         self.process.kernel.start(task.run, name=f"{self.process.callbacks.behaviour}: {name}")
         return task
 
-    def remove(self, task: BackgroundTask) -> None:
+    def add(self, task: BackgroundTask) -> None:
+        """Own a task: it ends with the process."""
+        self._running[task] = None
+
+    def begin(self, task: Task) -> None:
+        """Let a task, which has begun to run, act for the process."""
+        self._tasks.add(task)
+
+    def remove(self, task: BackgroundTask, runner: Task | None) -> None:
         """Forget a task that has ended."""
         self._running.pop(task, None)
+        if runner is not None:
+            self._tasks.discard(runner)
 
     def fail(self, name: str, error: BaseException) -> None:
         """Handle an exception that left a background task: the process crashes, and the callback in

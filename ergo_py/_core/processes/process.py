@@ -153,12 +153,23 @@ class Process(Lifecycle):
         if shutdown:
             self.options = replace(self.options, shutdown=inf)
 
-    def start_task(self, function: Callable[[], Awaitable[object]], name: str) -> BackgroundTask:
-        """Start a background task. It ends with this process."""
+    def start_task(
+        self,
+        function: Callable[[], Awaitable[object]],
+        name: str,
+        host: "Process | None" = None,
+    ) -> BackgroundTask:
+        """Start a background task. It ends with this process. With ``host``, the task may act for
+        that process as well, and ends with either.
+        """
         self.allow(Operation.SPAWN)
+        return self.own_tasks().start(function, name, None if host is None else host.own_tasks())
+
+    def own_tasks(self) -> BackgroundTasks:
+        """Its background tasks, created on first use."""
         if self.tasks is None:
             self.tasks = BackgroundTasks(self)
-        return self.tasks.start(function, name)
+        return self.tasks
 
     # -- postponed envelopes -----------------------------------------------------------------------
 

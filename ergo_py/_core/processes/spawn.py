@@ -29,7 +29,7 @@ from .message_loop import run, run_guarded
 from .process import Process
 from .threaded_process import DispatchedProcess
 
-__all__ = ["caller_in", "spawn_process"]
+__all__ = ["caller_in", "spawn_at_once", "spawn_process"]
 
 
 async def spawn_process(
@@ -40,6 +40,8 @@ async def spawn_process(
     args: tuple[Any, ...],
     options: Options,
     slot: ChildSlot | None = None,
+    *,
+    may_pause: bool = True,
 ) -> Process:
     """Make a process and run its ``init`` in the spawner's task, so that an exception in it reaches
     the spawner without a handshake.
@@ -110,9 +112,31 @@ async def spawn_process(
     context.run(start_soon, run if on_loop else run_guarded, process, name=callbacks.behaviour)
     # A supervisor must register the child before it lets other tasks run, since senders would not
     # find the child in its pool. So it pauses itself.
-    if slot is None and router.pause_is_due():
+    if slot is None and may_pause and router.pause_is_due():
         await router.turn()
     return process
+
+
+def spawn_at_once(
+    kernel: Kernel,
+    parent: Process | None,
+    behaviour: type,
+    args: tuple[Any, ...],
+    options: Options,
+) -> Process:
+    """Spawn a process without waiting, for a class whose ``init`` is plain and does not fail.
+
+    Raises:
+        SpawnError: the node's limit of processes is reached.
+        NodeStoppedError: the node is stopping.
+    """
+    starting = spawn_process(kernel, parent, behaviour, behaviour, args, options, may_pause=False)
+    try:
+        starting.send(None)
+    except StopIteration as started:
+        return started.value  # type: ignore[no-any-return]
+    starting.close()
+    raise AssertionError(f"the start of {behaviour.__qualname__} has to wait")
 
 
 @runs_callbacks

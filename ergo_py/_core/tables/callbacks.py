@@ -141,6 +141,12 @@ class Callbacks:
         self.supervises: bool = getattr(cls, "is_supervisor", False)
         self.any_async = bool(self.asynchronous - {"init"}) or self.supervises
 
+    def shown_as(self, behaviour: str) -> "Callbacks":
+        """A copy with another text for the behaviour."""
+        changed = copy(self)
+        changed.behaviour = behaviour
+        return changed
+
     def with_asynchronous(self, names: frozenset[str]) -> "Callbacks":
         """A copy in which these callbacks count as coroutine functions."""
         changed = copy(self)

@@ -38,6 +38,10 @@
     │   ├── ServiceGoneError                its child does not restart; carries the reason
     │   ├── ServiceBusyError                too many requests wait for its child to restart
     │   └── ServiceTimeoutError (TimeoutError)  its child did not restart in time
+    ├── TaskError                           a task of ``run_task`` has no result; carries its name
+    │   ├── TaskTimeoutError (TimeoutError) its function took longer than ``timeout``
+    │   ├── TaskEndedError                  it was cancelled or ended; carries the reason
+    │   └── TooManyTasksError               its ``TaskSupervisor`` runs as many as it may
     ├── ApplicationError                    carries the application's name
     │   ├── ApplicationUnknownError (LookupError)  no application of that name is loaded
     │   ├── ApplicationStartError           the application failed to start; nothing of it runs
@@ -101,8 +105,12 @@ __all__ = [
     "SupervisionError",
     "TargetDownError",
     "TargetTypeError",
+    "TaskEndedError",
+    "TaskError",
+    "TaskTimeoutError",
     "TooManyProcessesError",
     "TooManyReadersError",
+    "TooManyTasksError",
     "UnhandledCallError",
 ]
 
@@ -483,6 +491,45 @@ class ServiceTimeoutError(ServiceError, TimeoutError):
             f"service {service!r} did not restart within {timeout:g} s", service, message
         )
         self.timeout = timeout
+
+
+class TaskError(ErgoError):
+    """A task of ``run_task`` or an item of ``map_stream`` has no result, although its function
+    has raised no exception.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+        """The name of the task."""
+
+
+class TaskTimeoutError(TaskError, TimeoutError):
+    """The function of a task took longer than its ``timeout``."""
+
+    def __init__(self, name: str, timeout: float) -> None:
+        super().__init__(name, f"the task {name} took more than {timeout:g} s, and was cancelled")
+        self.timeout = timeout
+
+
+class TaskEndedError(TaskError):
+    """A task was cancelled, killed, or ended with its parent before its function returned."""
+
+    def __init__(self, name: str, reason: Reason) -> None:
+        super().__init__(name, f"the task {name} ended before its function returned: {reason}")
+        self.reason = reason
+
+
+class TooManyTasksError(TaskError):
+    """A ``TaskSupervisor`` runs as many tasks as its ``max_tasks`` allows."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(
+            name,
+            f"the task {name} was not started: its supervisor already runs its "
+            f"max_tasks={limit}; TaskSupervisor(max_tasks=…) sets the limit",
+        )
+        self.limit = limit
 
 
 class ApplicationError(ErgoError):

@@ -1,0 +1,1 @@
+"""Supervised one-shot work: `run_task`, `map_stream` and `TaskSupervisor`."""

@@ -1,0 +1,312 @@
+"""`MapStream`: the results of a function over many items, several at once, as an async iterator."""
+
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import outcome
+import trio
+
+from .._core.processes.process import Process
+from .._core.tables.pending_calls import Deadline
+from .._core.vocabulary.errors import BadInputError, TaskTimeoutError
+from .._core.vocabulary.options import check_number
+from .._core.vocabulary.public_names import show_public_names
+from .function import Work, name_of, without_own_frames
+from .handle import Task
+from .process import Runner
+
+__all__ = ["FailedItem", "MapStream"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedItem(Generic[T]):
+    """The failure of an item in the place of its result, with ``on_failure=FailedItem``."""
+
+    item: T
+    error: Exception
+
+
+class MapStream(Generic[R]):
+    """The results of ``map_stream``: an async iterator.
+
+    Nothing starts before the first result is asked for. All functions run below a single child
+    process. When the iterator is dropped, by ``break``, by an exception or by a cancellation, the
+    functions in progress are cancelled. ``async with self.map_stream(…) as results:`` waits, in
+    addition, until they have ended.
+    """
+
+    __slots__ = ("__weakref__", "_items", "_start", "_task")
+
+    def __init__(
+        self,
+        start: Callable[[Runner, str], Task[None]],
+        function: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        at_once: int,
+        ordered: bool,
+        timeout: float | None,
+        on_failure: Callable[[Any, Exception], Any] | None,
+    ) -> None:
+        if not isinstance(items, Iterable | AsyncIterable):
+            raise BadInputError("map_stream(items)", items, "an iterable or an async iterable")
+        check_number("at_once", at_once, least=1, whole=True)
+        if timeout is not None:
+            check_number("timeout", timeout, least=0.0)
+        if on_failure is not None and not callable(on_failure):
+            raise BadInputError(
+                "on_failure",
+                on_failure,
+                "a function of the item and the exception, such as FailedItem; or None, to raise",
+            )
+        self._start = start
+        self._items = _Items(
+            Work(function, None, "map_stream(function)"),
+            items,
+            at_once,
+            ordered,
+            timeout,
+            on_failure,
+        )
+        self._task: Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<MapStream {self._items.name}: {self._items}>"
+
+    def __aiter__(self) -> "MapStream[R]":
+        return self
+
+    async def __anext__(self) -> R:
+        items = self._items
+        if self._task is None:
+            if items.is_closed:
+                raise StopAsyncIteration
+            self._task = self._start(items.run, items.name)
+        try:
+            result: R = await items.next(self._task)
+        except Exception:
+            # The end, or the failure of an item.
+            self._close()
+            raise
+        return result
+
+    async def aclose(self) -> None:
+        """End the stream: cancel the functions in progress, and wait until they have ended."""
+        self._close()
+        if self._task is not None:
+            await self._task._completion.wait_gone()
+
+    async def __aenter__(self) -> "MapStream[R]":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # An error in __init__ may have left it without these.
+        if getattr(self, "_task", None) is not None:
+            self._close()
+
+    def _close(self) -> None:
+        self._items.close()
+        if self._task is not None:
+            self._task.cancel()
+
+
+class _Items:
+    """The items in progress: pulled from their source, run, and kept until the consumer takes
+    their results. The process of the stream knows this object, and not the iterator.
+
+    At most ``at_once`` functions run, and at most as many results wait for the consumer.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        source: Iterable[Any] | AsyncIterable[Any],
+        at_once: int,
+        ordered: bool,
+        timeout: float | None,
+        on_failure: Callable[[Any, Exception], Any] | None,
+    ) -> None:
+        self._work = work
+        self._source = source
+        self._at_once = at_once
+        self._ordered = ordered
+        self._timeout = timeout
+        self._on_failure = on_failure
+        self.name = f"map_stream({name_of(work.function)})"
+        self.is_closed = False
+        """Whether the consumer has left, or has got the last result."""
+        self._started = self._running = self._taken = 0
+        self._is_exhausted = False
+        """Whether the source has no more items, or has failed."""
+        self._open: set[int] = set()
+        """The numbers of the items that have no result yet."""
+        self._numbered: dict[int, outcome.Outcome[Any]] = {}
+        self._finished: deque[outcome.Outcome[Any]] = deque()
+        self._source_error: Exception | None = None
+        self._room = trio.Event()
+        self._ready = trio.Event()
+
+    def __str__(self) -> str:
+        waiting = len(self._numbered) + len(self._finished)
+        return f"{self._running} running, {waiting} waiting, {self._taken} taken"
+
+    def close(self) -> None:
+        """Give out no more results."""
+        self.is_closed = True
+        self._numbered.clear()
+        self._finished.clear()
+
+    # -- for the consumer --------------------------------------------------------------------------
+
+    async def next(self, task: Task[None]) -> Any:
+        """Wait for the next result, and return or raise it."""
+        while True:
+            if self.is_closed:
+                raise StopAsyncIteration
+            result = self._pop()
+            if result is not None:
+                self._taken += 1
+                self._room.set()
+                return result.unwrap()
+            if self._is_exhausted and self._taken == self._started:
+                self.close()
+                if self._source_error is not None:
+                    raise self._source_error
+                raise StopAsyncIteration
+            if task.done:
+                # Ended from outside. The task of a living stream is done after its last result.
+                task.result()
+            if self._ready.is_set():
+                self._ready = trio.Event()
+            task._completion.wake_with(self._ready)
+            await self._ready.wait()
+
+    def _pop(self) -> outcome.Outcome[Any] | None:
+        if self._ordered:
+            return self._numbered.pop(self._taken, None)
+        return self._finished.popleft() if self._finished else None
+
+    # -- in the process of the stream --------------------------------------------------------------
+
+    async def run(self, process: Process) -> None:
+        """Run the function for each item."""
+        async with trio.open_nursery() as nursery:
+            try:
+                async with aclosing(_each(self._source)) as items:
+                    await self._wait_for_room()
+                    async for item in items:
+                        number = self._started
+                        self._started += 1
+                        self._running += 1
+                        self._open.add(number)
+                        nursery.start_soon(self._run_item, process, number, item)
+                        await process.router.pause()
+                        await self._wait_for_room()
+            except Exception as error:
+                self._source_error = error
+            self._is_exhausted = True
+            self._ready.set()
+
+    async def _wait_for_room(self) -> None:
+        while self._running >= self._at_once or self._started - self._taken >= 2 * self._at_once:
+            self._room = trio.Event()
+            await self._room.wait()
+
+    async def _run_item(self, process: Process, number: int, item: Any) -> None:
+        try:
+            if self._timeout is None:
+                await self._call(process, number, item)
+                return
+            with trio.CancelScope() as scope:
+                limit = _ItemLimit(self, number, item, scope)
+                process.kernel.clock.arm_call(limit, self._timeout)
+                try:
+                    await self._call(process, number, item)
+                finally:
+                    limit.abandon()
+        finally:
+            self._running -= 1
+            self._room.set()
+
+    async def _call(self, process: Process, number: int, item: Any) -> None:
+        try:
+            value = await self._work.call(process, item)
+        except Exception as error:
+            self.fail(number, item, without_own_frames(error))
+        else:
+            self._put(number, outcome.Value(value))
+
+    def fail(self, number: int, item: Any, error: Exception) -> None:
+        """Put the failure of an item into the place of its result."""
+        if self._on_failure is None:
+            self._put(number, outcome.Error(error))
+        else:
+            self._put(number, outcome.capture(self._on_failure, item, error))
+
+    def expire(self, number: int, item: Any) -> None:
+        """Note that an item has taken too long."""
+        assert self._timeout is not None
+        if number in self._open:
+            self.fail(number, item, TaskTimeoutError(self.name, self._timeout))
+
+    def _put(self, number: int, result: outcome.Outcome[Any]) -> None:
+        # After its time limit, an item has a result already.
+        if number not in self._open:
+            return
+        self._open.discard(number)
+        if self.is_closed:
+            return
+        if self._ordered:
+            self._numbered[number] = result
+        else:
+            self._finished.append(result)
+        self._ready.set()
+
+
+class _ItemLimit(Deadline):
+    """The time limit of an item."""
+
+    __slots__ = ("_item", "_items", "_number", "_scope")
+
+    def __init__(self, items: _Items, number: int, item: Any, scope: trio.CancelScope) -> None:
+        super().__init__()
+        self._items, self._number, self._item, self._scope = items, number, item, scope
+
+    def awaken(self) -> None:
+        """Give the item its failure at once, although its function may take a while to end."""
+        self._items.expire(self._number, self._item)
+        self._scope.cancel()
+
+
+async def _each(source: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, None]:
+    """The items of a source. An async source is closed when the consumer leaves."""
+    if not isinstance(source, AsyncIterable):
+        for item in source:
+            yield item
+        return
+    items = aiter(source)
+    try:
+        async for item in items:
+            yield item
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            with trio.CancelScope(shield=True):
+                await close()
+
+
+show_public_names(__name__)
