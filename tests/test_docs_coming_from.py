@@ -36,7 +36,12 @@ NOT_OURS = {
     "tell",
 }
 """Names of Python, trio and the framework that the page is for."""
-EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"}
+EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"} | {
+    "fetch",
+    "task",
+    "url",
+    "urls",
+}
 """Placeholders for names of the reader."""
 
 
@@ -49,6 +54,8 @@ def known() -> set[str]:
             found.update((name, *(inner for inner in dir(thing) if not inner.startswith("_"))))
             if isinstance(thing, type) and (init := vars(thing).get("__init__")) is not None:
                 found.update(inspect.signature(init).parameters)
+    for verb in (ergo_py.Actor.run_task, ergo_py.Actor.map_stream):
+        found.update(inspect.signature(verb).parameters)
     return found | {
         *SpawnKeywords.__annotations__,
         *inspect.signature(ergo_py.ChildSpec).parameters,

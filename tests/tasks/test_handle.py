@@ -70,9 +70,7 @@ async def test_a_task_raises_the_exception_of_its_function_with_its_frames() -> 
     assert caught.value.__cause__.__traceback__ is not None
 
 
-async def test_the_process_of_a_failed_task_ends_as_crashed_and_of_a_finished_one_as_normal() -> (
-    None
-):
+async def test_the_process_of_a_task_ends_as_crashed_after_a_failure_and_else_as_normal() -> None:
     async with running_node() as node:
         good, bad = node.run_task(value, 1), node.run_task(fail)
         reasons = [await node.wait_ended(task.pid) for task in (good, bad)]
@@ -164,7 +162,7 @@ async def test_first_of_refuses_anything_but_tasks(given: tuple[Any, ...]) -> No
         _ = await first_of(*given)
 
 
-async def test_a_failure_is_reported_once_if_the_handle_is_dropped_before_or_after_it() -> None:
+async def test_a_failure_is_reported_once_after_its_handle_is_dropped() -> None:
     async with running_node() as node:
         crashed: list[Any] = []
         kernel_of(node).watch_crashes(crashed.append)
@@ -229,7 +227,7 @@ async def test_a_message_brings_the_result_or_the_failure_exactly_once(
     assert isinstance(late.error, TimeoutError)
 
 
-async def test_the_result_of_a_task_whose_receiver_has_ended_is_no_dead_letter() -> None:
+async def test_a_result_is_no_dead_letter_if_its_receiver_has_ended() -> None:
     async with running_node() as node:
         parent = await node.spawn(Puppet)
         await node.call(parent, lambda me: me.run_task(trio.sleep_forever, reply_to=me.pid).pid)

@@ -1,4 +1,4 @@
-"""The processes of tasks: below which parent they run, with what they end, and what they refuse."""
+"""The processes of tasks: their parents, their ends, their time limits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -326,7 +326,7 @@ class TestTaskSupervisor:
 
             assert isinstance(task.failure, TaskEndedError)
 
-    async def test_it_refuses_more_than_max_tasks_and_takes_more_when_some_have_ended(self) -> None:
+    async def test_it_refuses_more_than_max_tasks_until_some_have_ended(self) -> None:
         async with running_node() as node:
             await node.spawn(TaskSupervisor, 2, name="tasks")
             first = node.run_task(trio.sleep_forever, under="tasks")

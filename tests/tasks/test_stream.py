@@ -414,7 +414,7 @@ async def test_wrong_arguments_are_refused_at_once(wrong: Any) -> None:
     ordered=st.booleans(),
     failing=st.integers(0, 12),
 )
-def test_every_item_has_one_result_for_any_delays(
+def test_every_item_has_a_single_result_for_any_delays(
     delays: list[int], at_once: int, ordered: bool, failing: int
 ) -> None:
     async def work(item: tuple[int, int]) -> int:
