@@ -183,6 +183,7 @@ def ps(client: Client, arguments: Arguments, blocked: object) -> object:
     """
     sort, find = arguments.text("sort", "id", SORTS), arguments.text("find", "")
     threads, limit = arguments.flag("threads"), int(arguments.number("limit", LIMIT, 1, 100_000))
+    skip = int(arguments.number("skip", 0, 0, 10_000_000))
     arguments.done()
     rows = list_rows(client.node, threads=threads, before=client.before)
     client.before = remember(rows)
@@ -198,7 +199,7 @@ def ps(client: Client, arguments: Arguments, blocked: object) -> object:
     # Highest value first; by number, oldest first.
     rows.sort(key=lambda row: row["id"] if sort == "id" else (-row[sort], row["id"]))
     return {
-        "rows": rows[:limit],
+        "rows": rows[skip : skip + limit],
         "found": len(rows),
         "alive": everything,
         "mailbox": sum(row["mailbox"] for row in rows),

@@ -11,9 +11,11 @@ __all__ = [
     "SORTS",
     "Crash",
     "Table",
+    "blocked_text",
     "clock",
     "crash",
     "duration",
+    "facts",
     "fit",
     "narrowed",
     "pairs",
@@ -181,6 +183,46 @@ def _doing(row: dict[str, Any], threads: bool) -> str:
         if row["backlog"]:
             words.append(f"{row['backlog']} behind")
     return ", ".join(words)
+
+
+def blocked_text(report: dict[str, Any]) -> str:
+    """Describe the code that blocks the loop, in a line."""
+    if report["process"] is None:
+        culprit = "code outside processes"
+    elif report["callback"] is None:
+        culprit = f"the work for {report['behaviour']} before or after a callback"
+    else:
+        culprit = f"{report['behaviour']}.{report['callback']}"
+    where = report["stack"].strip().splitlines()[-2:]
+    # A node of an earlier version does not report starvation.
+    fault = "GETS NO TIME TO RUN; it stands in" if report.get("starved") else "IS BLOCKED by"
+    stack = " ".join(line.strip() for line in where)
+    return printable(f"THE LOOP {fault} {culprit} for {report['seconds']:.1f} s: {stack}")
+
+
+def facts(answer: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """The answer to ``info`` as texts, and the stacks of its threads."""
+    shown: dict[str, str] = {}
+    stack = ""
+    for key, value in answer.items():
+        name = key.replace("_", " ")
+        if key in ("stack", "handler_stack"):
+            stack += f"{name}:\n{value}" if value else ""
+        elif key == "history":
+            shown[name] = " → ".join(state for state, _ in value)
+        elif key == "last_blocked" and value:
+            shown[name] = (
+                blocked_text(value).removeprefix("THE LOOP IS BLOCKED ").removeprefix("THE LOOP ")
+            )
+        elif key in ("uptime", "running_time"):
+            shown[name] = duration(value)
+        elif isinstance(value, dict):
+            shown[name] = ", ".join(f"{item} {entry}" for item, entry in value.items()) or "-"
+        elif isinstance(value, list):
+            shown[name] = ", ".join(map(str, value)) or "-"
+        elif value is not None:
+            shown[name] = str(value)
+    return shown, stack
 
 
 def stack_text(error: Any) -> str:

@@ -15,12 +15,68 @@ from ..control.protocol import MAX_ANSWER, VERSION, ControlError, encode
 from ..control.socket_paths import clean, sockets
 from .exit_codes import Leave, Status
 
-__all__ = ["Found", "Link", "choose", "find_nodes"]
+__all__ = [
+    "Found",
+    "Link",
+    "choose",
+    "find_nodes",
+    "read_answer",
+    "read_greeting",
+    "read_refusal",
+]
 
 _GREETING: Final = 2.0
 """Seconds a node has for its greeting; its control thread normally answers at once."""
 _SLICE: Final = 0.2
 """Seconds that a wait for an answer blocks at a time."""
+
+
+def read_answer(line: bytes, path: Path) -> dict[str, Any]:
+    """Parse a line from a node.
+
+    Raises:
+        ConnectionError: it is no JSON object.
+    """
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _not_understood(path) from None
+    if not isinstance(answer, dict):
+        raise _not_understood(path)
+    return answer
+
+
+def read_greeting(hello: dict[str, Any], path: Path) -> tuple[str, int, list[str]]:
+    """The name of the node, the number of its program, and its permissions.
+
+    Raises:
+        ControlError: the node refuses the connection, or has another version.
+        ConnectionError: it is no greeting.
+    """
+    if "error" in hello:
+        raise read_refusal(hello["error"], path)
+    if hello.get("ergo") != VERSION:
+        raise ControlError(
+            "version", f"{path} speaks version {hello.get('ergo')}, and this program {VERSION}"
+        )
+    match hello:
+        case {"node": str(node), "os_pid": int(os_pid), "may": [*may]} if all(
+            isinstance(permission, str) for permission in may
+        ):
+            return node, os_pid, may
+    raise _not_understood(path)
+
+
+def read_refusal(error: object, path: Path) -> Exception:
+    """The error that a node answered with."""
+    match error:
+        case {"code": str(code), "text": str(text), **more}:
+            return ControlError(code, text, **{str(key): value for key, value in more.items()})
+    return _not_understood(path)
+
+
+def _not_understood(path: Path) -> ConnectionError:
+    return ConnectionError(f"{path} does not speak the protocol of control sockets")
 
 
 class Link:
@@ -45,20 +101,7 @@ class Link:
         self._sock.settimeout(_GREETING)
         self._connect(monotonic() + _GREETING)
         hello = self._receive(_GREETING)
-        if "error" in hello:
-            raise self._refused(hello["error"])
-        if hello.get("ergo") != VERSION:
-            raise ControlError(
-                "version",
-                f"{self.path} speaks version {hello.get('ergo')}, and this program {VERSION}",
-            )
-        match hello:
-            case {"node": str(node), "os_pid": int(os_pid), "may": [*may]} if all(
-                isinstance(permission, str) for permission in may
-            ):
-                self.node, self.os_pid, self.may = node, os_pid, may
-            case _:
-                raise self._not_understood()
+        self.node, self.os_pid, self.may = read_greeting(hello, self.path)
 
     def _connect(self, end: float) -> None:
         while True:
@@ -110,7 +153,7 @@ class Link:
             elif answer.get("ok"):
                 return answer.get("result")
             else:
-                raise self._refused(answer.get("error"))
+                raise read_refusal(answer.get("error"), self.path)
 
     def cancel(self) -> None:
         """Cancel the request in progress; its answer confirms that."""
@@ -136,23 +179,7 @@ class Link:
             if len(self._buffer) > 2 * MAX_ANSWER:
                 raise ConnectionError(f"{self.path} sent more than the protocol allows")
         line, _, self._buffer = self._buffer.partition(b"\n")
-        try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
-            raise self._not_understood() from None
-        if not isinstance(answer, dict):
-            raise self._not_understood()
-        return answer
-
-    def _refused(self, error: object) -> Exception:
-        """The error that a node answered with."""
-        match error:
-            case {"code": str(code), "text": str(text), **more}:
-                return ControlError(code, text, **{str(key): value for key, value in more.items()})
-        return self._not_understood()
-
-    def _not_understood(self) -> ConnectionError:
-        return ConnectionError(f"{self.path} does not speak the protocol of control sockets")
+        return read_answer(bytes(line), self.path)
 
     def _has_input(self, patience: float | None) -> bool:
         """Wait for input. In slices: a Ctrl-C that arrives just before ``select`` blocks does not

@@ -8,12 +8,22 @@ from typing import Any, Final
 
 from .._core.vocabulary.text import printable, printable_lines
 from ..control.protocol import ControlError
-from ..control.rendering import Table, clock, crash, duration, process_table, stack_text, table
+from ..control.rendering import (
+    Table,
+    blocked_text,
+    clock,
+    crash,
+    duration,
+    facts,
+    process_table,
+    stack_text,
+    table,
+)
 from .client import Link, choose, find_nodes
 from .exit_codes import Leave, Status
 from .output import complain, escape_json, say, say_json, show
 from .screens import choose_screen
-from .top import blocked_text, top
+from .top.plain_view import top
 
 __all__ = ["COMMANDS", "nodes"]
 
@@ -85,27 +95,7 @@ def info(link: Link, options: Options) -> None:
     if options.json:
         say_json(answer)
         return
-    shown = {}
-    stack = ""
-    for key, value in answer.items():
-        if key in ("stack", "handler_stack"):
-            stack += f"{key.replace('_', ' ')}:\n{value}" if value else ""
-        elif key == "history":
-            shown["history"] = " → ".join(state for state, _ in value)
-        elif key == "last_blocked" and value:
-            shown["last blocked"] = (
-                blocked_text(value).removeprefix("THE LOOP IS BLOCKED ").removeprefix("THE LOOP ")
-            )
-        elif key in ("uptime", "running_time"):
-            shown[key.replace("_", " ")] = duration(value)
-        elif isinstance(value, dict):
-            shown[key.replace("_", " ")] = (
-                ", ".join(f"{name} {entry}" for name, entry in value.items()) or "-"
-            )
-        elif isinstance(value, list):
-            shown[key.replace("_", " ")] = ", ".join(map(str, value)) or "-"
-        elif value is not None:
-            shown[key.replace("_", " ")] = str(value)
+    shown, stack = facts(answer)
     show(choose_screen().pairs(shown))
     if stack:
         say(stack.rstrip())

@@ -137,12 +137,13 @@ async def test_rows_are_sorted_limited_and_found() -> None:
         for _ in range(3):
             node.send("bert", 1)
 
-        by_mailbox, found, limited = await in_thread(
+        by_mailbox, found, limited, last = await in_thread(
             talk,
             server.path,
             ("ps", {"sort": "mailbox"}),
             ("ps", {"find": "ar"}),
             ("ps", {"limit": 2, "sort": "rate"}),
+            ("ps", {"limit": 2, "skip": 2}),
         )
 
         assert [row["name"] for row in by_mailbox["rows"]] == ["bert", "anna", "carl"]
@@ -150,6 +151,7 @@ async def test_rows_are_sorted_limited_and_found() -> None:
         assert by_mailbox["mailbox"] == 3
         assert [row["name"] for row in found["rows"]] == ["carl"]
         assert (len(limited["rows"]), limited["found"]) == (2, 3)
+        assert ([row["name"] for row in last["rows"]], last["found"]) == (["carl"], 3)
 
 
 async def test_rates_count_from_the_last_request_of_the_client() -> None:

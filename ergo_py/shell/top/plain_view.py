@@ -1,4 +1,4 @@
-"""``ergo top``: a live view of a node, in a terminal of any size."""
+"""`top`: the plain view of ``ergo top``, in a terminal of any size."""
 
 import os
 import select
@@ -10,12 +10,12 @@ import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
-from .._core.vocabulary.text import printable
-from ..control.rendering import process_table
-from .client import Link
-from .screens import Screen, choose_screen
+from ..._core.vocabulary.text import printable
+from ...control.rendering import blocked_text, process_table
+from ..client import Link
+from ..screens import Screen, choose_screen
 
 __all__ = ["top"]
 
@@ -79,21 +79,6 @@ def frame(link: Link, sort: str, screen: Screen, lines: int) -> list[str]:
     if lines:
         output.append(screen.aside(f"{_HELP}; now {sort}"))
     return output
-
-
-def blocked_text(report: dict[str, Any]) -> str:
-    """Describe the code that blocks the loop, in a line."""
-    if report["process"] is None:
-        culprit = "code outside processes"
-    elif report["callback"] is None:
-        culprit = f"the work for {report['behaviour']} before or after a callback"
-    else:
-        culprit = f"{report['behaviour']}.{report['callback']}"
-    where = report["stack"].strip().splitlines()[-2:]
-    # A node of an earlier version does not report starvation.
-    fault = "GETS NO TIME TO RUN; it stands in" if report.get("starved") else "IS BLOCKED by"
-    stack = " ".join(line.strip() for line in where)
-    return printable(f"THE LOOP {fault} {culprit} for {report['seconds']:.1f} s: {stack}")
 
 
 class _Keys:
