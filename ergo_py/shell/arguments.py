@@ -68,6 +68,14 @@ def _for_programs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="for programs")
 
 
+def _for_simple_terminals(command: argparse.ArgumentParser, view: str) -> None:
+    command.add_argument(
+        "--plain",
+        action="store_true",
+        help=f"{view}; the other comes with pip install 'ergo_py[terminal]'",
+    )
+
+
 class _Version(argparse.Action):
     """Prints the version, and whether the C extension is in use. Reads both only then, since the
     search through installed packages and the import of the kernel are slow.
@@ -256,7 +264,10 @@ def _add_watches(grammar: _Grammar) -> None:
     command = grammar.at_node("top", "show a live view of the node", json=False)
     command.add_argument("--sort", choices=SORTS, default="mailbox")
     command.add_argument("--interval", type=_positive, default=1.0, metavar="SECONDS")
-    command.add_argument("--count", type=_count, metavar="N", help="end after so many frames")
+    command.add_argument(
+        "--count", type=_count, metavar="N", help="end after so many frames; implies --plain"
+    )
+    _for_simple_terminals(command, "the view that needs no package")
 
 
 def _add_acts(grammar: _Grammar) -> None:

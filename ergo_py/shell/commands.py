@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, Final
 
 from .._core.vocabulary.text import printable, printable_lines
@@ -22,7 +23,7 @@ from ..control.rendering import (
 from .client import Link, choose, find_nodes
 from .exit_codes import Leave, Status
 from .output import complain, escape_json, say, say_json, show
-from .screens import choose_screen
+from .screens import choose_screen, is_full_terminal
 from .top.plain_view import top
 
 __all__ = ["COMMANDS", "nodes"]
@@ -242,7 +243,25 @@ def crashes(link: Link, options: Options) -> None:
 
 def live(link: Link, options: Options) -> None:
     """Show the live view."""
-    top(link, options.sort, options.interval, options.count)
+    if options.plain or options.count is not None or not is_full_terminal():
+        top(link, options.sort, options.interval, options.count)
+    elif find_spec("textual") is None:
+        top(link, options.sort, options.interval, None)
+        say("`pip install 'ergo_py[terminal]'` adds a view that scrolls and filters")
+    else:
+        from .top.app import TopApp  # noqa: PLC0415 - an extra, and slow to import
+
+        link.close()
+        app = TopApp(
+            link.path, link.node, link.os_pid, sort=options.sort, interval=options.interval
+        )
+        app.run()
+        if app.is_interrupted:
+            raise KeyboardInterrupt
+        if app.error is not None:
+            raise app.error
+        if app.return_code:
+            raise Leave(Status.FAILED, "the live view failed; `ergo top --plain` needs less")
 
 
 def attach(link: Link, options: Options) -> None:

@@ -16,7 +16,7 @@ from .._core.vocabulary.text import printable
 from ..control.rendering import Crash, Table, narrowed
 from .plain_screen import Screen
 
-__all__ = ["RichScreen"]
+__all__ = ["RichScreen", "crash_text", "style_of", "tree_text"]
 
 _STRETCHES: Final = frozenset(
     {"NAME", "BEHAVIOUR", "DOING", "MESSAGE", "WHY", "CALLBACK", "FROM", "TO", "NODE"}
@@ -46,6 +46,38 @@ _STYLES: Final[dict[str, Callable[[str], str]]] = {
     "DOING": lambda _: "dim",
     "WHY": lambda _: "red",
 }
+
+
+def style_of(head: str, cell: str) -> str:
+    """The style of a cell in the column ``head``."""
+    style = _STYLES.get(head)
+    return "" if style is None else style(cell)
+
+
+def tree_text(text: str) -> Text:
+    """A supervision tree with colours, as drawn by the node."""
+    shown = Text(text)
+    shown.highlight_regex(r"(?m)^[ │├└─]+", "dim")
+    shown.highlight_regex(r"<(PID|Alias) [^>]*>", "dim")
+    for state, style in _STATES.items():
+        shown.highlight_regex(rf"(?m)\b{state}\b(?=[^(]*\)$)", style)
+    return shown
+
+
+def crash_text(crash: Crash) -> tuple[Text, Text, Padding | None]:
+    """The first line of a crash, the facts, and the traceback, with colours."""
+    head = Text.assemble((crash.who, "bold"), ": ", (crash.reason, "bold red"))
+    facts = Text("\n".join(f"    {line}" for line in crash.facts), style="dim")
+    if not crash.traceback:
+        return head, facts, None
+    code = Syntax(
+        "\n".join(crash.traceback),
+        "pytb",
+        theme="ansi_dark",
+        background_color="default",
+        word_wrap=True,
+    )
+    return head, facts, Padding(code, (0, 0, 0, 4))
 
 
 class RichScreen(Screen):
@@ -100,29 +132,14 @@ class RichScreen(Screen):
 
     def tree(self, text: str) -> str:
         """The supervision tree, as drawn by the node."""
-        shown = Text(text)
-        shown.highlight_regex(r"(?m)^[ │├└─]+", "dim")
-        shown.highlight_regex(r"<(PID|Alias) [^>]*>", "dim")
-        for state, style in _STATES.items():
-            shown.highlight_regex(rf"(?m)\b{state}\b(?=[^(]*\)$)", style)
-        return self._render(shown, soft_wrap=True)
+        return self._render(tree_text(text), soft_wrap=True)
 
     def crash(self, crash: Crash) -> str:
         """A crash and its reason."""
-        head = Text.assemble((crash.who, "bold"), ": ", (crash.reason, "bold red"))
-        parts = [
-            self._render(head, soft_wrap=True),
-            *(self._line(f"    {line}", "dim") for line in crash.facts),
-        ]
-        if crash.traceback:
-            code = Syntax(
-                "\n".join(crash.traceback),
-                "pytb",
-                theme="ansi_dark",
-                background_color="default",
-                word_wrap=True,
-            )
-            parts.append(self._render(Padding(code, (0, 0, 0, 4))))
+        head, facts, traceback = crash_text(crash)
+        parts = [self._render(head, soft_wrap=True), self._render(facts, no_wrap=True)]
+        if traceback is not None:
+            parts.append(self._render(traceback))
         return "\n".join(parts)
 
     def alarm(self, text: str) -> str:
@@ -138,11 +155,8 @@ class RichScreen(Screen):
         return self._line(text, "dim")
 
     def _cell(self, head: str, cell: str) -> Text:
-        style = _STYLES.get(head)
         # Never markup: cells contain untrusted text.
-        return Text(
-            cell, style="" if style is None else style(cell), no_wrap=True, overflow="ellipsis"
-        )
+        return Text(cell, style=style_of(head, cell), no_wrap=True, overflow="ellipsis")
 
     def _line(self, text: str, style: str) -> str:
         return self._render(Text(text, style=style), no_wrap=True)

@@ -1,5 +1,6 @@
 """A real terminal: a program on a pty, and the test at the other end."""
 
+import codecs
 import os
 import pty
 import re
@@ -37,6 +38,8 @@ class Terminal:
         self.process = process
         self.raw = ""
         self._seen = 0
+        # A character may come in two parts.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
     def text(self) -> str:
@@ -47,6 +50,14 @@ class Terminal:
         """Press keys; \\n is Return."""
         os.write(self.fd, text.encode())
 
+    def receive(self) -> bool:
+        """Read some output; False if the program has ended."""
+        try:
+            self.raw += self._decoder.decode(os.read(self.fd, 65536))
+        except OSError:
+            return False
+        return True
+
     def wait_for(self, text: str, seconds: float = 60.0) -> str:
         """Wait until ``text`` appears after the last match; returns the output until then."""
         end = time.monotonic() + seconds
@@ -54,10 +65,8 @@ class Terminal:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.fd], [], [], left)[0]:
                 raise AssertionError(f"{text!r} did not appear:\n{self.text}")
-            try:
-                self.raw += os.read(self.fd, 65536).decode(errors="replace")
-            except OSError as error:
-                raise AssertionError(f"the program ended without {text!r}:\n{self.text}") from error
+            if not self.receive():
+                raise AssertionError(f"the program ended without {text!r}:\n{self.text}")
         shown = self.text[self._seen : found]
         self._seen = found + len(text)
         return shown
@@ -91,11 +100,8 @@ class Terminal:
         """
         end = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < end:
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    self.raw += os.read(self.fd, 65536).decode(errors="replace")
-                except OSError:
-                    break
+            if select.select([self.fd], [], [], 0.05)[0] and not self.receive():
+                break
         return self.process.wait(max(0.1, end - time.monotonic()))
 
 

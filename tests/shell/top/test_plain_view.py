@@ -77,7 +77,7 @@ def test_the_busiest_processes_come_first_and_keys_choose_the_order(
 ) -> None:
     if has_rich:
         pytest.importorskip("rich", reason="needs the package rich")
-    arguments = ["top", "busy", "--interval", "0.1"]
+    arguments = ["top", "busy", "--plain", "--interval", "0.1"]
     command = None if has_rich else ["-W", "error", "-c", WITHOUT_RICH, *arguments]
     with at_terminal(*arguments, command=command, lines=12, columns=100) as terminal:
         by_mailbox = frame(terminal, "now mailbox", "heap")
@@ -89,7 +89,7 @@ def test_the_busiest_processes_come_first_and_keys_choose_the_order(
         by_id = frame(terminal, "now id", "heap")
         terminal.type("q")
         status = terminal.status()
-    with at_terminal("top", "busy", "--interval", "5") as interrupted:
+    with at_terminal("top", "busy", "--plain", "--interval", "5") as interrupted:
         interrupted.wait_for("now mailbox")
         interrupted.type("\x03")
         status_of_ctrl_c = interrupted.status()
@@ -148,7 +148,7 @@ def test_the_table_fits_a_terminal_of_any_size(busy: None, runtime_directory: Pa
         f"cd {quote(str(ROOT))}\n"
         f"export PYTHONPATH={quote(str(ROOT))} PYTHONIOENCODING=utf-8 "
         f"XDG_RUNTIME_DIR={quote(str(runtime_directory))}\n"
-        f"exec {quote(sys.executable)} -m ergo_py top busy --interval 600\n",
+        f"exec {quote(sys.executable)} -m ergo_py top busy --plain --interval 600\n",
         encoding="utf-8",
     )
     tmux = Tmux(runtime_directory)
