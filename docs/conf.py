@@ -75,6 +75,7 @@ NAVIGATION = {
             "messages-and-calls",
             "supervision",
             "applications",
+            "methods",
             "tasks",
             "events",
             "state-machines",

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         InitError,
         InitTimeoutError,
         MailboxFullError,
+        MethodUnknownError,
         NameTakenError,
         NameUnknownError,
         NodeStoppedError,
@@ -125,6 +126,7 @@ if TYPE_CHECKING:
     from ._core.vocabulary.states import MetaState, State
     from .actor import Actor
     from .applications.application import Application, Needs
+    from .methods import MethodCall, MethodCast, ask, cast, exposed
     from .node import Node, open_node
     from .program import run
     from .service import Service
@@ -277,6 +279,9 @@ __all__ = [
     "MetaInfo",
     "MetaProcess",
     "MetaState",
+    "MethodCall",
+    "MethodCast",
+    "MethodUnknownError",
     "Name",
     "NameTakenError",
     "NameUnknownError",
@@ -358,6 +363,9 @@ __all__ = [
     "UnhandledCallError",
     "Unregistered",
     "Why",
+    "ask",
+    "cast",
+    "exposed",
     "first_of",
     "is_fast",
     "open_node",
@@ -389,8 +397,8 @@ if not TYPE_CHECKING:
                 "ChildEnabledError ChildExistsError ChildNotRunningError ChildRunningError "
                 "ChildUnknownError ControlSocketError DeadlockError ErgoError EscalationError "
                 "EventTakenError EventUnknownError InitError InitTimeoutError "
-                "MailboxFullError NameTakenError NameUnknownError NodeStoppedError "
-                "NotAllowedError ProcessUnknownError Reject RelationExistsError "
+                "MailboxFullError MethodUnknownError NameTakenError NameUnknownError "
+                "NodeStoppedError NotAllowedError ProcessUnknownError Reject RelationExistsError "
                 "RelationUnknownError SendError ServiceBusyError ServiceError "
                 "ServiceGoneError ServiceTimeoutError SpawnError SupervisionError "
                 "TargetDownError TargetTypeError TaskEndedError TaskError TaskTimeoutError "
@@ -413,6 +421,7 @@ if not TYPE_CHECKING:
             "_core.vocabulary.states": "MetaState State",
             "actor": "Actor",
             "applications.application": "Application Needs",
+            "methods": "MethodCall MethodCast ask cast exposed",
             "node": "Node open_node",
             "program": "run",
             "service": "Service",

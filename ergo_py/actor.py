@@ -13,6 +13,7 @@ from ._core.vocabulary.ids import Alias
 from ._core.vocabulary.messages import LogRecord
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
+from .methods import serve_methods
 from .service import Service
 from .tasks.verbs import TaskVerbs
 
@@ -69,6 +70,10 @@ class Actor(Behaviour, TaskVerbs):
     """True: messages and calls that arrive by name or by alias go to ``handle_message_name``,
     ``handle_message_alias``, ``handle_call_name`` and ``handle_call_alias``.
     """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        serve_methods(cls)
 
     def service(self, name: str) -> Service:
         """Return the restart-proof address of a supervised child on this node. Messages sent

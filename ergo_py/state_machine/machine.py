@@ -24,6 +24,7 @@ from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.states import Operation
 from ..actor import Actor
+from ..methods import serve_methods
 from .states import (
     AtMethod,
     EventTimeout,
@@ -109,7 +110,6 @@ class StateMachine(Actor):
     _timers: dict[Key, tuple[_Due, Timer]]
 
     def __init_subclass__(cls: Any, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
         for name in ("init", "handle_message", "handle_call"):
             if name in cls.__dict__:
                 raise BehaviourError(
@@ -118,12 +118,14 @@ class StateMachine(Actor):
                     "`first_state` for the work at the start, and a method with @state for each "
                     "state",
                 )
+        super().__init_subclass__(**keywords)
         cls._table = read_states(cls, cls.states, partial(hasattr, StateMachine))
         # Without async states, install plain callbacks: such a machine can answer calls inline and
         # can use thread dispatchers.
         waits = any(map(is_async, cls._table.values()))
         cls.handle_message = StateMachine.handle_message if waits else _handle_message_at_once
         cls.handle_call = StateMachine.handle_call if waits else _handle_call_at_once
+        serve_methods(cls)
         cls.init = (
             StateMachine.init
             if waits or inspect.iscoroutinefunction(cls.first_state)

@@ -263,7 +263,7 @@ class ChildSpec:
                 f"ChildSpec({name!r}, …, {min(unknown)}=…)",
                 keywords[min(unknown)],
                 f"one of {', '.join(sorted(_KEYWORDS | _OWN))}; arguments of the behaviour itself "
-                "are positional, or use functools.partial(Behaviour, key=value)",
+                f"are positional, or ChildSpec({name!r}, Behaviour.spec(key=value))",
             )
         values = {
             "name": name,

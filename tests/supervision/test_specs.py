@@ -111,7 +111,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"overflow": "drop"}, "overflow"),
     ({"init_timeout": -1}, "init_timeout"),
     ({"restrat": PERMANENT}, "restart"),
-    ({"link": True}, "functools.partial"),
+    ({"link": True}, "Behaviour.spec"),
 ]
 
 

@@ -25,8 +25,9 @@ from ergo_py.testing.recording_verbs import RecordingVerbs
 
 # These ask the node, and the node says that there is none.
 THROUGH_THE_NODE = {"inspect_meta", "meta_info"}
-# A test sets it itself; without that it says, as in any process, that there is none.
-ATTRIBUTES = {"connection"}
+# A test sets the connection itself; without that it says, as in any process, that there is none.
+# The spec of a class needs no process.
+ATTRIBUTES = {"connection", "spec"}
 
 
 def verbs() -> list[str]:

@@ -14,6 +14,7 @@ from ..vocabulary.errors import BadInputError, BehaviourError, CallbackError
 __all__ = [
     "CALLBACKS",
     "META_CALLBACKS",
+    "READING",
     "Callbacks",
     "check_plain",
     "check_waiting",
@@ -44,13 +45,14 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The callbacks of a behaviour, each with its parameters."""
 
-_READING: Final[dict[str, Any]] = {}
+READING: Final[dict[str, Any]] = {}
+"""Keywords for `inspect.signature`, which must not evaluate annotations."""
 if sys.version_info >= (3, 14):  # pragma: no cover - each Python version takes a single branch
     import annotationlib
 
     # From Python 3.14 on, reading annotations evaluates them. That fails for names imported under
     # TYPE_CHECKING.
-    _READING["annotation_format"] = annotationlib.Format.FORWARDREF
+    READING["annotation_format"] = annotationlib.Format.FORWARDREF
 
 
 META_CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
@@ -172,7 +174,7 @@ def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple
     if not callable(function):
         raise BehaviourError(f"{cls.__qualname__}.{name}", function, f"a method: {wanted}")
     try:
-        signature = inspect.signature(function, **_READING)
+        signature = inspect.signature(function, **READING)
     except (TypeError, ValueError):  # a function written in C has no signature to check
         return
     positional: list[object] = (

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from trio.lowlevel import enable_ki_protection
 
@@ -13,6 +13,7 @@ from ..processes.background_task import BackgroundTask
 from ..processes.process import Process
 from ..processes.spawn import spawn_process
 from ..runtime.bridge import get_ident
+from ..tables.callbacks import READING
 from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
 from ..vocabulary.envelopes import MESSAGE, STOP, Priority
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Behaviour", "behaviour_of", "check_task"]
 
+B = TypeVar("B", bound="Behaviour")
+P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
@@ -73,6 +76,29 @@ class Behaviour(LinksAndEvents):
             "init(self)`, which is called next"
         ),
     )
+
+    @classmethod
+    def spec(cls: Callable[P, B], *args: P.args, **kwargs: P.kwargs) -> Callable[[], B]:
+        """The class with all arguments of its constructor, keyword arguments too, for every place
+        that takes a behaviour: ``spawn(Worker.spec(1, retries=3), name="worker")``.
+
+        The keywords of ``spawn`` and of ``ChildSpec`` are options of the process, so arguments of
+        the class go here.
+
+        Raises:
+            BadInputError: the arguments do not fit the constructor.
+        """
+        kind: Any = cls
+        try:
+            inspect.signature(kind, **READING).bind(*args, **kwargs)
+        except TypeError as problem:
+            raise BadInputError(
+                f"{kind.__qualname__}.spec(…)",
+                (args, kwargs),
+                f"the arguments of {kind.__qualname__}{inspect.signature(kind, **READING)}: "
+                f"{problem}",
+            ) from None
+        return partial(kind, *args, **kwargs)
 
     # -- identity ----------------------------------------------------------------------------------
 
@@ -329,7 +355,7 @@ class Behaviour(LinksAndEvents):
             self.send(worker, Job(1))
 
         Args:
-            behaviour: the class of the process, or a ``functools.partial`` of it.
+            behaviour: the class of the process, or ``Worker.spec(…)`` with all its arguments.
             args: the positional arguments of the class.
             name: register the process under this name.
             link: link this process and the child both ways from the start.

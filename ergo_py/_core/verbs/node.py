@@ -129,7 +129,7 @@ class Node(NodeInspection):
         supervisor (``node.supervise``) restarts a failed process; ``spawn`` does not.
 
         Args:
-            behaviour: the class of the process, or a ``functools.partial`` of it.
+            behaviour: the class of the process, or ``Worker.spec(…)`` with all its arguments.
             args: the positional arguments of the class.
             name: register the process under this name.
             mailbox_size: how many messages may wait in each lane of its mailbox; None for no bound.

@@ -26,6 +26,7 @@
     │   ├── CallTimeoutError (TimeoutError) no answer in time
     │   ├── DeadlockError                   the call would wait for itself
     │   └── UnhandledCallError              the callee has no ``handle_call``
+    ├── MethodUnknownError (LookupError)    the actor exposes no such method
     ├── SupervisionError                    an operation on a child failed; carries the child
     │   ├── ChildUnknownError (LookupError)  the supervisor has no such child
     │   ├── ChildExistsError                the supervisor has a child of that name
@@ -91,6 +92,7 @@ __all__ = [
     "NameTakenError",
     "NameUnknownError",
     "NodeStoppedError",
+    "MethodUnknownError",
     "NotAllowedError",
     "ProcessUnknownError",
     "Reject",
@@ -364,6 +366,19 @@ class UnhandledCallError(CallError):
             target,
             request,
         )
+
+
+class MethodUnknownError(ErgoError, LookupError):
+    """The class of the callee exposes no method of that name."""
+
+    def __init__(self, behaviour: str, method: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"{behaviour} exposes no method {method!r}; it exposes {', '.join(known) or 'none'}"
+        )
+        self.behaviour = behaviour
+        self.method = method
+        self.known = tuple(known)
+        """The methods that it exposes."""
 
 
 class SupervisionError(ErgoError):

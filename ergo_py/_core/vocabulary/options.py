@@ -315,8 +315,7 @@ def read_options(keywords: Mapping[str, Any]) -> Options:
         "spawn",
         keywords,
         _NAMES,
-        "arguments of the behaviour itself are positional, or use functools.partial(Behaviour, "
-        "key=value)",
+        "arguments of the behaviour itself are positional, or spawn(Behaviour.spec(key=value))",
     )
     return Options(**keywords, given=frozenset(keywords))
 

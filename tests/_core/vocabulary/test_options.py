@@ -145,7 +145,7 @@ def test_a_keyword_for_the_behaviour_is_refused_with_the_two_ways_to_pass_it() -
     assert "spawn(…, start=…)" in str(caught.value)
     assert "mailbox_size" in str(caught.value)
     assert "positional" in str(caught.value)
-    assert "functools.partial(Behaviour, key=value)" in str(caught.value)
+    assert "spawn(Behaviour.spec(key=value))" in str(caught.value)
 
 
 def test_an_unknown_keyword_of_spawn_meta_is_refused_with_its_right_place() -> None:
