@@ -19,6 +19,7 @@ BIN  := $(VENV)/bin
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 PEERS := .venv-peers/.installed
+RELEASE := .venv-release/.installed
 # The C extension was built from its source as it is, or cannot be built.
 SPEED := $(VENV)/.built-speed
 # The tests of the functions that the C extension replaces. `make test` and `make test-deep` run all
@@ -39,16 +40,21 @@ help:           ## List the targets
 setup: $(DEV)   ## Create .venv with everything for development
 
 $(RUN): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	@echo "creating the environment $(VENV) with $(PYTHON) ..."
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d, and ergo_py needs 3.11 or later; write: make $(MAKECMDGOALS) PYTHON=python3.13" % sys.version_info[:2])'
+	@$(PYTHON) -m venv $(VENV)
+	@echo "installing ergo_py, trio, outcome and structlog into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
 $(DEV): $(RUN) | $(SPEED)
-	$(BIN)/python -m pip install --quiet --group dev
+	@echo "installing the tests, linters and documentation tools into $(VENV); this takes a minute or two ..."
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
 $(SPEED): $(RUN) hatch_build.py ergo_py/_core/speed/_speed.c
+	@echo "building the C extension ..."
 	@$(BIN)/python hatch_build.py || true  # without the extension the package is slower, and complete
 	@touch $@
 
@@ -91,6 +97,9 @@ sanitize: $(DEV)        ## Run the tests of the C extension under AddressSanitiz
 
 test-matrix:    ## Run the tests on every Python from 3.11 to 3.14 found here
 	.ci/test-matrix $(ARGS)
+
+test-bounds:    ## Run a part of the tests with the lowest and the newest dependencies that pyproject.toml allows
+	PYTHON=$(PYTHON) .ci/test-bounds $(ARGS)
 
 test-environments: $(DEV)       ## Run the tests in the unusual environments of .ci/environment; ENVIRONMENTS="ascii no-ipv6" selects
 	HYPOTHESIS_PROFILE=fast .ci/test-environments "$(ENVIRONMENTS)" $(BIN)/python -m pytest $(WORKERS) $(ARGS)
@@ -160,6 +169,21 @@ mutants: $(DEV) ## Break the code in small ways, and list the breaks that no tes
 walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
 
+$(RELEASE): pyproject.toml
+	@echo "installing the tools for a release into .venv-release ..."
+	@$(PYTHON) -m venv .venv-release
+	@.venv-release/bin/python -m pip install --quiet --upgrade pip
+	@.venv-release/bin/python -m pip install --quiet --group release
+	@touch $@
+
+build: $(RELEASE)       ## Build wheel and sdist into dist
+	rm -rf dist
+	.venv-release/bin/python -m build
+
+release-check: build    ## Build wheel and sdist, and check that version, changelog and files are ready for a release
+	.venv-release/bin/twine check --strict dist/*
+	.venv-release/bin/python .ci/release_check.py dist
+
 chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away its resources; ARGS="--seconds 600" continues
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
@@ -181,7 +205,7 @@ demo: $(RUN)    ## Run the demonstration program
 	$(BIN)/python $(DEMO)
 
 clean:          ## Remove everything made here, environments included
-	rm -rf $(VENV) .venv-3.* .venv-peers docs/_build dist build .coverage .coverage.* htmlcov .hypothesis .fuzzed
+	rm -rf $(VENV) .venv-* docs/_build dist build .coverage .coverage.* htmlcov .hypothesis .fuzzed
 	rm -rf .sanitized ergo_py/_core/speed/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.installation import build_wheel, install
 from tests.support import short_directory
 
 # The same examples each time, and no database: a run gives the same result as the previous run, its
@@ -50,6 +51,13 @@ def short_path() -> Iterator[Path]:
     """A directory for sockets; ``tmp_path`` may have too long a path for them."""
     with short_directory() as path:
         yield path
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment in which ergo_py was installed from a wheel."""
+    place = tmp_path_factory.mktemp("installed")
+    return install(build_wheel(place / "dist"), place / "venv")
 
 
 THREAD_GRACE = 20.0

@@ -53,6 +53,10 @@ def complaint(page: Path, block: Block) -> str | None:
     if block.mark.startswith("transcript: "):
         quoted = f'"{block.mark.removeprefix("transcript: ")}"'
         return None if quoted in said_by_tests() else f"no test repeats the transcript {quoted}"
+    if block.mark.startswith("run: ") and page.name == "README.md":
+        # tests/test_readme.py and tests/examples/test_walk.py run these commands.
+        quoted = f'commands("{block.mark.removeprefix("run: ")}")'
+        return None if quoted in said_by_tests() else f"no test has {quoted}"
     if block.mark.startswith("output: ") and page.name == "README.md":
         # tests/test_readme.py runs the programs with output that is shown like this.
         return unknown_file(ROOT / block.mark.removeprefix("output: "))
@@ -150,6 +154,7 @@ def test_every_block_of_a_page_is_a_file_that_tests_run_or_is_repeated_by_them(p
         "<!-- file: examples/nowhere.py -->\n```python\n```\n",
         "<!-- file: ergo_py/node.py -->\n```python\n```\n",
         "```sh\nergo frobnicate\n```\n",
+        "<!-- run: nothing -->\n```sh\nmake coffee\n```\n",
         "```sh\nmake coffee\n```\n",
         "```sh\nrm -rf build\n```\n",
     ],

@@ -1,11 +1,21 @@
-"""The README shows the output of its program; tests/test_docs_blocks.py compares the program."""
+"""The README shows the output of its program, and its commands work with the installed wheel.
+tests/test_docs_blocks.py compares the program, and `make walk` installs as the README says.
+"""
 
+import os
 import re
+import shlex
+import shutil
+import signal
 import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from ergo_py.shell.scaffold.project_name import ProjectName
+from ergo_py.shell.scaffold.template_files import render
+from tests.installation import clean_environment
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,16 +33,112 @@ def test_the_readme_shows_the_counter_and_its_output() -> None:
     assert [path for path, _ in shown("output")] == ["examples/counter/main.py"]
 
 
-@pytest.mark.parametrize("path, output", shown("output"))
-def test_a_program_in_the_readme_prints_the_output_in_the_readme(path: str, output: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", path],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+def commands(name: str) -> list[str]:
+    """The commands of the block below ``<!-- run: name -->``, without comments."""
+    (block,) = re.findall(
+        rf"<!-- run: {name} -->\n```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL
     )
+    return [shlex.join(shlex.split(line, comments=True)) for line in block.splitlines()]
+
+
+class User:
+    """A user in a folder of their own, with the programs of an environment on the path."""
+
+    def __init__(self, place: Path, programs: Path) -> None:
+        self.place = place
+        self.env = {
+            **clean_environment(),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "XDG_RUNTIME_DIR": str(place),
+            "HOME": str(place),
+        }
+
+    def run(self, command: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["sh", "-c", command],
+            cwd=self.place,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+
+    def start(self, command: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            ["sh", "-c", f"exec {command}"],
+            cwd=self.place,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+@pytest.fixture
+def user(short_path: Path, installed: Path) -> User:
+    short_path.chmod(0o700)
+    return User(short_path, installed)
+
+
+@pytest.mark.parametrize("path, output", shown("output"))
+def test_a_program_in_the_readme_prints_the_output_in_the_readme(
+    path: str, output: str, user: User
+) -> None:
+    shutil.copy(ROOT / path, user.place)
+
+    done = user.run(f"python -W error {Path(path).name}")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == output
+
+
+def test_the_installed_package_is_that_of_the_wheel(user: User, installed: Path) -> None:
+    done = user.run("python -c 'import ergo_py; print(ergo_py.__file__)'; ergo --version")
+
+    path, version = done.stdout.splitlines()
+    assert Path(path).is_relative_to(installed.parent)
+    assert version.endswith("(pure Python)")
+    assert commands("install")[-1] == "ergo --version"
+
+
+def test_a_running_program_is_inspected_with_the_commands_of_the_readme(user: User) -> None:
+    run, *looks = commands("look")
+    shutil.copytree(ROOT / "examples" / "looking", user.place / "examples" / "looking")
+    assert [look.split()[1] for look in looks] == ["ps", "crashes", "attach"]
+
+    with user.start(run) as program:
+        try:
+            end = time.monotonic() + 100
+            while "shop@localhost" not in user.run("ergo nodes").stdout:
+                assert program.poll() is None
+                assert time.monotonic() < end, "the shop does not open"
+            for look in looks:
+                done = user.run(look)
+                assert (done.returncode, done.stderr) == (0, ""), look
+        finally:
+            program.send_signal(signal.SIGINT)
+            out, _ = program.communicate(timeout=100)
+
+    assert program.returncode == 0, out
+
+
+def test_the_installed_command_creates_the_project_of_the_readme(user: User) -> None:
+    command = commands("new")[0]
+    assert command == "ergo new shop"
+
+    done = user.run(command)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    for path, text in render(ProjectName.of("shop")):
+        assert (user.place / "shop" / path).read_text(encoding="utf-8") == text
+
+
+def test_the_completion_script_of_the_readme_is_loaded_by_bash(user: User) -> None:
+    assert '`eval "$(ergo completion bash)"`' in README
+
+    done = user.run("bash --norc -c 'eval \"$(ergo completion bash)\"; complete -p ergo'")
+
+    assert done.stdout == "complete -F _ergo ergo\n"

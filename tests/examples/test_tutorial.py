@@ -3,7 +3,6 @@ input and output.
 """
 
 import ast
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,8 +28,8 @@ def definitions(path: str) -> dict[str, str]:
     }
 
 
-def test_the_tutorial_can_be_followed(short_path: Path) -> None:
-    newcomer = Newcomer(short_path, Path(sys.executable).parent)
+def test_the_tutorial_can_be_followed(short_path: Path, installed: Path) -> None:
+    newcomer = Newcomer(short_path, installed)
 
     newcomer.follow(PAGE)
 

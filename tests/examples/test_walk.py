@@ -5,33 +5,41 @@ there. `make walk` takes it.
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from tests.examples.newcomer import Newcomer
 from tests.examples.programs import ROOT
 from tests.support import THOROUGH, short_directory
+from tests.test_readme import commands
 
 pytestmark = pytest.mark.skipif(not THOROUGH, reason="takes minutes, and needs a package index")
 
 
-def run(*command: object) -> str:
-    # Nothing of this checkout, nor of the environment that the tests run in, may help.
-    env = {
+def environment_variables() -> dict[str, str]:
+    return {
         key: value
         for key, value in os.environ.items()
-        if not key.startswith(("PYTHON", "VIRTUAL_ENV", "COV_"))
+        if not key.startswith(("PYTHON", "VIRTUAL_ENV", "COV_", "MAKE", "MFLAGS", "HYPOTHESIS"))
     }
+
+
+def run(*command: object) -> str:
+    # Nothing of this checkout, nor of the environment that the tests run in, may help.
     done = subprocess.run(
         list(map(str, command)),
         cwd="/",
-        env=env,
+        env=environment_variables(),
         capture_output=True,
         text=True,
         timeout=600,
@@ -104,8 +112,9 @@ def test_the_wheel_holds_only_the_package(dist: Path) -> None:
     }
     assert "ergo_py/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not any(Path(name).name.startswith("test_") or name.endswith(".pyc") for name in names)
+    assert not any(re.search(r"(^|/)test_\w+\.py$|\.pyc$", name) for name in names)
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "ergo_py").rglob("*.py")} < names
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "ergo_py").rglob("*.in")} < names
     assert "ergo = ergo_py.shell.cli:main" in entry_points
     assert "[pytest11]\nergo_py = pytest_ergo_py" in entry_points
     assert set(re.findall(r"^Requires-Dist: (\w+)(?!.*extra)", metadata, re.MULTILINE)) == {
@@ -175,6 +184,98 @@ def test_a_wheel_has_the_extension_if_there_is_a_compiler(
     assert tag in wheel.name
     programs = environment(wheels / "venv", wheel)
     assert build in run(programs / "ergo", "--version")
+
+
+def in_source(place: Path, *lines: str) -> str:
+    """Run the lines of a script in the copy of the working tree."""
+    return run("sh", "-ec", "\n".join([f"cd '{place}/source'", *lines]))
+
+
+def test_a_checkout_is_installed_as_the_readme_says(place: Path, dist: Path) -> None:
+    *install, version = commands("install")
+    assert install == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install ."]
+
+    out = in_source(place, *install, version, "command -v ergo")
+
+    said, path = out.splitlines()[-2:]
+    assert said.startswith("ergo_py ")
+    assert path == f"{place}/source/.venv/bin/ergo"
+
+
+def test_a_checkout_is_installed_with_uv(place: Path, dist: Path) -> None:
+    programs = environment(place / "uv", "uv")
+
+    out = in_source(
+        place,
+        f"'{programs}/uv' venv --quiet --python '{sys.executable}' .venv-uv",
+        ". .venv-uv/bin/activate",
+        f"'{programs}/uv' pip install --quiet .",
+        "ergo --version",
+    )
+
+    assert out.startswith("ergo_py ")
+
+
+def test_the_package_is_installed_from_an_index(place: Path, dist: Path) -> None:
+    (place / "simple" / "ergo-py").mkdir(parents=True)
+    for file in dist.iterdir():
+        shutil.copy(file, place / "simple" / "ergo-py")
+
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(place))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            index = f"http://127.0.0.1:{server.server_port}/simple"
+            programs = environment(place / "from-index", "--extra-index-url", index, "ergo_py")
+        finally:
+            server.shutdown()
+            thread.join()
+
+    assert run(programs / "ergo", "--version").startswith("ergo_py ")
+
+
+def test_make_demo_works_in_a_fresh_checkout(place: Path, dist: Path) -> None:
+    out = in_source(place, "rm -rf .venv", "DEMO_SECONDS=0 make demo")
+
+    assert out.splitlines()[0] == "creating the environment .venv with python3 ..."
+    assert "installing ergo_py, trio, outcome and structlog into .venv ..." in out
+    assert "demo@localhost" in out
+
+
+def test_a_new_project_passes_its_checks_in_a_fresh_environment(place: Path, dist: Path) -> None:
+    new, wheel, enter, check, serve = commands("new")
+    assert (enter, check, serve) == ("cd shop", "make check", "make run")
+
+    out = in_source(
+        place,
+        "python3 -m venv .venv-new",
+        ". .venv-new/bin/activate",
+        "pip install --quiet .",
+        new,
+        wheel,
+        "deactivate",
+        enter,
+        check,
+    )
+
+    assert "4 passed" in out
+    assert "no issues found in 5 source files" in out
+    with subprocess.Popen(
+        [*serve.split(), "ARGS=--port 0"],
+        cwd=place / "source" / "shop",
+        env={**environment_variables(), "XDG_RUNTIME_DIR": str(place)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        assert program.stdout is not None
+        said = [program.stdout.readline() for _ in range(2)]
+        os.killpg(program.pid, signal.SIGINT)
+        program.communicate(timeout=100)
+    assert said[1].startswith("listening at 127.0.0.1:"), said
 
 
 def test_a_newcomer_with_only_the_wheel_can_follow_the_tutorial(place: Path, dist: Path) -> None:

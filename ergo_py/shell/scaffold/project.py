@@ -1,10 +1,14 @@
 """`new`: the command ``ergo new``, which creates a project."""
 
 import argparse
+import json
 import os
+import shlex
 import shutil
 import tempfile
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from ..exit_codes import Leave, Status
 from ..output import say
@@ -25,13 +29,28 @@ def new(options: argparse.Namespace) -> None:
     except BadNameError as error:
         raise Leave(Status.USAGE, str(error)) from None
     create(name, Path.cwd())
+    source = _source()
+    wheel = f"  pip wheel --no-deps --wheel-dir {name.project}/wheels {shlex.quote(source)}\n"
     say(
         f"created {name.project}/: a supervised TCP service with tests, a Dockerfile and a "
         f"systemd service; README.md explains its files\n\n"
+        f"{wheel if source else ''}"
         f"  cd {name.project}\n"
         "  make check   # format, style, types and tests, in an environment of its own\n"
         "  make run     # serve at 127.0.0.1:7777"
     )
+
+
+def _source() -> str:
+    """The checkout or wheel that ergo_py was installed from; empty if it came from an index, where
+    the new project finds it, too.
+    """
+    try:
+        text = metadata.distribution("ergo_py").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:  # not installed: Python found the package by its path
+        return ""
+    url = urlsplit(json.loads(text)["url"] if text else "")
+    return unquote(url.path) if url.scheme == "file" else ""
 
 
 def create(name: ProjectName, parent: Path) -> Path:

@@ -55,7 +55,7 @@ def test_the_command_creates_a_project_and_says_how_to_go_on(
 
     out = capsys.readouterr().out
     assert out.startswith("created my-shop/: a supervised TCP service with tests")
-    assert "  cd my-shop\n  make check " in out
+    assert "\n  cd my-shop\n  make check " in out
     assert [path.name for path in tmp_path.iterdir()] == ["my-shop"]
     assert {path.name for path in (tmp_path / "my-shop").iterdir()} == {
         ".dockerignore",
@@ -68,6 +68,43 @@ def test_the_command_creates_a_project_and_says_how_to_go_on(
         "pyproject.toml",
         "tests",
     }
+
+
+@pytest.mark.parametrize(
+    "direct_url, advised",
+    [
+        (None, ""),
+        ('{"url": "https://example.org/ergo_py.whl"}', ""),
+        (
+            '{"url": "file:///srv/ergo_py"}',
+            "  pip wheel --no-deps --wheel-dir b/wheels /srv/ergo_py\n",
+        ),
+        (
+            '{"url": "file:///my%20files"}',
+            "  pip wheel --no-deps --wheel-dir b/wheels '/my files'\n",
+        ),
+    ],
+)
+def test_the_command_says_how_to_get_a_wheel_of_a_checkout(
+    direct_url: str | None,
+    advised: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Installed:
+        version = "0.1.0"
+
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return direct_url
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+
+    assert main(["new", "b"]) == Status.DONE
+
+    assert f"explains its files\n\n{advised}  cd b\n" in capsys.readouterr().out
 
 
 def test_the_tests_of_a_new_project_pass(folder: Path) -> None:

@@ -1,0 +1,87 @@
+"""`make` says what it is doing before it begins to install, and refuses an old Python."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ENV = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+"""The environment without the variables of a make that runs these tests."""
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A checkout without an environment, with a Python that does nothing before it is released."""
+    for name in ("Makefile", "pyproject.toml", "hatch_build.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    os.mkfifo(tmp_path / "released")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nread line < released\nexit 3\n", encoding="utf-8")
+    python.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", ["demo", "setup", "check"])
+def test_make_says_that_it_creates_an_environment_before_it_begins(
+    target: str, place: Path
+) -> None:
+    # For reading, too: else a write would wait for a reader.
+    released = os.open(place / "released", os.O_RDWR)
+    with subprocess.Popen(
+        ["make", target, "PYTHON=./python"],
+        cwd=place,
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as make:
+        assert make.stdout is not None
+        said = make.stdout.readline()
+        os.write(released, b"now\n")
+    os.close(released)
+
+    assert said == "creating the environment .venv with ./python ...\n"
+    assert make.returncode == 2
+
+
+def test_make_refuses_an_old_python(place: Path) -> None:
+    old = place / "python"
+    old.write_text(
+        f"#!/bin/sh\nexec {shutil.which('python3')} -c "
+        '"import sys; sys.version_info = (3, 9, 1); $2"\n',
+        encoding="utf-8",
+    )
+
+    done = subprocess.run(
+        ["make", "demo", "PYTHON=./python"],
+        cwd=place,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == (
+        "./python is Python 3.9, and ergo_py needs 3.11 or later; write: make demo "
+        "PYTHON=python3.13"
+    )
+    assert not (place / ".venv").exists()
+
+
+def test_every_step_of_the_installation_says_its_purpose() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rules = makefile.split("\n\n")
+
+    for environment in ("$(RUN):", "$(DEV):"):
+        (rule,) = [rule for rule in rules if rule.startswith(environment)]
+        lines = [line.strip() for line in rule.splitlines()]
+        slow = [number for number, line in enumerate(lines) if " pip install " in line]
+        assert slow
+        assert any(line.startswith("@echo") for line in lines[: slow[0]])
