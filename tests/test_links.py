@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "examples").rglob("README.md"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / ".github").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("README.md")),
+]
 
 
 def anchors(page: Path) -> set[str]:

@@ -93,7 +93,12 @@ ROOMS = folders(*CODE_FOLDERS)
 TESTS = folders("tests", "examples")
 PAGES = sorted(
     path.relative_to(ROOT)
-    for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    for path in [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / ".github").glob("*.md"),
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+    ]
     if "_build" not in path.parts
 )
 

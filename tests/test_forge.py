@@ -1,0 +1,126 @@
+"""The files for a forge, a container and an editor run the commands of this project, with the
+versions that it supports.
+"""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+GITHUB = ROOT / ".github"
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYTHONS = [
+    version
+    for classifier in PROJECT["classifiers"]
+    if (version := classifier.removeprefix("Programming Language :: Python :: ")).startswith("3.")
+]
+
+
+def load(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def is_target(command: str) -> bool:
+    return bool(re.search(rf"^{re.escape(command.removeprefix('make '))}:", MAKEFILE, re.MULTILINE))
+
+
+def test_the_workflow_runs_make_check_on_every_supported_python_on_linux_and_macos() -> None:
+    job = load(".github/workflows/check.yml")["jobs"]["check"]
+
+    assert job["strategy"]["matrix"] == {
+        "python": PYTHONS,
+        "system": ["ubuntu-latest", "macos-latest"],
+    }
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make check"]
+
+
+def test_every_command_of_the_workflow_is_a_target_of_make() -> None:
+    jobs = load(".github/workflows/check.yml")["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+
+    assert {"make check", "make test-bounds", "make walk", "make release-check"} <= set(commands)
+    assert [command for command in commands if not is_target(command)] == []
+
+
+def test_the_local_run_of_the_checks_is_that_of_the_workflow() -> None:
+    assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").endswith("exec make check\n")
+
+
+def test_the_hooks_of_pre_commit_are_targets_of_make() -> None:
+    (repository,) = load(".pre-commit-config.yaml")["repos"]
+
+    assert repository["repo"] == "local"
+    assert [hook for hook in repository["hooks"] if not is_target(hook["entry"])] == []
+
+
+def test_the_development_container_is_set_up_by_make() -> None:
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
+
+    assert is_target(container["postCreateCommand"])
+    assert container["image"].rpartition(":")[2] in PYTHONS
+
+
+def test_the_image_installs_as_the_readme_says_and_runs_the_demonstration() -> None:
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    steps = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#")]
+    demo = re.search(r"^DEMO +\?= (.+)$", MAKEFILE, re.MULTILINE)
+
+    assert demo is not None
+    assert steps == [
+        ("FROM", "python:3.13-slim"),
+        ("COPY", ". /source"),
+        ("RUN", "pip install --no-cache-dir /source"),
+        ("WORKDIR", "/demo"),
+        ("COPY", "examples examples"),
+        ("USER", "nobody"),
+        ("CMD", json.dumps(["python", *demo[1].split()])),
+    ]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(line.removeprefix("#   ") in readme for line in lines[1:3])
+
+
+@pytest.mark.parametrize("name", ["bug.yml", "feature.yml"])
+def test_a_form_for_issues_has_fields_with_labels(name: str) -> None:
+    form = load(f".github/ISSUE_TEMPLATE/{name}")
+
+    assert {"name", "description", "body"} <= form.keys()
+    ids = [field["id"] for field in form["body"]]
+    assert len(set(ids)) == len(ids) > 0
+    assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_the_template_of_a_pull_request_names_the_checks() -> None:
+    template = (GITHUB / "pull_request_template.md").read_text(encoding="utf-8")
+
+    assert all(map(is_target, re.findall(r"`(make [a-z-]+)`", template)))
+    assert "*Deprecation* in `CONTRIBUTING.md`" in template
+    assert "\n## Deprecation\n" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_of_the_release_process_are_targets_of_make() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Releases")[2]
+    commands = re.findall(r"`(make [a-z-]+)`", text)
+
+    assert "make release-check" in commands
+    assert [command for command in commands if not is_target(command)] == []
+
+
+def test_the_metadata_names_addresses_and_platforms() -> None:
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} == PROJECT["urls"].keys()
+    assert {"Operating System :: POSIX :: Linux", "Operating System :: MacOS"} <= set(
+        PROJECT["classifiers"]
+    )
+    assert f"Python {PROJECT['requires-python'].removeprefix('>=')} or later" in (
+        ROOT / "README.md"
+    ).read_text(encoding="utf-8")
+
+
+def test_dependencies_have_a_lowest_version_that_make_test_bounds_can_install() -> None:
+    for bounds in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()):
+        assert [bound for bound in bounds if not re.fullmatch(r"[\w-]+>=[\d.]+", bound)] == []
