@@ -73,7 +73,8 @@ ELSEWHERE: Final = {
     **dict.fromkeys(
         ("V2", "V3", "V7", "V8", "V10"), "what a supervisor does, and supervisors are on the loop"
     ),
-    **{f"X{number}": "about meta-processes" for number in range(1, 17)},
+    **{name: "built on the others" for name in EXPECTED if name.startswith("E")},
+    **{f"X{number}": "about meta-processes" for number in range(1, 18)},
     **dict.fromkeys(
         ("N1", "N2", "N4", "N5", "N6", "N7"), "about the node, however its processes run"
     ),

@@ -4,7 +4,7 @@ An ``async def`` callback runs on the loop, a plain ``def`` callback in a worker
 """
 
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, copy_context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +12,8 @@ import trio
 from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 
 from ..messaging.observer import Delivered
+from ..processes.threaded_process import adopt
+from ..runtime.abandonable import Abandonable
 from ..runtime.bridge import get_ident, stack_of
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.detached_task import DetachedTask, without_cancellation
@@ -52,6 +54,7 @@ class Handler:
         "_promised",
         "_retired",
         "abandoned_threads",
+        "context",
         "handled",
         "handling",
         "history",
@@ -66,6 +69,10 @@ class Handler:
         self.meta = meta
         self.state = _SLEEP
         self.history: list[MetaState | float] = [_SLEEP, meta.born]
+        self.context = copy_context()
+        """The context variables of the meta-process: those of its spawner, until its callbacks
+        change them.
+        """
         self.task: DetachedTask | None = None
         self.handling: Envelope | None = None
         self.handled = 0
@@ -96,7 +103,7 @@ class Handler:
         meta = self.meta
         if meta.ending.phase is _OPEN:
             self.task = DetachedTask(self._task_ended)
-            self.task.start(meta.kernel, self._run, meta.callbacks.behaviour)
+            self.task.start(meta.kernel, self._run, meta.callbacks.behaviour, self.context)
 
     def retire(self) -> None:
         """End a task that has been idle for a while."""
@@ -115,8 +122,9 @@ class Handler:
         if meta.ending.reason is not None:
             return
         self.enter(_RUNNING)
+        task = current_task()
         try:
-            await self.serve(current_task())
+            await self.serve(task)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -124,6 +132,9 @@ class Handler:
             if failure is None:
                 raise
             meta.finish(meta.failed(meta.current_callback() or "handler", failure))
+        finally:
+            # The next task of the handler continues with the context variables of this task.
+            self.context = task.context
         if self.state is _RUNNING and meta.ending.reason is None:
             self.enter(_SLEEP)
 
@@ -224,14 +235,15 @@ class Handler:
 
     @runs_callbacks
     async def callback(self, name: str, begun: Flag, *args: Any) -> None:
-        """Call ``init`` or ``terminate``: an ``async def`` on the loop, a plain ``def`` in a worker
-        thread. Sets ``begun`` when the callback begins.
+        """Call ``init`` or ``terminate`` with the context variables of the meta-process: an ``async
+        def`` on the loop, a plain ``def`` in a worker thread. Sets ``begun`` when the callback
+        begins.
         """
         meta = self.meta
         function = getattr(meta.behaviour, name)
         if name in meta.callbacks.asynchronous:
             begun.set()
-            await function(*args)
+            await Abandonable().run_part(function(*args), self.context)
             return
 
         def call() -> None:
@@ -242,19 +254,25 @@ class Handler:
                 self._worker_ended(name)
 
         self.abandoned_threads.add(name)
-        await self._in_worker(call)
+        self.context.run(adopt, *await self._in_worker(self.context, call))
 
-    async def _in_worker(self, work: Any, *args: Any) -> None:
-        """Run blocking user code in a worker thread. Cancellation abandons the thread."""
+    async def _in_worker(self, own: Context, work: Any, *args: Any) -> tuple[Context, Context]:
+        """Run blocking user code in a worker thread, with a copy of the context. Cancellation
+        abandons the thread. Returns the copy after and before the work.
+        """
         kernel = self.meta.kernel
+        # A copy, since a context can be entered by a single thread at a time.
+        before = own.copy()
+        context: Any = before.copy()
         # A loop that is never idle must not starve the worker thread.
         kernel.thread_fairness.watch()
         try:
             await trio.to_thread.run_sync(
-                work, *args, abandon_on_cancel=True, limiter=kernel.workers
+                context.run, work, *args, abandon_on_cancel=True, limiter=kernel.workers
             )
         finally:
             kernel.thread_fairness.unwatch()
+        return context, before
 
     def _worker_ended(self, which: str) -> None:
         """Record, in a worker thread, that its work is done. The thread may have been abandoned
@@ -273,7 +291,7 @@ class Handler:
         try:
             # Shielded: a thread cannot be cancelled, only abandoned. The termination decides when.
             with trio.CancelScope(shield=True) as self.worker_scope:
-                await self._in_worker(self._work, envelope)
+                adopt(*await self._in_worker(copy_context(), self._work, envelope))
         finally:
             self.worker_scope = None
             # Deliver the sends and replies of the burst before anything else happens, including
@@ -376,8 +394,8 @@ class Handler:
         task, own = current_task(), None if self.task is None else self.task.task
         scopes = CancelScopes(task)
         # Not in the caller's context: context variables that handle_inspect sets must not leak into
-        # it. A handler has an empty context of its own.
-        context = Context() if own is None else own.context
+        # it.
+        context = self.context if own is None else own.context
         told, error = context.run(self._inspect_inline, sender, to, items)
         if scopes.are_left():
             # The handler's task would have kept them. The answer counts, and the meta-process

@@ -49,7 +49,8 @@ class Reader:
         meta = self.meta
         if not self.has_thread:
             self.task = DetachedTask(self.task_ended)
-            self.task.start(meta.kernel, self.read, f"{meta.callbacks.behaviour}.start")
+            name = f"{meta.callbacks.behaviour}.start"
+            self.task.start(meta.kernel, self.read, name, meta.handler.context)
             return
         kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
         self.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", self._read_in_thread)
@@ -87,7 +88,8 @@ class Reader:
     # -- in the thread -----------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
-        result = outcome.capture(self._run_start)
+        # The reader has a copy of the context of the handler: both may run at the same time.
+        result = outcome.capture(self.meta.handler.context.copy().run, self._run_start)
         try:
             # The bridge keeps the order of a thread, so this arrives after everything the reader
             # has sent.

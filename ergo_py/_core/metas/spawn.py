@@ -3,6 +3,7 @@ behind.
 """
 
 from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 import outcome
@@ -139,9 +140,10 @@ def spawn_meta_beside(
     behaviour: Any,
     options: MetaOptions,
     on_start: Callable[[BaseException | None], None],
+    context: Context,
 ) -> DetachedTask:
-    """Make a meta-process in a task of its own, without waiting for it. If its reader is a task, it
-    is the same task.
+    """Make a meta-process in a task of its own, with a copy of ``context``, without waiting for
+    it. If its reader is a task, it is the same task.
 
     Calls ``on_start`` once: with None when the reader starts, or with the exception that prevented
     the start.
@@ -170,7 +172,7 @@ def spawn_meta_beside(
 
     detached = DetachedTask(ended)
     try:
-        detached.start(kernel, live, type(behaviour).__qualname__)
+        detached.start(kernel, live, type(behaviour).__qualname__, context)
     except RuntimeError:  # the nursery is closed
         raise NodeStoppedError(kernel.pid.node, "it starts nothing any more") from None
     return detached
@@ -189,14 +191,15 @@ def spawn_meta_from_thread(owner: Meta, behaviour: Any, options: MetaOptions) ->
             outcome.Error(NodeStoppedError(owner.router.node, "it starts nothing any more"))
         )
 
-    detached = DetachedTask(refuse)
+    detached, context = DetachedTask(refuse), copy_context()
 
     async def spawn_child() -> None:
         parker.settle(await outcome.acapture(spawn_meta, owner, behaviour, options, detached))
 
     def start() -> None:
         try:
-            detached.start(owner.kernel, spawn_child, f"spawn {type(behaviour).__qualname__}")
+            name = f"spawn {type(behaviour).__qualname__}"
+            detached.start(owner.kernel, spawn_child, name, context)
         except RuntimeError:  # the nursery is closed
             refuse()
 

@@ -286,6 +286,7 @@ class Ending:
             meta.kernel,
             lambda: self._run_terminate(begun),
             f"{meta.callbacks.behaviour}.terminate",
+            meta.handler.context,
         )
         await self.wait_for_step(last.gone.wait)
         if not begun:

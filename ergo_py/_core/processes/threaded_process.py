@@ -48,7 +48,10 @@ _GRACE: Final = 1.0
 
 
 def _on_loop(bridge: Bridge, verb: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **keywords: bridge.run(partial(verb, *args, **keywords))
+    # With the context of the thread: a background task begins with a copy of it.
+    return lambda *args, **keywords: bridge.run(
+        copy_context().run, partial(verb, *args, **keywords)
+    )
 
 
 def adopt(changed: Context, before: Context) -> None:

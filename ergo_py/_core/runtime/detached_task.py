@@ -2,8 +2,8 @@
 waiter waits forever.
 """
 
-import contextvars
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Any, Protocol
 
 import trio
@@ -21,8 +21,9 @@ class Starter(Protocol):
 
 
 class DetachedTask:
-    """Runs an async function in its own task, with an empty ``contextvars`` context: the task
-    serves many processes, so it must not see the context variables of the process that started it.
+    """Runs an async function in its own task. Without a context it begins with an empty one: a
+    task of the kernel serves many processes, and must not see the context variables of the process
+    that started it.
     """
 
     __slots__ = ("_ended", "_abandonable", "_scope", "gone", "task")
@@ -36,9 +37,18 @@ class DetachedTask:
         self.gone = trio.Event()
         """Set when the task has ended or was abandoned."""
 
-    def start(self, kernel: Starter, body: Callable[[], Awaitable[None]], name: str) -> None:
-        """Run ``body`` in the new task. It must raise no exception but a cancellation."""
-        contextvars.Context().run(lambda: kernel.start(self._run, body, name=name))
+    def start(
+        self,
+        kernel: Starter,
+        body: Callable[[], Awaitable[None]],
+        name: str,
+        context: Context | None = None,
+    ) -> None:
+        """Run ``body`` in the new task, with a copy of ``context``. It must raise no exception but
+        a cancellation.
+        """
+        begin = Context() if context is None else context.copy()
+        begin.run(lambda: kernel.start(self._run, body, name=name))
 
     def cancel(self) -> None:
         """Cancel the task. It may take its time, and may refuse."""

@@ -314,7 +314,12 @@ class Listener(MetaProcess):
             # Choose the receiver now, in the order of arrival; starting it may take a while.
             plan = self._receivers.plan_actor()
             self._births[connection] = spawn_meta_beside(
-                meta.kernel, find_owner, connection, self._options_of_connections, told
+                meta.kernel,
+                find_owner,
+                connection,
+                self._options_of_connections,
+                told,
+                meta.handler.context,
             )
         except BaseException as error:
             told(error)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -60,7 +61,9 @@ def beside(process: Process, behaviour: MetaProcess, told: Told) -> Any:
     async def find_owner() -> Process:
         return process
 
-    return spawn_meta_beside(process.kernel, find_owner, behaviour, MetaOptions(), told.append)
+    return spawn_meta_beside(
+        process.kernel, find_owner, behaviour, MetaOptions(), told.append, copy_context()
+    )
 
 
 async def test_the_task_that_spawns_a_meta_process_is_its_reader_and_ends_it() -> None:

@@ -164,6 +164,51 @@ async def test_a_process_keeps_its_context_variables_from_start_to_end(
     assert told == {"tenant": "third"}
 
 
+@pytest.mark.parametrize("where", EVERYWHERE, ids=str)
+async def test_a_background_task_begins_with_a_copy_of_the_context_of_its_process(
+    where: Dispatcher,
+) -> None:
+    class Starts(Plain):
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            before = TENANT.get()
+            TENANT.set(request)
+            if request == "with task":
+                self.start_task(self.work)
+            return before
+
+        async def work(self) -> None:
+            self.seen.append(("task", TENANT.get()))
+            TENANT.set("task")
+            done.set()
+
+    done = trio.Event()
+    seen: list[Any] = []
+    TENANT.set("spawner")
+    async with running_node() as node:
+        pid = await node.spawn(Starts, seen, dispatcher=where)
+        await node.call(pid, "with task")
+        await done.wait()
+
+        assert ("task", "with task") in seen
+        assert await node.call(pid, "later") == "with task"
+
+
+@pytest.mark.parametrize("where", EVERYWHERE, ids=str)
+async def test_a_message_of_a_timer_is_handled_in_the_context_of_its_receiver(
+    where: Dispatcher,
+) -> None:
+    seen: list[Any] = []
+    TENANT.set("spawner")
+    async with running_node() as node:
+        pid = await node.spawn(Plain, seen, dispatcher=where)
+        TENANT.set("owner of the timer")
+        node.send_after(0, pid, "from a timer")
+        while await node.call(pid, None) != "from a timer":  # noqa: ASYNC110 - a thread
+            await trio.sleep(0.001)
+
+        assert seen[-1] == ("handle_message", "spawner")
+
+
 async def test_processes_of_the_same_pod_have_separate_contexts() -> None:
     pod = next(where for where in EVERYWHERE if str(where).startswith("pod"))
     async with running_node() as node:
