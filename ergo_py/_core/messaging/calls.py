@@ -42,6 +42,8 @@ _FEW: Final = 3
 """Short cuts that a task begins with after a call of another task."""
 _MANY: Final = 64
 """Short cuts of a task while no other task makes calls."""
+_STRETCH: Final = 8
+"""Short cuts between two looks at the clock."""
 _SLICE: Final = 0.001
 """Seconds after which a task has no short cut left, either."""
 
@@ -57,6 +59,7 @@ class Calls:
     __slots__ = (
         "_budget",
         "_free",
+        "_later",
         "_router",
         "_slice_end",
         "_turn_of",
@@ -68,8 +71,11 @@ class Calls:
         self._turn_of: Task | None = None
         """The task that has called last."""
         self._budget = _FEW
+        """Its short cuts between two pauses."""
         self._free = 0
-        """How many more short cuts it may take."""
+        """How many more short cuts it may take before the next look at the clock."""
+        self._later = 0
+        """How many of its budget are left after that."""
         self._slice_end = 0.0
         self.late_replies = 0
         """Replies that arrived after their caller had stopped waiting."""
@@ -93,8 +99,9 @@ class Calls:
             MailboxFullError: the callee's mailbox is full, and its overflow rule refuses.
         """
         router = self._router
-        # Inlined resolve(): most targets are PIDs.
-        callee = router.processes.get(to) if type(to) is PID else router.resolve(to)
+        # Inlined resolve(): most targets are PIDs. Untyped, since only a process that serves calls
+        # inline or takes direct appends has a task and a main lane.
+        callee: Any = router.processes.get(to) if type(to) is PID else router.resolve(to)
         if priority:
             check_priority(priority)
         if callee is None or not callee.accepting:
@@ -119,36 +126,36 @@ class Calls:
             # Mark the wait before the request is posted: an overflow rule, or a handler that runs
             # inline and forwards the call, may close a ring.
             process.waiting = caller  # hot path: Process.begin_wait
-        waiter = None
-        is_due = False
-        asleep: Any = callee
         # A process parked in its mailbox has empty lanes, except for messages that threads have
         # appended since. `main` is checked, so that the call does not overtake these.
-        if callee.inline and asleep.task.custom_sleep_data is PARKED and not asleep.main:
+        if callee.inline and callee.task.custom_sleep_data is PARKED and not callee.main:
             # Run in the callee's own context: context variables that its handler sets must not leak
             # into the caller.
-            left = asleep.task.context.run(asleep.answer_now, caller, request)
+            left = callee.task.context.run(callee.answer_now, caller, request)
             if left is not None:
                 await left.close()
             # Inlined _pause_is_due().
-            if task is self._turn_of:
-                self._free = free = self._free - 1
-                if free <= 0 or (not free & 7 and perf_counter() >= self._slice_end):
-                    is_due = True
+            if task is self._turn_of and self._free:
+                self._free -= 1
+                is_due = False
             else:
-                self._begin_turn(task)
+                is_due = self._look(task)
+            waiter = None
         elif callee.takes_direct and not callee.has_split_handlers and not priority:
             # Instead of _post_call(): most callees take direct appends.
             # inlined copy of Router.send
+            waiter = None
+            is_due = False
             callee.mailbox.main.append((CALL, sender, caller, request))
-            if asleep.task.custom_sleep_data is PARKED and router.turns.may_step(asleep):
+            if callee.task.custom_sleep_data is PARKED and router.turns.may_step(callee):
                 is_due = self._pause_is_due(task)
-                self._step(process, asleep, caller)
+                self._step(process, callee, caller)
                 # Unlike an inline call, this call is a checkpoint.
                 is_due = is_due or task._cancel_status.effectively_cancelled
             else:
                 callee.wake()
         else:
+            is_due = False
             waiter = self._post_call(callee, caller, priority)
         if caller.settled:
             if process is not None:
@@ -157,6 +164,8 @@ class Calls:
                 beside.end_wait_beside(caller)
             if is_due:
                 await self._pause(task)
+            if caller.error is None:
+                return caller.value
         else:
             # Inlined wait(): every wake-up runs through each coroutine layer.
             if timeout is not None:
@@ -192,22 +201,36 @@ class Calls:
 
     def _pause_is_due(self, task: Task) -> bool:
         """Count a short cut of this task. True if it has to let other tasks run now."""
-        if task is not self._turn_of:
-            self._begin_turn(task)
+        if task is self._turn_of and self._free:
+            self._free -= 1
             return False
-        self._free = free = self._free - 1
-        return free <= 0 or (not free & 7 and perf_counter() >= self._slice_end)
+        return self._look(task)
 
-    def _begin_turn(self, task: Task) -> None:
-        """Begin the budget of a task, since another task has called last."""
-        self._turn_of = task
-        self._free = self._budget = _FEW
+    def _look(self, task: Task) -> bool:
+        """Say whether a task has used up its budget, or its time slice. Begin a new budget if
+        another task has called last.
+        """
+        if task is not self._turn_of:
+            self._turn_of = task
+            self._grant(_FEW)
+            return False
+        if not self._later or perf_counter() >= self._slice_end:
+            return True
+        self._free = min(self._later, _STRETCH) - 1
+        self._later -= self._free + 1
+        return False
+
+    def _grant(self, budget: int) -> None:
+        """Begin a budget of short cuts. The last of them is followed by a pause."""
+        self._budget = budget
+        self._free = min(budget, _STRETCH) - 1
+        self._later = budget - self._free - 1
 
     async def _pause(self, task: Task) -> None:
         """Let other tasks run. Double the budget if none of them has called meanwhile."""
         await checkpoint()
         if self._turn_of is task:
-            self._free = self._budget = min(2 * self._budget, _MANY)
+            self._grant(min(2 * self._budget, _MANY))
             self._slice_end = perf_counter() + _SLICE
 
     async def inspect(

@@ -36,6 +36,7 @@ _IN_A_ROW: Final = 64
 _SLICE: Final = 0.001
 """Seconds after which they wait for trio's turn, too."""
 _reschedule: Final[Any] = reschedule  # untyped, since it is passed None instead of an Outcome
+_clear: Final = deque.clear  # without super(): every pass of the loop pays for it
 _loop: Final[Any] = trio._core._run
 _traps: Final[Any] = trio._core._traps
 
@@ -50,7 +51,7 @@ class _RunQueue(deque[Task]):
 
     def clear(self) -> None:
         self.size = len(self)
-        super().clear()
+        _clear(self)
 
 
 class Handoff(TrioTurns):
