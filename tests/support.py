@@ -405,7 +405,7 @@ def replace_timer_action(clock: Any, action: Callable[[Any], None]) -> None:
 
 def relation_tables(relations: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """The relations by watcher, and by target."""
-    return relations._by_watcher, relations._by_target
+    return relations.by_watcher, relations.by_target
 
 
 def timers_kept(timers: Any) -> int:

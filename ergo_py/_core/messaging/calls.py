@@ -143,9 +143,9 @@ class Calls:
             waiter = None
         elif callee.takes_direct and not callee.has_split_handlers and not priority:
             # Instead of _post_call(): most callees take direct appends.
-            # inlined copy of Router.send
             waiter = None
             is_due = False
+            # inlined copy of Router.send
             callee.mailbox.main.append((CALL, sender, caller, request))
             if callee.task.custom_sleep_data is PARKED and router.turns.may_step(callee):
                 is_due = self._pause_is_due(task)

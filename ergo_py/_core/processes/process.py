@@ -347,6 +347,7 @@ class Process(Lifecycle):
     def can_end_at_once(self) -> bool:
         """Whether no step of its termination would have to wait, as for most processes."""
         callbacks, kernel = self.callbacks, self.kernel
+        relations = kernel.relations
         return (
             not self.owned
             and not self.tasks
@@ -354,12 +355,18 @@ class Process(Lifecycle):
             and not self.events
             and not callbacks.has_stop_hooks
             and "terminate" not in callbacks.asynchronous
-            and len(self.main) + len(self.deferred or ()) + len(self.timers or ()) <= MANY
+            and (not (self.main or self.deferred or self.timers) or self._has_little_to_release())
             and not (self.mailbox.ahead or self.postponed)
             and (self.ending is None or not self.ending.abandoned)
-            and self.id not in kernel.watches
-            and (not kernel.relations or kernel.relations.count(self.id) <= MANY)
+            and (not kernel.watches or self.id not in kernel.watches)
+            and (
+                not (relations.by_target or relations.by_watcher)
+                or relations.count(self.id) <= MANY
+            )
         )
+
+    def _has_little_to_release(self) -> bool:
+        return len(self.main) + len(self.deferred or ()) + len(self.timers or ()) <= MANY
 
     def end_at_once(self, reason: Reason) -> None:
         """Terminate the process, in the same order as :meth:`Ending.finish`."""

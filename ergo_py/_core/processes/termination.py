@@ -337,7 +337,7 @@ def release(process: "Process") -> Iterator[None] | None:
         router.bridge.catch_up()
     if process.state is TERMINATED:
         return None
-    is_related = bool(kernel.relations)
+    is_unrelated = not (kernel.relations.by_watcher or kernel.relations.by_target)
     lived = process.behaviour is not None and process.task is process.callback_task
     # Before the lanes are emptied, so that no message of a late thread is missed.
     process.close_task()
@@ -356,7 +356,7 @@ def release(process: "Process") -> Iterator[None] | None:
         at_once(_cancel_timers(process.timers))
     if kernel.log.watched:
         kernel.remove_logger(process.id)
-    if is_related:
+    if not is_unrelated:
         at_once(kernel.forget_watcher(process.id))
     router.processes.pop(process.id, None)
     if router.last_receiver is process:
@@ -373,7 +373,7 @@ def release(process: "Process") -> Iterator[None] | None:
         kernel.killed.append(process.as_ended())
     process.become_terminated()
     # Notify the watchers last.
-    if is_related or process.events:
+    if not is_unrelated or process.events:
         watching = _watching(process, aliases)
         if len(watching) > MANY:
             return _tell_many(process, watching, reason, lived)

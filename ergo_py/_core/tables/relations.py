@@ -40,18 +40,19 @@ class Relation:
 class Relations:
     """The table of all relations of a node."""
 
-    __slots__ = ("_by_target", "_by_watcher")
+    __slots__ = ("by_target", "by_watcher")
 
     def __init__(self) -> None:
-        self._by_watcher: dict[PID, dict[tuple[Kind, Watched], Relation]] = {}
-        self._by_target: dict[Watched, dict[Relation, None]] = {}
+        # Public, since each process that ends checks whether both are empty, as on many nodes. Only
+        # the methods of this class change them.
+        self.by_watcher: dict[PID, dict[tuple[Kind, Watched], Relation]] = {}
+        self.by_target: dict[Watched, dict[Relation, None]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_watcher.values()))
+        return sum(map(len, self.by_watcher.values()))
 
     def __bool__(self) -> bool:
-        # Each process that ends asks. On many nodes there are no relations at all.
-        return bool(self._by_watcher or self._by_target)
+        return bool(self.by_watcher or self.by_target)
 
     def add(self, watcher: PID, target: Watched, kind: Kind) -> Relation:
         """Add a relation.
@@ -59,11 +60,11 @@ class Relations:
         Raises:
             RelationExistsError: the watcher has the same relation already.
         """
-        mine = self._by_watcher.setdefault(watcher, {})
+        mine = self.by_watcher.setdefault(watcher, {})
         if (kind, target) in mine:
             raise RelationExistsError(kind.value, target)
         relation = mine[kind, target] = Relation(watcher, target, kind)
-        self._by_target.setdefault(target, {})[relation] = None
+        self.by_target.setdefault(target, {})[relation] = None
         return relation
 
     def remove(self, watcher: PID, target: Watched, kind: Kind) -> None:
@@ -72,7 +73,7 @@ class Relations:
         Raises:
             RelationUnknownError: the watcher has no such relation.
         """
-        relation = self._by_watcher.get(watcher, {}).get((kind, target))
+        relation = self.by_watcher.get(watcher, {}).get((kind, target))
         if relation is None:
             raise RelationUnknownError(kind.value, target)
         relation.alive = False
@@ -83,7 +84,7 @@ class Relations:
         """Take all relations to a target that ended. Each stays with its watcher until its signal
         is delivered or the relation removed.
         """
-        return tuple(self._by_target.pop(target, ()))
+        return tuple(self.by_target.pop(target, ()))
 
     def deliver(self, relation: Relation) -> bool:
         """Close a fired relation when the watcher handles its signal. False if the relation was
@@ -97,7 +98,7 @@ class Relations:
 
     def forget(self, watcher: PID) -> Iterator[Watched]:
         """Remove the relations of a watcher that ended, step by step. Yield the target of each."""
-        mine = self._by_watcher.pop(watcher, None)
+        mine = self.by_watcher.pop(watcher, None)
         if mine is None:
             return
         for relation in mine.values():
@@ -107,36 +108,34 @@ class Relations:
 
     def count(self, process: PID) -> int:
         """The number of relations to a process and of its own relations."""
-        return len(self._by_target.get(process, ())) + len(self._by_watcher.get(process, ()))
+        return len(self.by_target.get(process, ())) + len(self.by_watcher.get(process, ()))
 
     def has(self, watcher: PID, target: Watched, kind: Kind) -> bool:
         """Say whether a watcher has this relation."""
-        return (kind, target) in self._by_watcher.get(watcher, ())
+        return (kind, target) in self.by_watcher.get(watcher, ())
 
     def of_watcher(self, watcher: PID, kind: Kind) -> tuple[Watched, ...]:
         """The targets of a watcher's relations of this kind."""
-        return tuple(target for k, target in self._by_watcher.get(watcher, ()) if k is kind)
+        return tuple(target for k, target in self.by_watcher.get(watcher, ()) if k is kind)
 
     def of_target(self, target: Watched, kind: Kind) -> tuple[PID, ...]:
         """The watchers of a target with relations of this kind."""
         return tuple(
-            relation.watcher
-            for relation in self._by_target.get(target, ())
-            if relation.kind is kind
+            relation.watcher for relation in self.by_target.get(target, ()) if relation.kind is kind
         )
 
     def _drop_from_watcher(self, relation: Relation) -> None:
-        mine = self._by_watcher.get(relation.watcher)
+        mine = self.by_watcher.get(relation.watcher)
         if (
             mine is not None
             and mine.pop((relation.kind, relation.target), None) is not None
             and not mine
         ):
-            del self._by_watcher[relation.watcher]
+            del self.by_watcher[relation.watcher]
 
     def _drop_from_target(self, relation: Relation) -> None:
-        watchers = self._by_target.get(relation.target)
+        watchers = self.by_target.get(relation.target)
         if watchers is not None:
             watchers.pop(relation, None)
             if not watchers:
-                del self._by_target[relation.target]
+                del self.by_target[relation.target]
