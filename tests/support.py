@@ -288,7 +288,7 @@ _PRIVATE: Final = {
     "greeting timeout of the shell": "ergo_py.shell.client._GREETING",
     "kernel of new nodes": "ergo_py._core.node_lifecycle.Kernel",
     "lack of directory watches": "ergo_py.meta.files.directory_watch.lacks_watches",
-    "length of a time slice": "ergo_py._core.runtime.time_slices._SLICE",
+    "length of a time slice": "ergo_py._core.runtime.time_slices.SLICE",
     "mailboxes looked at in a turn": "ergo_py._core.inspection.mailbox_backlog._AT_A_TIME",
     "many children": "ergo_py._core.processes.children._MANY",
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",

@@ -17,13 +17,12 @@ import trio
 from trio.lowlevel import Task, checkpoint, current_task, notify_closing, wait_readable
 
 from .._core.runtime.parking import TrioTurns, park_as, wake_with
+from .._core.runtime.time_slices import SLICE
 
 __all__ = ["SocketPoller", "watch_alone"]
 
 _AT_ONCE: Final = 64
 """Sockets to ask epoll for in a call."""
-_SLICE: Final = 0.001
-"""Seconds after which other tasks get their turn, before the next socket is served."""
 
 Start = Callable[[Callable[[], Awaitable[None]]], None]
 Readable = Callable[[], bool]
@@ -104,14 +103,14 @@ class SocketPoller:
                     await wait_readable(epoll)
                 except trio.ClosedResourceError:  # by close(): the node is ending
                     return
-                end = perf_counter() + _SLICE
+                end = perf_counter() + SLICE
                 is_root = turns.begin(task)
                 try:
                     for fd, _ in epoll.poll(0, _AT_ONCE):
                         if perf_counter() >= end:
                             turns.end(task)
                             await checkpoint()
-                            end = perf_counter() + _SLICE
+                            end = perf_counter() + SLICE
                             is_root = turns.begin(task)
                         self._read(fd)
                 except BaseException:

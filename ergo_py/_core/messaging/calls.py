@@ -8,6 +8,7 @@ from trio.lowlevel import Task, checkpoint, current_task
 
 from ..runtime.bridge import get_ident
 from ..runtime.parking import PARKED, park_as
+from ..runtime.time_slices import SLICE
 from ..tables.pending_calls import Callee, Caller, ring_of, waiting_process
 from ..vocabulary.envelopes import (
     ADDRESSED_CALL,
@@ -41,11 +42,9 @@ __all__ = ["Calls", "refuse_inside"]
 _FEW: Final = 3
 """Short cuts that a task begins with after a call of another task."""
 _MANY: Final = 64
-"""Short cuts of a task while no other task makes calls."""
+"""Short cuts of a task while no other task makes calls, within a time slice."""
 _STRETCH: Final = 8
 """Short cuts between two looks at the clock."""
-_SLICE: Final = 0.001
-"""Seconds after which a task has no short cut left, either."""
 
 
 class Calls:
@@ -231,7 +230,7 @@ class Calls:
         await checkpoint()
         if self._turn_of is task:
             self._grant(min(2 * self._budget, _MANY))
-            self._slice_end = perf_counter() + _SLICE
+            self._slice_end = perf_counter() + SLICE
 
     async def inspect(
         self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float

@@ -24,6 +24,7 @@ from outcome import Error, Outcome, Value
 from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection, reschedule
 
 from ..runtime.parking import PARKED, Sleeper, TrioTurns
+from ..runtime.time_slices import SLICE
 
 __all__ = ["SWITCH", "Handoff", "turns_of_loop", "unmet"]
 
@@ -32,9 +33,9 @@ SWITCH: Final = "ERGO_DIRECT_HANDOFF"
 ``0``.
 """
 _IN_A_ROW: Final = 64
-"""Most steps in a row. After these the processes that the root has woken wait for trio's turn."""
-_SLICE: Final = 0.001
-"""Seconds after which they wait for trio's turn, too."""
+"""Most steps in a row. After these, or after a time slice, the processes that the root has woken
+wait for trio's turn.
+"""
 _reschedule: Final[Any] = reschedule  # untyped, since it is passed None instead of an Outcome
 _clear: Final = deque.clear  # without super(): every pass of the loop pays for it
 _loop: Final[Any] = trio._core._run
@@ -113,7 +114,7 @@ class Handoff(TrioTurns):
         if not ready:
             self._root = None
             return False
-        left, end = _IN_A_ROW, perf_counter() + _SLICE
+        left, end = _IN_A_ROW, perf_counter() + SLICE
         try:
             while ready and left:
                 process = ready.popleft()

@@ -15,6 +15,7 @@ from trio.lowlevel import checkpoint, current_task, enable_ki_protection
 
 from ..runtime.bridge import Bridge, Parker, get_ident
 from ..runtime.parking import TrioTurns, park_as
+from ..runtime.time_slices import SLICE
 from ..tables.dead_letters import DeadLetters
 from ..tables.mailbox import Verdict
 from ..tables.pending_calls import Caller, ring_of, waiting_process
@@ -419,7 +420,7 @@ class Router:
         """Let other tasks run, and begin a new time slice."""
         self.free = _SHORT_CUTS
         await checkpoint()
-        self.slice_end = perf_counter() + 0.001
+        self.slice_end = perf_counter() + SLICE
 
     # -- threads -----------------------------------------------------------------------------------
 

@@ -18,13 +18,14 @@ from ..runtime.bridge import get_ident, stack_of
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.detached_task import DetachedTask, without_cancellation
 from ..runtime.parking import PARKED, park
+from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from ..vocabulary.errors import NodeStoppedError, Reject, TargetDownError
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.messages import NO_REPLY
-from ..vocabulary.states import MetaState, check_meta_transition
+from ..vocabulary.states import HISTORY, MetaState, check_meta_transition
 from .shared_state import Flag
 from .termination import Phase
 
@@ -39,9 +40,7 @@ _Answer = tuple[dict[str, str] | None, BaseException | None]
 _RUNNING: Final = MetaState.RUNNING
 _SLEEP: Final = MetaState.SLEEP
 _OPEN: Final = Phase.OPEN
-_HISTORY: Final = 16
 _BURST: Final = 64
-_SLICE: Final = 0.001
 _CALLBACK: Final = {MESSAGE: "handle_message", CALL: "handle_call", RESPONSE: "handle_response"}
 
 
@@ -94,7 +93,7 @@ class Handler:
         check_meta_transition(self.state, state)
         self.state = state
         self.history += (state, perf_counter())
-        del self.history[:-_HISTORY]
+        del self.history[:-HISTORY]
 
     # -- the task ----------------------------------------------------------------------------------
 
@@ -153,7 +152,7 @@ class Handler:
         meta = self.meta
         box, ending, idle_handlers = meta.mailbox, meta.ending, meta.kernel.idle_handlers
         observer = meta.kernel.observer
-        left, end = _BURST, perf_counter() + _SLICE
+        left, end = _BURST, perf_counter() + SLICE
         while ending.reason is None:
             envelope = box.pop()
             if envelope is None:
@@ -172,7 +171,7 @@ class Handler:
                 if ending.reason is not None or (self._retired and not len(box)):
                     return
                 self.enter(_RUNNING)
-                left, end = _BURST, perf_counter() + _SLICE
+                left, end = _BURST, perf_counter() + SLICE
                 continue
             self.handling = envelope
             self.handled += 1
@@ -184,7 +183,7 @@ class Handler:
             left -= 1
             if left <= 0 or perf_counter() >= end:
                 await checkpoint()
-                left, end = _BURST, perf_counter() + _SLICE
+                left, end = _BURST, perf_counter() + SLICE
 
     @runs_callbacks
     async def _handle(self, envelope: Envelope) -> None:

@@ -10,6 +10,7 @@ from ..runtime.parking import ENDED, TaskPlaceholder
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import Envelope, kind_name
 from ..vocabulary.states import (
+    HISTORY,
     INIT,
     RUNNING,
     SLEEP,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_YET", "Lifecycle"]
 
-_HISTORY: Final = 16
 NOT_YET: Final = TaskPlaceholder()
 _GONE: Final = TaskPlaceholder(ENDED)
 
@@ -61,8 +61,8 @@ class Lifecycle(Addressee):
         self.state = state
         history = self.history
         history += (state, perf_counter())
-        if len(history) > _HISTORY:
-            del history[: _HISTORY // 2]
+        if len(history) > HISTORY:
+            del history[: HISTORY // 2]
 
     def own_turn(self) -> Turn:
         """Its turn, created when it first serves an envelope, or when a callback can be
@@ -163,8 +163,8 @@ class Lifecycle(Addressee):
             self.state = state = INIT if self.task is NOT_YET else RUNNING
             history = self.history
             history += (state, perf_counter())
-            if len(history) > _HISTORY:
-                del history[: _HISTORY // 2]
+            if len(history) > HISTORY:
+                del history[: HISTORY // 2]
 
     def begin_wait_beside(self, caller: Caller) -> None:
         """Record that a callback waits, at the end of a nursery, for a task that waits in a

@@ -11,6 +11,7 @@ from trio.lowlevel import Task, checkpoint, current_task
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed
 from ..runtime.parking import park_unless
+from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..vocabulary.envelopes import (
     CALL,
@@ -21,7 +22,7 @@ from ..vocabulary.envelopes import (
 from ..vocabulary.errors import Reject
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
-from ..vocabulary.states import RUNNING, SLEEP, TERMINATED
+from ..vocabulary.states import HISTORY, RUNNING, SLEEP, TERMINATED
 from .envelope_handlers import handle_other
 from .failure import account_for, account_for_open
 
@@ -37,9 +38,6 @@ __all__ = [
     "serve",
 ]
 
-_SLICE: Final = 0.001
-"""Time slice in seconds, after which a busy process lets other tasks run."""
-_HISTORY: Final = 16
 _KILLED: Final = Killed()
 AGAIN: Final = Normal()
 """Returned instead of a reason: the behaviour was wrapped or unwrapped, so the loop must fetch its
@@ -244,8 +242,8 @@ async def serve(process: "Process") -> Reason | None:
                 turn.woken = woken = clock()
                 process.state = RUNNING  # hot path: Process.begin_turn
                 history += (RUNNING, woken)
-                if len(history) > _HISTORY:
-                    del history[:8]
+                if len(history) > HISTORY:
+                    del history[: HISTORY // 2]
                 is_root = may_be_root and turns.begin(task)
                 continue
             kind, sender, ref, payload = envelope
@@ -300,12 +298,12 @@ async def serve(process: "Process") -> Reason | None:
             if box.waiters:
                 box.admit_waiters()
             if end == 0.0:
-                end = now + _SLICE
+                end = now + SLICE
             elif now >= end or handled >= last:
                 mask = 0 if now >= end else often
                 is_root = turns.end(task)
                 await checkpoint()
-                last, end = turn.handled + burst, clock() + _SLICE
+                last, end = turn.handled + burst, clock() + SLICE
             continue
         except trio.Cancelled:
             raise

@@ -1,5 +1,5 @@
-"""`in_slices`: runs long work of the kernel in slices of a millisecond, so that other tasks run in
-between.
+"""`SLICE`: how long work on the loop runs before other tasks do. `in_slices`: runs long work of the
+kernel in such slices.
 """
 
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from typing import Final
 import trio
 from trio.lowlevel import checkpoint
 
-__all__ = ["at_once", "in_slices"]
+__all__ = ["SLICE", "at_once", "in_slices"]
 
-_SLICE: Final = 0.001
-"""Seconds after which other tasks run. The clock is read wherever the work yields."""
+SLICE: Final = 0.001
+"""The length of a time slice: seconds after which work on the loop lets other tasks run."""
 
 
 async def in_slices(work: Iterator[None]) -> None:
@@ -22,7 +22,7 @@ async def in_slices(work: Iterator[None]) -> None:
     Cancellation does not end the work. If its task is abandoned in the middle, the rest is done at
     once, so that no work is left half done.
     """
-    end = perf_counter() + _SLICE
+    end = perf_counter() + SLICE
     for _ in work:
         if perf_counter() >= end:
             try:
@@ -31,7 +31,7 @@ async def in_slices(work: Iterator[None]) -> None:
             except BaseException:
                 at_once(work)
                 raise
-            end = perf_counter() + _SLICE
+            end = perf_counter() + SLICE
 
 
 def at_once(work: Iterator[None]) -> None:

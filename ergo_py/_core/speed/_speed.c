@@ -729,7 +729,7 @@ static PyTypeObject RestType = {
 
 /* ---- Batch: the inner loop of serve() -------------------------------------------------------- */
 
-#define SLICE 0.001 /* _SLICE of message_loop.py */
+#define SLICE 0.001 /* of time_slices.py */
 #define MESSAGE 0
 #define OFTEN 7 /* the clock is read on every eighth message */
 

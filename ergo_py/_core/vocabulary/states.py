@@ -11,6 +11,7 @@ from .public_names import show_public_names
 __all__ = [
     "ALLOWED",
     "CALLS_ALLOWED",
+    "HISTORY",
     "INIT",
     "META_ALLOWED",
     "META_TRANSITIONS",
@@ -29,6 +30,10 @@ __all__ = [
     "check_meta_transition",
     "check_transition",
 ]
+
+
+HISTORY: Final = 16
+"""Length of the list of recent states and their times, in turn."""
 
 
 class State(Enum):
