@@ -37,7 +37,7 @@ def wait_for_stock(capsys: pytest.CaptureFixture[str], row: str) -> None:
 
 def test_the_shell_prints_the_transcript_of_the_page() -> None:
     (transcript,) = transcripts(PAGE, "ergo shell examples/looking/shop.py")
-    with at_terminal("shell", "examples/looking/shop.py") as terminal:
+    with at_terminal("shell", "--plain", "examples/looking/shop.py") as terminal:
         terminal.wait_for(">>> ")
         end = time.monotonic() + 30
         while terminal.ask("(await node.inspect('stock'))['sold']") != "'2'\n":
@@ -63,7 +63,7 @@ def test_the_commands_print_the_transcripts_of_the_page(capsys: pytest.CaptureFi
         for transcript in (looks, threads, died, held):
             assert_ran(transcript, capsys)
         (transcript,) = transcripts(PAGE, "ergo attach shop")
-        with at_terminal("attach", "shop") as terminal:
+        with at_terminal("attach", "--plain", "shop") as terminal:
             terminal.wait_for(">>> ")
             assert_typed(terminal, transcript)
 

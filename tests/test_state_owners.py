@@ -54,7 +54,7 @@ FOREIGN: Final = {
     "_core/vocabulary/public_names.py": {"value.__module__"},
     "_core/vocabulary/reasons.py": {"error.__traceback__", "error.obj"},
     "shell/program_loader.py": {"sys.argv"},
-    "shell/prompt.py": {"self._compiler.compiler.flags"},
+    "shell/prompt.py": {"_compiler.compiler.flags"},
     "meta/sockets/tls.py": {
         "context.minimum_version",
         "context.num_tickets",

@@ -117,7 +117,7 @@ class _Grammar:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
-    def program(self, name: str, help: str, *, is_needed: bool) -> None:
+    def program(self, name: str, help: str, *, is_needed: bool) -> argparse.ArgumentParser:
         """Add a command that runs a program."""
         command = self.command(name, help)
         command.add_argument(
@@ -142,6 +142,7 @@ class _Grammar:
             metavar="PERMISSIONS",
             help="offer a control socket that permits look, act, attach, or several with commas",
         )
+        return command
 
     def at_node(
         self, name: str, help: str, *, who: str | None = None, json: bool = True
@@ -178,11 +179,12 @@ def make_parser() -> argparse.ArgumentParser:
         "run a program: a behaviour class, or an async function that takes the node",
         is_needed=True,
     )
-    grammar.program(
+    command = grammar.program(
         "shell",
         "open a prompt with a node of its own, and perhaps a program on it",
         is_needed=False,
     )
+    _for_simple_terminals(command, "the prompt that needs no package")
     grammar.command(
         "new", "create a project: a supervised TCP service, with tests and types"
     ).add_argument("project", metavar="NAME", help="the name of its folder and package")
@@ -190,7 +192,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_looks_at_all(grammar)
     _add_looks_at_one(grammar)
     _add_watches(grammar)
-    grammar.at_node("attach", "open a prompt in a running program", json=False)
+    command = grammar.at_node("attach", "open a prompt in a running program", json=False)
+    _for_simple_terminals(command, "the prompt that needs no package")
     _add_acts(grammar)
     grammar.command("completion", "print the completion script of a shell").add_argument(
         "shell", choices=SHELLS

@@ -279,7 +279,7 @@ def attach(link: Link, options: Options) -> None:
         f"attached to {link.node}, program {link.os_pid}; `node` is the node, `ps()` and `tree()` "
         "show it, Ctrl-D leaves it as it is"
     )
-    Prompt(Attached(link), banner).run()
+    Prompt(Attached(link), banner, is_plain=options.plain).run()
 
 
 # -- act -------------------------------------------------------------------------------------------

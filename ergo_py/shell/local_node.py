@@ -75,7 +75,9 @@ def shell(options: argparse.Namespace) -> Status:
     try:
         local = Local(node, program)
         Prompt(
-            local, f"{name} is up; `node` is the node, `ps()` and `tree()` show it, Ctrl-D stops it"
+            local,
+            f"{name} is up; `node` is the node, `ps()` and `tree()` show it, Ctrl-D stops it",
+            is_plain=options.plain,
         ).run()
     except ErgoError as error:
         traceback.print_exception(error)

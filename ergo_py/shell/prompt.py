@@ -8,6 +8,7 @@ import codeop
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from .._core.vocabulary.text import printable_lines
 from ..control.protocol import ControlError
 from ..control.rendering import stack_text
 from .client import Link
+from .screens import is_full_terminal
 
 try:
     import readline
@@ -66,24 +68,34 @@ class Attached:
         return found
 
 
+class Editor(Protocol):
+    """Reads the inputs of a prompt."""
+
+    def read(self) -> str | None:
+        """Read a complete input; None at the end.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+
+
 class Prompt:
     """Reads an input and runs it, until the end of the input, ``exit`` or ``quit``."""
 
-    def __init__(self, evaluator: Evaluator, banner: str) -> None:
+    def __init__(self, evaluator: Evaluator, banner: str, *, is_plain: bool = False) -> None:
         self._evaluator = evaluator
         self._banner = banner
-        self._compiler = codeop.CommandCompiler()
-        self._compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         self._is_terminal = sys.stdin.isatty()
+        self._is_plain = is_plain
 
     def run(self) -> None:
         """Run until the user leaves."""
+        editor = self._make_editor()
         if self._is_terminal:
-            self._prepare_terminal()
             write(f"{self._banner}\n")
         while True:
             try:
-                source = self._read()
+                source = editor.read()
                 if source is None:
                     break
                 if source.strip() in ("exit", "quit", "exit()", "quit()"):
@@ -95,7 +107,36 @@ class Prompt:
         if self._is_terminal:
             write("\n")
 
-    def _read(self) -> str | None:
+    def _make_editor(self) -> Editor:
+        if not self._is_terminal:
+            return _Lines(sys.stdin.readline)
+        if not self._is_plain and is_full_terminal() and find_spec("prompt_toolkit") is not None:
+            from .toolkit_editor import ToolkitEditor  # noqa: PLC0415 - an extra, slow to import
+
+            return ToolkitEditor(self._evaluator.complete, is_complete, _history_file())
+        _prepare_readline(self._evaluator)
+        return _Lines(None)
+
+
+_compiler = codeop.CommandCompiler()
+_compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def is_complete(source: str) -> bool:
+    """Whether an input needs no further line. A mistake is complete: the evaluator reports it."""
+    try:
+        return _compiler(source, "<input>", "single") is not None
+    except (SyntaxError, ValueError, OverflowError):
+        return True
+
+
+class _Lines:
+    """Reads inputs line by line: from a pipe, or from a terminal with ``readline``."""
+
+    def __init__(self, read_line: Callable[[], str] | None) -> None:
+        self._read_line = read_line
+
+    def read(self) -> str | None:
         """Read a complete input; None at the end."""
         lines: list[str] = []
         while True:
@@ -104,37 +145,34 @@ class Prompt:
                 return "\n".join(lines) if lines else None
             lines.append(line)
             source = "\n".join(lines)
-            try:
-                if self._compiler(source, "<input>", "single") is not None:
-                    return source
-            except (SyntaxError, ValueError, OverflowError):
-                # The evaluator reports the error.
+            if is_complete(source):
                 return source
 
     def _line(self, prompt: str) -> str | None:
-        if not self._is_terminal:
-            line = sys.stdin.readline()
+        if self._read_line is not None:
+            line = self._read_line()
             return line.rstrip("\n") if line else None
         try:
             return input(prompt)
         except EOFError:  # Ctrl-D
             return None
 
-    def _prepare_terminal(self) -> None:
-        if readline is None:
-            return
-        readline.set_completer(_completer(self._evaluator))
-        is_editline = "libedit" in (readline.__doc__ or "")
-        readline.parse_and_bind("bind ^I rl_complete" if is_editline else "tab: complete")
-        history = _history_file()
-        try:
-            history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if history.exists():
-                readline.read_history_file(history)
-        except OSError:  # no history, but the prompt still works
-            return
-        readline.set_history_length(1000)
-        atexit.register(_save_history, history)
+
+def _prepare_readline(evaluator: Evaluator) -> None:
+    if readline is None:
+        return
+    readline.set_completer(_completer(evaluator))
+    is_editline = "libedit" in (readline.__doc__ or "")
+    readline.parse_and_bind("bind ^I rl_complete" if is_editline else "tab: complete")
+    history = _history_file()
+    try:
+        history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if history.exists():
+            readline.read_history_file(history)
+    except OSError:  # no history, but the prompt still works
+        return
+    readline.set_history_length(1000)
+    atexit.register(_save_history, history)
 
 
 def _history_file() -> Path:

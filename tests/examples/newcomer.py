@@ -137,8 +137,14 @@ class Newcomer:
     def _type(self, command: list[str], transcript: str) -> None:
         """Sit down at a prompt."""
         python, run = str(self.programs / "python"), self.env["XDG_RUNTIME_DIR"]
+        # With a simple terminal the prompt is that of an installation without extras.
         with at_terminal(
-            command=command, python=python, cwd=self.place, XDG_RUNTIME_DIR=run, HOME=run
+            command=command,
+            python=python,
+            cwd=self.place,
+            XDG_RUNTIME_DIR=run,
+            HOME=run,
+            TERM="dumb",
         ) as terminal:
             terminal.wait_for(">>> ")
             assert_typed(terminal, transcript)

@@ -31,7 +31,7 @@ def test_a_user_inspects_a_connection_of_the_demo_without_disturbing_it() -> Non
         until(demo, "Now it is your turn")
         port = int(re.findall(r"\d+", until(demo, "nc 127.0.0.1"))[-1])
         with (
-            at_terminal("attach", "demo") as terminal,
+            at_terminal("attach", "--plain", "demo") as terminal,
             socket.create_connection(("127.0.0.1", port), 20) as guest,
         ):
             words = guest.makefile("rw", newline="\n")
@@ -63,7 +63,7 @@ def test_a_user_inspects_a_connection_of_the_demo_without_disturbing_it() -> Non
             words.flush()
             assert "you are in" in words.readline()
 
-        with at_terminal("attach", "demo") as terminal:
+        with at_terminal("attach", "--plain", "demo") as terminal:
             terminal.wait_for(">>> ")
             forgotten = terminal.ask("left_behind")
             after = terminal.ask("node.info().crashed")
@@ -84,7 +84,7 @@ def test_a_user_inspects_a_connection_of_the_demo_without_disturbing_it() -> Non
 
 
 def test_a_shell_runs_a_program_on_its_own_node(runtime_directory: Path) -> None:
-    with at_terminal("shell", "examples/tcp/echo_server.py", "0") as terminal:
+    with at_terminal("shell", "--plain", "examples/tcp/echo_server.py", "0") as terminal:
         begin = terminal.wait_for(">>> ")
         port = int(re.findall(r"listening at 127\.0\.0\.1:(\d+)", begin)[0])
         with socket.create_connection(("127.0.0.1", port), 20) as peer:
