@@ -77,6 +77,7 @@ NAVIGATION = {
             "applications",
             "methods",
             "tasks",
+            "groups",
             "events",
             "state-machines",
             "meta-processes",

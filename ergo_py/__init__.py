@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         EventUnknownError,
         InitError,
         InitTimeoutError,
+        KeyTakenError,
         MailboxFullError,
         MethodUnknownError,
         NameTakenError,
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
         TooManyTasksError,
         UnhandledCallError,
     )
-    from ._core.vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref
+    from ._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Ref
     from ._core.vocabulary.info import (
         ApplicationInfo,
         BlockedReport,
@@ -103,6 +104,8 @@ if TYPE_CHECKING:
         EventStarted,
         EventStopped,
         Exit,
+        GroupJoined,
+        GroupLeft,
         LogRecord,
         NoReply,
         Published,
@@ -126,6 +129,7 @@ if TYPE_CHECKING:
     from ._core.vocabulary.states import MetaState, State
     from .actor import Actor
     from .applications.application import Application, Needs
+    from .groups import Entry, Group, Registry
     from .methods import MethodCall, MethodCast, ask, cast, exposed
     from .node import Node, open_node
     from .program import run
@@ -257,6 +261,7 @@ __all__ = [
     "Ended",
     "ErgoError",
     "EscalationError",
+    "Entry",
     "EventInfo",
     "EventName",
     "EventStarted",
@@ -269,8 +274,13 @@ __all__ = [
     "FailedItem",
     "Fate",
     "Flag",
+    "Group",
+    "GroupJoined",
+    "GroupLeft",
     "InitError",
     "InitTimeoutError",
+    "Key",
+    "KeyTakenError",
     "Killed",
     "LogRecord",
     "MachineState",
@@ -311,6 +321,7 @@ __all__ = [
     "Reason",
     "Redirect",
     "Ref",
+    "Registry",
     "Reject",
     "RelationExistsError",
     "RelationUnknownError",
@@ -397,20 +408,21 @@ if not TYPE_CHECKING:
                 "ChildEnabledError ChildExistsError ChildNotRunningError ChildRunningError "
                 "ChildUnknownError ControlSocketError DeadlockError ErgoError EscalationError "
                 "EventTakenError EventUnknownError InitError InitTimeoutError "
-                "MailboxFullError MethodUnknownError NameTakenError NameUnknownError "
+                "KeyTakenError MailboxFullError MethodUnknownError NameTakenError NameUnknownError "
                 "NodeStoppedError NotAllowedError ProcessUnknownError Reject RelationExistsError "
                 "RelationUnknownError SendError ServiceBusyError ServiceError "
                 "ServiceGoneError ServiceTimeoutError SpawnError SupervisionError "
                 "TargetDownError TargetTypeError TaskEndedError TaskError TaskTimeoutError "
                 "TooManyProcessesError TooManyReadersError TooManyTasksError UnhandledCallError"
             ),
-            "_core.vocabulary.ids": "PID Alias EventName Name NodeName Ref",
+            "_core.vocabulary.ids": "PID Alias EventName Key Name NodeName Ref",
             "_core.vocabulary.info": (
                 "ApplicationInfo BlockedReport ChildInfo Ended EventInfo ExitReport MetaInfo "
                 "NodeInfo Phase ProcessInfo Restarted RestartRecord SupervisorInfo"
             ),
             "_core.vocabulary.messages": (
-                "NO_REPLY DeadLetter Diverted Down EventStarted EventStopped Exit LogRecord "
+                "NO_REPLY DeadLetter Diverted Down EventStarted EventStopped Exit GroupJoined "
+                "GroupLeft LogRecord "
                 "NoReply Published Request Response Why"
             ),
             "_core.vocabulary.options": "Behind",
@@ -421,6 +433,7 @@ if not TYPE_CHECKING:
             "_core.vocabulary.states": "MetaState State",
             "actor": "Actor",
             "applications.application": "Application Needs",
+            "groups": "Entry Group Registry",
             "methods": "MethodCall MethodCast ask cast exposed",
             "node": "Node open_node",
             "program": "run",

@@ -1,6 +1,6 @@
 """`Node`: the kernel's node with supervision and applications added, and `open_node`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from math import inf
 from typing import Any, ParamSpec, Unpack
@@ -16,6 +16,7 @@ from ._core.vocabulary.options import SpawnKeywords
 from ._core.vocabulary.public_names import show_public_names
 from .applications.application import Application
 from .applications.manager import Applications
+from .groups import Group, Registry, open_registry
 from .service import Service
 from .supervision.handle import SupervisorHandle
 from .supervision.pool import PoolHandle
@@ -108,6 +109,35 @@ class Node(kernel_node.Node, TaskVerbs):
             ChildUnknownError: no supervisor on this node has a registered child of that name.
         """
         return self._run(Service.find, self._kernel, name)
+
+    def registry(self, name: str, *, unique: bool | None = None) -> Registry:
+        """Return the registry of that name, made on first use. From any thread.
+
+        Args:
+            name: its name on the node.
+            unique: True, the default of a new registry: a key has a single process; False: several
+                processes may have the same key.
+
+        Raises:
+            BadInputError: it exists, and is of the other kind.
+        """
+        return self._run(open_registry, self._kernel, name, unique)
+
+    def registries(self) -> list[str]:
+        """Return the names of all registries, the oldest first."""
+        return self._run(lambda: list(self._router.directory.registries))
+
+    def group(self, name: Hashable) -> Group:
+        """Return the process group of that name, which is any hashable value. From any thread.
+
+        Raises:
+            BadInputError: the name cannot be hashed.
+        """
+        return Group(self._kernel, name)
+
+    def groups(self) -> list[Any]:
+        """Return the names of all groups that have members."""
+        return self._run(lambda: list(self._router.directory.groups))
 
     def tree(self) -> TreeNode:
         """Return the supervision tree: every process and meta-process of this node, and every

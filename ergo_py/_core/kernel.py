@@ -29,11 +29,20 @@ from .tables.obituaries import Obituaries
 from .tables.relations import Kind, Relation, Relations, Watched
 from .tables.timers import Timer
 from .vocabulary.dispatchers import Dispatcher
-from .vocabulary.envelopes import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
+from .vocabulary.envelopes import (
+    CONTROL,
+    DOWN,
+    EXIT,
+    LOG,
+    LOG_LANE,
+    NOTICE,
+    SYSTEM_LANE,
+    URGENT_LANE,
+)
 from .vocabulary.errors import MailboxFullError, NodeStoppedError, TargetTypeError
-from .vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref, Target
+from .vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Ref, Target
 from .vocabulary.info import Ended
-from .vocabulary.messages import DeadLetter, LogRecord
+from .vocabulary.messages import DeadLetter, GroupJoined, GroupLeft, LogRecord
 from .vocabulary.options import LEVELS, NodeOptions
 from .vocabulary.reasons import Crashed, NoProcess, Reason
 from .vocabulary.text import shown
@@ -159,6 +168,8 @@ class Kernel:
                 return Name(target, self.pid.node)
             case Name():
                 return Name(target.name, target.node or self.pid.node)
+            case Key():
+                return Key(target.registry, target.key, target.node or self.pid.node)
         raise TargetTypeError(target)
 
     def relate(self, watcher: Asker, target: Target | EventName | NodeName, kind: Kind) -> None:
@@ -227,6 +238,13 @@ class Kernel:
         else:
             # The watcher ends, or ignores the signal: it gets no message that has to be in order.
             self.router.signal(watcher, URGENT_LANE, signal)
+
+    def tell_group(self, group: object, notice: GroupJoined | GroupLeft) -> None:
+        """Notify all processes that monitor a group."""
+        for pid in tuple(self.router.directory.watchers.get(group, ())):
+            watcher = self.router.processes.get(pid)
+            if watcher is not None:
+                self.router.signal(watcher, SYSTEM_LANE, (NOTICE, self.pid, None, notice))
 
     def tell_all(self, target: Watched, reason: Reason) -> None:
         """Notify all watchers of ``target`` that it has ended."""

@@ -11,7 +11,7 @@ from .._core.processes.process import Process
 from .._core.processes.spawn import spawn_process
 from .._core.verbs.behaviour import Behaviour, behaviour_of
 from .._core.vocabulary.errors import BadInputError, BehaviourError, InitError
-from .._core.vocabulary.ids import PID, Alias, Name, Target
+from .._core.vocabulary.ids import PID, Alias, Key, Name, Target
 from .._core.vocabulary.options import DEFAULTS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ReceiverOption = Target | Sequence[Target] | Callable[[], Behaviour] | None
 Plan = tuple[Callable[[], Behaviour], type[Behaviour]]
 """A function that makes an actor, and the class of that actor."""
 
-_TARGETS = (PID, Alias, Name, str)
+_TARGETS = (PID, Alias, Name, Key, str)
 
 
 def check_receiver(receiver: object) -> Target | None:

@@ -17,6 +17,7 @@ from ..runtime.bridge import Bridge, Parker, get_ident
 from ..runtime.parking import TrioTurns, park_as
 from ..runtime.time_slices import SLICE
 from ..tables.dead_letters import DeadLetters
+from ..tables.directory import Directory
 from ..tables.mailbox import Verdict
 from ..tables.pending_calls import Caller, ring_of, waiting_process
 from ..tables.registry import Registry
@@ -42,7 +43,7 @@ from ..vocabulary.errors import (
     TargetDownError,
     TargetTypeError,
 )
-from ..vocabulary.ids import PID, Alias, EventName, Name, Target
+from ..vocabulary.ids import PID, Alias, EventName, Key, Name, Target
 from ..vocabulary.messages import Diverted, Why
 from ..vocabulary.reasons import NoNode, NoProcess, Reason, is_failure
 from .clock import Clock
@@ -79,6 +80,7 @@ class Router:
         "clock",
         "creation",
         "dead_letters",
+        "directory",
         "free",
         "inline_calls",
         "late_replies",
@@ -115,6 +117,7 @@ class Router:
         self.processes: dict[PID, AnyProcess] = {}
         """All processes of the node."""
         self.registry: Registry[Receiver] = Registry()
+        self.directory = Directory()
         self.numbers = count(1)
         """Numbers of processes and aliases. People type these, so they have their own, slower
         counter.
@@ -164,6 +167,9 @@ class Router:
             return self.registry.aliases.get(to)
         if isinstance(to, Name):
             return self.registry.names.get(to.name) if to.node in ("", self.node) else None
+        if isinstance(to, Key):
+            pid = self.directory.find(to) if to.node in ("", self.node) else None
+            return None if pid is None else self.processes.get(pid)
         raise TargetTypeError(to)
 
     def missing(self, to: Target) -> Reason:

@@ -16,8 +16,9 @@ from ..tables.child_slot import Fate
 from ..tables.relations import Relation
 from ..tables.timers import Owned
 from ..vocabulary.envelopes import CHILD_EXIT, CONTROL, SYSTEM_LANE
-from ..vocabulary.ids import Alias, Name
+from ..vocabulary.ids import Alias, Key, Name
 from ..vocabulary.info import Ended
+from ..vocabulary.messages import GroupLeft
 from ..vocabulary.reasons import Killed, Reason, Shutdown, is_failure
 from ..vocabulary.states import STOPPING, TERMINATED
 from .children import kill_all, stop_all
@@ -352,6 +353,7 @@ def release(process: "Process") -> Iterator[None] | None:
         router.registry.free_name(name)
     for alias in aliases:
         router.registry.drop_alias(alias)
+    keys, groups = router.directory.forget(process.id) if router.directory else ((), ())
     if process.timers:
         at_once(_cancel_timers(process.timers))
     if kernel.log.watched:
@@ -373,8 +375,10 @@ def release(process: "Process") -> Iterator[None] | None:
         kernel.killed.append(process.as_ended())
     process.become_terminated()
     # Notify the watchers last.
+    for group in groups:
+        kernel.tell_group(group, GroupLeft(group, process.id, reason))
     if not is_unrelated or process.events:
-        watching = _watching(process, aliases)
+        watching = _watching(process, (*aliases, *keys))
         if len(watching) > MANY:
             return _tell_many(process, watching, reason, lived)
         for relation in watching:
@@ -383,7 +387,7 @@ def release(process: "Process") -> Iterator[None] | None:
     return None
 
 
-def _watching(process: "Process", aliases: Iterable[Alias]) -> list[Relation]:
+def _watching(process: "Process", addresses: Iterable[Alias | Key]) -> list[Relation]:
     """Remove the relations to a process, its addresses and its events from the tables, and return
     them.
     """
@@ -391,8 +395,8 @@ def _watching(process: "Process", aliases: Iterable[Alias]) -> list[Relation]:
     fired = [*kernel.relations.fire(process.id)]
     if process.name is not None:
         fired += kernel.relations.fire(Name(process.name, process.router.node))
-    for alias in aliases:
-        fired += kernel.relations.fire(alias)
+    for address in addresses:
+        fired += kernel.relations.fire(address)
     for event in process.events or ():
         kernel.publisher.events.remove(event)
         fired += kernel.relations.fire(event)

@@ -13,6 +13,7 @@
     │   └── TooManyReadersError             the node's ``max_reader_threads`` is reached
     ├── NameTakenError                      another process has the name
     ├── NameUnknownError (LookupError)      no process has that name or alias
+    ├── KeyTakenError                       another process has the key of a registry
     ├── EventTakenError                     another process has registered the event
     ├── EventUnknownError (LookupError)     there is no such event
     ├── ProcessUnknownError (LookupError)   no process at this address
@@ -88,6 +89,7 @@ __all__ = [
     "EscalationError",
     "InitError",
     "InitTimeoutError",
+    "KeyTakenError",
     "MailboxFullError",
     "NameTakenError",
     "NameUnknownError",
@@ -143,7 +145,7 @@ class TargetTypeError(BadInputError, TypeError):
 
     def __init__(self, given: object) -> None:
         super().__init__(
-            "target", given, "a PID, an Alias, a Name, or a str that is a name on this node"
+            "target", given, "a PID, an Alias, a Name, a Key, or a str that is a name on this node"
         )
 
 
@@ -210,6 +212,20 @@ class NameTakenError(ErgoError):
         self.name = name
         self.holder = holder
         """The PID of the process that has the name."""
+
+
+class KeyTakenError(ErgoError):
+    """The key of a registry with unique keys belongs to another process."""
+
+    def __init__(self, registry: str, key: object, holder: object) -> None:
+        super().__init__(
+            f"the key {key!r} of the registry {registry!r} belongs to {holder}; it is free again "
+            "once that process has terminated"
+        )
+        self.registry = registry
+        self.key = key
+        self.holder = holder
+        """The PID of the process that has the key."""
 
 
 class NameUnknownError(ErgoError, LookupError):

@@ -1,4 +1,4 @@
-"""Identifiers: `PID`, `Alias`, `Ref`, `Name`, `NodeName` and `EventName`.
+"""Identifiers: `PID`, `Alias`, `Ref`, `Name`, `Key`, `NodeName` and `EventName`.
 
 A node numbers PIDs and aliases with the same counter, so a PID never equals an alias, although both
 are tuples. Refs have a counter of their own, since there are many calls and people type the numbers
@@ -7,11 +7,11 @@ each send hashes an identifier: C hashes a tuple in 0.07 µs, and a frozen datac
 as long.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .public_names import show_public_names
 
-__all__ = ["PID", "Address", "Alias", "EventName", "Name", "NodeName", "Ref", "Target"]
+__all__ = ["PID", "Address", "Alias", "EventName", "Key", "Name", "NodeName", "Ref", "Target"]
 
 
 class PID(NamedTuple):
@@ -71,6 +71,23 @@ class Name(NamedTuple):
         return f"Name({self.name!r}, {self.node!r})" if self.node else f"Name({self.name!r})"
 
 
+class Key(NamedTuple):
+    """The process that has a key in a registry with unique keys: the address that
+    ``node.registry("users").address(key)`` returns. An empty ``node`` means the node where it is
+    used.
+    """
+
+    registry: str
+    key: Any
+    node: str = ""
+    kind: str = "key"
+    """Keeps a Key from equalling another identifier of the same content."""
+
+    def __repr__(self) -> str:
+        where = f", {self.node!r}" if self.node else ""
+        return f"Key({self.registry!r}, {self.key!r}{where})"
+
+
 class NodeName(NamedTuple):
     """A whole node as the target of a link or a monitor."""
 
@@ -95,10 +112,10 @@ class EventName(NamedTuple):
         )
 
 
-Address = PID | Alias | Name
+Address = PID | Alias | Name | Key
 """The address of a message. A plain string has been converted to a name."""
 
-Target = PID | Alias | Name | str
+Target = PID | Alias | Name | Key | str
 """The target of a send, a call, an exit or an inspect, as users write it."""
 
 

@@ -18,6 +18,8 @@ __all__ = [
     "EventStarted",
     "EventStopped",
     "Exit",
+    "GroupJoined",
+    "GroupLeft",
     "LogRecord",
     "MayBeLate",
     "NO_REPLY",
@@ -113,6 +115,24 @@ class EventStopped:
     """To the producer of an event registered with ``notify``: the last subscriber has left."""
 
     event: EventName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupJoined:
+    """To a process that monitors a group: a process has joined."""
+
+    group: Any
+    pid: PID
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeft:
+    """To a process that monitors a group: a process has left, or has ended."""
+
+    group: Any
+    pid: PID
+    reason: Reason
+    """``Unregistered`` if it left by itself; else the reason it ended with."""
 
 
 class Why(Enum):
