@@ -31,7 +31,9 @@ from ergo_py._core.vocabulary.errors import (
     EventUnknownError,
     InitError,
     InitTimeoutError,
+    KeyTakenError,
     MailboxFullError,
+    MethodUnknownError,
     NameTakenError,
     NameUnknownError,
     NodeStoppedError,
@@ -49,8 +51,12 @@ from ergo_py._core.vocabulary.errors import (
     SupervisionError,
     TargetDownError,
     TargetTypeError,
+    TaskEndedError,
+    TaskError,
+    TaskTimeoutError,
     TooManyProcessesError,
     TooManyReadersError,
+    TooManyTasksError,
     UnhandledCallError,
 )
 from ergo_py._core.vocabulary.ids import PID
@@ -137,7 +143,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
     (
         TargetTypeError(5.5),
         {"what": "target", "given": 5.5},
-        ["got 5.5", "a PID, an Alias, a Name, or a str"],
+        ["got 5.5", "a PID, an Alias, a Name, a Key, or a str"],
     ),
     (
         InitError("Counter", PROBLEM),
@@ -277,6 +283,32 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
         NodeStoppedError("demo@localhost", "it starts nothing"),
         {"node": "demo@localhost"},
         ["demo@localhost has stopped: it starts nothing;", "open_node(...)"],
+    ),
+    (
+        KeyTakenError("users", ("user", 1), OTHER),
+        {"registry": "users", "key": ("user", 1), "holder": OTHER},
+        ["('user', 1)", "'users'", str(OTHER), "once that process has terminated"],
+    ),
+    (
+        MethodUnknownError("Counter", "ad", ["add", "total"]),
+        {"behaviour": "Counter", "method": "ad", "known": ("add", "total")},
+        ["Counter exposes no method 'ad'", "it exposes add, total"],
+    ),
+    (TaskError("fetch", "it has no result"), {"name": "fetch"}, ["it has no result"]),
+    (
+        TaskTimeoutError("fetch", 2.0),
+        {"name": "fetch", "timeout": 2.0},
+        ["the task fetch took more than 2 s"],
+    ),
+    (
+        TaskEndedError("fetch", Killed()),
+        {"name": "fetch", "reason": Killed()},
+        ["the task fetch ended before its function returned: killed"],
+    ),
+    (
+        TooManyTasksError("fetch", 5),
+        {"name": "fetch", "limit": 5},
+        ["the task fetch was not started", "TaskSupervisor(max_tasks=…)"],
     ),
     (SpawnError("killed during its init"), {}, ["killed during its init"]),
     (NotAllowedError("not here; do it in init"), {}, ["not here; do it in init"]),
