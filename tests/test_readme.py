@@ -16,6 +16,7 @@ import pytest
 from ergo_py.shell.scaffold.project_name import ProjectName
 from ergo_py.shell.scaffold.template_files import render
 from tests.installation import clean_environment
+from tests.shell.terminal import UTF_8
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -51,6 +52,7 @@ class User:
             "PATH": f"{programs}:{os.environ['PATH']}",
             "XDG_RUNTIME_DIR": str(place),
             "HOME": str(place),
+            **UTF_8,
         }
 
     def run(self, command: str) -> "subprocess.CompletedProcess[str]":
@@ -60,7 +62,7 @@ class User:
             env=self.env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=200,
             check=False,
         )
@@ -73,7 +75,7 @@ class User:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
         )
 
 

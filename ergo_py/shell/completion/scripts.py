@@ -6,20 +6,20 @@ from typing import Final
 
 __all__ = ["SCRIPTS"]
 
-# No `mapfile` and no bare `compopt`: the bash of macOS is version 3.2, which has neither.
+# The bash of macOS is version 3.2, without `mapfile` and `compopt`. `<(...)` needs /dev/fd.
 _BASH: Final = r"""# Completion of ergo for bash. Put this line into ~/.bashrc:
 #     eval "$(ergo completion bash)"
 _ergo() {
-    local current="${COMP_WORDS[COMP_CWORD]}" line
+    local current="${COMP_WORDS[COMP_CWORD]}" found line
+    found="$("${COMP_WORDS[0]}" completion --words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)"
+    if [[ $found == :files ]]; then
+        compopt -o filenames 2>/dev/null
+        found="$(compgen -f -- "$current")"
+    fi
     COMPREPLY=()
     while IFS= read -r line; do
-        if [[ $line == :files ]]; then
-            compopt -o filenames 2>/dev/null
-            while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen -f -- "$current")
-        else
-            COMPREPLY+=("${line%%$'\t'*}")
-        fi
-    done < <("${COMP_WORDS[0]}" completion --words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+        [[ -z $line ]] || COMPREPLY+=("${line%%$'\t'*}")
+    done <<<"$found"
 }
 complete -F _ergo ergo
 """
