@@ -2,8 +2,10 @@
 there. `make walk` takes it.
 """
 
+import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -52,6 +54,8 @@ def run(*command: object) -> str:
 def environment(path: Path, *packages: object) -> Path:
     """A new environment with these packages; returns where its programs are."""
     run(sys.executable, "-m", "venv", path)
+    if not packages:
+        return path / "bin"
     run(
         path / "bin" / "python",
         "-m",
@@ -242,6 +246,24 @@ def test_make_demo_works_in_a_fresh_checkout(place: Path, dist: Path) -> None:
 
     assert out.splitlines()[0] == "creating the environment .venv with python3 ..."
     assert "installing ergo_py, trio, outcome and structlog into .venv ..." in out
+    assert "demo@localhost" in out
+
+
+def test_the_commands_of_the_image_run_the_demonstration(place: Path, dist: Path) -> None:
+    steps = dict(
+        line.split(" ", 1)
+        for line in (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+        if line.startswith(("RUN", "CMD"))
+    )
+    programs = environment(place / "image")
+    (place / "demo").mkdir()
+    shutil.copytree(ROOT / "examples", place / "demo" / "examples")
+
+    run("sh", "-ec", f"'{programs}/python' -m {steps['RUN'].replace('/source', f'{place}/source')}")
+    python, *arguments = json.loads(steps["CMD"])
+    command = shlex.join([str(programs / python), *arguments])
+    out = run("sh", "-ec", f"cd '{place}/demo'; HOME=/nonexistent exec {command}")
+
     assert "demo@localhost" in out
 
 
