@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from benchmarks.http_judges import cut, judge
 from ergo_py.control.commands import Arguments
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
 from ergo_py.meta import (
@@ -166,11 +167,32 @@ def command_line(data: bytes) -> str:
     return f"status {status}"
 
 
+# -- HTTP ------------------------------------------------------------------------------------------
+
+
+def http_request(data: bytes) -> str:
+    """The bytes of a client. The first byte says how the rest is cut into pieces; h11 and llhttp
+    judge what our parser accepts.
+    """
+    step, stream = (data[0] % 7 + 1 if data else 1), data[1:]
+    pieces = [stream[begin : begin + step] for begin in range(0, len(stream), step)]
+    found, error = cut(pieces)
+    whole, whole_error = cut([stream])
+    assert found == whole, "requests depend on how the stream comes"
+    if whole_error is not None:
+        assert error is not None, "errors depend on how the stream comes"
+    judge(stream)
+    end = "more" if whole_error is None else f"{whole_error.status} {whole_error.detail[:40]}"
+    end = re.sub(r"b'.*", "x", end)
+    return f"{min(len(found), 3)} requests, {end}"
+
+
 TARGETS: dict[str, Callable[[bytes], str]] = {
     **{f"framing {name}": framing_target(framing) for name, framing in FRAMINGS.items()},
     "control line": control_line,
     "control arguments": control_arguments,
     "command line": command_line,
+    "http request": http_request,
 }
 
 _JSON = st.recursive(
@@ -186,7 +208,71 @@ run shell nodes ps tree info inspect state top trace send kill exit --json --pid
 """
 _WORDS = st.lists(st.sampled_from(_VOCABULARY.split()), max_size=6).map(" ".join)
 
+_REQUEST_LINES = (
+    b"GET / HTTP/1.1",
+    b"POST /a?b=c HTTP/1.1",
+    b"HEAD /%41 HTTP/1.0",
+    b"OPTIONS * HTTP/1.1",
+    b"PRI * HTTP/2.0",
+    b"CONNECT a:1 HTTP/1.1",
+    b"get http://a/b HTTP/1.1",
+    b"GET /",
+)
+_FIELD_LINES = (
+    b"Host: a",
+    b"host:b:80",
+    b"Content-Length: 5",
+    b"Content-Length: 05",
+    b"content-length: +5",
+    b"Transfer-Encoding: chunked",
+    b"Transfer-Encoding: Chunked",
+    b"Transfer-Encoding: gzip, chunked",
+    b"Connection: close, x",
+    b"Connection: upgrade\r\nUpgrade: websocket",
+    b"Expect: 100-continue",
+    b"Cookie: a=b",
+    b"X-\xff: \xff",
+    b"X: \xff\t ",
+    b" folded",
+    b"Name : value",
+    b"Empty:",
+)
+_BODIES = (
+    b"",
+    b"hello",
+    b"5\r\nhello\r\n0\r\n\r\n",
+    b"5;a=b;c\r\nhello\r\n00\r\nX: y\r\n\r\n",
+    b'5;a="b c"\r\nhello\r\n0\r\n\r\n',
+    b"A\r\n0123456789\r\n1\r\nx\r\n0\r\n\r\n",
+    b"5\nhello\n0\n\n",
+    b"5\r\nhello0\r\n\r\n",
+    b"0\r\n\n",
+    b"-1\r\n",
+    b"5 \r\nhello\r\n0\r\nContent-Length: 3\r\n\r\n",
+)
+_NEWLINES = st.sampled_from((b"\r\n", b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r", b"\r\n\r\n"))
+_ONE_REQUEST = st.builds(
+    lambda line, fields, newline, body: (
+        line + newline + b"".join(field + newline for field in fields) + newline + body
+    ),
+    st.sampled_from(_REQUEST_LINES),
+    st.lists(st.sampled_from(_FIELD_LINES), max_size=4).map(lambda some: [b"Host: a", *some])
+    | st.lists(st.sampled_from(_FIELD_LINES), max_size=4),
+    _NEWLINES,
+    st.sampled_from(_BODIES),
+)
+_REQUESTS = st.builds(
+    lambda first, some, at, new: _spliced(
+        bytes([first]) + b"".join(some), at, 1 if new else 0, new
+    ),
+    st.integers(0, 255),
+    st.lists(_ONE_REQUEST, min_size=1, max_size=3),
+    st.integers(1, 400),
+    st.sampled_from((b"", b"", b"\x00", b"\r", b"\n", b" ", b"\t", b":", b"\r\n", b"\x80", b"0")),
+)
+
 STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
+    "http request": _REQUESTS,
     "control line": st.fixed_dictionaries(
         {},
         optional={
