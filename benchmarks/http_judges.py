@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import h11
 import httptools
 
-from ergo_py.web.http1 import RequestError, RequestParser
+from ergo_py.web.parsing.http1 import RequestError, RequestParser
 
 __all__ = ["CutRequest", "cut", "judge", "llhttp_methods"]
 

@@ -14,6 +14,7 @@ PURE = [
     *(PACKAGE / "_core" / "tables").glob("*.py"),
     *(PACKAGE / "supervision" / name for name in ("child.py", "start_order.py", "strategies.py")),
     *(PACKAGE / "meta" / "parsing" / name for name in ("decoder.py", "framing.py")),
+    *(PACKAGE / "web" / "parsing").glob("*.py"),
     *(PACKAGE / "control" / name for name in ("protocol.py", "rendering.py")),
 ]
 

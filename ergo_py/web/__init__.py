@@ -1,0 +1,68 @@
+"""HTTP and WebSocket as meta-processes: a request is a call of an actor."""
+
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from .messages.requests import (
+        Drain,
+        End,
+        HTTPGone,
+        HTTPRequest,
+        ReadBody,
+        SentEvent,
+        Write,
+    )
+    from .messages.responses import HTTPError, Response
+    from .messages.websockets import (
+        Accept,
+        WSBinary,
+        WSClose,
+        WSConnected,
+        WSDisconnected,
+        WSSend,
+        WSText,
+        WSUpgrade,
+    )
+    from .routes import STREAM, WHOLE, Body, Route
+    from .server import WebServer
+
+__all__ = [
+    "Accept",
+    "Body",
+    "Drain",
+    "End",
+    "HTTPError",
+    "HTTPGone",
+    "HTTPRequest",
+    "ReadBody",
+    "Response",
+    "Route",
+    "STREAM",
+    "SentEvent",
+    "WHOLE",
+    "WSBinary",
+    "WSClose",
+    "WSConnected",
+    "WSDisconnected",
+    "WSSend",
+    "WSText",
+    "WSUpgrade",
+    "WebServer",
+    "Write",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "messages.requests": "Drain End HTTPGone HTTPRequest ReadBody SentEvent Write",
+            "messages.responses": "HTTPError Response",
+            "messages.websockets": (
+                "Accept WSBinary WSClose WSConnected WSDisconnected WSSend WSText WSUpgrade"
+            ),
+            "routes": "Body Route STREAM WHOLE",
+            "server": "WebServer",
+        },
+    )

@@ -23,7 +23,7 @@ from .streams.connection import AcceptingServer, StreamConnection
 from .streams.parser import NewParser
 from .tls import TLSContexts, TLSFiles, TLSSession
 
-__all__ = ["TCPConnection", "TCPServer"]
+__all__ = ["TCPConnection", "TCPServer", "check_endpoint"]
 
 
 class TCPConnection(StreamConnection):
@@ -142,7 +142,7 @@ class TCPConnection(StreamConnection):
         Raises:
             BadInputError: an option has a wrong type or value.
         """
-        _check_endpoint("TCPConnection.connect", host, port, least=1)
+        check_endpoint("TCPConnection.connect", host, port, least=1)
         check_number("connect_timeout", connect_timeout, least=0.001)
         self = cls.__new__(cls)
         self._prepare(
@@ -345,7 +345,7 @@ class TCPServer(Listener):
         dual_stack: bool = True,
         **options: Unpack[StreamKeywords],
     ) -> None:
-        _check_endpoint("TCPServer", host, port, least=0)
+        check_endpoint("TCPServer", host, port, least=0)
         checked = read_stream_options("TCPServer", options, TCPServer)
         if checked.tls is True or (
             isinstance(checked.tls, TLSFiles) and checked.tls.certificate is None
@@ -414,7 +414,8 @@ def _why_not_connected(error: OSError, host: str, port: int) -> OSError | None:
     )
 
 
-def _check_endpoint(what: str, host: object, port: object, least: int) -> None:
+def check_endpoint(what: str, host: object, port: object, least: int) -> None:
+    """Refuse a host or a port that cannot be."""
     if not isinstance(host, str) or (least and not host):
         raise BadInputError(f"{what}(host)", host, "a name or an address, such as '127.0.0.1'")
     check_number(f"{what}(port)", port, least=least, whole=True, most=65535)

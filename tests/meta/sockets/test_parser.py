@@ -30,7 +30,7 @@ class Pairs:
     def __init__(self, alias: Alias) -> None:
         self.alias = alias
         self.kept = b""
-        self.has_more = False
+        self.has_more = self.paused = False
         self.unfinished = self.count = 0
         self.error: str | None = None
 

@@ -203,7 +203,7 @@ class StreamConnection(MetaProcess):
         """Wake the reader if it waits for the loop."""
         self._reader.wait.ring()
 
-    def _greet(self) -> TCPConnected:
+    def _greet(self) -> TCPConnected | None:
         server = None if self._server is None else self._server.id
         return TCPConnected(self.id, self.peer, self.local, self._tls.facts, server)
 

@@ -94,10 +94,16 @@ class StreamInput:
         self._parser = parser
         self._now = now
         self.last = now()
+        self.has_more = parser is not None and parser.has_more
 
     def restart_clock(self) -> None:
         """The connection is ready: its peer is silent from now on."""
         self.last = self._now()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the parser takes nothing for now."""
+        return self._parser is not None and self._parser.paused
 
     @property
     def unfinished(self) -> int:

@@ -28,6 +28,10 @@ class StreamParser(Protocol):
     """Bytes that are kept, because a message is not complete, or was not returned yet."""
     count: int
     """How many frames the messages of the last :meth:`feed` hold."""
+    paused: bool
+    """Nothing may be read for now, and ``has_more`` is true. For connections that read in a task;
+    ring the reader when it ends.
+    """
     error: str | None
     """The protocol error of the peer. The stream cannot be read any further."""
 
@@ -46,13 +50,16 @@ NewParser = Callable[[Alias], StreamParser]
 class FrameParser:
     """A ``TCPData`` for each frame, or all frames of a read as one ``TCPFrames``."""
 
-    __slots__ = ("_alias", "_batch", "_decoder", "count", "error", "has_more", "unfinished")
+    __slots__ = (
+        *("_alias", "_batch", "_decoder"),
+        *("count", "error", "has_more", "paused", "unfinished"),
+    )
 
     def __init__(self, alias: Alias, decoder: Decoder, batch: bool) -> None:
         self._alias = alias
         self._decoder = decoder
         self._batch = batch
-        self.has_more = False
+        self.has_more = self.paused = False
         self.unfinished = self.count = 0
         self.error: str | None = None
 

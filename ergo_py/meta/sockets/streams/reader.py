@@ -67,8 +67,8 @@ class StreamReader:
         greet: Callable[[], object],
         secured: Callable[[], None],
     ) -> None:
-        """``greet`` makes the first message; ``secured`` is called on the loop after a TLS
-        handshake.
+        """``greet`` makes the first message, if there is any; ``secured`` is called on the loop
+        after a TLS handshake.
         """
         self._connection = connection
         self._tls = tls
@@ -118,7 +118,7 @@ class StreamReader:
             if tls.phase is TLSPhase.HANDSHAKE and not tls.shake_hands_in_thread(sock):
                 shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
                 return
-            if not self._post(self._connect()):
+            if (greeting := self._connect()) is not None and not self._post(greeting):
                 return
             data = self._rest_of_handshake()
             while True:
@@ -200,7 +200,7 @@ class StreamReader:
             if tls.phase is TLSPhase.HANDSHAKE and not await tls.shake_hands(sock):
                 shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
                 return
-            if not await self._hand_over(self._connect()):
+            if (greeting := self._connect()) is not None and not await self._hand_over(greeting):
                 return
             self._held = incoming.take(self._rest_of_handshake())
             while True:
@@ -223,6 +223,8 @@ class StreamReader:
                 if writer.pending > limit and shutdown.mistake is None:
                     await self.wait.in_task(self._may_read)
                 if incoming.has_more:
+                    if incoming.is_paused:
+                        await self.wait.in_task(self._may_parse)
                     await trio.lowlevel.checkpoint()
                     self._held = incoming.take(b"")
                     continue
@@ -390,6 +392,9 @@ class StreamReader:
 
     def _may_read(self) -> bool:
         return self._writer.pending <= self._read_limit or self._shutdown.cause is not None
+
+    def _may_parse(self) -> bool:
+        return not self._input.is_paused or self._shutdown.cause is not None
 
     def _nothing_is_open(self) -> bool:
         return self._answered and not self._writer.pending

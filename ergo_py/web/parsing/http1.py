@@ -144,6 +144,11 @@ class RequestParser:
         """Bytes that are not cut yet."""
         return len(self._data) - self._at
 
+    @property
+    def left(self) -> int:
+        """Bytes of the body that are still to come, as far as they are known."""
+        return self._left
+
     def take_unread(self) -> bytes:
         """All bytes that are not cut yet, for a parser of another protocol."""
         rest = self._data[self._at :]
@@ -185,9 +190,7 @@ class RequestParser:
             headers[key] = value
         if len(fields) > MAX_FIELDS:
             raise RequestError(431, f"more than {MAX_FIELDS} fields")
-        head = Head(
-            method.decode("ascii"), target.decode("ascii"), minor == b"0", fields, headers
-        )
+        head = Head(method.decode("ascii"), target.decode("ascii"), minor == b"0", fields, headers)
         self._at = end + 4
         self._seen = 0
         _read_fields(head)

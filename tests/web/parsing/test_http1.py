@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.http_judges import cut, judge
-from ergo_py.web.http1 import MAX_FIELDS, MAX_HEAD, MAX_LINE, Head, RequestError, RequestParser
+from ergo_py.web.parsing.http1 import (
+    MAX_FIELDS,
+    MAX_HEAD,
+    MAX_LINE,
+    Head,
+    RequestError,
+    RequestParser,
+)
 
 SMALL = b"GET /a?b=c HTTP/1.1\r\nHost: a\r\n\r\n"
 WITH_BODY = b"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
@@ -49,9 +56,7 @@ def test_a_head_has_method_target_and_fields() -> None:
 
 
 def test_values_of_a_repeated_field_are_joined() -> None:
-    head = read(
-        b"GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\nX: 2\r\nCookie: a=b\r\nCookie: c=d\r\n\r\n"
-    )
+    head = read(b"GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\nX: 2\r\nCookie: a=b\r\nCookie: c=d\r\n\r\n")
 
     assert head.headers == {"host": "a", "x": "1, 2", "cookie": "a=b; c=d"}
 
@@ -222,9 +227,7 @@ BAD = {
     "huge length": with_field(b"Content-Length: " + b"9" * 19),
     "length and coding": with_field(b"Content-Length: 1\r\nTransfer-Encoding: chunked"),
     "coding in 1.0": b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
-    "body with an upgrade": with_field(
-        b"Connection: upgrade\r\nUpgrade: x\r\nContent-Length: 1"
-    ),
+    "body with an upgrade": with_field(b"Connection: upgrade\r\nUpgrade: x\r\nContent-Length: 1"),
     "no version": b"GET /\r\n\r\n",
     "two blanks": b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
     "tab in the request line": b"GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -352,7 +355,7 @@ def test_names_that_are_long_or_many_are_not_remembered() -> None:
     for number in range(400):
         read(with_field(b"X-%d: 1\r\n%s: 1" % (number, b"Y" * 40)))
 
-    from ergo_py.web import http1
+    from ergo_py.web.parsing import http1
 
     assert len(http1._names) <= 256
     assert "Y" * 40 not in http1._names

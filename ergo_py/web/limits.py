@@ -1,0 +1,158 @@
+"""`TimeLimits`: the time that a peer has for a head, for a body, and for being idle."""
+
+from collections.abc import Callable
+from math import ceil, inf
+from typing import Final, Protocol
+
+from .._core.tables.pending_calls import Deadline
+from .parsing.http1 import RequestError
+from .site import Site
+
+__all__ = ["TimeLimits", "Traffic"]
+
+_RATE_TIME: Final = 30.0
+"""Seconds over which the rate of a body is measured."""
+
+
+class Traffic(Protocol):
+    """The counters of a connection."""
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes that came from the peer."""
+        ...
+
+    @property
+    def last_in(self) -> float:
+        """When bytes last came from the peer."""
+        ...
+
+    @property
+    def last_out(self) -> float:
+        """When the operating system last took bytes for the peer."""
+        ...
+
+
+class TimeLimits:
+    """The time limits of a connection's peer. They cost nothing while requests come whole: the
+    deadline of a connection that is not idle is moved on when it expires.
+    """
+
+    __slots__ = (
+        "_act",
+        "_at",
+        "_body_since",
+        "_head_since",
+        "_rate_from",
+        "_site",
+        "_traffic",
+        "_watch",
+    )
+
+    def __init__(self, traffic: Traffic, site: Site, act: Callable[[], None]) -> None:
+        """``act`` is called when a limit may have passed; it asks :meth:`of_head`, :meth:`of_body`
+        or its own limits, and calls :meth:`check_by` again.
+        """
+        self._traffic = traffic
+        self._site = site
+        self._act = act
+        self._watch: _Watch | None = None
+        self._at = inf
+        self._head_since: float | None = None
+        self._body_since = 0.0
+        self._rate_from = 0.0, 0
+
+    def check_by(self, moment: float) -> None:
+        """Act at ``moment`` at the latest."""
+        if self._watch is not None:
+            if self._at <= moment:
+                return
+            self._watch.abandon()
+        self._watch = watch = _Watch(self._expired)
+        self._at = moment
+        # The clock has a queue for each duration: round it, so that connections share them.
+        left = ceil((moment - self._site.now()) * 64) / 64
+        self._site.clock.arm_call(watch, max(0.0, left))
+
+    def stop(self) -> None:
+        """Act no more."""
+        if self._watch is not None:
+            self._watch.abandon()
+            self._watch = None
+
+    def _expired(self) -> None:
+        self._watch = None
+        self._act()
+
+    # -- heads -------------------------------------------------------------------------------------
+
+    @property
+    def in_head(self) -> bool:
+        """Whether a head has begun that is not complete."""
+        return self._head_since is not None
+
+    def begin_head(self) -> None:
+        """The first bytes of a head have come."""
+        if self._head_since is None:
+            self._head_since = now = self._site.now()
+            self.check_by(now + self._site.options.head_timeout)
+
+    def end_head(self) -> None:
+        """The head is complete."""
+        self._head_since = None
+
+    def of_head(self, now: float) -> float:
+        """When the time for the head, or for the idle connection, is over. A time in the past means
+        that the connection has to end.
+
+        Raises:
+            RequestError: the head took too long.
+        """
+        options = self._site.options
+        if self._head_since is None:
+            return max(self._traffic.last_in, self._traffic.last_out) + options.idle_timeout
+        moment = self._head_since + options.head_timeout
+        if moment <= now:
+            raise RequestError(408, f"the head took longer than {options.head_timeout:g} s")
+        return moment
+
+    # -- bodies ------------------------------------------------------------------------------------
+
+    def begin_body(self) -> None:
+        """The body is wanted from now on."""
+        self._body_since = now = self._site.now()
+        self._rate_from = now, self._traffic.bytes_in
+        self.check_by(now + min(self._site.options.body_timeout, _RATE_TIME))
+
+    def of_body(self, now: float) -> float:
+        """When the time for the body is over, unless more of it comes.
+
+        Raises:
+            RequestError: it paused for too long, or was too slow.
+        """
+        options, traffic = self._site.options, self._traffic
+        pause = max(traffic.last_in, self._body_since) + options.body_timeout
+        if pause <= now:
+            raise RequestError(408, f"the body paused for {options.body_timeout:g} s")
+        begun, size = self._rate_from
+        if begun + _RATE_TIME <= now:
+            if traffic.bytes_in - size < options.body_rate * _RATE_TIME:
+                raise RequestError(
+                    408, f"the body is slower than {options.body_rate:g} bytes a second"
+                )
+            begun = now
+            self._rate_from = now, traffic.bytes_in
+        return min(pause, begun + _RATE_TIME)
+
+
+class _Watch(Deadline):
+    """Acts when a time limit may have passed."""
+
+    __slots__ = ("_act",)
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def awaken(self) -> None:
+        self._act()

@@ -1,0 +1,1 @@
+"""Messages between the web server and actors."""

@@ -1,0 +1,355 @@
+"""`HTTPRequest`, and the messages about an exchange: `ReadBody`, `Write`, `End`, `SentEvent` and
+`HTTPGone`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from ..._core.vocabulary.errors import BadInputError, Reject
+from ..._core.vocabulary.ids import Alias, Ref
+from ..._core.vocabulary.messages import MayBeLate, Request
+from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.public_names import show_public_names
+from ...meta.checks import check_bytes
+from ...meta.sockets.messages import Address, Cause
+from ..parsing.http1 import Head, RequestError
+from .responses import HTTPError, Response
+
+__all__ = [
+    "Drain",
+    "End",
+    "HTTPGone",
+    "HTTPRequest",
+    "ReadBody",
+    "SentEvent",
+    "Write",
+    "read_path",
+]
+
+_MAX_PAIRS: Final = 1_000
+"""Pairs of a query or a form."""
+_LARGEST_PIECE: Final = 64 * 1024
+
+
+def read_path(path: str) -> tuple[str, ...]:
+    """The decoded parts of a path.
+
+    Raises:
+        RequestError: an escape is wrong, or the path is not UTF-8 or holds NUL.
+    """
+    path = path.partition("?")[0]
+    if path == "/" or path == "*":
+        return ()
+    parts = path[1:].split("/")
+    if "%" not in path:
+        return tuple(parts)
+    decoded = []
+    for part in parts:
+        raw = unquote_to_bytes(part)
+        # An escape that is none stays as it is: then there are more percent signs than escapes.
+        if part.count("%") * 2 != len(part) - len(raw) or b"\0" in raw:
+            raise RequestError(400, "a wrong escape in the path")
+        try:
+            decoded.append(raw.decode())
+        except UnicodeDecodeError:
+            raise RequestError(400, "the path is not UTF-8") from None
+    return tuple(decoded)
+
+
+class HTTPRequest(Request[Response]):
+    """A request of a peer. It reaches an actor as a call, which the actor answers with a
+    ``Response``.
+
+    Match it by its method and the decoded parts of its path::
+
+        match request:
+            case HTTPRequest("GET", ("orders", number)):
+                ...
+
+    Do not change it.
+    """
+
+    __slots__ = (
+        "_query",
+        "body",
+        "client",
+        "connection",
+        "exchange",
+        "head",
+        "host",
+        "method",
+        "path",
+        "peer",
+        "prefix",
+        "scheme",
+    )
+    __match_args__ = ("method", "path")
+
+    def __init__(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        head: Head,
+        body: bytes = b"",
+        *,
+        connection: Alias,
+        peer: Address = "",
+        scheme: str = "http",
+        client: str = "",
+        host: str = "",
+        prefix: int = 0,
+    ) -> None:
+        self.method = method
+        """The method, such as ``"GET"``; it may be any token."""
+        self.path = path
+        """The decoded parts of the path: ``("orders", "7")`` for ``/orders/7``, ``()`` for ``/``,
+        and ``("orders", "")`` for ``/orders/``.
+        """
+        self.head = head
+        self.body = body
+        """The body; empty on a route with ``body=STREAM``, where ``ReadBody`` reads it."""
+        self.connection = connection
+        """The connection of the peer: send ``Write``, ``End`` and ``SentEvent`` there."""
+        self.peer = peer
+        """The other end of the connection; a proxy, if there is one in front."""
+        self.client = client
+        """The address of the client: that of the peer, or what a trusted proxy says."""
+        self.scheme = scheme
+        """``"http"`` or ``"https"``, perhaps as a trusted proxy says it."""
+        self.host = host
+        """The host that the client asks for, perhaps as a trusted proxy says it."""
+        self.prefix = prefix
+        """How many parts of the path belong to the route."""
+        self.exchange: Any = None
+        self._query: dict[str, str] | None = None
+
+    def __repr__(self) -> str:
+        # Without query and headers: they may hold secrets.
+        return f"<HTTPRequest {self.method} /{'/'.join(self.path)}>"
+
+    def begin(self, exchange: Any, prefix: int) -> None:
+        """Note the exchange of this request. For the server."""
+        self.exchange = exchange
+        self.prefix = prefix
+
+    def take_body(self, body: bytes) -> None:
+        """Note the body. For the server."""
+        self.body = body
+
+    @property
+    def ref(self) -> Ref:
+        """The identity of this exchange, for ``Write``, ``End``, ``SentEvent`` and ``ReadBody``."""
+        ref: Ref = self.exchange.ref
+        return ref
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits for the answer any more: the peer has left, the time is over, or the
+        exchange has ended.
+        """
+        return self.exchange is None or bool(self.exchange.is_over)
+
+    @property
+    def target(self) -> str:
+        """The target as the peer wrote it."""
+        return self.head.target
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The header fields, with names in lower case; values of a repeated field are joined with a
+        comma.
+        """
+        return self.head.headers
+
+    @property
+    def version(self) -> str:
+        """``"1.1"`` or ``"1.0"``."""
+        return "1.0" if self.head.is_http_10 else "1.1"
+
+    @property
+    def query_string(self) -> str:
+        """The query as the peer wrote it, without the question mark."""
+        return self.head.path.partition("?")[2]
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The decoded query. Of a repeated name, the last value counts; see :meth:`query_pairs`.
+
+        Raises:
+            Reject: the query is wrong; the peer gets status 400.
+        """
+        if self._query is None:
+            self._query = dict(self.query_pairs())
+        return self._query
+
+    def query_pairs(self) -> list[tuple[str, str]]:
+        """All pairs of the query, in their order.
+
+        Raises:
+            Reject: the query is wrong; the peer gets status 400.
+        """
+        return _read_pairs(self.query_string, "the query")
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """The cookies by name; the first of a name counts."""
+        found: dict[str, str] = {}
+        for pair in self.headers.get("cookie", "").split(";"):
+            name, equals, value = pair.partition("=")
+            if equals:
+                found.setdefault(name.strip(" \t"), value.strip(' \t"'))
+        return found
+
+    @property
+    def last_event_id(self) -> str:
+        """The identifier of the last event that a reconnecting reader of server-sent events got."""
+        return self.headers.get("last-event-id", "").encode("latin-1").decode(errors="replace")
+
+    @property
+    def content_type(self) -> str:
+        """The type of the body in lower case, without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip(" \t").lower()
+
+    def text(self) -> str:
+        """The body as UTF-8.
+
+        Raises:
+            Reject: it is not UTF-8; the peer gets status 400.
+        """
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError:
+            raise Reject(HTTPError(400, "the body is not UTF-8")) from None
+
+    def json(self) -> Any:
+        """The body as JSON.
+
+        Raises:
+            Reject: it is not JSON; the peer gets status 400.
+        """
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            raise Reject(HTTPError(400, "the body is not JSON")) from None
+
+    def form(self) -> dict[str, str]:
+        """The body as a form of the type ``application/x-www-form-urlencoded``.
+
+        Raises:
+            Reject: it is none; the peer gets status 400, or 415 for another type.
+        """
+        if self.content_type != "application/x-www-form-urlencoded":
+            raise Reject(HTTPError(415))
+        return dict(_read_pairs(self.text(), "the form"))
+
+
+def _read_pairs(text: str, what: str) -> list[tuple[str, str]]:
+    if not text:
+        return []
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_PAIRS)
+    except ValueError:
+        raise Reject(HTTPError(400, f"{what} cannot be read")) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBody(Request[bytes]):
+    """Read the next piece of a body, on a route with ``body=STREAM``: ``await
+    self.call(request.connection, ReadBody(request.ref))``. Empty bytes are the end.
+
+    The answer is an error if the peer has left, or has not sent the body in time.
+    """
+
+    ref: Ref
+    most: int = _LARGEST_PIECE
+    """The largest piece to return."""
+
+    def __post_init__(self) -> None:
+        check_number("ReadBody(most)", self.most, least=1, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Write(MayBeLate, Request[int]):
+    """Write a piece of a streamed response. With ``call``, the answer is the number of bytes, when
+    the operating system has taken them.
+    """
+
+    ref: Ref
+    data: bytes
+
+    def __post_init__(self) -> None:
+        check_bytes("Write(data)", self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class End(MayBeLate, Request[None]):
+    """End a streamed response."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class SentEvent(MayBeLate, Request[int]):
+    """Write a server-sent event to a response that ``Response.events()`` has begun."""
+
+    ref: Ref
+    data: str
+    event: str = ""
+    id: str = ""
+    retry: int | None = None
+    """Milliseconds after which the reader connects again once the stream has ended."""
+
+    def __post_init__(self) -> None:
+        for name in ("data", "event", "id"):
+            if not isinstance(getattr(self, name), str):
+                raise BadInputError(f"SentEvent({name})", getattr(self, name), "a str")
+        for name in ("event", "id"):
+            if not {*getattr(self, name)}.isdisjoint("\r\n\0"):
+                raise BadInputError(
+                    f"SentEvent({name})", getattr(self, name), "a text without CR, LF and NUL"
+                )
+        if self.retry is not None:
+            check_number("SentEvent(retry)", self.retry, least=0, whole=True)
+
+    def encode(self) -> bytes:
+        """The event as the stream has it."""
+        lines = []
+        if self.event:
+            lines.append(f"event: {self.event}\n")
+        if self.id:
+            lines.append(f"id: {self.id}\n")
+        if self.retry is not None:
+            lines.append(f"retry: {self.retry}\n")
+        # A reader takes CR, LF and CRLF for the end of a line.
+        text = self.data.replace("\r\n", "\n").replace("\r", "\n")
+        lines += [f"data: {line}\n" for line in text.split("\n")]
+        lines.append("\n")
+        return "".join(lines).encode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class HTTPGone(MayBeLate):
+    """The peer of a streamed response has left before its ``End``."""
+
+    connection: Alias
+    ref: Ref
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Request[int]):
+    """Let a server end in order: it stops listening, idle connections close, exchanges under way
+    finish, event streams end, and WebSockets are closed with code 1001. After ``timeout`` seconds
+    the rest is cut; the answer is how many connections were cut.
+    """
+
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_number("Drain(timeout)", self.timeout, least=0.0)
+
+
+show_public_names(__name__)

@@ -1,0 +1,304 @@
+"""`Response`: an answer to an HTTP request; `HTTPError`: a refusal of a request."""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Self
+
+from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.options import check_flag, check_number
+from ..._core.vocabulary.public_names import show_public_names
+
+__all__ = ["HTTPError", "Headers", "Response", "bare_response", "http_date", "response_head"]
+
+Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+"""Header fields: a mapping, or pairs of name and value where a name may come several times."""
+
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", re.ASCII)
+_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
+_OURS: Final = frozenset(
+    (
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
+)
+"""Fields that decide where a response ends: the server writes them itself."""
+_STATUS_LINES: Final[dict[int, bytes]] = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_TEXT: Final = "text/plain; charset=utf-8"
+_WITHOUT_BODY: Final = (204, 304)
+
+
+def status_line(status: int) -> bytes:
+    """The first line of a response."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+
+
+class Response:
+    """An answer to an ``HTTPRequest``. It is checked when it is made, and may be sent many times.
+
+    Args:
+        status: 200 to 599.
+        body: bytes, or a text, which is sent as UTF-8.
+        headers: a mapping, or pairs of name and value. The server itself writes ``content-length``,
+            ``transfer-encoding``, ``connection`` and ``date``. Without a ``content-type``, bytes
+            are ``application/octet-stream``, so that no browser guesses.
+        stream: the body follows as ``Write`` messages, and ends with ``End``.
+        length: the bytes of a streamed body, if they are known; otherwise it is sent in chunks.
+
+    Raises:
+        BadInputError: a value has a wrong type, or could change where the response ends.
+    """
+
+    __slots__ = ("_head", "body", "headers", "is_events", "length", "status", "stream")
+
+    def __init__(
+        self,
+        status: int = 200,
+        body: bytes | str = b"",
+        headers: Headers = (),
+        *,
+        stream: bool = False,
+        length: int | None = None,
+    ) -> None:
+        self.status = status
+        self.stream = stream
+        self.length = length
+        self.is_events = False
+        head = _STATUS_LINES.get(status)
+        if head is None:
+            check_number("Response(status)", status, least=200, whole=True, most=599)
+            head = status_line(status)
+        elif status < 200:
+            raise BadInputError("Response(status)", status, "a status from 200 to 599")
+        kind = b""
+        if body:
+            if type(body) is str:
+                body, kind = body.encode(), b"content-type: text/plain; charset=utf-8\r\n"
+            elif isinstance(body, bytes):
+                kind = b"content-type: application/octet-stream\r\n"
+            else:
+                raise BadInputError("Response(body)", body, "bytes or a str")
+            if status in _WITHOUT_BODY or stream:
+                raise BadInputError(
+                    "Response(body)", body, f"no body with {'stream' if stream else status}"
+                )
+        elif not isinstance(body, bytes | str):
+            raise BadInputError("Response(body)", body, "bytes or a str")
+        self.body: bytes = body or b""
+        self.headers: tuple[tuple[str, str], ...] = ()
+        if headers:
+            self.headers, lines, has_type = _checked(headers)
+            head = head + lines if has_type else head + lines + kind
+        elif kind:
+            head += kind
+        self._head = head
+        if stream is not False or length is not None:
+            self._check_stream()
+
+    def _check_stream(self) -> None:
+        check_flag("Response(stream)", self.stream)
+        if self.stream and self.status in _WITHOUT_BODY:
+            raise BadInputError("Response(stream)", True, f"no body with status {self.status}")
+        if self.length is not None:
+            check_number("Response(length)", self.length, least=0, whole=True)
+            if not self.stream:
+                raise BadInputError("Response(length)", self.length, "a length with stream=True")
+
+    @property
+    def head(self) -> bytes:
+        """The status line and the fields that were given, as they are written."""
+        return self._head
+
+    @classmethod
+    def json(cls, value: Any, status: int = 200, headers: Headers = ()) -> Self:
+        """A response with a value as JSON.
+
+        Raises:
+            BadInputError: the value has no JSON form.
+        """
+        try:
+            body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadInputError(
+                "Response.json(value)", value, f"a value that JSON can hold: {error}"
+            ) from error
+        return cls(status, body.encode(), _with_type(headers, "application/json"))
+
+    @classmethod
+    def html(cls, text: str, status: int = 200, headers: Headers = ()) -> Self:
+        """A response with HTML."""
+        return cls(status, text.encode(), _with_type(headers, "text/html; charset=utf-8"))
+
+    @classmethod
+    def redirect(cls, location: str, status: int = 303) -> Self:
+        """A response that leads to another URL. Percent-encode characters outside of ASCII first.
+
+        Raises:
+            BadInputError: the status is not 301, 302, 303, 307 or 308.
+        """
+        if status not in (301, 302, 303, 307, 308):
+            raise BadInputError("Response.redirect(status)", status, "301, 302, 303, 307 or 308")
+        return cls(status, b"", [("location", location)])
+
+    @classmethod
+    def events(cls, headers: Headers = ()) -> Self:
+        """The beginning of a stream of server-sent events; ``SentEvent`` messages follow."""
+        given = [*_pairs(headers)]
+        if not any(name.lower() == "cache-control" for name, _ in given):
+            given.append(("cache-control", "no-store"))
+        made = cls(200, b"", _with_type(given, "text/event-stream"), stream=True)
+        made.is_events = True
+        return made
+
+    def __repr__(self) -> str:
+        body = "a stream" if self.stream else f"{len(self.body)} bytes"
+        return f"<Response {self.status}, {body}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Response):
+            return NotImplemented
+        return (self._head, self.body, self.stream, self.length) == (
+            other._head,
+            other.body,
+            other.stream,
+            other.length,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._head, self.body))
+
+
+class HTTPError(Exception):
+    """A refusal of a request: ``raise Reject(HTTPError(404))`` answers with that status, and the
+    actor lives.
+
+    Args:
+        status: 400 to 599.
+        text: the body, for people; by default the name of the status. Put nothing secret into it.
+        headers: further fields of the response.
+
+    Raises:
+        BadInputError: a value is wrong.
+    """
+
+    def __init__(self, status: int, text: str = "", headers: Headers = ()) -> None:
+        check_number("HTTPError(status)", status, least=400, whole=True, most=599)
+        self.status = status
+        self.text = text
+        self.response = Response(status, f"{text or phrase(status)}\n", headers)
+        super().__init__(f"{status} {text or phrase(status)}")
+
+
+def phrase(status: int) -> str:
+    """The name of a status."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return str(status)
+
+
+def bare_response(status: int, headers: Headers = ()) -> Response:
+    """A response of the server itself: its body is the name of the status."""
+    return Response(status, f"{phrase(status)}\n", headers)
+
+
+def _pairs(headers: Headers) -> Iterable[tuple[str, str]]:
+    if isinstance(headers, Mapping):
+        named: Mapping[str, str] = headers
+        return named.items()
+    return headers
+
+
+def _with_type(headers: Headers, kind: str) -> list[tuple[str, str]]:
+    given = [*_pairs(headers)]
+    if any(isinstance(name, str) and name.lower() == "content-type" for name, _ in given):
+        return given
+    return [*given, ("content-type", kind)]
+
+
+def _checked(headers: Headers) -> tuple[tuple[tuple[str, str], ...], bytes, bool]:
+    """Header fields, as lines; and whether the content type is among them."""
+    fields: list[tuple[str, str]] = []
+    has_type = False
+    try:
+        for name, value in _pairs(headers):
+            if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+                raise BadInputError("Response(headers)", name, "the name of a field, a token")
+            key = name.lower()
+            if key in _OURS:
+                raise BadInputError(
+                    "Response(headers)", name, "other fields; the server writes this field itself"
+                )
+            if not isinstance(value, str) or _VALUE.fullmatch(value) is None:
+                raise BadInputError(
+                    f"Response(headers[{name!r}])",
+                    value,
+                    "a text of Latin-1 without control characters such as CR, LF and NUL",
+                )
+            has_type = has_type or key == "content-type"
+            fields.append((key, value))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, BadInputError):
+            raise
+        raise BadInputError(
+            "Response(headers)", headers, "a mapping, or pairs of name and value"
+        ) from error
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields).encode("latin-1")
+    return tuple(fields), lines, has_type
+
+
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = (
+    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
+    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+)
+_date: tuple[int, bytes] = (-1, b"")
+
+
+def http_date(seconds: float) -> str:
+    """A time as HTTP writes it, independent of the locale."""
+    when = time.gmtime(seconds)
+    return (
+        f"{_DAYS[when.tm_wday]}, {when.tm_mday:02} {_MONTHS[when.tm_mon - 1]} {when.tm_year:04} "
+        f"{when.tm_hour:02}:{when.tm_min:02}:{when.tm_sec:02} GMT"
+    )
+
+
+def date_line() -> bytes:
+    """The field ``date``; made once a second."""
+    global _date  # noqa: PLW0603 - remembered for all servers of the program
+    now = int(time.time())
+    second, line = _date
+    if second != now:
+        line = f"date: {http_date(now)}\r\n".encode()
+        _date = now, line
+    return line
+
+
+def response_head(response: Response, closes: bool, is_http_10: bool) -> bytes:
+    """The head of a response, as it is written. ``closes`` says that the connection ends after it,
+    and ``is_http_10`` that its peer knows no chunks.
+    """
+    lines = (
+        b"connection: close\r\n" if closes else b"connection: keep-alive\r\n" if is_http_10 else b""
+    )
+    length = response.length if response.stream else len(response.body)
+    if length is None:
+        if not is_http_10:
+            lines += b"transfer-encoding: chunked\r\n"
+    elif response.status not in _WITHOUT_BODY:
+        lines += b"content-length: %d\r\n" % length
+    return b"%b%b%b\r\n" % (response.head, date_line(), lines)
+
+
+show_public_names(__name__)

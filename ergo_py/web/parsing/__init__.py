@@ -1,0 +1,1 @@
+"""Parsers of HTTP and WebSocket. They do no I/O."""

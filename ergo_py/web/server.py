@@ -1,0 +1,239 @@
+"""`WebServer`: a meta-process that serves HTTP and WebSocket."""
+
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .._core.tables.pending_calls import Caller, Deadline
+from .._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
+from .._core.vocabulary.messages import NO_REPLY
+from .._core.vocabulary.options import check_flag
+from .._core.vocabulary.public_names import show_public_names
+from ..meta.sockets.listener import Listener
+from ..meta.sockets.messages import Cause, Endpoint
+from ..meta.sockets.options import StreamOptions, WhenFull, WhenSlow
+from ..meta.sockets.socket_setup import endpoint, open_listener
+from ..meta.sockets.streams.connection import StreamConnection
+from ..meta.sockets.tcp import check_endpoint
+from ..meta.sockets.tls import TLSFiles
+from .connection import WebConnection
+from .messages.requests import Drain
+from .options import WebOptions
+from .routes import Networks, Place, Route, Routes
+from .site import Site
+
+__all__ = ["WebServer"]
+
+
+class WebServer(Listener):
+    """An HTTP/1.1 and WebSocket server: each request is a call of an actor.
+
+    Without routes, the owner of the server answers all requests::
+
+        from ergo_py import Actor, Caller, Reject
+        from ergo_py.web import HTTPError, HTTPRequest, Response, WebServer
+
+
+        class Hello(Actor):
+            async def init(self) -> None:
+                await self.spawn_meta(WebServer("127.0.0.1", 8080))
+
+            def handle_call(self, request: object, caller: Caller) -> object:
+                match request:
+                    case HTTPRequest("GET", ("hello", name)):
+                        return Response(200, f"Hello {name}")
+                raise Reject(HTTPError(404))
+
+    A ``Reject(HTTPError(status))`` is that status; a crash is status 500, and supervision; no
+    answer within 30 seconds is 504. ``NO_REPLY`` defers the answer as in any call.
+
+    Args:
+        host: the address to listen at; loopback by default.
+        port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
+        routes: which process answers which path: ``Route``, ``Mount`` and ``Files``. By default,
+            the owner answers everything.
+        tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for no TLS.
+        max_connections: how many connections may be open at once; None for no limit.
+        when_full: ``WhenFull.PAUSE``: further connections wait in the operating system;
+            ``WhenFull.REFUSE``: the server closes them at once.
+        head_timeout: seconds from the first byte of a request to the end of its head.
+        body_timeout: seconds that a body may pause.
+        body_rate: bytes a second that a body must reach, over 30 seconds.
+        idle_timeout: seconds after which an idle connection ends, and after which a peer that takes
+            nothing is given up.
+        hosts: the hosts that are served, without ports; requests for others get status 421. None
+            for all.
+        trusted: networks of proxies whose ``Forwarded`` and ``X-Forwarded-*`` fields count.
+        access_log: write a line for each response, without query strings and headers.
+        write_limit: bytes that may wait for a peer before it counts as slow.
+        when_slow: ``WhenSlow.WAIT``: further pieces of a streamed response for a slow peer wait;
+            ``WhenSlow.DROP``: its connection is dropped.
+        handshake_timeout: seconds within which the TLS handshake must be done.
+        linger: how long, in seconds, closing waits for a peer that does not close its side.
+        queue: how many connections may wait in the operating system to be accepted.
+        reuse_port: let several servers share the port.
+        dual_stack: let an IPv6 address serve IPv4, too, where it stands for both.
+
+    Raises:
+        BadInputError: a value has a wrong type, or two routes have the same prefix.
+    """
+
+    kind = "web"
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        routes: Sequence[Place] | None = None,
+        tls: ssl.SSLContext | TLSFiles | None = None,
+        max_connections: int | None = None,
+        when_full: WhenFull = WhenFull.PAUSE,
+        head_timeout: float = 10.0,
+        body_timeout: float = 10.0,
+        body_rate: float = 256.0,
+        idle_timeout: float = 60.0,
+        hosts: Sequence[str] | None = None,
+        trusted: Sequence[str] = (),
+        access_log: bool = False,
+        write_limit: int = 1024 * 1024,
+        when_slow: WhenSlow = WhenSlow.WAIT,
+        handshake_timeout: float = 10.0,
+        linger: float = 5.0,
+        queue: int = 1024,
+        reuse_port: bool = False,
+        dual_stack: bool = True,
+    ) -> None:
+        check_endpoint("WebServer", host, port, least=0)
+        if not isinstance(tls, ssl.SSLContext | TLSFiles | None) or (
+            isinstance(tls, TLSFiles) and tls.certificate is None
+        ):
+            raise BadInputError(
+                "WebServer(tls)", tls, "an ssl.SSLContext or TLSFiles(certificate, key)"
+            )
+        if isinstance(tls, TLSFiles) and not tls.alpn:
+            tls = replace(tls, alpn=("http/1.1",))
+        check_flag("reuse_port", reuse_port)
+        check_flag("dual_stack", dual_stack)
+        if isinstance(routes, str | Place):
+            raise BadInputError("WebServer(routes)", routes, "a list of routes")
+        options = WebOptions(
+            head_timeout, body_timeout, body_rate, idle_timeout, write_limit, hosts, access_log
+        )
+        streams = StreamOptions(
+            tls=tls,
+            write_limit=write_limit,
+            when_slow=when_slow,
+            handshake_timeout=handshake_timeout,
+            linger=linger,
+        )
+        super().__init__(None, streams, "task", max_connections, when_full, queue)
+        self._host = host
+        self._port = port
+        self._reuse_port = reuse_port
+        self._dual_stack = dual_stack
+        self._site = Site(
+            Routes([Route("/")] if routes is None else routes),
+            options,
+            Networks(trusted),
+            tls is not None,
+        )
+        self._drains: list[Caller] = []
+        self._cut = 0
+
+    async def init(self) -> None:
+        """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
+        self._site.open(self._meta)
+        await super().init()
+
+    async def _listen(self) -> socket.socket:
+        return await open_listener(
+            self._host,
+            self._port,
+            socket.SOCK_STREAM,
+            reuse_port=self._reuse_port,
+            dual_stack=self._dual_stack,
+            buffer=None,
+        )
+
+    @property
+    def local(self) -> Endpoint:
+        """The endpoint at which the server listens; with port 0, read the port here. Known once the
+        server is spawned.
+        """
+        return self._local or Endpoint(self._host, self._port)
+
+    def _address(self, sock: socket.socket) -> Endpoint:
+        return endpoint(sock.getsockname())
+
+    def _make(self, sock: socket.socket, address: object) -> WebConnection:
+        return WebConnection.accepted_by(self, sock, address, self._options, self._site)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        """Serve ``Drain``."""
+        if not isinstance(request, Drain):
+            raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
+        self._begin_drain()
+        if not self._open:
+            return 0
+        self._drains.append(caller)
+        self._meta.kernel.clock.arm_call(_DrainLimit(self), request.timeout)
+        return NO_REPLY
+
+    def _begin_drain(self) -> None:
+        self._stop_accepting()
+        self._site.begin_drain()
+        for connection in list(self._open):
+            if isinstance(connection, WebConnection) and connection.connected is not None:
+                connection.drain()
+
+    def cut_rest(self) -> None:
+        """The time of a drain is over: cut the connections that are left."""
+        if not self._drains:
+            return
+        self._cut = len(self._open)
+        for connection in list(self._open):
+            if isinstance(connection, WebConnection):
+                connection.cut(Cause.ASKED, "the server has ended")
+        self._answer_drains(self._cut)
+
+    def _connection_ended(self, connection: StreamConnection) -> None:
+        super()._connection_ended(connection)
+        if not self._open:
+            self._answer_drains(0)
+
+    def _answer_drains(self, cut: int) -> None:
+        drains, self._drains = self._drains, []
+        for caller in drains:
+            self._meta.kernel.calls.reply(caller, cut, None)
+
+    # -- looking inside ----------------------------------------------------------------------------
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """The counters and the state of the server, by name."""
+        facts = super().handle_inspect()
+        del facts["receiver"]
+        statuses = self._site.statuses
+        facts["routes"] = ", ".join(place.prefix for place in self._site.routes)
+        facts["requests"] = str(sum(statuses))
+        for digit in range(2, 6):
+            facts[f"{digit}xx"] = str(statuses[digit])
+        facts["draining"] = "yes" if self._site.is_draining else ""
+        return {item: facts[item] for item in items if item in facts} if items else facts
+
+
+class _DrainLimit(Deadline):
+    __slots__ = ("_server",)
+
+    def __init__(self, server: WebServer) -> None:
+        super().__init__()
+        self._server = server
+
+    def awaken(self) -> None:
+        self._server.cut_rest()
+
+
+show_public_names(__name__)

@@ -1,0 +1,139 @@
+"""`Site`: the parts of a web server that its connections share: routes, options, counters."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from .._core.metas.meta import Meta
+from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.ids import PID, Alias, Target
+from .._core.vocabulary.reasons import Crashed
+from ..meta.sockets.messages import Address, Endpoint
+from .options import WebOptions
+from .parsing.http1 import Head
+from .routes import Networks, Routes
+
+__all__ = ["Site"]
+
+_FORWARDED: Final = re.compile(r'(for|proto|host)=("[^"]*"|[^;,\s"]*)', re.IGNORECASE)
+_HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]+")
+
+
+class Site:
+    """Shared by the connections of a web server. Everything here happens on the loop."""
+
+    meta: Meta
+
+    def __init__(
+        self, routes: Routes, options: WebOptions, trusted: Networks, is_secure: bool
+    ) -> None:
+        self.routes = routes
+        self.options = options
+        self._trusted = trusted
+        self._scheme = "https" if is_secure else "http"
+        self._hosts = (
+            None if options.hosts is None else {host.lower().rstrip(".") for host in options.hosts}
+        )
+        self.is_draining = False
+        self.statuses = [0] * 6
+        """Responses by the first digit of their status."""
+
+    def open(self, meta: Meta) -> None:
+        """Use the kernel of this server."""
+        self.meta = meta
+        self.router = meta.router
+        self.calls = meta.kernel.calls
+        self.clock = meta.kernel.clock
+        self.now: Callable[[], float] = meta.kernel.clock.now
+
+    @property
+    def owner(self) -> PID:
+        """The process that owns the server."""
+        return self.meta.process.id
+
+    @property
+    def log(self) -> Any:
+        """The log of the server."""
+        return self.meta.log
+
+    def report(self, what: str, error: Exception) -> None:
+        """Log an exception of user code, and continue."""
+        self.log.error(what, exception=Crashed(error).traceback)
+
+    def next_reference(self) -> int:
+        """The number of the next exchange."""
+        return next(self.router.references)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Call a function in another turn of the loop."""
+        self.router.bridge.post(work)
+
+    def tell(self, sender: Alias, to: Target, message: object) -> None:
+        """Send a message in the name of a connection."""
+        self.router.send(sender, to, message, Priority.NORMAL)
+
+    def count(self, status: int) -> None:
+        """Count a response."""
+        self.statuses[status // 100] += 1
+
+    def begin_drain(self) -> None:
+        """Take no further requests."""
+        self.is_draining = True
+
+    def serves(self, host: str) -> bool:
+        """Whether requests for a host are served here."""
+        if self._hosts is None:
+            return True
+        name = host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
+        return name.lower().rstrip(".") in self._hosts
+
+    def client_of(self, peer: Address, head: Head) -> tuple[str, str, str]:
+        """The address of the client, the scheme and the host of a request. Words of a proxy count
+        only from the trusted networks.
+        """
+        client = peer.host if isinstance(peer, Endpoint) else peer
+        scheme, host = self._scheme, head.headers.get("host", "")
+        if not self._trusted or client not in self._trusted:
+            return client, scheme, host
+        named = head.headers.get("forwarded")
+        if named is not None:
+            return self._read_forwarded(named, client, scheme, host)
+        chain = head.headers.get("x-forwarded-for", "")
+        for hop in reversed([hop.strip(" \t") for hop in chain.split(",")]):
+            if not hop:
+                break
+            client = _without_port(hop)
+            if client not in self._trusted:
+                break
+        said = head.headers.get("x-forwarded-proto", "").rpartition(",")[2].strip(" \t").lower()
+        if said in ("http", "https"):
+            scheme = said
+        said = head.headers.get("x-forwarded-host", "").rpartition(",")[2].strip(" \t")
+        if _HOST.fullmatch(said):
+            host = said
+        return client, scheme, host
+
+    def _read_forwarded(
+        self, named: str, client: str, scheme: str, host: str
+    ) -> tuple[str, str, str]:
+        """Read ``Forwarded`` (RFC 7239), from the last proxy to the first, as far as proxies are
+        trusted.
+        """
+        for element in reversed(named.split(",")):
+            pairs = {name.lower(): value.strip('"') for name, value in _FORWARDED.findall(element)}
+            if pairs.get("proto", "").lower() in ("http", "https"):
+                scheme = pairs["proto"].lower()
+            if _HOST.fullmatch(pairs.get("host", "")):
+                host = pairs["host"]
+            if "for" not in pairs:
+                break
+            client = _without_port(pairs["for"])
+            if client not in self._trusted:
+                break
+        return client, scheme, host
+
+
+def _without_port(hop: str) -> str:
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop

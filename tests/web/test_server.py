@@ -1,0 +1,869 @@
+"""The web server: requests are calls, and every request has a response."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import trio
+
+from ergo_py import NO_REPLY, PID, Actor, Alias, BadInputError, Caller, Reject
+from ergo_py.testing import VirtualClock
+from ergo_py.web import HTTPError, HTTPRequest, Response, Route, WebServer
+from tests.web.rig import Peer, Served, get, later, post, serving, until
+
+# -- W1: a request is a call -----------------------------------------------------------------------
+
+
+async def test_a_request_is_a_call_with_method_path_and_body() -> None:
+    seen: list[HTTPRequest] = []
+
+    def handle(request: HTTPRequest) -> object:
+        seen.append(request)
+        match request:
+            case HTTPRequest("POST", ("orders", number)):
+                return Response.json({"number": number, "body": request.json()}, 201)
+        raise Reject(HTTPError(404))
+
+    async with serving(handle) as served:
+        reply = await served.ask(
+            post("/orders/a%2Fb?x=1&y=%C3%A4", b"[1]", "Cookie: a=b; c=d", "X: y")
+        )
+
+    assert (reply.status, reply.body) == (201, b'{"number":"a/b","body":[1]}')
+    assert reply.headers["content-type"] == "application/json"
+    (request,) = seen
+    assert dict(request.query) == {"x": "1", "y": "ä"}
+    assert request.cookies == {"a": "b", "c": "d"}
+    assert request.headers["x"] == "y"
+    assert (request.host, request.client, request.scheme) == ("a", "127.0.0.1", "http")
+    assert request.version == "1.1"
+
+
+async def test_a_connection_is_used_for_many_requests_in_order() -> None:
+    async with serving(lambda request: Response(200, request.path[0])) as served:
+        peer = await served.dial()
+        for name in ("a", "b", "c"):
+            assert (await peer.ask(get(f"/{name}"))).body == name.encode()
+        await peer.aclose()
+
+        assert (await served.facts("accepted", "requests")) == {"accepted": "1", "requests": "3"}
+
+
+async def test_pipelined_requests_are_answered_singly_and_in_order() -> None:
+    under_way: list[int] = []
+
+    class Slow(Actor):
+        async def handle_call(self, request: object, caller: Caller) -> object:
+            assert isinstance(request, HTTPRequest)
+            under_way.append(len(served.owner.busy))
+            served.owner.busy.append(1)
+            await trio.lowlevel.checkpoint()
+            served.owner.busy.pop()
+            return Response(200, request.path[0])
+
+    async with serving(routes=[Route("/", to="slow")]) as served:
+        served.owner.busy = []
+        await served.node.spawn(Slow, name="slow")
+        peer = await served.dial()
+        await peer.send(b"".join(get(f"/{number}") for number in range(200)))
+        replies = [await peer.reply() for _ in range(200)]
+        await peer.aclose()
+
+    assert [reply.body for reply in replies] == [b"%d" % number for number in range(200)]
+    assert set(under_way) == {0}
+
+
+async def test_an_answer_may_be_deferred_and_come_from_another_process() -> None:
+    class Other(Actor):
+        def handle_message(self, message: object, sender: PID | Alias) -> None:
+            assert isinstance(message, Caller)
+            self.reply(message, Response(200, "from another"))
+
+    async with serving(later) as served:
+        other = await served.node.spawn(Other)
+        peer = await served.dial()
+        await peer.send(get() + get("/second"))
+        await until(lambda: served.owner.callers)
+        served.node.send(other, served.owner.callers[0])
+        assert (await peer.reply()).body == b"from another"
+        await until(lambda: len(served.owner.callers) == 2)
+        served.node.send(other, served.owner.callers[1])
+        assert (await peer.reply()).body == b"from another"
+        await peer.aclose()
+
+
+async def test_a_request_may_be_forwarded() -> None:
+    class Worker(Actor):
+        def handle_call(self, request: object, caller: Caller) -> object:
+            return Response(200, "worker")
+
+    class Front(Actor):
+        def handle_call(self, request: object, caller: Caller) -> object:
+            self.forward("worker", request, caller)
+            return NO_REPLY
+
+    async with serving(routes=[Route("/", to="front")]) as served:
+        await served.node.spawn(Worker, name="worker")
+        await served.node.spawn(Front, name="front")
+        assert (await served.ask(get())).body == b"worker"
+
+
+async def test_a_behaviour_as_receiver_gets_an_actor_for_each_request() -> None:
+    lives: list[str] = []
+
+    class Report(Actor):
+        async def init(self) -> None:
+            lives.append("begins")
+
+        async def handle_call(self, request: object, caller: Caller) -> object:
+            return Response(200, str(self.pid))
+
+        def terminate(self, reason: object) -> None:
+            lives.append("ends")
+
+    async with serving(routes=[Route("/", to=Report)]) as served:
+        peer = await served.dial()
+        first, second = await peer.ask(get()), await peer.ask(get())
+        await until(lambda: lives.count("ends") == 2)
+        await peer.aclose()
+
+    assert first.body != second.body
+    assert lives.count("begins") == 2
+
+
+async def test_several_receivers_take_turns() -> None:
+    class Named(Actor):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def handle_call(self, request: object, caller: Caller) -> object:
+            return Response(200, self.name)
+
+    async with serving(routes=[Route("/", to=["a", "b"])]) as served:
+        await served.node.spawn(Named, "a", name="a")
+        await served.node.spawn(Named, "b", name="b")
+        peer = await served.dial()
+        bodies = [(await peer.ask(get())).body for _ in range(4)]
+        await peer.aclose()
+
+    assert bodies == [b"a", b"b", b"a", b"b"]
+
+
+# -- routes ----------------------------------------------------------------------------------------
+
+
+async def test_the_longest_prefix_of_whole_parts_wins() -> None:
+    class Named(Actor):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def handle_call(self, request: object, caller: Caller) -> object:
+            assert isinstance(request, HTTPRequest)
+            return Response(200, f"{self.name} {request.prefix}")
+
+    routes = [
+        Route("/a", to="one"),
+        Route("/a/b/", to="two", methods=["GET"]),
+        Route("/caf%C3%A9", to="one"),
+    ]
+    async with serving(routes=routes) as served:
+        await served.node.spawn(Named, "one", name="one")
+        await served.node.spawn(Named, "two", name="two")
+        peer = await served.dial()
+
+        async def ask(path: str, method: str = "GET") -> tuple[int, bytes]:
+            reply = await peer.ask(get(path, method=method))
+            return reply.status, reply.body
+
+        assert await ask("/a") == (200, b"one 1")
+        assert await ask("/a/x/y?b=/a/b") == (200, b"one 1")
+        assert await ask("/a/b") == (200, b"two 2")
+        assert await ask("/a/b/c") == (200, b"two 2")
+        assert await ask("/a/bc") == (200, b"one 1")
+        assert await ask("/caf%c3%a9") == (200, b"one 1")
+        assert (await ask("/ab"))[0] == 404
+        assert (await ask("/"))[0] == 404
+        reply = await peer.ask(get("/a/b", method="PUT"))
+        assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+        await peer.aclose()
+
+
+@pytest.mark.parametrize("path", ["/%", "/%4", "/%zz", "/%00", "/%ff"])
+async def test_a_path_with_a_wrong_escape_is_refused(path: str) -> None:
+    async with serving() as served:
+        assert (await served.ask(get(path))).status == 400
+
+
+async def test_a_host_that_is_not_served_gets_421() -> None:
+    async with serving(hosts=["Example.org", "[::1]"]) as served:
+        assert (await served.ask(get(host="example.ORG:8080"))).status == 200
+        assert (await served.ask(get(host="[::1]:80"))).status == 200
+        assert (await served.ask(get(host="other.org"))).status == 421
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Route("orders"),
+        lambda: Route("/a//b"),
+        lambda: Route("/a?b"),
+        lambda: Route("/%"),
+        lambda: Route("/", methods="GET"),
+        lambda: Route("/", methods=["get"]),
+        lambda: Route("/", max_body=-1),
+        lambda: Route("/", request_timeout=0),
+        lambda: Route("/", body="stream"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: Route("/", to="a", websocket=Actor),
+        lambda: Route("/", websocket="a"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: Route("/", websocket=Actor, origins="https://a"),
+        lambda: Route("/", websocket=Actor, origins=["a"]),
+        lambda: WebServer(routes=[Route("/a"), Route("/a/")]),
+        lambda: WebServer(routes=Route("/a")),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: WebServer(routes=["/a"]),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+        lambda: WebServer(head_timeout=0),
+        lambda: WebServer(hosts="a"),
+        lambda: WebServer(hosts=[]),
+        lambda: WebServer(trusted="10.0.0.0/8"),
+        lambda: WebServer(trusted=["proxy"]),
+        lambda: WebServer(tls=True),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: WebServer(port=70_000),
+    ],
+)
+def test_wrong_options_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(BadInputError):
+        make()
+
+
+# -- W2: outcomes ----------------------------------------------------------------------------------
+
+
+def crash(_: HTTPRequest) -> object:
+    raise ZeroDivisionError("secret")
+
+
+@pytest.mark.parametrize(
+    "answer,status",
+    [
+        (Reject(HTTPError(404)), 404),
+        (Reject(HTTPError(418, "no coffee")), 418),
+        (Reject(KeyError("secret")), 500),
+        ("a text", 500),
+        (None, 500),
+        (ZeroDivisionError("secret"), 500),
+    ],
+)
+async def test_an_outcome_has_its_status_and_no_detail(answer: object, status: int) -> None:
+    class Worker(Actor):
+        def handle_call(self, request: object, caller: Caller) -> object:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    async with serving(routes=[Route("/", to="worker")]) as served:
+        await served.node.spawn(Worker, name="worker")
+        reply = await served.ask(get())
+
+    assert reply.status == status
+    assert b"secret" not in reply.body
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_crash_is_500_at_once_for_both_kinds_of_actor(is_async: bool) -> None:
+    class Plain(Actor):
+        def handle_call(self, request: object, caller: Caller) -> object:
+            return crash(request)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    class Async(Actor):
+        async def handle_call(self, request: object, caller: Caller) -> object:
+            await trio.lowlevel.checkpoint()
+            raise ZeroDivisionError("secret")
+
+    async with serving(routes=[Route("/", to="worker")]) as served:
+        await served.node.spawn(Async if is_async else Plain, name="worker")
+        peer = await served.dial()
+        first = await peer.ask(get())
+        await until(lambda: served.node.whereis("worker") is None)
+        second = await peer.ask(get())
+        await peer.aclose()
+
+    assert first.status == 500
+    assert (second.status, second.headers["retry-after"]) == (503, "1")
+
+
+async def test_a_missing_receiver_is_503() -> None:
+    async with serving(routes=[Route("/", to="nobody")]) as served:
+        reply = await served.ask(get())
+
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+
+
+async def test_a_receiver_that_ends_before_its_answer_is_503() -> None:
+    class Worker(Actor):
+        def handle_call(self, request: object, caller: Caller) -> object:
+            self.stop()
+            return NO_REPLY
+
+    async with serving(routes=[Route("/", to="worker")]) as served:
+        await served.node.spawn(Worker, name="worker")
+        assert (await served.ask(get())).status == 503
+
+
+async def test_a_full_receiver_is_503() -> None:
+    class Worker(Actor):
+        async def handle_call(self, request: object, caller: Caller) -> object:
+            await trio.sleep_forever()
+
+    async with serving(routes=[Route("/", to="worker")]) as served:
+        await served.node.spawn(Worker, name="worker", mailbox_size=1, shutdown=0.01)
+        peers = [await served.dial() for _ in range(3)]
+        for peer in peers:
+            await peer.send(get())
+        reply = None
+        async with trio.open_nursery() as nursery:
+
+            async def wait(peer: Peer) -> None:
+                nonlocal reply
+                reply = await peer.reply()
+                nursery.cancel_scope.cancel()
+
+            for peer in peers:
+                nursery.start_soon(wait, peer)
+        for peer in peers:
+            await peer.aclose()
+
+    assert reply is not None
+    assert reply.status == 503
+
+
+async def test_an_actor_that_cannot_start_is_500() -> None:
+    class Broken(Actor):
+        def init(self) -> None:
+            raise RuntimeError("secret")
+
+    async with serving(routes=[Route("/", to=Broken)]) as served:
+        reply = await served.ask(get())
+
+    assert reply.status == 500
+    assert b"secret" not in reply.body
+
+
+def in_virtual_time(test: Callable[[], object]) -> None:
+    trio.run(test, clock=VirtualClock())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_no_answer_in_time_is_504_and_the_late_answer_is_counted() -> None:
+    async def run() -> None:
+        async with serving(later) as served:
+            peer = await served.dial()
+            reply = await peer.ask(get())
+            assert reply.status == 504
+            late = served.owner.callers[0]
+            assert served.node.reply(late, Response(200)) is False
+            served.owner.handle = None
+            assert (await peer.ask(get())).status == 200
+            await peer.aclose()
+            assert trio.current_time() >= 30.0
+
+    in_virtual_time(run)
+
+
+async def test_a_peer_that_leaves_abandons_its_call() -> None:
+    requests: list[HTTPRequest] = []
+
+    def handle(request: HTTPRequest) -> object:
+        requests.append(request)
+        return NO_REPLY
+
+    async with serving(handle) as served:
+        peer = await served.dial()
+        await peer.send(get())
+        await until(lambda: requests)
+        assert not requests[0].gone
+        await peer.aclose()
+        await until(lambda: requests[0].gone)
+        assert served.node.reply(served.owner.callers[0], Response(200)) is False
+        assert served.server.connections == 0
+
+
+async def test_an_actor_of_its_own_ends_if_the_peer_leaves() -> None:
+    lives: list[str] = []
+
+    class Report(Actor):
+        def handle_call(self, request: object, caller: Caller) -> object:
+            lives.append("asked")
+            return NO_REPLY
+
+        def terminate(self, reason: object) -> None:
+            lives.append("ended")
+
+    async with serving(routes=[Route("/", to=Report)]) as served:
+        peer = await served.dial()
+        await peer.send(get())
+        await until(lambda: lives)
+        await peer.aclose()
+        await until(lambda: lives == ["asked", "ended"])
+
+
+# -- W4: time --------------------------------------------------------------------------------------
+
+
+def test_a_head_that_takes_too_long_is_408() -> None:
+    async def run() -> None:
+        async with serving() as served:
+            peer = await served.dial()
+            await peer.send(b"GET / HT")
+            begun = trio.current_time()
+            reply = await peer.reply()
+            assert (reply.status, reply.headers["connection"]) == (408, "close")
+            assert 10.0 <= trio.current_time() - begun <= 11.0
+            assert await peer.rest() == b""
+            await peer.aclose()
+
+    in_virtual_time(run)
+
+
+def test_bytes_of_a_head_do_not_prolong_its_time() -> None:
+    async def run() -> None:
+        async with serving() as served, trio.open_nursery() as nursery:
+            peer = await served.dial()
+
+            async def drip() -> None:
+                for byte in get("/" + "a" * 60):
+                    await peer.send(bytes([byte]))
+                    await trio.sleep(1.0)
+
+            nursery.start_soon(drip)
+            reply = await peer.reply()
+            assert reply.status == 408
+            assert trio.current_time() <= 12.0
+            nursery.cancel_scope.cancel()
+            await peer.aclose()
+
+    in_virtual_time(run)
+
+
+def test_a_body_that_pauses_is_408() -> None:
+    async def run() -> None:
+        async with serving() as served:
+            peer = await served.dial()
+            await peer.send(post("/", b"x" * 100)[:-50])
+            begun = trio.current_time()
+            assert (await peer.reply()).status == 408
+            assert 10.0 <= trio.current_time() - begun <= 11.0
+            await peer.aclose()
+
+    in_virtual_time(run)
+
+
+def test_a_body_below_the_rate_is_408() -> None:
+    async def run() -> None:
+        async with serving() as served, trio.open_nursery() as nursery:
+            peer = await served.dial()
+            await peer.send(post("/", b"x" * 100_000)[:-99_000])
+
+            async def drip() -> None:
+                while True:
+                    await trio.sleep(5.0)
+                    await peer.send(b"x")
+
+            nursery.start_soon(drip)
+            assert (await peer.reply()).status == 408
+            assert 30.0 <= trio.current_time() <= 36.0
+            nursery.cancel_scope.cancel()
+            await peer.aclose()
+
+    in_virtual_time(run)
+
+
+def test_a_body_above_the_rate_may_take_minutes() -> None:
+    async def run() -> None:
+        async with serving(lambda request: Response(200, str(len(request.body)))) as served:
+            peer = await served.dial()
+            size = 300 * 200
+            await peer.send(post("/", b"x" * size)[:-size])
+            for _ in range(20):
+                await trio.sleep(9.0)
+                await peer.send(b"x" * (size // 20))
+            assert (await peer.reply()).body == str(size).encode()
+            await peer.aclose()
+
+    in_virtual_time(run)
+
+
+def test_an_idle_connection_ends_after_its_time() -> None:
+    async def run() -> None:
+        async with serving() as served:
+            fresh, used = await served.dial(), await served.dial()
+            await trio.sleep(30.0)
+            assert (await used.ask(get())).status == 200
+            assert await fresh.rest() == b""
+            assert 60.0 <= trio.current_time() <= 61.0
+            assert await used.rest() == b""
+            assert 90.0 <= trio.current_time() <= 92.0
+            await fresh.aclose()
+            await used.aclose()
+
+    in_virtual_time(run)
+
+
+def test_a_peer_that_takes_nothing_is_cut() -> None:
+    async def run() -> None:
+        async with serving(lambda _: Response(200, b"x" * 30_000_000)) as served:
+            peer = await served.dial()
+            await peer.send(get())
+            await until_virtual(lambda: served.server.connections == 1)
+            await trio.sleep(200.0)
+            assert served.server.connections == 0
+            await peer.aclose()
+
+    async def until_virtual(condition: Callable[[], object]) -> None:
+        while not condition():  # noqa: ASYNC110 - the condition may be anything
+            await trio.sleep(0.01)
+
+    in_virtual_time(run)
+
+
+async def test_slow_peers_cost_no_task_each_and_harm_no_other() -> None:
+    async with serving() as served:
+        before = trio.lowlevel.current_statistics().tasks_living
+        peers = [await served.dial() for _ in range(200)]
+        for peer in peers:
+            await peer.send(b"GET / HTTP/1.1\r\n")
+        assert (await served.ask(get())).status == 200
+        # The task of the reader is there for each open connection; no further task is.
+        assert trio.lowlevel.current_statistics().tasks_living <= before + 200 + 5
+        for peer in peers:
+            await peer.aclose()
+
+
+async def test_connections_are_bounded() -> None:
+    async with serving(max_connections=2) as served:
+        first, second, third = [await served.dial() for _ in range(3)]
+        assert (await first.ask(get())).status == 200
+        assert (await second.ask(get())).status == 200
+        await third.send(get())
+        assert served.server.connections == 2
+        await first.aclose()
+        assert (await third.reply()).status == 200
+        await second.aclose()
+        await third.aclose()
+
+
+# -- W5, W6: bodies --------------------------------------------------------------------------------
+
+
+async def test_pipelined_requests_beyond_the_buffer_are_not_read() -> None:
+    async with serving(later) as served:
+        peer = await served.dial()
+        await peer.send(get())
+        await until(lambda: served.owner.callers)
+        total = 64 * 1024 * 1024
+
+        async def flood() -> None:
+            request = get("/x", "X: " + "y" * 8000)
+            for _ in range(total // len(request)):
+                await peer.send(request)
+
+        with trio.move_on_after(1.0) as scope:
+            await flood()
+        read = int((await served.facts("bytes in"))["bytes in"])
+        assert scope.cancelled_caught
+        assert read < 1024 * 1024
+        await peer.aclose()
+
+
+async def test_pipelined_requests_in_the_buffer_are_served_after_a_pause() -> None:
+    async with serving(later) as served:
+        peer = await served.dial()
+        request = get("/x", "X: " + "y" * 8000)
+        async with trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                for _ in range(40):
+                    await peer.send(request)
+
+            nursery.start_soon(send)
+            for number in range(40):
+                await until(lambda: len(served.owner.callers) == number + 1)  # noqa: B023
+                served.node.reply(served.owner.callers[number], Response(200, str(number)))
+                assert (await peer.reply()).body == str(number).encode()
+        await peer.aclose()
+
+
+async def test_expect_is_answered_when_the_body_is_wanted() -> None:
+    async with serving(lambda request: Response(200, request.body)) as served:
+        peer = await served.dial()
+        whole = post("/", b"hello", "Expect: 100-continue")
+        await peer.send(whole[:-5])
+        assert await peer.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await peer.send(b"hello")
+        assert (await peer.reply()).body == b"hello"
+        await peer.aclose()
+
+
+async def test_expect_is_not_answered_for_a_refused_body() -> None:
+    async with serving(routes=[Route("/", max_body=4)]) as served:
+        peer = await served.dial()
+        await peer.send(post("/", b"hello", "Expect: 100-continue")[:-5])
+        reply = await peer.reply()
+        assert (reply.status, reply.headers["connection"]) == (413, "close")
+        assert await peer.rest() == b""
+        await peer.aclose()
+
+
+async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
+    async with serving(routes=[Route("/", max_body=1000)]) as served:
+        peer = await served.dial()
+        reply = await peer.ask(get("/", "Content-Length: 10000000", method="POST"))
+        assert (reply.status, reply.headers["connection"]) == (413, "close")
+        await peer.aclose()
+
+
+async def test_a_chunked_body_over_the_limit_is_refused() -> None:
+    async with serving(routes=[Route("/", max_body=10)]) as served:
+        fits = get("/", "Transfer-Encoding: chunked", method="POST") + b"A\r\n0123456789\r\n"
+        assert (await served.ask(fits + b"0\r\n\r\n")).status == 200
+        assert (await served.ask(fits + b"1\r\nx\r\n0\r\n\r\n")).status == 413
+
+
+async def test_a_short_unwanted_body_is_skipped_and_the_connection_is_used_again() -> None:
+    async with serving(routes=[Route("/a")]) as served:
+        peer = await served.dial()
+        assert (await peer.ask(post("/b", b"x" * 60_000))).status == 404
+        chunked = (
+            get("/b", "Transfer-Encoding: chunked", method="POST") + b"5\r\nhello\r\n0\r\n\r\n"
+        )
+        assert (await peer.ask(chunked)).status == 404
+        assert (await peer.ask(get("/a"))).status == 200
+        await peer.aclose()
+
+
+async def test_a_long_unwanted_body_closes_the_connection() -> None:
+    async with serving(routes=[Route("/a")]) as served:
+        peer = await served.dial()
+        reply = await peer.ask(get("/b", "Content-Length: 70000", method="POST"))
+        assert (reply.status, reply.headers["connection"]) == (404, "close")
+        await peer.aclose()
+        peer = await served.dial()
+        await peer.send(get("/b", "Transfer-Encoding: chunked", method="POST"))
+        assert (await peer.reply()).status == 404
+        await peer.send(b"20000\r\n" + b"x" * 0x20000)
+        assert await peer.rest() == b""
+        await peer.aclose()
+
+
+async def test_many_small_chunks_are_collected() -> None:
+    async with serving(lambda request: Response(200, str(len(request.body)))) as served:
+        body = b"1\r\nx\r\n" * 5_000 + b"0\r\n\r\n"
+        reply = await served.ask(get("/", "Transfer-Encoding: chunked", method="POST") + body)
+
+    assert reply.body == b"5000"
+
+
+# -- W8: responses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Response(100),
+        lambda: Response(199),
+        lambda: Response(600),
+        lambda: Response("200"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: Response(200, 5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: Response(200, []),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: Response(200, b"", {"x": "a\r\nb: c"}),
+        lambda: Response(200, b"", {"x": "a\nb"}),
+        lambda: Response(200, b"", {"x": "a\0"}),
+        lambda: Response(200, b"", {"x": "€"}),
+        lambda: Response(200, b"", {"x y": "a"}),
+        lambda: Response(200, b"", {"": "a"}),
+        lambda: Response(200, b"", {"x": 1}),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: Response(200, b"", 5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: Response(200, b"", {"Content-Length": "1"}),
+        lambda: Response(200, b"", {"transfer-encoding": "chunked"}),
+        lambda: Response(200, b"", [("Connection", "close")]),
+        lambda: Response(204, b"x"),
+        lambda: Response(304, b"x"),
+        lambda: Response(204, stream=True),
+        lambda: Response(200, b"x", stream=True),
+        lambda: Response(200, length=1),
+        lambda: Response(200, stream=True, length=-1),
+        lambda: Response.json(object()),
+        lambda: Response.json(float("nan")),
+        lambda: Response.redirect("/", 200),
+        lambda: Response.redirect("/a\r\nb: c"),
+        lambda: HTTPError(200),
+        lambda: HTTPError(404, headers={"x": "\n"}),
+    ],
+)
+def test_a_response_that_could_be_misread_is_refused_when_it_is_made(
+    make: Callable[[], object],
+) -> None:
+    with pytest.raises(BadInputError):
+        make()
+
+
+def _constant(response: Response, _: HTTPRequest) -> Response:
+    return response
+
+
+async def test_head_never_has_a_body() -> None:
+    for response in (Response(200, b"12345"), Response(200, stream=True, length=5)):
+        async with serving(partial(_constant, response)) as served:
+            peer = await served.dial()
+            first = await peer.ask(get(method="HEAD"))
+            second = await peer.ask(get(method="HEAD"))
+            assert first.headers["content-length"] == "5"
+            assert second.status == 200
+            await peer.aclose()
+
+
+async def test_a_response_without_a_body_has_no_length() -> None:
+    async with serving(lambda request: Response(int(request.path[0]))) as served:
+        peer = await served.dial()
+        assert "content-length" not in (await peer.ask(get("/204"))).headers
+        assert "content-length" not in (await peer.ask(get("/304"))).headers
+        assert (await peer.ask(get("/200"))).headers["content-length"] == "0"
+        assert (await peer.ask(get("/599"))).status == 599
+        await peer.aclose()
+
+
+async def test_the_content_type_is_never_left_to_a_guess() -> None:
+    answers = {
+        "bytes": (Response(200, b"x"), "application/octet-stream"),
+        "text": (Response(200, "x"), "text/plain; charset=utf-8"),
+        "html": (Response.html("x"), "text/html; charset=utf-8"),
+        "own": (Response(200, b"x", {"Content-Type": "a/b"}), "a/b"),
+        "json": (Response.json(1, headers={"content-type": "a/b+json"}), "a/b+json"),
+    }
+    async with serving(lambda request: answers[request.path[0]][0]) as served:
+        peer = await served.dial()
+        for name, (_, kind) in answers.items():
+            assert (await peer.ask(get(f"/{name}"))).headers["content-type"] == kind
+        await peer.aclose()
+
+
+async def test_a_large_response_comes_whole() -> None:
+    body = bytes(range(256)) * 20_000
+    async with serving(lambda _: Response(200, body)) as served:
+        assert (await served.ask(get())).body == body
+
+
+async def test_connection_fields_follow_the_version() -> None:
+    async with serving() as served:
+        assert "connection" not in (await served.ask(get())).headers
+        assert (await served.ask(get("/", "Connection: close"))).headers["connection"] == "close"
+        old = b"GET / HTTP/1.0\r\n\r\n"
+        assert (await served.ask(old)).headers["connection"] == "close"
+        kept = b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+        assert (await served.ask(kept)).headers["connection"] == "keep-alive"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        HTTPRequest.json,
+        HTTPRequest.form,
+        HTTPRequest.text,
+        lambda request: request.query,
+    ],
+)
+async def test_input_that_cannot_be_read_is_the_fault_of_the_peer(
+    read: Callable[[HTTPRequest], object],
+) -> None:
+    def handle(request: HTTPRequest) -> object:
+        read(request)
+        return Response(200)
+
+    async with serving(handle) as served:
+        kind = "Content-Type: application/x-www-form-urlencoded"
+        assert (await served.ask(post("/?a=%ff", b"\xff", kind))).status == 400
+        alive = await served.ask(post("/?a=b", b"1", kind))
+        assert alive.status == 200
+
+
+async def test_a_form_has_its_own_type() -> None:
+    async with serving(lambda request: Response.json(request.form())) as served:
+        kind = "Content-Type: application/x-www-form-urlencoded; charset=utf-8"
+        assert (await served.ask(post("/", b"a=1&b=%C3%A4+c&e=", kind))).body == (
+            '{"a":"1","b":"ä c","e":""}'.encode()
+        )
+        assert (await served.ask(post("/", b"a=1"))).status == 415
+
+
+# -- W15: proxies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "trusted,fields,expected",
+    [
+        ((), ["X-Forwarded-For: 9.9.9.9", "X-Forwarded-Proto: https"], "127.0.0.1 http a"),
+        (
+            ["127.0.0.0/8"],
+            ["X-Forwarded-For: 6.6.6.6, 9.9.9.9", "X-Forwarded-Proto: https"],
+            "9.9.9.9 https a",
+        ),
+        (
+            ["127.0.0.0/8", "10.0.0.0/8"],
+            ["X-Forwarded-For: 9.9.9.9:55, 10.0.0.1", "X-Forwarded-Host: shop.org"],
+            "9.9.9.9 http shop.org",
+        ),
+        (["127.0.0.1/32"], ["X-Forwarded-For: [2001:db8::1]:5"], "2001:db8::1 http a"),
+        (
+            ["127.0.0.0/8"],
+            ['Forwarded: for=6.6.6.6, for="[2001:db8::1]:5";proto=https;host=b'],
+            "2001:db8::1 https b",
+        ),
+        (["10.0.0.0/8"], ["Forwarded: for=9.9.9.9"], "127.0.0.1 http a"),
+        (
+            ["127.0.0.0/8"],
+            ["X-Forwarded-Proto: gopher", "X-Forwarded-Host: a/b"],
+            "127.0.0.1 http a",
+        ),
+    ],
+)
+async def test_words_of_a_proxy_count_only_from_trusted_networks(
+    trusted: list[str], fields: list[str], expected: str
+) -> None:
+    def handle(request: HTTPRequest) -> object:
+        return Response(200, f"{request.client} {request.scheme} {request.host}")
+
+    async with serving(handle, trusted=trusted) as served:
+        assert (await served.ask(get("/", *fields))).body.decode() == expected
+
+
+# -- killing under load ----------------------------------------------------------------------------
+
+
+async def test_every_request_has_a_response_while_receivers_are_killed() -> None:
+    class Worker(Actor):
+        async def handle_call(self, request: object, caller: Caller) -> object:
+            await trio.sleep(0.001)
+            return Response(200)
+
+    async def ask_often(served: Served, statuses: list[int]) -> None:
+        peer = await served.dial()
+        statuses.extend([(await peer.ask(get())).status for _ in range(40)])
+        await peer.aclose()
+
+    statuses: list[int] = []
+    async with (
+        serving(routes=[Route("/", to="worker")]) as served,
+        trio.open_nursery() as nursery,
+    ):
+        for _ in range(10):
+            nursery.start_soon(ask_often, served, statuses)
+        while len(statuses) < 400:
+            worker = await served.node.spawn(Worker, name="worker")
+            await trio.sleep(0.01)
+            served.node.kill(worker)
+            await until(partial(_is_gone, served, worker))
+
+    assert len(statuses) == 400
+    assert set(statuses) <= {200, 500, 503}
+    assert 200 in statuses
+
+
+def _is_gone(served: Served, pid: PID) -> bool:
+    return not any(each == pid for each in served.node.processes())
