@@ -163,6 +163,9 @@ leaks: $(DEV)   ## Run the leak tests for longer
 fuzz: $(DEV)    ## Feed generated input to all parsers, for FUZZ_MINUTES=3
 	$(BIN)/python -m benchmarks.fuzzing --minutes $(FUZZ_MINUTES) $(ARGS)
 
+conformance: $(DEV)     ## Run the Autobahn test suite against our WebSockets (needs Python 2.7); ARGS="--cases 1.*"
+	.ci/conformance $(BIN)/python $(ARGS)
+
 mutants: $(DEV) ## Break the code in small ways, and list the breaks that no test notices
 	ERGO_PURE=1 $(BIN)/python -m benchmarks.mutants $(ARGS)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from .client import WebSocketClient
     from .messages.requests import (
         Drain,
         End,
@@ -50,6 +51,7 @@ __all__ = [
     "WSText",
     "WSUpgrade",
     "WebServer",
+    "WebSocketClient",
     "Write",
 ]
 
@@ -57,6 +59,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
+            "client": "WebSocketClient",
             "messages.requests": "Drain End HTTPGone HTTPRequest ReadBody SentEvent Write",
             "messages.responses": "HTTPError Response",
             "messages.websockets": (

@@ -4,22 +4,27 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-from .._core.tables.pending_calls import Caller
+from .._core.tables.pending_calls import Caller, Deadline
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import NO_REPLY
-from ..meta.readers import start_beside
-from ..meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPDisconnected
+from .._core.vocabulary.reasons import Reason
+from ..meta.readers import start_beside, when_served
+from ..meta.sockets.messages import Cause, TCPClose, TCPConnected
 from ..meta.sockets.options import StreamOptions
 from ..meta.sockets.streams.connection import AcceptingServer
 from ..meta.sockets.streams.parser import StreamParser
+from ..meta.sockets.streams.sessions import end_session
 from ..meta.sockets.streams.shutdown import Reminder
 from ..meta.sockets.tcp import TCPConnection
-from .exchange import WrongLengthError
-from .http_session import HTTPSession
+from .exchange import WrongLengthError, unavailable
+from .http_session import HTTPSession, Phase
 from .messages.requests import End, HTTPRequest, ReadBody, SentEvent, Write
+from .messages.websockets import WSClose, WSConnected
 from .site import Site
+from .upgrade import Agreement, Upgrade
+from .websocket import WebSocket, call_websocket, serve_websocket, write_last
 
 __all__ = ["WebConnection"]
 
@@ -32,6 +37,7 @@ class WebConnection(TCPConnection):
     kind = "http"
     _http: HTTPSession
     _site: Site
+    _websocket: WebSocket | None = None
 
     @classmethod
     def accepted_by(
@@ -94,24 +100,85 @@ class WebConnection(TCPConnection):
         """Run an async function beside the reader."""
         start_beside(self, work)
 
-    def upgrade(self, session: HTTPSession, request: HTTPRequest, place: Any) -> None:
-        """Begin to answer a request for a WebSocket."""
-        raise NotImplementedError
-
     def drain(self) -> None:
         """End in order."""
-        self._http.drain()
+        if self._websocket is None:
+            self._http.drain()
+        else:
+            self._websocket.close(WSClose(1001))
+
+    # -- WebSocket ---------------------------------------------------------------------------------
+
+    def upgrade(self, session: HTTPSession, request: HTTPRequest, place: Any) -> None:
+        """Begin to answer a request for a WebSocket."""
+        Upgrade(self, session, request, place, self._site).begin()
+
+    def begin_websocket(self, agreement: Agreement) -> None:
+        """Go on as a WebSocket: the actor that was spawned for it owns the connection now."""
+        actor, meta = agreement.actor, self._meta
+        assert actor is not None
+        if self.stopping or meta.ending.over or self._http.phase is not Phase.UPGRADING:
+            end_session(actor, self.id)
+            return
+        if not actor.accepting:
+            self._http.refuse_upgrade(unavailable())
+            return
+        rest = self._http.leave()
+        self._belong_to(actor)
+        vars(actor.behaviour).setdefault("connection", self.id)
+        meta.hand_to(actor)
+        self._to = actor.id
+        self._reader.use(self._socket, actor.id)
+        place = agreement.place
+        self._websocket = websocket = WebSocket(
+            self,
+            is_client=False,
+            max_message=place.max_message,
+            interval=place.ping_interval,
+            deflate=agreement.deflate,
+            rest=rest,
+        )
+        self.put(agreement.answer)
+        self.send(actor.id, WSConnected(self.id, agreement.request, agreement.subprotocol))
+        self._input.use(websocket, self._now)
+        websocket.begin()
+        self.read_on()
+        if self._site.is_draining:
+            self.drain()
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether this side does not read, since its receiver is behind."""
+        return self._reader.is_held_up()
+
+    def now(self) -> float:
+        """The time on the node's clock."""
+        return self._now()
+
+    def arm(self, deadline: Deadline, seconds: float) -> None:
+        """Let a deadline expire."""
+        self._meta.kernel.clock.arm_call(deadline, seconds)
+
+    def when_answered(self, then: Callable[[], None]) -> None:
+        """Call ``then`` when the receiver has served all messages, and its answers are written."""
+        meta = self._meta
+        receiver = meta.router.resolve(self._receiver())
+        when_served(meta, receiver, lambda: when_served(meta, meta, then))
+
+    def blame(self, detail: str) -> None:
+        """End because of an error of the peer, after everything is written."""
+        self._shutdown.note_mistake(detail)
 
     # -- messages ----------------------------------------------------------------------------------
 
     def _serve_now(self, message: Any, _sender: PID | Alias) -> bool:
         """Serve a message in the sender's turn, if nothing waits for the peer."""
-        if self._writer.pending:
-            return False
-        return self._serve_stream(message)
+        return not self._writer.pending and self._serve_web(message)
 
-    def _serve_stream(self, message: Any) -> bool:
-        """Serve a message about a streamed response. False if it is none."""
+    def _serve_web(self, message: Any) -> bool:
+        """Serve a message about a streamed response or a WebSocket. False if it is none."""
+        if self._websocket is not None:
+            return serve_websocket(self._websocket, message)
         http, kind = self._http, type(message)
         if kind not in (Write, SentEvent, End):
             return False
@@ -126,8 +193,8 @@ class WebConnection(TCPConnection):
         return True
 
     async def handle_message(self, message: Any, sender: PID | Alias) -> None:
-        """Serve the pieces of streamed responses."""
-        if self._serve_stream(message):
+        """Serve the pieces of streamed responses, and messages to the peer of a WebSocket."""
+        if self._serve_web(message):
             if self._writer.is_slow:
                 await self._peer_is_slow()
         elif isinstance(message, Reminder):
@@ -136,42 +203,54 @@ class WebConnection(TCPConnection):
             MetaProcess.handle_message(self, message, sender)
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
-        """Serve requests about bodies and streamed responses."""
+        """Serve requests about bodies, streamed responses and WebSockets."""
         http, kind = self._http, type(request)
-        if kind is ReadBody:
+        if self._websocket is not None:
+            answer = call_websocket(self._websocket, request, caller)
+        elif kind is ReadBody:
             try:
                 piece = http.read_body(request, caller)
             except NotAllowedError as error:
                 raise Reject(error) from None
             return NO_REPLY if piece is None else piece
-        if kind not in (Write, SentEvent, End):
+        elif kind not in (Write, SentEvent, End):
             raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
-        if not http.is_current(request.ref):
+        elif not http.is_current(request.ref):
             raise Reject(BrokenPipeError(_NO_STREAM))
+        else:
+            answer = self._call_stream(request, caller)
+        if answer is NO_REPLY and self._writer.is_slow:
+            await self._peer_is_slow()
+        return answer
+
+    def _call_stream(self, request: Any, caller: Caller) -> object:
+        http = self._http
         try:
-            if kind is End:
+            if type(request) is End:
                 http.end_stream()
                 return None
-            data = request.data if kind is Write else request.encode()
-            done = http.write(data, caller)
+            data = request.data if type(request) is Write else request.encode()
+            return len(data) if http.write(data, caller) else NO_REPLY
         except WrongLengthError as error:
             raise Reject(ValueError(str(error))) from None
-        if done:
-            return len(data)
-        if self._writer.is_slow:
-            await self._peer_is_slow()
-        return NO_REPLY
 
     def _written(self) -> None:
         super()._written()
-        self._http.advance()
+        if self._websocket is None:
+            self._http.advance()
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def _close_for_good(self) -> TCPDisconnected | None:
+    def _write_last(self, reason: Reason) -> bool:
+        if self._websocket is not None:
+            write_last(self._meta, self._websocket, reason)
+        return super()._write_last(reason)
+
+    def _close_for_good(self) -> Any:
         super()._close_for_good()
-        self._http.gone(self.cause or Cause.ASKED)
-        return None
+        cause = self.cause or Cause.ASKED
+        self._http.gone(cause)
+        return None if self._websocket is None else self._websocket.disconnected(cause, self.detail)
 
     # -- looking inside ----------------------------------------------------------------------------
 
@@ -179,5 +258,8 @@ class WebConnection(TCPConnection):
         """The counters and the state of the connection, by name."""
         facts = super().handle_inspect()
         facts["requests"] = str(self._http.requests)
-        facts["phase"] = self._http.phase.value
+        websocket = self._websocket
+        facts["phase"] = (
+            self._http.phase.value if websocket is None else f"websocket {websocket.state.value}"
+        )
         return {item: facts[item] for item in items if item in facts} if items else facts

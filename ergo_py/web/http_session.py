@@ -665,12 +665,14 @@ class HTTPSession:
 
     def refuse_upgrade(self, response: Response) -> None:
         """Answer a request for a WebSocket with a response."""
-        self.phase = _UNDER_WAY
-        self._respond(response)
+        if self.phase is _UPGRADING:
+            self.phase = _UNDER_WAY
+            self._respond(response)
 
     def leave(self) -> bytes:
         """End HTTP on this connection, for another protocol. Returns the bytes after it."""
         rest = self._parser.take_unread()
+        self._site.count(101)
         self.phase = _CLOSED
         self._limits.stop()
         self._head = self._request = self._place = None

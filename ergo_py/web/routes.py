@@ -104,7 +104,7 @@ class Route(Place):
         max_body: the longest body, in bytes; longer ones get status 413.
         request_timeout: seconds for the answer; then the peer gets status 504.
         origins: for WebSockets: further values of ``Origin`` that may connect; by default only
-            pages of the same host.
+            pages of the same host. ``"*"`` is any.
         accept: for WebSockets: a quick function of the request, or the address of a process that is
             asked ``WSUpgrade(request)``. It answers with ``Accept(…)``, or an ``HTTPError`` to
             refuse.
@@ -165,7 +165,7 @@ def _strings(name: str, values: Sequence[str]) -> Sequence[str]:
 
 
 def _read_origin(origin: str) -> str:
-    if origin != "null" and ("://" not in origin or origin.endswith("/")):
+    if origin not in ("null", "*") and ("://" not in origin or origin.endswith("/")):
         raise BadInputError("Route(origins)", origin, "an origin such as 'https://example.org'")
     return origin.lower()
 

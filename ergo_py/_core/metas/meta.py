@@ -247,6 +247,11 @@ class Meta:
         self.owner = owner
         owner.own(self.id, self)
 
+    def hand_to(self, process: "Process") -> None:
+        """Go on as a meta-process of another process, which is made for it."""
+        self.move_to(process)
+        self.process = process
+
     def prefer(self, priority: Priority) -> None:
         """Send with this priority from now on, unless a message has its own."""
         self.allow(MetaOperation.CONFIGURE)

@@ -11,7 +11,15 @@ from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_flag, check_number
 from ..._core.vocabulary.public_names import show_public_names
 
-__all__ = ["HTTPError", "Headers", "Response", "bare_response", "http_date", "response_head"]
+__all__ = [
+    "HTTPError",
+    "Headers",
+    "Response",
+    "bare_response",
+    "http_date",
+    "response_head",
+    "upgrade_response",
+]
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 """Header fields: a mapping, or pairs of name and value where a name may come several times."""
@@ -119,6 +127,11 @@ class Response:
         """The status line and the fields that were given, as they are written."""
         return self._head
 
+    def with_lines(self, lines: bytes) -> Self:
+        """Add fields that the server writes itself. For the server."""
+        self._head += lines
+        return self
+
     @classmethod
     def json(cls, value: Any, status: int = 200, headers: Headers = ()) -> Self:
         """A response with a value as JSON.
@@ -210,6 +223,12 @@ def phrase(status: int) -> str:
 def bare_response(status: int, headers: Headers = ()) -> Response:
     """A response of the server itself: its body is the name of the status."""
     return Response(status, f"{phrase(status)}\n", headers)
+
+
+def upgrade_response(detail: str) -> Response:
+    """The response to a plain request for a WebSocket."""
+    made = Response(426, f"{detail}\n", [("sec-websocket-version", "13")])
+    return made.with_lines(b"upgrade: websocket\r\nconnection: upgrade\r\n")
 
 
 def _pairs(headers: Headers) -> Iterable[tuple[str, str]]:

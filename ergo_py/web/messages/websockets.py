@@ -8,6 +8,7 @@ from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import MayBeLate, Request
 from ..._core.vocabulary.public_names import show_public_names
 from ...meta.sockets.messages import Cause
+from ..parsing.frames import is_close_code
 from .requests import HTTPRequest
 from .responses import Headers, HTTPError, Response
 
@@ -20,16 +21,10 @@ __all__ = [
     "WSSend",
     "WSText",
     "WSUpgrade",
-    "is_close_code",
 ]
 
 _MOST_REASON: Final = 123
 """Bytes of the reason in a close frame."""
-
-
-def is_close_code(code: int) -> bool:
-    """Whether a close frame may have this code (RFC 6455, section 7.4)."""
-    return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +78,13 @@ class WSSend(MayBeLate, Request[int]):
     def __post_init__(self) -> None:
         if not isinstance(self.data, str | bytes | bytearray | memoryview):
             raise BadInputError("WSSend(data)", self.data, "a str or bytes")
+        if isinstance(self.data, str) and not self.data.isascii():
+            try:
+                self.data.encode()
+            except UnicodeEncodeError as error:
+                raise BadInputError(
+                    "WSSend(data)", self.data, "a text without lone surrogates, or bytes"
+                ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,295 @@
+"""`WebSocketParser`: cuts the bytes of a peer into WebSocket messages (RFC 6455). `encode_frame`:
+the other direction. Neither does any I/O.
+"""
+
+import codecs
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from .deflate import Deflate
+
+__all__ = [
+    "BINARY",
+    "CLOSE",
+    "PING",
+    "PONG",
+    "TEXT",
+    "FrameError",
+    "WebSocketParser",
+    "encode_frame",
+    "is_close_code",
+    "mask",
+    "mask_in_python",
+]
+
+CONTINUATION: Final = 0x0
+TEXT: Final = 0x1
+BINARY: Final = 0x2
+CLOSE: Final = 0x8
+PING: Final = 0x9
+PONG: Final = 0xA
+
+_CONTROL: Final = frozenset((CLOSE, PING, PONG))
+_DATA: Final = frozenset((CONTINUATION, TEXT, BINARY))
+_AT_ONCE: Final = 512
+"""Messages to cut in one step. The rest waits as bytes, so that many small messages do not block
+the loop.
+"""
+_NO_CODE: Final = 1005
+_SHORT: Final = 256
+"""Bytes up to which a payload is masked as a single integer."""
+
+Event = tuple[int, str | bytes, int]
+"""A message or a control frame: TEXT with its text; BINARY, PING and PONG with their bytes; CLOSE
+with its reason and code.
+"""
+
+
+def is_close_code(code: int) -> bool:
+    """Whether a close frame may have this code (RFC 6455, section 7.4)."""
+    return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
+
+
+class FrameError(Exception):
+    """The bytes of the peer break the rules. ``code`` is for the close frame that tells it."""
+
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+@cache
+def _table(byte: int) -> bytes:
+    return bytes(each ^ byte for each in range(256))
+
+
+def mask_in_python(data: bytes, key: bytes) -> bytes:
+    """Mask or unmask a payload with the four bytes of ``key``."""
+    size = len(data)
+    if size <= _SHORT:
+        whole = int.from_bytes((key * (size // 4 + 1))[:size], "little")
+        return (int.from_bytes(data, "little") ^ whole).to_bytes(size, "little")
+    masked = bytearray(size)
+    for place in range(4):
+        masked[place::4] = data[place::4].translate(_table(key[place]))
+    return bytes(masked)
+
+
+mask: Callable[[bytes, bytes], bytes] = mask_in_python
+try:
+    from websockets.speedups import apply_mask as mask  # in C, if that package is installed
+except ImportError:
+    pass
+
+
+def encode_frame(
+    opcode: int, payload: bytes, key: bytes | None = None, *, compressed: bool = False
+) -> bytes:
+    """A whole frame. ``key`` is the mask of a client, four random bytes."""
+    first, size = 0x80 | opcode | (0x40 if compressed else 0), len(payload)
+    bit = 0 if key is None else 0x80
+    if size < 126:
+        head = bytes((first, bit | size))
+    elif size < 65536:
+        head = struct.pack("!BBH", first, bit | 126, size)
+    else:
+        head = struct.pack("!BBQ", first, bit | 127, size)
+    return head + payload if key is None else head + key + mask(payload, key)
+
+
+class WebSocketParser:
+    """Cuts a stream into messages. A text is checked frame by frame."""
+
+    __slots__ = (
+        "_compressed",
+        "_decoder",
+        "_deflate",
+        "_have",
+        "_is_masked",
+        "_max",
+        "_need",
+        "_opcode",
+        "_parts",
+        "_pieces",
+        "_size",
+        "has_more",
+    )
+
+    def __init__(self, *, is_masked: bool, max_message: int, deflate: Deflate | None) -> None:
+        """``is_masked`` says that the peer is a client, and so has to mask."""
+        self._is_masked = is_masked
+        self._max = max_message
+        self._deflate = deflate
+        self._pieces: list[bytes] = []
+        """Bytes of an incomplete frame, which are joined once it is complete."""
+        self._have = 0
+        self._need = 2
+        """Bytes without which the next frame cannot be cut."""
+        self._opcode = CONTINUATION
+        """The kind of the message whose fragments come, if any."""
+        self._compressed = False
+        self._parts: list[str | bytes] = []
+        self._size = 0
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self.has_more = False
+        """There may be more messages than were returned: call ``feed(b"")``."""
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes of an incomplete frame or message."""
+        return self._have + self._size
+
+    def feed(self, data: bytes) -> tuple[list[Event], FrameError | None]:
+        """The events that these bytes complete, as far as one step goes, and the error after them,
+        if any.
+        """
+        if data:
+            self._pieces.append(data)
+            self._have += len(data)
+        events: list[Event] = []
+        self.has_more = False
+        if self._have < self._need:
+            return events, None
+        whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        at, error = 0, None
+        try:
+            while len(events) < _AT_ONCE:
+                end = self._cut(whole, at, events)
+                if end < 0:
+                    break
+                at = end
+            else:
+                self.has_more = True
+        except FrameError as problem:
+            error = problem
+        rest = whole[at:] if at else whole
+        self._pieces = [rest] if rest else []
+        self._have = len(rest)
+        return events, error
+
+    def _cut(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Cut a frame at ``at``. Returns its end; -1 if it is not complete."""
+        left = len(data) - at
+        if left < 2:
+            self._need = 2
+            return -1
+        first, second = data[at], data[at + 1]
+        opcode, size, body = first & 0x0F, second & 0x7F, at + 2
+        self._check_frame(first, second, opcode, size)
+        if size >= 126:
+            width = 2 if size == 126 else 8
+            if left < 2 + width:
+                self._need = 2 + width
+                return -1
+            size = int.from_bytes(data[body : body + width], "big")
+            if size < 126 or (width == 8 and size < 65536) or size >> 63:
+                raise FrameError(1002, "the length is not written in the shortest form")
+            body += width
+        if opcode in _DATA and self._size + size > self._max:
+            raise FrameError(1009, f"a message is longer than {self._max} bytes")
+        key = b""
+        if self._is_masked:
+            key = data[body : body + 4]
+            body += 4
+        end = body + size
+        if len(data) < end:
+            self._need = end - at
+            return -1
+        self._need = 2
+        payload = data[body:end]
+        if key and payload:
+            payload = mask(payload, key)
+        if opcode in _CONTROL:
+            events.append(_control(opcode, payload))
+        else:
+            self._take(first, opcode, payload, events)
+        return end
+
+    def _check_frame(self, first: int, second: int, opcode: int, size: int) -> None:
+        if first & 0x30 or (
+            first & 0x40 and (self._deflate is None or opcode not in (TEXT, BINARY))
+        ):
+            raise FrameError(1002, "a reserved bit is set")
+        if bool(second & 0x80) is not self._is_masked:
+            raise FrameError(
+                1002, "a frame is not masked" if self._is_masked else "a frame is masked"
+            )
+        if opcode in _CONTROL:
+            if not first & 0x80:
+                raise FrameError(1002, "a control frame in fragments")
+            if size > 125:
+                raise FrameError(1002, "a control frame over 125 bytes")
+        elif opcode not in _DATA:
+            raise FrameError(1002, f"the opcode {opcode} is reserved")
+        elif (opcode == CONTINUATION) is (self._opcode == CONTINUATION):
+            raise FrameError(
+                1002,
+                "a continuation of nothing"
+                if opcode == CONTINUATION
+                else "a message inside a message",
+            )
+
+    def _take(self, first: int, opcode: int, payload: bytes, events: list[Event]) -> None:
+        """Take a frame of a message."""
+        is_last = bool(first & 0x80)
+        if opcode != CONTINUATION:
+            self._compressed = bool(first & 0x40)
+            if is_last:
+                events.append(self._message(opcode, payload))
+                return
+            self._opcode = opcode
+            if opcode == TEXT and not self._compressed:
+                self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._size += len(payload)
+        if self._decoder is not None:
+            try:
+                self._parts.append(self._decoder.decode(payload, is_last))
+            except UnicodeDecodeError:
+                raise FrameError(1007, "a text is not UTF-8") from None
+        else:
+            self._parts.append(payload)
+        if not is_last:
+            return
+        parts, opcode = self._parts, self._opcode
+        is_text = self._decoder is not None
+        self._parts, self._size, self._opcode, self._decoder = [], 0, CONTINUATION, None
+        if is_text:
+            events.append((TEXT, "".join(parts), 0))  # type: ignore[arg-type]
+        else:
+            events.append(self._message(opcode, b"".join(parts)))  # type: ignore[arg-type]
+
+    def _message(self, opcode: int, payload: bytes) -> Event:
+        """A message of all its bytes."""
+        if self._compressed:
+            assert self._deflate is not None
+            try:
+                payload = self._deflate.inflate(payload, self._max)
+            except OverflowError:
+                raise FrameError(1009, f"a message is longer than {self._max} bytes") from None
+            except ValueError as error:
+                raise FrameError(1007, str(error)) from None
+        if opcode == BINARY:
+            return BINARY, payload, 0
+        try:
+            return TEXT, payload.decode(), 0
+        except UnicodeDecodeError:
+            raise FrameError(1007, "a text is not UTF-8") from None
+
+
+def _control(opcode: int, payload: bytes) -> Event:
+    if opcode != CLOSE:
+        return opcode, payload, 0
+    if not payload:
+        return CLOSE, "", _NO_CODE
+    if len(payload) == 1:
+        raise FrameError(1002, "a close frame of a single byte")
+    code = int.from_bytes(payload[:2], "big")
+    if not is_close_code(code):
+        raise FrameError(1002, f"the close code {code} is not allowed")
+    try:
+        return CLOSE, payload[2:].decode(), code
+    except UnicodeDecodeError:
+        raise FrameError(1007, "the reason of a close is not UTF-8") from None

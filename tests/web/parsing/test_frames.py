@@ -1,0 +1,369 @@
+"""WebSocket frames: which bytes are a message, and what breaks the rules."""
+
+import os
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.exceptions import ConnectionClosedError
+from websockets.frames import Frame, Opcode
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
+
+from ergo_py.web.parsing.deflate import Deflate, accepted_deflate, offered_deflate
+from ergo_py.web.parsing.frames import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    FrameError,
+    WebSocketParser,
+    encode_frame,
+    mask,
+    mask_in_python,
+)
+
+KEY = b"\x01\x02\x03\x04"
+MOST = 1000
+
+
+def frame(
+    opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0, key: bytes | None = KEY
+) -> bytes:
+    whole = encode_frame(opcode, payload, key)
+    return bytes([(whole[0] & 0x0F) | (0x80 if fin else 0) | rsv]) + whole[1:]
+
+
+def parse(
+    *pieces: bytes, is_masked: bool = True, deflate: Deflate | None = None, most: int = MOST
+) -> tuple[list[Any], FrameError | None]:
+    parser = WebSocketParser(is_masked=is_masked, max_message=most, deflate=deflate)
+    found: list[Any] = []
+    for piece in pieces:
+        events, error = parser.feed(piece)
+        found += events
+        while parser.has_more:
+            events, error = parser.feed(b"")
+            found += events
+        if error is not None:
+            return found, error
+    return found, None
+
+
+def code_of(*pieces: bytes, **options: Any) -> int:
+    _, error = parse(*pieces, **options)
+    assert error is not None
+    return error.code
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def test_messages_and_control_frames_are_cut() -> None:
+    stream = (
+        frame(TEXT, "hellö".encode())
+        + frame(BINARY, b"\x00\xff")
+        + frame(PING, b"p")
+        + frame(PONG)
+        + frame(CLOSE, b"\x0f\xa0bye")
+    )
+
+    assert parse(stream) == (
+        [
+            (TEXT, "hellö", 0),
+            (BINARY, b"\x00\xff", 0),
+            (PING, b"p", 0),
+            (PONG, b"", 0),
+            (CLOSE, "bye", 4000),
+        ],
+        None,
+    )
+
+
+def test_fragments_are_joined_with_control_frames_between() -> None:
+    text = "aä€😀".encode()
+    stream = (
+        frame(TEXT, text[:2], fin=False)
+        + frame(PING, b"x")
+        + frame(0, text[2:7], fin=False)
+        + frame(0, text[7:])
+        + frame(BINARY, b"1", fin=False)
+        + frame(0, b"2")
+    )
+
+    assert parse(stream)[0] == [(PING, b"x", 0), (TEXT, "aä€😀", 0), (BINARY, b"12", 0)]
+
+
+def test_a_close_without_a_code_has_code_1005() -> None:
+    assert parse(frame(CLOSE))[0] == [(CLOSE, "", 1005)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65535, 65536, 70000])
+def test_lengths_of_all_three_forms(size: int) -> None:
+    payload = os.urandom(size)
+
+    for key in (KEY, None):
+        stream = encode_frame(BINARY, payload, key)
+        assert parse(stream, is_masked=key is not None, most=100_000)[0] == [(BINARY, payload, 0)]
+
+
+def test_every_split_gives_the_same_messages() -> None:
+    stream = frame(TEXT, b"a" * 130) + frame(BINARY, b"x", fin=False) + frame(0, b"y") + frame(PING)
+    whole = parse(stream)
+
+    for at in range(len(stream)):
+        assert parse(stream[:at], stream[at:]) == whole
+    assert parse(*(bytes([byte]) for byte in stream)) == whole
+
+
+def test_many_small_messages_take_several_steps() -> None:
+    parser = WebSocketParser(is_masked=False, max_message=10, deflate=None)
+    events, error = parser.feed(encode_frame(TEXT, b"x") * 1_300)
+
+    assert (len(events), parser.has_more, error) == (512, True, None)
+    assert parser.unfinished == (1_300 - 512) * 3
+    assert len(parser.feed(b"")[0]) == 512
+    assert len(parser.feed(b"")[0]) == 1_300 - 1_024
+    assert not parser.has_more
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+BROKEN = {
+    "unmasked": frame(TEXT, b"x", key=None),
+    "reserved bit 2": frame(TEXT, b"x", rsv=0x20),
+    "reserved bit 3": frame(TEXT, b"x", rsv=0x10),
+    "compressed without agreement": frame(TEXT, b"x", rsv=0x40),
+    "reserved data opcode": frame(3, b"x"),
+    "reserved control opcode": frame(11),
+    "fragmented ping": frame(PING, b"x", fin=False),
+    "long ping": frame(PING, b"x" * 126),
+    "continuation of nothing": frame(0, b"x"),
+    "message inside a message": frame(TEXT, b"x", fin=False) + frame(TEXT, b"y"),
+    "length of 16 bits for 125": b"\x82\xfe\x00\x7d" + KEY + b"x" * 125,
+    "length of 64 bits for 126": b"\x82\xff" + (126).to_bytes(8, "big") + KEY + b"x" * 126,
+    "length with its highest bit": b"\x82\xff\x80" + bytes(7) + KEY,
+    "close of a single byte": frame(CLOSE, b"x"),
+    **{
+        f"close code {code}": frame(CLOSE, code.to_bytes(2, "big"))
+        for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000, 65535)
+    },
+}
+
+
+@pytest.mark.parametrize("stream", BROKEN.values(), ids=BROKEN)
+def test_a_breach_of_framing_is_1002(stream: bytes) -> None:
+    assert code_of(stream) == 1002
+    assert code_of(*(bytes([byte]) for byte in stream)) == 1002
+
+
+def test_a_masked_frame_of_a_server_is_1002() -> None:
+    assert code_of(frame(TEXT, b"x"), is_masked=False) == 1002
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        frame(TEXT, b"\xff"),
+        frame(TEXT, b"\xed\xa0\x80"),
+        frame(TEXT, b"\xc3", fin=False) + frame(0, b"x"),
+        frame(TEXT, b"\xc3", fin=False) + frame(0, b""),
+        frame(TEXT, b"a\xff", fin=False),
+        frame(CLOSE, b"\x03\xe8\xff"),
+    ],
+)
+def test_bytes_that_are_not_utf_8_are_1007(stream: bytes) -> None:
+    assert code_of(stream) == 1007
+
+
+def test_a_long_message_is_1009_before_it_has_come() -> None:
+    assert parse(frame(BINARY, b"x" * MOST))[1] is None
+    assert code_of(frame(BINARY, b"x" * (MOST + 1))[:10]) == 1009
+    parts = frame(BINARY, b"x" * MOST, fin=False) + frame(0, b"x")
+    assert code_of(parts[:-3]) == 1009
+
+
+def test_messages_before_an_error_are_returned() -> None:
+    found, error = parse(frame(TEXT, b"x") + frame(3))
+
+    assert found == [(TEXT, "x", 0)]
+    assert error is not None
+
+
+# -- the mask --------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=600), st.binary(min_size=4, max_size=4))
+def test_both_masks_agree_and_undo_themselves(data: bytes, key: bytes) -> None:
+    masked = mask_in_python(data, key)
+
+    assert masked == mask(data, key)
+    assert masked == bytes(byte ^ key[number % 4] for number, byte in enumerate(data))
+    assert mask_in_python(masked, key) == data
+
+
+# -- compression -----------------------------------------------------------------------------------
+
+
+def test_compressed_messages_are_inflated() -> None:
+    deflate = Deflate()
+    packed = deflate.compress(b"hello" * 50)
+    stream = frame(TEXT, packed[:5], fin=False, rsv=0x40) + frame(0, packed[5:])
+
+    assert parse(stream, deflate=deflate) == ([(TEXT, "hello" * 50, 0)], None)
+    assert parse(frame(TEXT, b"plain"), deflate=deflate) == ([(TEXT, "plain", 0)], None)
+
+
+def test_a_bomb_is_1009_and_is_not_inflated_whole() -> None:
+    deflate = Deflate()
+    bomb = deflate.compress(bytes(50_000_000))
+
+    assert len(bomb) < 60_000
+    assert code_of(frame(BINARY, bomb, rsv=0x40), deflate=deflate, most=100_000) == 1009
+
+
+def test_a_message_that_is_not_compressed_as_it_says_is_1007() -> None:
+    deflate = Deflate()
+
+    assert code_of(frame(TEXT, b"\xff\xff\xff", rsv=0x40), deflate=deflate) == 1007
+    packed = deflate.compress(b"\xff")
+    assert code_of(frame(TEXT, packed, rsv=0x40), deflate=deflate) == 1007
+
+
+def test_a_compressed_continuation_or_ping_is_1002() -> None:
+    deflate = Deflate()
+
+    assert code_of(frame(PING, rsv=0x40), deflate=deflate) == 1002
+    parts = frame(TEXT, b"x", fin=False) + frame(0, b"x", rsv=0x40)
+    assert code_of(parts, deflate=deflate) == 1002
+
+
+@given(st.binary(max_size=3000), st.integers(9, 15))
+def test_any_message_survives_compression(data: bytes, bits: int) -> None:
+    packed = Deflate(bits).compress(data)
+
+    assert Deflate().inflate(packed, 3000) == data
+    assert zlib.decompressobj(-bits).decompress(packed + b"\0\0\xff\xff") == data
+
+
+ALONE = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
+
+
+@pytest.mark.parametrize(
+    "offer,answer",
+    [
+        ("permessage-deflate", ALONE),
+        ("permessage-deflate; client_max_window_bits", ALONE),
+        ("x, permessage-deflate; client_max_window_bits=10", ALONE),
+        ("permessage-deflate; client_no_context_takeover", ALONE),
+        ("permessage-deflate; server_max_window_bits=10", f"{ALONE}; server_max_window_bits=10"),
+        ("permessage-deflate; server_max_window_bits=8, permessage-deflate", ALONE),
+        ("permessage-deflate; server_max_window_bits=8", None),
+        ("permessage-deflate; server_max_window_bits=16", None),
+        ("permessage-deflate; client_max_window_bits=7", None),
+        ("permessage-deflate; a=b", None),
+        ("permessage-deflate; server_no_context_takeover=1", None),
+        ("permessage-deflate; a; a", None),
+        ("x-webkit-deflate-frame", None),
+        ("", None),
+    ],
+)
+def test_the_first_offer_that_can_be_kept_is_accepted(offer: str, answer: str | None) -> None:
+    accepted = accepted_deflate(offer)
+
+    assert (None if accepted is None else accepted[1]) == answer
+
+
+def test_a_client_takes_only_an_answer_to_its_offer() -> None:
+    assert offered_deflate(None) == (ALONE, None)
+    assert offered_deflate(ALONE)[1] is not None
+    for wrong in (
+        "permessage-deflate",
+        "other",
+        f"{ALONE}; x",
+        f"{ALONE}; client_max_window_bits=8",
+    ):
+        with pytest.raises(ValueError, match="the server answers"):
+            offered_deflate(wrong)
+
+
+# -- judges ----------------------------------------------------------------------------------------
+
+_PAYLOADS = st.binary(max_size=40) | st.text(max_size=20).map(str.encode)
+_FRAMES = st.builds(
+    frame,
+    st.sampled_from([0, TEXT, BINARY, CLOSE, PING, PONG, 3, 11]),
+    _PAYLOADS,
+    fin=st.booleans() | st.just(True),
+    rsv=st.sampled_from([0, 0, 0, 0x40, 0x20]),
+)
+
+
+def _judged_by_wsproto(stream: bytes) -> tuple[list[Any], bool]:
+    connection = Connection(ConnectionType.SERVER)
+    found: list[Any] = []
+    parts: list[Any] = []
+    try:
+        connection.receive_data(stream)
+        for event in connection.events():
+            match event:
+                case TextMessage() | BytesMessage():
+                    parts.append(event.data)
+                    if event.message_finished:
+                        empty = "" if isinstance(event, TextMessage) else b""
+                        kind = TEXT if isinstance(event, TextMessage) else BINARY
+                        found.append((kind, empty.join(map(type(empty), parts)), 0))
+                        parts = []
+                case Ping() | Pong():
+                    kind = PING if isinstance(event, Ping) else PONG
+                    found.append((kind, bytes(event.payload), 0))
+                case CloseConnection():
+                    found.append((CLOSE, event.reason or "", int(event.code)))
+                    return found, True
+    except Exception:
+        return found, False
+    return found, True
+
+
+@given(st.lists(_FRAMES, max_size=5))
+def test_wsproto_sees_the_same_messages_in_any_frames(frames: list[bytes]) -> None:
+    stream = b"".join(frames)
+    found, error = parse(stream)
+    if CLOSE in [event[0] for event in found]:
+        found = found[: [event[0] for event in found].index(CLOSE) + 1]
+        error = None
+    judged, is_valid = _judged_by_wsproto(stream)
+
+    if error is None and is_valid:
+        assert found == judged
+    elif error is None:
+        # wsproto refuses close codes that IANA has added since.
+        assert found[: len(judged)] == judged
+        assert found[-1][0] == CLOSE
+
+
+@given(_PAYLOADS, st.sampled_from([TEXT, BINARY, PING]), st.booleans())
+def test_websockets_reads_our_frames(payload: bytes, opcode: int, is_client: bool) -> None:
+    whole = encode_frame(opcode, payload, KEY if is_client else None)
+
+    def read() -> Any:
+        reader = bytearray(whole)
+
+        def exactly(size: int) -> Any:
+            yield from ()
+            taken = bytes(reader[:size])
+            del reader[:size]
+            return taken
+
+        try:
+            steps = Frame.parse(exactly, mask=is_client)
+            next(steps)
+        except StopIteration as done:
+            return done.value
+        raise ConnectionClosedError(None, None)
+
+    parsed = read()
+    assert (parsed.opcode, bytes(parsed.data), parsed.fin) == (Opcode(opcode), payload, True)
