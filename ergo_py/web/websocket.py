@@ -175,26 +175,29 @@ class WebSocket:
         alias = self._line.id
         for kind, content, code in events:
             if kind == TEXT:
-                messages.append(WSText(alias, content))  # type: ignore[arg-type]
+                messages.append(WSText(alias, content))
             elif kind == BINARY:
-                messages.append(WSBinary(alias, content))  # type: ignore[arg-type]
+                messages.append(WSBinary(alias, content))
             elif kind == PING:
                 if self.state is State.OPEN:
-                    self._line.put(self._frame(PONG, content))  # type: ignore[arg-type]
+                    self._line.put(self._frame(PONG, content))
             elif kind == CLOSE:
-                self._closed_by_peer(code, content)  # type: ignore[arg-type]
+                self._closed_by_peer(code, content)
                 error = None
                 break
         if error is not None:
             self._refuse(error)
         is_open = self._is_open()
-        self.has_more = self._parser.has_more if is_open else self.state is State.ANSWERING
+        self.has_more = self._parser.has_more if is_open else self._is_answering()
         self.unfinished = self._parser.unfinished if is_open else 0
         self.count = len(messages)
         return messages
 
     def _is_open(self) -> bool:
         return self.state is State.OPEN or self.state is State.CLOSING
+
+    def _is_answering(self) -> bool:
+        return self.state is State.ANSWERING
 
     def _closed_by_peer(self, code: int, reason: str) -> None:
         self._close = code, reason

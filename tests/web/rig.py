@@ -157,7 +157,7 @@ class Served:
             await peer.aclose()
 
     async def facts(self, *items: str) -> dict[str, str]:
-        """What the server tells of itself."""
+        """The counters of the server."""
         return await self.node.inspect_meta(self.owner.alias, *items)
 
     def run(self, work: Callable[[Any], object]) -> None:

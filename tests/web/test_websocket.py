@@ -42,7 +42,7 @@ MASK = b"\x05\x06\x07\x08"
 
 
 class Talk(Actor):
-    """Sends every message back, and keeps what it got."""
+    """Sends every message back, and keeps the messages."""
 
     instances: list["Talk"] = []
 
@@ -217,7 +217,7 @@ async def test_a_program_decides_about_an_upgrade(
         assert reply.headers["set-cookie"] == "x=y"
 
 
-async def test_nobody_to_decide_is_503() -> None:
+async def test_a_missing_decider_is_503() -> None:
     async with serving(routes=[Route("/", websocket=Talk, accept="nobody")]) as served:
         assert (await _refused(served, upgrade())).status == 503
 

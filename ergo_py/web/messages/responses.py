@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_flag, check_number
@@ -233,8 +233,7 @@ def upgrade_response(detail: str) -> Response:
 
 def _pairs(headers: Headers) -> Iterable[tuple[str, str]]:
     if isinstance(headers, Mapping):
-        named: Mapping[str, str] = headers
-        return named.items()
+        return cast("Mapping[str, str]", headers).items()
     return headers
 
 

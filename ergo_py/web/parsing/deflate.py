@@ -16,8 +16,8 @@ _BITS: Final = re.compile(r"[89]|1[0-5]", re.ASCII)
 
 
 class Deflate:
-    """Compresses and inflates messages. No message depends on an earlier one, so a connection keeps
-    no window.
+    """Compresses and inflates messages. No message depends on an earlier message, so a connection
+    keeps no window.
     """
 
     __slots__ = ("_bits",)
@@ -50,7 +50,7 @@ class Deflate:
 
 
 def _read_offer(offer: str) -> dict[str, str] | None:
-    """The parameters of an offer of this extension; None for another one, or a wrong offer."""
+    """The parameters of an offer of this extension; None for other or wrong offers."""
     name, *parameters = (part.strip(" \t") for part in offer.split(";"))
     if name.lower() != _NAME:
         return None
@@ -93,7 +93,7 @@ def accepted_deflate(offers: str) -> tuple[Deflate, str] | None:
 
 
 def offered_deflate(answer: str | None) -> tuple[str, Deflate | None]:
-    """For a client: the offer to send; and with the answer of the server, what was agreed on.
+    """For a client: the offer to send; and with the answer of the server, the agreed compression.
 
     Raises:
         ValueError: the server has agreed on something that was not offered.

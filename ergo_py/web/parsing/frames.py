@@ -6,7 +6,7 @@ import codecs
 import struct
 from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from .deflate import Deflate
 
@@ -41,7 +41,7 @@ _NO_CODE: Final = 1005
 _SHORT: Final = 256
 """Bytes up to which a payload is masked as a single integer."""
 
-Event = tuple[int, str | bytes, int]
+Event = tuple[int, Any, int]
 """A message or a control frame: TEXT with its text; BINARY, PING and PONG with their bytes; CLOSE
 with its reason and code.
 """
@@ -131,7 +131,7 @@ class WebSocketParser:
         self._opcode = CONTINUATION
         """The kind of the message whose fragments come, if any."""
         self._compressed = False
-        self._parts: list[str | bytes] = []
+        self._parts: list[Any] = []
         self._size = 0
         self._decoder: codecs.IncrementalDecoder | None = None
         self.has_more = False
@@ -257,9 +257,9 @@ class WebSocketParser:
         is_text = self._decoder is not None
         self._parts, self._size, self._opcode, self._decoder = [], 0, CONTINUATION, None
         if is_text:
-            events.append((TEXT, "".join(parts), 0))  # type: ignore[arg-type]
+            events.append((TEXT, "".join(parts), 0))
         else:
-            events.append(self._message(opcode, b"".join(parts)))  # type: ignore[arg-type]
+            events.append(self._message(opcode, b"".join(parts)))
 
     def _message(self, opcode: int, payload: bytes) -> Event:
         """A message of all its bytes."""

@@ -1,4 +1,4 @@
-"""WebSocket frames: which bytes are a message, and what breaks the rules."""
+"""WebSocket frames: which bytes are a message, and which break the rules."""
 
 import os
 import zlib
@@ -312,10 +312,11 @@ def _judged_by_wsproto(stream: bytes) -> tuple[list[Any], bool]:
             match event:
                 case TextMessage() | BytesMessage():
                     parts.append(event.data)
-                    if event.message_finished:
-                        empty = "" if isinstance(event, TextMessage) else b""
-                        kind = TEXT if isinstance(event, TextMessage) else BINARY
-                        found.append((kind, empty.join(map(type(empty), parts)), 0))
+                    if event.message_finished and isinstance(event, TextMessage):
+                        found.append((TEXT, "".join(parts), 0))
+                        parts = []
+                    elif event.message_finished:
+                        found.append((BINARY, b"".join(map(bytes, parts)), 0))
                         parts = []
                 case Ping() | Pong():
                     kind = PING if isinstance(event, Ping) else PONG

@@ -1,4 +1,4 @@
-"""The HTTP parser: which bytes are a request, where it ends, and what is refused."""
+"""The HTTP parser: which bytes are a request, where it ends, and which are refused."""
 
 import re
 
