@@ -79,6 +79,7 @@ NAVIGATION = {
             "tasks",
             "groups",
             "events",
+            "streams",
             "state-machines",
             "meta-processes",
             "tcp-udp",

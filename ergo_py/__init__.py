@@ -143,6 +143,8 @@ if TYPE_CHECKING:
         StateTimeout,
         state,
     )
+    from .streams.events import EventStream
+    from .streams.parts import CalledStream, PartStream
     from .supervision.handle import SupervisorHandle
     from .supervision.pool import (
         BY_KEY,
@@ -235,6 +237,7 @@ __all__ = [
     "CallTimeoutError",
     "CallbackError",
     "CallbackStatistics",
+    "CalledStream",
     "Caller",
     "ChildBusyError",
     "ChildCount",
@@ -266,6 +269,7 @@ __all__ = [
     "EventName",
     "EventStarted",
     "EventStopped",
+    "EventStream",
     "EventTakenError",
     "EventTimeout",
     "EventUnknownError",
@@ -307,6 +311,7 @@ __all__ = [
     "NotAllowedError",
     "Obituary",
     "Overflow",
+    "PartStream",
     "Phase",
     "Pinned",
     "Pod",
@@ -442,6 +447,8 @@ if not TYPE_CHECKING:
             "state_machine.states": (
                 "EventTimeout MachineState NamedTimeout StateMethod StateTimeout state"
             ),
+            "streams.events": "EventStream",
+            "streams.parts": "CalledStream PartStream",
             "supervision.handle": "SupervisorHandle",
             "supervision.pool": "BY_KEY LEAST_LOADED ROUND_ROBIN Pool PoolHandle PoolSpec Routing",
             "supervision.specs": (

@@ -7,7 +7,6 @@ from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.tables.callbacks import default
 from ._core.tables.pending_calls import Caller
-from ._core.verbs.behaviour import Behaviour
 from ._core.vocabulary.errors import Reject, UnhandledCallError
 from ._core.vocabulary.ids import Alias
 from ._core.vocabulary.messages import LogRecord
@@ -15,12 +14,12 @@ from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
 from .methods import serve_methods
 from .service import Service
-from .tasks.verbs import TaskVerbs
+from .streams.verbs import StreamVerbs
 
 __all__ = ["Actor"]
 
 
-class Actor(Behaviour, TaskVerbs):
+class Actor(StreamVerbs):
     """A process with a mailbox and callbacks. Subclass it and override the callbacks you need.
 
     The lifecycle, in order:

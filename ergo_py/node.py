@@ -1,23 +1,28 @@
 """`Node`: the kernel's node with supervision and applications added, and `open_node`."""
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from math import inf
-from typing import Any, ParamSpec, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from ._core import node_lifecycle
 from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.verbs import node as kernel_node
-from ._core.vocabulary.errors import BadInputError
-from ._core.vocabulary.ids import Target
+from ._core.verbs.common import check_timeout
+from ._core.vocabulary.errors import BadInputError, NotAllowedError
+from ._core.vocabulary.ids import EventName, Ref, Target
 from ._core.vocabulary.info import ApplicationInfo
+from ._core.vocabulary.messages import Request
 from ._core.vocabulary.options import SpawnKeywords
 from ._core.vocabulary.public_names import show_public_names
+from ._core.vocabulary.reasons import Unregistered
 from .applications.application import Application
 from .applications.manager import Applications
 from .groups import Group, Registry, open_registry
 from .service import Service
+from .streams.events import EventStream, open_events, open_topic
+from .streams.parts import CalledStream, PartStream
 from .supervision.handle import SupervisorHandle
 from .supervision.pool import PoolHandle
 from .supervision.specs import ChildSpec, Strategy, SupervisorSpec
@@ -30,6 +35,7 @@ from .tasks.verbs import TaskVerbs
 __all__ = ["Node", "open_node"]
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Node(kernel_node.Node, TaskVerbs):
@@ -138,6 +144,106 @@ class Node(kernel_node.Node, TaskVerbs):
     def groups(self) -> list[Any]:
         """Return the names of all groups that have members."""
         return self._run(lambda: list(self._router.directory.groups))
+
+    # -- events and replies in parts ---------------------------------------------------------------
+
+    def open_topic(self, name: str, *, buffer: int = 0) -> None:
+        """Make an event that belongs to the node, and that all may publish and subscribe to. Has no
+        effect if there is such an event already. From any thread.
+
+        Args:
+            name: the event's name on this node.
+            buffer: how many of the last publications a new subscriber gets.
+
+        Raises:
+            EventTakenError: the event of that name belongs to a process, and is not open.
+        """
+        self._run(open_topic, self._kernel, name, buffer)
+
+    def close_topic(self, name: str) -> None:
+        """Remove a topic of the node. Its subscribers are notified. From any thread.
+
+        Raises:
+            EventUnknownError: there is no such event.
+            NotAllowedError: it belongs to a process.
+        """
+        self._run(self._close_topic, name)
+
+    def _close_topic(self, name: str) -> None:
+        publisher = self._kernel.publisher
+        event = publisher.events.get(publisher.name(name))
+        if event.producer != self.pid or not event.open:
+            raise NotAllowedError(
+                f"{name!r} is an event of {event.producer}, and no topic of the node"
+            )
+        self._kernel.end_event(event.name, Unregistered())
+
+    def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
+        """Publish a message to every subscriber of an event, from any thread. Returns how many
+        subscribers have accepted it.
+
+        Raises:
+            EventUnknownError: there is no such event; ``open_topic`` makes one.
+            NotAllowedError: the event belongs to a process, is not open, and ``token`` is not its
+                token.
+        """
+        publisher = self._kernel.publisher
+        return self._run(publisher.publish, self.pid, publisher.name(event), message, token)
+
+    @overload
+    def events(self) -> dict[str, int]: ...
+    @overload
+    def events(self, event: str | EventName, *, max_waiting: int = 1000) -> EventStream: ...
+    def events(
+        self, event: str | EventName | None = None, *, max_waiting: int = 1000
+    ) -> dict[str, int] | EventStream:
+        """Subscribe to an event, and return its publications as an async iterator; without an
+        argument, return all events of this node, each with the number of its subscribers.
+
+        Args:
+            event: its name.
+            max_waiting: how many publications may wait for the reader; then the oldest is dropped,
+                and counted.
+
+        Raises:
+            EventUnknownError: there is no such event.
+        """
+        if event is None:
+            return super().events()
+        return self._run(open_events, self._kernel, event, max_waiting)
+
+    @overload
+    def call_stream(
+        self,
+        to: Target,
+        request: Request[PartStream[R]],
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> CalledStream[R]: ...
+    @overload
+    def call_stream(
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> CalledStream[Any]: ...
+    def call_stream(
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> CalledStream[Any]:
+        """Call a process that answers in parts, and iterate over them, as :meth:`Actor.call_stream`
+        does.
+        """
+        check_timeout(timeout)
+        call = partial(self.call, to, request, timeout=timeout)
+        return CalledStream(call, to, request, timeout, credit, None)
 
     def tree(self) -> TreeNode:
         """Return the supervision tree: every process and meta-process of this node, and every

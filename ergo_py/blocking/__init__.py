@@ -12,13 +12,14 @@ thread.
 """
 
 from .._core.vocabulary.public_names import show_under
-from .handles import BlockingService, BlockingSupervisor
+from .handles import BlockingService, BlockingStream, BlockingSupervisor
 from .loop_thread import OwnedNode, handle, open_node
 from .node import BlockingNode
 
 __all__ = [
     "BlockingNode",
     "BlockingService",
+    "BlockingStream",
     "BlockingSupervisor",
     "OwnedNode",
     "handle",

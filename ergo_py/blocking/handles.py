@@ -1,8 +1,8 @@
-"""`BlockingService` and `BlockingSupervisor`: services and supervisors for synchronous code."""
+"""`BlockingService`, `BlockingStream` and `BlockingSupervisor`: handles for synchronous code."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.ids import PID
@@ -13,7 +13,7 @@ from ..supervision.handle import SupervisorHandle
 from ..supervision.specs import ChildSpec
 from ..supervision.supervisor import ChildCount
 
-__all__ = ["BlockingService", "BlockingSupervisor"]
+__all__ = ["BlockingService", "BlockingStream", "BlockingSupervisor"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -89,6 +89,39 @@ class BlockingService:
         return self._wait(
             partial(self._service.call, request, timeout=timeout, priority=priority, retry=retry)
         )
+
+
+class BlockingStream(Generic[T]):
+    """An async iterator of a node, for a plain ``for``: each step blocks this thread. ``with``
+    closes it.
+    """
+
+    def __init__(self, stream: AsyncIterator[T], wait: Wait, close: Callable[[], object]) -> None:
+        self._stream = stream
+        self._wait = wait
+        self._close = close
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._stream!r}>"
+
+    def __iter__(self) -> "BlockingStream[T]":
+        return self
+
+    def __next__(self) -> T:
+        try:
+            return self._wait(self._stream.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """End the iteration: unsubscribe, or cancel the producer of the parts."""
+        self._close()
+
+    def __enter__(self) -> "BlockingStream[T]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class BlockingSupervisor:

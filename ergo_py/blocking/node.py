@@ -19,16 +19,17 @@ from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.node_inspection import Queued
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import NodeStoppedError
-from .._core.vocabulary.ids import PID, Alias, Target
+from .._core.vocabulary.ids import PID, Alias, EventName, Ref, Target
 from .._core.vocabulary.info import ApplicationInfo, MetaInfo, NodeInfo, ProcessInfo
-from .._core.vocabulary.messages import DeadLetter, Request
+from .._core.vocabulary.messages import DeadLetter, Published, Request
 from .._core.vocabulary.options import SpawnKeywords
 from .._core.vocabulary.reasons import Reason, Shutdown
 from ..applications.application import Application
 from ..node import Node
+from ..streams.parts import PartStream
 from ..supervision.specs import ChildSpec, SupervisorSpec
 from ..supervision.tree import TreeNode
-from .handles import BlockingService, BlockingSupervisor
+from .handles import BlockingService, BlockingStream, BlockingSupervisor
 
 __all__ = ["BlockingNode"]
 
@@ -300,9 +301,66 @@ class BlockingNode:
         """The last processes and meta-processes that ended, newest last."""
         return self._node.ended(count)
 
-    def events(self) -> dict[str, int]:
-        """All events of this node, each with the number of its subscribers."""
-        return self._node.events()
+    @overload
+    def events(self) -> dict[str, int]: ...
+    @overload
+    def events(
+        self, event: str | EventName, *, max_waiting: int = 1000
+    ) -> BlockingStream[Published]: ...
+    def events(
+        self, event: str | EventName | None = None, *, max_waiting: int = 1000
+    ) -> dict[str, int] | BlockingStream[Published]:
+        """Subscribe to an event, and iterate over its publications; without an argument, all events
+        of this node, each with the number of its subscribers. Raises as ``Node.events``.
+        """
+        if event is None:
+            return self._node.events()
+        stream = self._node.events(event, max_waiting=max_waiting)
+        return BlockingStream(stream, self._wait, stream.close)
+
+    def open_topic(self, name: str, *, buffer: int = 0) -> None:
+        """Make an event that all may publish. Raises as ``Node.open_topic``."""
+        self._node.open_topic(name, buffer=buffer)
+
+    def close_topic(self, name: str) -> None:
+        """Remove a topic of the node. Raises as ``Node.close_topic``."""
+        self._node.close_topic(name)
+
+    def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
+        """Publish a message to every subscriber of an event. Raises as ``Node.publish``."""
+        return self._node.publish(event, message, token=token)
+
+    @overload
+    def call_stream(
+        self,
+        to: Target,
+        request: Request[PartStream[R]],
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> BlockingStream[R]: ...
+    @overload
+    def call_stream(
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> BlockingStream[Any]: ...
+    def call_stream(
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> BlockingStream[Any]:
+        """Call a process that answers in parts, and iterate over them. Raises as
+        ``Node.call_stream``.
+        """
+        stream = self._node.call_stream(to, request, timeout=timeout, credit=credit)
+        return BlockingStream(stream, self._wait, lambda: self._wait(stream.aclose))
 
     def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
         """The most recent undeliverable messages, newest last."""

@@ -30,7 +30,7 @@ from .._core.vocabulary.reasons import Crashed, NoProcess, Normal, Reason, Shutd
 from .function import without_own_frames
 from .handle import Completion, Task, TaskResult
 
-__all__ = ["TaskSupervisor", "start_process"]
+__all__ = ["TaskSupervisor", "refusal", "refuse_message", "start_process"]
 
 Runner = Callable[[Process], Coroutine[Any, Any, Any]]
 _CANCELLED: Final = Shutdown("the task was cancelled")
@@ -84,10 +84,10 @@ class TaskProcess(Behaviour):
         return {"task": self._completion.name}
 
     def handle_message(self, message: object, sender: object) -> None:
-        _refuse_message(self._process, message)
+        refuse_message(self._process, message)
 
     def handle_call(self, request: object, caller: Caller) -> object:
-        raise _refusal(self._process, request)
+        raise refusal(self._process, request)
 
 
 class _Limit(Deadline):
@@ -135,11 +135,11 @@ class TaskSupervisor(Behaviour):
 
     def handle_message(self, message: object, sender: object) -> None:
         """Refuse the message: a task supervisor has none."""
-        _refuse_message(self._process, message)
+        refuse_message(self._process, message)
 
     def handle_call(self, request: object, caller: Caller) -> object:
         """Refuse the call: a task supervisor answers none."""
-        raise _refusal(self._process, request)
+        raise refusal(self._process, request)
 
     def admit(self, name: str) -> None:
         """Count a task.
@@ -229,12 +229,14 @@ def _report(process: Process, name: str, error: BaseException) -> None:
     process.kernel.note_crash(process, reason)
 
 
-def _refuse_message(process: Process, message: object) -> None:
+def refuse_message(process: Process, message: object) -> None:
+    """Report a message that a process without a mailbox of its own has got."""
     process.count_unhandled()
     process.log.warning("unhandled message", message_type=type(message).__qualname__)
 
 
-def _refusal(process: Process, request: object) -> Reject:
+def refusal(process: Process, request: object) -> Reject:
+    """The answer to a call of such a process."""
     process.count_unhandled()
     return Reject(UnhandledCallError(process.id, request, process.callbacks.behaviour))
 

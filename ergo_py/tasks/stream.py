@@ -19,7 +19,7 @@ from .function import Work, name_of, without_own_frames
 from .handle import Task
 from .process import Runner
 
-__all__ = ["FailedItem", "MapStream"]
+__all__ = ["FailedItem", "MapStream", "each"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -206,7 +206,7 @@ class _Items:
         """Run the function for each item."""
         async with trio.open_nursery() as nursery:
             try:
-                async with aclosing(_each(self._source)) as items:
+                async with aclosing(each(self._source)) as items:
                     await self._wait_for_room()
                     async for item in items:
                         number = self._started
@@ -292,7 +292,7 @@ class _ItemLimit(Deadline):
         self._scope.cancel()
 
 
-async def _each(source: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, None]:
+async def each(source: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, None]:
     """The items of a source. An async source is closed when the consumer leaves."""
     if not isinstance(source, AsyncIterable):
         for item in source:

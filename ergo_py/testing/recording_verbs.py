@@ -42,6 +42,7 @@ from .._core.vocabulary.options import (
     read_options,
 )
 from .._core.vocabulary.reasons import Crashed, Normal, Reason, as_reason
+from ..streams.verbs import StreamVerbs
 from ..tasks.function import Work, name_of
 from ..tasks.handle import Completion, Task
 from .patterns import describe, matches
@@ -239,7 +240,7 @@ class Notes:
         return timer
 
 
-class RecordingVerbs(Behaviour):
+class RecordingVerbs(StreamVerbs):
     """A base placed just before ``Behaviour`` in the method resolution order, so that overrides in
     the class still win.
     """
@@ -438,6 +439,19 @@ class RecordingVerbs(Behaviour):
         on_failure: Callable[[Any, Exception], Any] | None = None,
     ) -> NoReturn:
         raise NotAllowedError("a behaviour alone runs no functions; test map_stream with a node")
+
+    def stream(self, parts: Iterable[Any] | AsyncIterable[Any], *, credit: int = 16) -> NoReturn:
+        raise NotAllowedError("a behaviour alone answers no parts; test stream with a node")
+
+    def call_stream(
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> NoReturn:
+        raise NotAllowedError("a behaviour alone gets no parts; test call_stream with a node")
 
     def stop(self, reason: object = Normal()) -> None:
         self._notes.stop(as_reason(reason))

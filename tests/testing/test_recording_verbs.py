@@ -19,6 +19,7 @@ from ergo_py import (
     RelationUnknownError,
 )
 from ergo_py._core.verbs.behaviour import Behaviour
+from ergo_py.streams.verbs import StreamVerbs
 from ergo_py.tasks.verbs import TaskVerbs
 from ergo_py.testing import Alone, Sent
 from ergo_py.testing.recording_verbs import RecordingVerbs
@@ -32,7 +33,10 @@ ATTRIBUTES = {"connection", "spec"}
 
 def verbs() -> list[str]:
     return [
-        name for cls in (Behaviour, TaskVerbs) for name in vars(cls) if not name.startswith("_")
+        name
+        for cls in (Behaviour, TaskVerbs, StreamVerbs)
+        for name in vars(cls)
+        if not name.startswith("_")
     ]
 
 

@@ -80,7 +80,7 @@ class Publisher:
         if event is None:
             return False
         first = self.events.subscribe(event, subscriber)
-        if event.producer == self._node:
+        if name.name in NODE_EVENTS:
             self._hear(name.name, True)
         if first and event.notifies:
             self._tell_producer(event, EventStarted(name))
@@ -91,7 +91,7 @@ class Publisher:
         event = self.events.find(name)
         if event is None or not self.events.unsubscribe(event, subscriber):
             return
-        if event.producer == self._node:
+        if name.name in NODE_EVENTS:
             self._hear(name.name, False)
         if event.notifies:
             self._tell_producer(event, EventStopped(name))

@@ -1,0 +1,1 @@
+"""Streams: events as async iterators, and replies in parts."""

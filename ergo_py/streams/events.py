@@ -1,0 +1,181 @@
+"""`EventStream`: the publications of an event, as an async iterator for ordinary code."""
+
+from collections import deque
+from types import TracebackType
+
+import trio
+
+from .._core.kernel import Kernel
+from .._core.processes.process import Process
+from .._core.processes.spawn import spawn_at_once
+from .._core.tables.events import Event
+from .._core.tables.pending_calls import Caller
+from .._core.verbs.behaviour import Behaviour
+from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.ids import EventName, Ref
+from .._core.vocabulary.messages import Down, Published
+from .._core.vocabulary.options import DEFAULTS, check_name, check_number
+from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import Reason, Shutdown
+from ..tasks.process import refusal, refuse_message
+
+__all__ = ["EventStream", "open_events", "open_topic"]
+
+
+class EventStream:
+    """The publications of an event: the async iterator of ``node.events(name)``.
+
+    It has subscribed when it is made. At most ``max_waiting`` publications wait; a further one
+    takes the place of the oldest, and ``dropped`` counts it. The iteration ends when the event
+    ends; ``reason`` says why. ``close``, the end of an ``async with`` block and dropping the stream
+    unsubscribe.
+    """
+
+    __slots__ = ("__weakref__", "_process", "_waiting")
+
+    def __init__(self, process: Process, waiting: "_Waiting") -> None:
+        self._process = process
+        self._waiting = waiting
+
+    def __repr__(self) -> str:
+        waiting = self._waiting
+        return f"<EventStream {waiting.event.name!r} {len(waiting.published)} waiting>"
+
+    @property
+    def dropped(self) -> int:
+        """The number of publications that were lost because too many waited."""
+        return self._waiting.dropped
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why the stream has ended; None while it is open."""
+        return self._waiting.reason
+
+    def __aiter__(self) -> "EventStream":
+        return self
+
+    async def __anext__(self) -> Published:
+        return await self._waiting.next()
+
+    def close(self) -> None:
+        """Unsubscribe. From any thread."""
+        if self._waiting.reason is None:
+            try:
+                self._process.router.bridge.do(
+                    self._process.ask_to_exit, self._process.id, Shutdown()
+                )
+            except NodeStoppedError:  # the subscription has ended with the node
+                return
+
+    async def __aenter__(self) -> "EventStream":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        await self._process.wait_gone()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Waiting:
+    """The publications that the reader has not taken. The subscriber knows it, and not the stream,
+    so that a dropped stream can be noticed.
+    """
+
+    __slots__ = ("_ready", "dropped", "event", "published", "reason")
+
+    def __init__(self, event: EventName, most: int) -> None:
+        self.event = event
+        self.published: deque[Published] = deque(maxlen=most)
+        self.dropped = 0
+        self.reason: Reason | None = None
+        self._ready = trio.Event()
+
+    def add(self, publication: Published) -> None:
+        """Keep a publication, in the place of the oldest if there are too many."""
+        self.dropped += len(self.published) == self.published.maxlen
+        self.published.append(publication)
+        self._ready.set()
+
+    def end(self, reason: Reason) -> None:
+        """Note that there are no more publications."""
+        if self.reason is None:
+            self.reason = reason
+            self._ready.set()
+
+    async def next(self) -> Published:
+        """Wait for a publication."""
+        while not self.published:
+            if self.reason is not None:
+                raise StopAsyncIteration
+            if self._ready.is_set():
+                self._ready = trio.Event()
+            await self._ready.wait()
+        return self.published.popleft()
+
+
+class Subscriber(Behaviour):
+    """The process that subscribes for a stream."""
+
+    def __init__(self, waiting: _Waiting) -> None:
+        self._waiting = waiting
+
+    def init(self) -> None:
+        for publication in self.subscribe(self._waiting.event):
+            self._waiting.add(publication)
+
+    def handle_event(self, event: Published) -> None:
+        self._waiting.add(event)
+
+    def handle_message(self, message: object, sender: object) -> None:
+        if isinstance(message, Down):
+            self._waiting.end(message.reason)
+            self.stop()
+        else:
+            refuse_message(self._process, message)
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        raise refusal(self._process, request)
+
+    def terminate(self, reason: Reason) -> None:
+        self._waiting.end(reason)
+
+
+def open_events(kernel: Kernel, event: str | EventName, max_waiting: int) -> EventStream:
+    """Subscribe to an event.
+
+    Raises:
+        EventUnknownError: there is no such event.
+    """
+    check_number("max_waiting", max_waiting, least=1, whole=True)
+    name = kernel.publisher.name(event)
+    kernel.publisher.events.get(name)
+    waiting = _Waiting(name, max_waiting)
+    return EventStream(spawn_at_once(kernel, None, Subscriber, (waiting,), DEFAULTS), waiting)
+
+
+def open_topic(kernel: Kernel, name: str, buffer: int) -> None:
+    """Make an open event that belongs to the node, unless there is an event of that name that all
+    may publish.
+
+    Raises:
+        EventTakenError: the event of that name belongs to a process, and is not open.
+    """
+    check_number("buffer", buffer, least=0, whole=True)
+    publisher, router = kernel.publisher, kernel.router
+    full = publisher.name(check_name(name))
+    found = publisher.events.find(full)
+    if found is None or not found.open:
+        token = Ref(full.node, router.creation, next(router.references))
+        publisher.events.register(
+            Event(full, kernel.pid, token, buffer, notifies=False, is_open=True)
+        )
+
+
+show_public_names(__name__)

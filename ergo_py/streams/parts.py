@@ -1,0 +1,269 @@
+"""`PartStream`: a reply in parts, which a task of the callee produces as the reader asks for it."""
+
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import outcome
+import trio
+
+from .._core.processes.process import Process
+from .._core.vocabulary.errors import (
+    BadInputError,
+    CallTimeoutError,
+    NotAllowedError,
+    TargetDownError,
+    TaskEndedError,
+)
+from .._core.vocabulary.ids import PID
+from .._core.vocabulary.options import check_number
+from .._core.vocabulary.public_names import show_public_names
+from ..tasks.handle import Task
+from ..tasks.process import Runner
+from ..tasks.stream import each
+
+__all__ = ["CalledStream", "PartStream"]
+
+R = TypeVar("R")
+
+
+class PartStream(Generic[R]):
+    """A reply in parts: an async iterator that ``handle_call`` returns with ``self.stream(parts)``.
+
+    Production begins with the first part that the reader asks for, and is never more than
+    ``credit`` parts ahead of the reader. It ends with its callee, and when the reader drops the
+    stream or its process ends. ``async with`` waits, in addition, until production has ended.
+    """
+
+    __slots__ = ("__weakref__", "_channel", "_source", "_task")
+
+    def __init__(
+        self,
+        start: Callable[[Runner, str], Task[None]],
+        parts: Iterable[R] | AsyncIterable[R],
+        credit: int,
+        source: PID,
+        name: str,
+    ) -> None:
+        if not isinstance(parts, Iterable | AsyncIterable):
+            raise BadInputError(
+                "stream(parts)", parts, "an iterable or an async iterable, such as a generator"
+            )
+        check_number("credit", credit, least=1, whole=True)
+        self._source = source
+        self._channel = channel = _Channel(parts, credit)
+        self._task = start(channel.produce, name)
+
+    def __repr__(self) -> str:
+        return f"<PartStream of {self._source}: {self._channel}>"
+
+    def __aiter__(self) -> "PartStream[R]":
+        return self
+
+    async def __anext__(self) -> R:
+        channel, task = self._channel, self._task
+        while True:
+            if channel.is_closed:
+                raise StopAsyncIteration
+            if channel.has_parts():
+                return channel.take()  # type: ignore[no-any-return]
+            if channel.is_exhausted or task.done:
+                self._close()
+                if isinstance(task.failure, TaskEndedError):
+                    raise TargetDownError(self._source, None, task.failure.reason)
+                if task.failure is not None:
+                    task.result()
+                raise StopAsyncIteration
+            await channel.wait(task)
+
+    async def aclose(self) -> None:
+        """End the stream, and wait until production has ended."""
+        self._close()
+        await self._task._completion.wait_gone()
+
+    async def __aenter__(self) -> "PartStream[R]":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # An error in __init__ may have left it without these.
+        if getattr(self, "_task", None) is not None:
+            self._close()
+
+    def _close(self) -> None:
+        self._channel.close()
+        self._task.cancel()
+
+    def _read_by(self, reader: Process | None, credit: int | None) -> None:
+        self._channel.read_by(reader, credit)
+
+
+class _Channel:
+    """The parts between producer and reader. Both know it, and it knows neither."""
+
+    __slots__ = (
+        *("_credit", "_demand", "_parts", "_queue", "_reader", "_ready", "_room", "_taken"),
+        *("is_closed", "is_exhausted"),
+    )
+
+    def __init__(self, parts: Iterable[Any] | AsyncIterable[Any], credit: int) -> None:
+        self._parts = parts
+        self._credit = credit
+        self._queue: deque[Any] = deque()
+        self._reader: Process | None = None
+        self._taken = 0
+        self._demand = trio.Event()
+        self._ready = trio.Event()
+        self._room = trio.Event()
+        self.is_closed = False
+        """Whether the reader has left, or has got everything."""
+        self.is_exhausted = False
+        """Whether the last part is in the queue."""
+
+    def __str__(self) -> str:
+        return f"{len(self._queue)} waiting, {self._taken} taken"
+
+    # -- for the reader ----------------------------------------------------------------------------
+
+    def read_by(self, reader: Process | None, credit: int | None) -> None:
+        """Note the process that reads, with whose end production ends, and its credit."""
+        self._reader = reader
+        if credit is not None:
+            self._credit = credit
+
+    def has_parts(self) -> bool:
+        """Whether a part waits."""
+        return bool(self._queue)
+
+    def take(self) -> Any:
+        """Take a part, and give its credit back to the producer."""
+        self._taken += 1
+        self._room.set()
+        return self._queue.popleft()
+
+    async def wait(self, task: Task[None]) -> None:
+        """Wait for a part, or for the end of the producer."""
+        self._demand.set()
+        if self._ready.is_set():
+            self._ready = trio.Event()
+        task._completion.wake_with(self._ready)
+        await self._ready.wait()
+
+    def close(self) -> None:
+        """Drop all parts."""
+        self.is_closed = True
+        self._queue.clear()
+
+    # -- for the producer --------------------------------------------------------------------------
+
+    async def produce(self, process: Process) -> None:
+        """Put the parts into the queue, as far as the credit of the reader allows."""
+        await self._demand.wait()
+        if self._reader is None:
+            await self._fill(process)
+            return
+        result: outcome.Outcome[None] | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_with, self._reader, nursery.cancel_scope)
+            try:
+                await self._fill(process)
+            except Exception as error:
+                # Not through the nursery, which would wrap it in a group.
+                result = outcome.Error(error)
+            nursery.cancel_scope.cancel()
+        if result is not None:
+            result.unwrap()
+
+    async def _fill(self, process: Process) -> None:
+        async with aclosing(each(self._parts)) as parts:
+            async for part in parts:
+                self._queue.append(part)
+                self._ready.set()
+                await process.router.pause()
+                while len(self._queue) >= self._credit:
+                    self._room = trio.Event()
+                    await self._room.wait()
+        self.is_exhausted = True
+        self._ready.set()
+
+    async def _end_with(self, reader: Process, scope: trio.CancelScope) -> None:
+        await reader.wait_gone()
+        scope.cancel()
+
+
+class CalledStream(Generic[R]):
+    """The parts of the reply to a call: the async iterator of ``call_stream``.
+
+    The call is made when the first part is asked for.
+    """
+
+    __slots__ = ("_call", "_credit", "_parts", "_reader", "_request", "_timeout", "_to")
+
+    def __init__(
+        self,
+        call: Callable[[], Coroutine[Any, Any, Any]],
+        to: object,
+        request: object,
+        timeout: float | None,
+        credit: int | None,
+        reader: Process | None,
+    ) -> None:
+        if credit is not None:
+            check_number("credit", credit, least=1, whole=True)
+        self._call = call
+        self._to, self._request = to, request
+        self._timeout, self._credit = timeout, credit
+        self._reader = reader
+        self._parts: PartStream[R] | None = None
+
+    def __aiter__(self) -> "CalledStream[R]":
+        return self
+
+    async def __anext__(self) -> R:
+        if self._parts is None:
+            self._parts = await self._open()
+        if self._timeout is None:
+            return await anext(self._parts)
+        with trio.move_on_after(self._timeout):
+            return await anext(self._parts)
+        self._parts._close()
+        raise CallTimeoutError(self._to, self._request, self._timeout)
+
+    async def _open(self) -> "PartStream[R]":
+        answer = await self._call()
+        if not isinstance(answer, PartStream):
+            raise NotAllowedError(
+                f"{self._to!r} answered {type(self._request).__qualname__} with "
+                f"{type(answer).__qualname__} and not in parts: its handle_call has to `return "
+                "self.stream(parts)`; for a single answer use `call`"
+            )
+        answer._read_by(self._reader, self._credit)
+        return answer
+
+    async def aclose(self) -> None:
+        """End the stream, and wait until production has ended."""
+        if self._parts is not None:
+            await self._parts.aclose()
+
+    async def __aenter__(self) -> "CalledStream[R]":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+show_public_names(__name__)

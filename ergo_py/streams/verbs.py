@@ -1,0 +1,88 @@
+"""`StreamVerbs`: ``stream`` and ``call_stream`` of a process."""
+
+from collections.abc import AsyncIterable, Iterable
+from functools import partial
+from typing import Any, TypeVar, overload
+
+from .._core.verbs.behaviour import Behaviour
+from .._core.verbs.common import check_timeout
+from .._core.vocabulary.ids import Target
+from .._core.vocabulary.messages import Request
+from ..tasks.function import name_of
+from ..tasks.verbs import TaskVerbs
+from .parts import CalledStream, PartStream
+
+__all__ = ["StreamVerbs"]
+
+R = TypeVar("R")
+
+
+class StreamVerbs(Behaviour, TaskVerbs):
+    """The verbs of a process that reads and produces replies in parts."""
+
+    def stream(self, parts: Iterable[R] | AsyncIterable[R], *, credit: int = 16) -> PartStream[R]:
+        """Make a reply in parts: ``return self.stream(self.rows())`` in ``handle_call``.
+
+        A child process takes the parts from the iterable, as the reader asks for them, at most
+        ``credit`` parts ahead. So a slow reader slows the producer, and this process handles other
+        messages meanwhile. An exception of the iterable is raised at the reader.
+
+        Raises:
+            BadInputError: ``parts`` is no iterable, or ``credit`` no positive number.
+        """
+        return PartStream(
+            self._start_stream, parts, credit, self.pid, f"stream({name_of(type(parts))})"
+        )
+
+    @overload
+    def call_stream(
+        self,
+        to: Target,
+        request: Request[PartStream[R]],
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> CalledStream[R]: ...
+    @overload
+    def call_stream(
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> CalledStream[Any]: ...
+    def call_stream(
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        credit: int | None = None,
+    ) -> CalledStream[Any]:
+        """Call a process that answers in parts, and iterate over them.
+
+        For example::
+
+            async for row in self.call_stream("database", Rows("users")):
+                ...
+
+        Args:
+            to: the callee.
+            request: the request; with ``class Rows(Request[PartStream[Row]])`` a type checker knows
+                the type of the parts.
+            timeout: seconds for the answer, and for each part; None for no limit.
+            credit: how many parts the callee may produce ahead; None as the callee says.
+
+        Raises:
+            BadInputError: an argument has a wrong value.
+        """
+        check_timeout(timeout)
+        return CalledStream(
+            partial(self.call, to, request, timeout=timeout),
+            to,
+            request,
+            timeout,
+            credit,
+            self._process,
+        )
