@@ -38,6 +38,7 @@ NOT_OURS = {
 """Names of Python, trio and the framework that the page is for."""
 EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"} | {
     "fetch",
+    "part",
     "task",
     "url",
     "urls",
