@@ -9,7 +9,7 @@ from ._core.tables.callbacks import default
 from ._core.tables.pending_calls import Caller
 from ._core.vocabulary.errors import Reject, UnhandledCallError
 from ._core.vocabulary.ids import Alias
-from ._core.vocabulary.messages import LogRecord
+from ._core.vocabulary.messages import LogRecord, Response
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
 from .methods import serve_methods
@@ -27,8 +27,9 @@ class Actor(StreamVerbs):
     1. ``init`` runs before ``spawn`` returns. An exception in it makes ``spawn`` raise.
     2. ``post_restart``, if a supervisor restarted the process, then ``post_start``.
     3. The message loop: ``handle_message`` for each ``send``, ``handle_call`` for each ``call``,
-       ``handle_event`` for each subscribed event, ``handle_inspect`` for each ``node.inspect``,
-       ``handle_child_exit`` for each child that ends.
+       ``handle_response`` for the answer to each ``request``, ``handle_event`` for each subscribed
+       event, ``handle_inspect`` for each ``node.inspect``, ``handle_child_exit`` for each child
+       that ends.
     4. ``pre_stop``, or ``pre_restart`` if the supervisor is about to restart the process.
     5. The processes and meta-processes that it spawned stop.
     6. ``terminate`` releases resources. Then links, monitors and the supervisor are notified.
@@ -149,6 +150,14 @@ class Actor(StreamVerbs):
     def handle_call_alias(self, alias: Alias, request: Any, caller: Caller) -> object:
         """With ``split_handle``: called for calls to an alias of the process."""
         return self.handle_call(request, caller)
+
+    @default
+    def handle_response(self, response: Response) -> Awaitable[None] | None:
+        """Called exactly once for each ``request``, with the answer or the error."""
+        process = self._process
+        process.count_unhandled()
+        process.log.warning("unhandled response", message_type=type(response.request).__qualname__)
+        return None
 
     @default
     def handle_event(self, event: Any) -> Awaitable[None] | None:

@@ -23,16 +23,18 @@ from ._core.vocabulary.errors import (
     ChildUnknownError,
     DeadlockError,
     MailboxFullError,
+    NotAllowedError,
     ServiceBusyError,
     ServiceError,
     ServiceGoneError,
     ServiceTimeoutError,
     TargetDownError,
 )
-from ._core.vocabulary.ids import PID
+from ._core.vocabulary.ids import PID, Ref
 from ._core.vocabulary.messages import Request, Why
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason, Shutdown
+from ._core.vocabulary.states import Operation
 
 __all__ = ["Service"]
 
@@ -345,6 +347,44 @@ class Service:
     def _give_up(self, asking: "_Asking") -> None:
         self._slot.waiters.pop(asking, None)
         asking.caller.abandon()
+
+    def request(
+        self,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> Ref:
+        """Send a request without waiting, for a service that a process got with
+        ``self.service(name)``. Exactly one ``handle_response`` of that process follows, with the
+        answer or with an error of :meth:`call`; ``timeout`` also covers a restart of the child.
+
+        Raises:
+            NotAllowedError: the service belongs to no process, or its process is ending.
+        """
+        check_timeout(timeout)
+        process = self._process
+        if process is None:
+            raise NotAllowedError(
+                "only a process gets the answer to a request; write `await service.call(...)`, or "
+                "`self.service(name).request(...)` in an actor"
+            )
+        chosen = check_priority(priority)
+        return self._router.bridge.run(self._request, process, request, timeout, chosen)
+
+    def _request(
+        self, process: Process, request: object, timeout: float | None, priority: Priority
+    ) -> Ref:
+        process.allow(Operation.REQUEST)
+        caller = process.new_request(self.name, request)
+        asking = _Asking(self, caller, priority)
+        self._ask_for_thread(asking)
+        slot = self._slot
+        if asking in slot.waiters:
+            caller.wait_in(lambda: slot.waiters.pop(asking, None))
+        if timeout is not None and not caller.settled:
+            self._kernel.clock.arm_call(caller, timeout)
+        return caller.ref
 
     # -- waiting -----------------------------------------------------------------------------------
 

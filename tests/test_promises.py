@@ -50,6 +50,7 @@ from ergo_py import (
     Priority,
     Reason,
     Reject,
+    Response,
     Shutdown,
     State,
     StateMachine,
@@ -710,6 +711,31 @@ async def test_a_process_has_context_variables_of_its_own(where: Dispatcher) -> 
 
 
 # -- calls -----------------------------------------------------------------------------------------
+
+
+class Asking(Doer):
+    def handle_response(self, response: Response) -> None:
+        self.heard.append((response.ref, response.value, type(response.error)))
+
+
+@promise("C7")
+async def test_each_request_without_waiting_has_a_single_response(where: Dispatcher) -> None:
+    async with running_node() as node:
+        callee = await node.spawn(Answering, dispatcher=where)
+        asker = await node.spawn(Asking, dispatcher=_own(where, 1))
+
+        refs = await node.call(
+            asker,
+            lambda me: [me.request(callee, "later"), me.request(callee, "refuse")],
+        )
+        dropped = await node.call(asker, lambda me: me.request(callee, "later"))
+        cancelled = await node.call(asker, lambda me: me.cancel_request(dropped))
+        await node.call(callee, "now")
+        while len(answers := await heard(node, asker)) < 2:  # noqa: ASYNC110 - threads
+            await trio.sleep(0.001)
+
+        assert cancelled
+        assert answers == [(refs[1], None, Failed), (refs[0], "late", type(None))]
 
 
 class Answering(Doer):

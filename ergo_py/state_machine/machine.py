@@ -19,7 +19,7 @@ from .._core.vocabulary.errors import (
     Reject,
 )
 from .._core.vocabulary.ids import PID
-from .._core.vocabulary.messages import NO_REPLY
+from .._core.vocabulary.messages import NO_REPLY, Response
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.states import Operation
@@ -245,6 +245,10 @@ class StateMachine(Actor):
     async def handle_call(self, request: Any, caller: Caller) -> object:
         """Pass a call to the current state."""
         return await self._handle(request, caller)
+
+    async def handle_response(self, response: Response) -> None:
+        """Pass the answer to a request to the current state, as a message of this machine."""
+        await callback(self._process, "handle_message", response, self.pid)
 
     async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
         """Handle a timer of the machine. It arrives as a signal: a full mailbox must not keep a

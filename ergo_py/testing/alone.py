@@ -12,7 +12,7 @@ from .._core.tables.timers import Timer
 from .._core.verbs.behaviour import Behaviour, behaviour_of
 from .._core.vocabulary.errors import BadInputError, NotAllowedError, Reject
 from .._core.vocabulary.ids import PID, Alias, EventName
-from .._core.vocabulary.messages import NO_REPLY, Published, Request
+from .._core.vocabulary.messages import NO_REPLY, Published, Request, Response
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.reasons import Reason, Shutdown, as_reason
 from ..state_machine.machine import StateMachine
@@ -23,6 +23,7 @@ from .recording_verbs import (
     Notes,
     Publication,
     RecordingVerbs,
+    Requested,
     Sent,
     Spawned,
     StartedTask,
@@ -136,6 +137,11 @@ class Alone(Generic[B]):
         return self._notes.calls
 
     @property
+    def requests(self) -> list[Requested]:
+        """The requests it has sent without waiting, and that are neither answered nor cancelled."""
+        return self._notes.requests
+
+    @property
     def spawned(self) -> list[Spawned]:
         """The processes and meta-processes it has started."""
         return self._notes.spawned
@@ -240,6 +246,24 @@ class Alone(Generic[B]):
             if answer is not NO_REPLY:
                 caller.settle(answer, None)
         return Ask(caller)
+
+    async def respond(self, requested: Requested, value: object) -> None:
+        """Answer a request of :attr:`requests`: run ``handle_response``. If ``value`` is an
+        exception, the response carries it as its error.
+
+        Raises:
+            BadInputError: the request is answered or cancelled already.
+        """
+        if requested not in self._notes.requests:
+            raise BadInputError(
+                "respond(requested)", requested, "an entry of `alone.requests` that is still open"
+            )
+        self._notes.requests.remove(requested)
+        error = value if isinstance(value, BaseException) else None
+        response = Response(
+            requested.ref, None if error is not None else value, error, requested.request
+        )
+        await self._run("handle_response", response)
 
     async def event(self, name: str, message: object) -> None:
         """Deliver a publication of an event."""

@@ -53,6 +53,7 @@ __all__ = [
     "RecordingVerbs",
     "Notes",
     "Publication",
+    "Requested",
     "Sent",
     "Spawned",
     "StartedTask",
@@ -79,6 +80,16 @@ class Called:
 
     to: Any
     request: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A request that was sent without waiting, and is not answered yet."""
+
+    to: Any
+    request: Any
+    ref: Ref
+    """The identity that the behaviour received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +169,7 @@ class Notes:
     env: Mapping[str, object] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     calls: list[Called] = field(default_factory=list)
+    requests: list[Requested] = field(default_factory=list)
     spawned: list[Spawned] = field(default_factory=list)
     tasks: list[StartedTask] = field(default_factory=list)
     links: list[Any] = field(default_factory=list)
@@ -365,6 +377,26 @@ class RecordingVerbs(StreamVerbs):
             f"{to} was asked {request!r}, and no answer is known; `alone.answer(…)` gives one. "
             f"Known: {known}"
         )
+
+    def request(
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority | None = None,
+    ) -> Ref:
+        check_timeout(timeout)
+        notes = self._notes
+        requested = Requested(to, request, Ref(NODE, 1, notes.number()))
+        notes.requests.append(requested)
+        return requested.ref
+
+    def cancel_request(self, ref: Ref) -> bool:
+        requests = self._notes.requests
+        before = len(requests)
+        requests[:] = [requested for requested in requests if requested.ref != ref]
+        return len(requests) < before
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
         try:

@@ -19,6 +19,7 @@ from ergo_py import (
     Reason,
     Reject,
     Request,
+    Response,
     Shutdown,
     StateMachine,
     Supervisor,
@@ -208,6 +209,34 @@ async def test_calls_of_the_behaviour_are_answered_by_the_test() -> None:
 
     assert answer == 7
     assert alone.calls == [Called(alone.behaviour.clerk, Total())]
+
+
+async def test_a_request_is_recorded_and_answered_by_the_test() -> None:
+    class Asks(Actor):
+        def __init__(self) -> None:
+            self.answers: list[Any] = []
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            self.ref = self.request("clerk", message)
+            if message == "cancelled":
+                assert self.cancel_request(self.ref)
+                assert not self.cancel_request(self.ref)
+
+        def handle_response(self, response: Response) -> None:
+            self.answers.append((response.ref == self.ref, response.value, response.error))
+
+    alone = Alone(Asks)
+    for message in ("cancelled", "first", "second"):
+        await alone.message(message)
+    first, second = alone.requests
+    await alone.respond(second, 7)
+    await alone.respond(first, refusal := Failed("closed"))
+
+    assert (first.to, first.request, second.request) == ("clerk", "first", "second")
+    assert alone.behaviour.answers == [(True, 7, None), (False, None, refusal)]
+    assert alone.requests == []
+    with pytest.raises(BadInputError, match="still open"):
+        await alone.respond(first, "again")
 
 
 async def test_timers_fire_when_the_test_lets_time_pass() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_type
 
-from ergo_py import PID, Actor, Caller, Node, Priority, Request
+from ergo_py import PID, Actor, Caller, Node, Priority, Ref, Request, Response
 from ergo_py._core.vocabulary.messages import NoReply
 
 
@@ -80,6 +80,16 @@ class Right(Actor):
 
     def handle_message(self, message: object, sender: PID) -> None:
         assert_type(self.forward("counter", message, sender), bool)
+        assert_type(self.request("counter", Total()), Ref)
+
+    def handle_response(self, response: Response) -> None:
+        match response.request:
+            case Total() as total:
+                assert_type(response.result_of(total), int)
+            case Names() as names:
+                assert_type(response.result_of(names), list[str])
+            case _:
+                assert_type(response.result(), Any)
 
     def handle_call(self, request: object, caller: Caller) -> object:
         return assert_type(self.forward("counter", request, caller), NoReply)

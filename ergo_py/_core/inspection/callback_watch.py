@@ -35,6 +35,7 @@ REPORTED_VERBS: Final[dict[str, tuple[str, ...]]] = {
     "send_every": ("period", "to", "message"),
     "forward": ("to", "message"),
     "call": ("to", "request"),
+    "request": ("to", "request"),
     "reply": ("caller", "value"),
     "reply_error": ("caller", "error"),
     "publish": ("event", "message"),

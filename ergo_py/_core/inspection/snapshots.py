@@ -197,7 +197,7 @@ def meta_info(meta: Meta) -> MetaInfo:
         stack="" if thread is None else thread.stack(),
         callback=meta.current_callback(),
         message_type=None if handling is None else type(handling[3]).__qualname__,
-        requests=len(meta.requests),
+        requests=len(meta.requests or ()),
         monitored_by=relations.of_target(meta.id, Kind.MONITOR),
         linked_by=relations.of_target(meta.id, Kind.LINK),
         uptime=perf_counter() - meta.born,

@@ -241,7 +241,7 @@ class Statistics:
 _OF_MESSAGES: Final = frozenset(
     name
     for name, parameters in CALLBACKS.items()
-    if {"message", "request", "event"} & set(parameters)
+    if {"message", "request", "response", "event"} & set(parameters)
 )
 
 

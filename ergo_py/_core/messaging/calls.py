@@ -405,15 +405,20 @@ class Calls:
             raise
         return caller.result()
 
-    def begin(self, caller: Caller, priority: Priority, process: Asker | None = None) -> None:
-        """Send a request whose caller does not wait in this task: a thread, or a meta-process."""
+    def begin(
+        self, caller: Caller, priority: Priority, process: Asker | None = None
+    ) -> CallWaiter | None:
+        """Send a request whose caller does not wait in this task: a thread, or a request without
+        waiting. Returns the waiter if the request waits for room in a full mailbox.
+        """
         callee = self._router.resolve(caller.to)
         if callee is None or not callee.accepting:
             caller.settle(None, self._down(callee, caller.to, caller.request))
         elif ring := ring_of(process, callee):
             caller.settle(None, DeadlockError(caller.to, caller.request, ring))
         else:
-            self._post_call(callee, caller, priority)
+            return self._post_call(callee, caller, priority)
+        return None
 
 
 def refuse_inside(process: Any, request: object) -> None:

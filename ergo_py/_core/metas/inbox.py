@@ -1,19 +1,12 @@
-"""``TwoLanes``, the mailbox of a meta-process, and ``RequestCaller``, a request that it has
-sent.
-"""
+"""``TwoLanes``: the mailbox of a meta-process."""
 
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ..tables.mailbox import Mailbox, Verdict, Waiter
-from ..tables.pending_calls import Caller
-from ..vocabulary.envelopes import EVENT, RESPONSE, Envelope, Lane
-from ..vocabulary.messages import Response
+from ..vocabulary.envelopes import EVENT, Envelope, Lane
 
-if TYPE_CHECKING:
-    from .meta import Meta
-
-__all__ = ["RequestCaller", "TwoLanes"]
+__all__ = ["TwoLanes"]
 
 
 def _lane(lane: Lane) -> Lane:
@@ -87,24 +80,3 @@ class TwoLanes(Mailbox):
             oldest = None
         self.main.extendleft(reversed(kept))
         return oldest
-
-
-class RequestCaller(Caller):
-    """A request that a meta-process has sent. The reply arrives as a message to the handler."""
-
-    __slots__ = ("meta",)
-
-    def __init__(self, meta: "Meta", number: int, to: object, request: object) -> None:
-        super().__init__(meta.id, number, to, request)
-        self.meta = meta
-
-    def awaken(self) -> None:
-        """Pass the reply to the handler, unless the meta-process is ending."""
-        meta = self.meta
-        meta.requests.pop(self.number, None)
-        if meta.ending.reason is None:
-            # Like the reply to a call, it overtakes the waiting messages.
-            meta.mailbox.push(
-                Lane.SYSTEM, (RESPONSE, self.pid, None, Response(self.ref, self.value, self.error))
-            )
-            meta.wake()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trio.lowlevel import current_task
 
 from ..kernel import Kernel
+from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import LANES, check_priority
 from ..messaging.waiters import TaskWaiter
 from ..runtime.bridge import get_ident
@@ -28,7 +29,7 @@ from ..vocabulary.options import Behind, MetaOptions
 from ..vocabulary.reasons import Crashed, Custom, Reason
 from ..vocabulary.states import MetaOperation, MetaState, Operation, check_meta_allowed
 from .handler import Handler
-from .inbox import RequestCaller, TwoLanes
+from .inbox import TwoLanes
 from .outbox import Outbox, envelope
 from .reader import Reader
 from .termination import Ending, Phase
@@ -118,7 +119,7 @@ class Meta:
         self.deferred: set[Caller] | None = None
         self.timers: Owned | None = None
         self.owned: dict[object, Meta] = {}
-        self.requests: dict[int, RequestCaller] = {}
+        self.requests: dict[int, RequestCaller] | None = None
         inherited: Mapping[str, object] = owner.env
         self.env: Mapping[str, object] = {**inherited, **options.env} if options.env else inherited
         self.priority = options.priority
@@ -420,21 +421,34 @@ class Meta:
     ) -> Ref:
         """Send a request without waiting for its reply."""
         self.allow(MetaOperation.REQUEST)
+        chosen = self.priority if priority is None else check_priority(priority)
         self.router.resolve(to)
         caller = RequestCaller(self, next(self.router.references), to, request)
-        self.requests[caller.number] = caller
-        self.kernel.calls.begin(caller, self.priority if priority is None else priority)
-        if timeout is not None and not caller.settled:
-            self.kernel.clock.arm_call(caller, timeout)
+        begin_request(self.kernel.calls, self.kernel.clock, caller, timeout, chosen)
         return caller.ref
 
     def cancel_request(self, ref: Ref) -> bool:
         """Cancel a request: no response follows."""
-        caller = self.requests.pop(ref.number, None)
+        caller = (self.requests or {}).get(ref.number)
         if caller is None:
             return False
         caller.abandon()
         return True
+
+    def add_request(self, caller: RequestCaller, /) -> None:
+        """Own an open request."""
+        if self.requests is None:
+            self.requests = {}
+        self.requests[caller.number] = caller
+
+    def drop_request(self, number: int, /) -> None:
+        """Forget a request that is answered or cancelled."""
+        if self.requests is not None:
+            self.requests.pop(number, None)
+
+    def takes_responses(self) -> bool:
+        """Whether it still handles answers."""
+        return self.ending.reason is None
 
     # -- termination -------------------------------------------------------------------------------
 

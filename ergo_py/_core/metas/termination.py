@@ -346,9 +346,8 @@ class Ending:
         if meta.state is not MetaState.TERMINATED:
             meta.handler.enter(MetaState.TERMINATED)
         at_once(self._answer())
-        for request in tuple(meta.requests.values()):
+        for request in tuple((meta.requests or {}).values()):
             request.abandon()
-        meta.requests.clear()
         for timer in tuple(meta.timers or ()):
             timer.cancel()
         meta.outbox.close()

@@ -24,6 +24,7 @@ from ..vocabulary.envelopes import (
     LOG,
     LOOK,
     NOTICE,
+    RESPONSE,
     STARTED,
     STOP,
     Envelope,
@@ -116,6 +117,10 @@ async def _handle_end_notice(
     return await HANDLERS[kind](process, source, ref, payload)
 
 
+async def _handle_response(process: "Process", _asker: Any, _ref: Any, response: Any) -> None:
+    await callback(process, "handle_response", response)
+
+
 async def _handle_inspect(process: "Process", _sender: Any, caller: Caller, items: Any) -> None:
     await handle_inspect(process, caller, items)
 
@@ -164,6 +169,7 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
     DOWN: _handle_down,
     CHILD_EXIT: _handle_child_exit,
     INSPECT: _handle_inspect,
+    RESPONSE: _handle_response,
     LOG: _handle_log,
     STOP: _handle_end,
     KILL: _handle_kill,
@@ -175,7 +181,7 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
     NOTICE: _handle_notice,
     END_NOTICE: _handle_end_notice,
 }
-"""The handler of each kind. `serve` itself handles MESSAGE and CALL; a process gets no RESPONSE."""
+"""The handler of each kind. `serve` itself handles MESSAGE and CALL."""
 
 
 async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:

@@ -13,7 +13,8 @@ from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
 from ..messaging.receiver import NO_RECEIVER, Stoppable
-from ..messaging.router import Router
+from ..messaging.requests import RequestCaller, begin_request
+from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import PARKED, wake
 from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
@@ -22,7 +23,7 @@ from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import EXIT, KILL, URGENT_LANE, Envelope, Priority
 from ..vocabulary.errors import NotAllowedError
-from ..vocabulary.ids import PID, Alias, EventName
+from ..vocabulary.ids import PID, Alias, EventName, Ref, Target
 from ..vocabulary.info import Ended
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
@@ -61,7 +62,8 @@ class Process(Lifecycle):
         *("behaviour", "env", "parent", "last_receiver", "priority", "reason", "sent", "trap_exit"),
         "unhandled",
         # Created on first use.
-        *("deferred", "ending", "events", "owned", "postponed", "slots", "tasks", "timers"),
+        *("deferred", "ending", "events", "owned", "postponed", "requests", "slots", "tasks"),
+        "timers",
     )
 
     def __init__(
@@ -95,6 +97,8 @@ class Process(Lifecycle):
         self.deferred: set[Caller] | None = None
         self.postponed: deque[Envelope] | None = None
         """Envelopes that its behaviour has postponed. They are served before the queued ones."""
+        self.requests: dict[int, RequestCaller] | None = None
+        """Its requests whose answers have not arrived."""
         self.slots: dict[str, ChildSlot] | None = None
         """The slots of its children, if it is a supervisor."""
         self.tasks: BackgroundTasks | None = None
@@ -206,6 +210,45 @@ class Process(Lifecycle):
             f"the callbacks of {self} run on the loop, which wait_for(...) would block: write "
             "`async def` and `await`"
         )
+
+    def request(
+        self, to: Target, request: object, timeout: float | None, priority: Priority | None
+    ) -> RequestCaller:
+        """Send a request without waiting for its answer."""
+        self.allow(Operation.REQUEST)
+        chosen = self.priority if priority is None else check_priority(priority)
+        self.router.resolve(to)
+        caller = self.new_request(to, request)
+        begin_request(self.kernel.calls, self.kernel.clock, caller, timeout, chosen)
+        return caller
+
+    def new_request(self, to: object, request: object) -> RequestCaller:
+        """Open a request, which is not sent yet."""
+        self.count_sent()
+        return RequestCaller(self, next(self.router.references), to, request)
+
+    def add_request(self, caller: RequestCaller, /) -> None:
+        """Own an open request."""
+        if self.requests is None:
+            self.requests = {}
+        self.requests[caller.number] = caller
+
+    def drop_request(self, number: int, /) -> None:
+        """Forget a request that is answered or cancelled."""
+        if self.requests is not None:
+            self.requests.pop(number, None)
+
+    def cancel_request(self, ref: Ref) -> bool:
+        """Cancel a request: no response follows."""
+        caller = (self.requests or {}).get(ref.number)
+        if caller is None:
+            return False
+        caller.abandon()
+        return True
+
+    def takes_responses(self) -> bool:
+        """Whether it still handles answers."""
+        return self.accepting
 
     # -- children, timers, events, addresses -------------------------------------------------------
 
@@ -355,6 +398,7 @@ class Process(Lifecycle):
             and not self.events
             and not callbacks.has_stop_hooks
             and "terminate" not in callbacks.asynchronous
+            and not self.requests
             and (not (self.main or self.deferred or self.timers) or self._has_little_to_release())
             and not (self.mailbox.ahead or self.postponed)
             and (self.ending is None or not self.ending.abandoned)

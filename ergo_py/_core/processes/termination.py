@@ -10,6 +10,7 @@ from trio.lowlevel import Task, checkpoint, current_task
 
 from ..messaging.observer import Stopped
 from ..messaging.publisher import PROCESS_ENDED
+from ..messaging.requests import RequestCaller
 from ..runtime.time_limit import wait_within
 from ..runtime.time_slices import at_once, in_slices
 from ..tables.child_slot import Fate
@@ -92,7 +93,8 @@ class Ending:
                 await self._call_last("terminate", reason)
             # Mostly there is little to release, and termination pays only for these checks.
             is_busy = process.main or process.mailbox.ahead or process.deferred
-            if is_busy or process.timers or process.slots or process.kernel.relations:
+            has_open = process.timers or process.requests
+            if is_busy or has_open or process.slots or process.kernel.relations:
                 await _clear(process, reason)
         except BaseException:
             release_at_once(process)
@@ -299,6 +301,8 @@ async def _clear(process: "Process", reason: Reason) -> None:
     kernel = process.kernel
     if process.timers:
         await in_slices(_cancel_timers(process.timers))
+    if process.requests:
+        await in_slices(_abandon_requests(process.requests))
     if kernel.relations:
         await in_slices(kernel.forget_watcher(process.id))
     if process.slots and process.slot is None:
@@ -310,6 +314,13 @@ async def _clear(process: "Process", reason: Reason) -> None:
 def _cancel_timers(timers: Owned) -> Iterator[None]:
     for number, timer in enumerate(tuple(timers), 1):
         timer.cancel()
+        if not number % MANY:
+            yield
+
+
+def _abandon_requests(requests: dict[int, RequestCaller]) -> Iterator[None]:
+    for number, request in enumerate(tuple(requests.values()), 1):
+        request.abandon()
         if not number % MANY:
             yield
 
@@ -356,6 +367,8 @@ def release(process: "Process") -> Iterator[None] | None:
     keys, groups = router.directory.forget(process.id) if router.directory else ((), ())
     if process.timers:
         at_once(_cancel_timers(process.timers))
+    if process.requests:
+        at_once(_abandon_requests(process.requests))
     if kernel.log.watched:
         kernel.remove_logger(process.id)
     if not is_unrelated:

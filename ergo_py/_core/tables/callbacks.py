@@ -35,6 +35,7 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "handle_message_alias": ("alias", "message", "sender"),
     "handle_call_name": ("name", "request", "caller"),
     "handle_call_alias": ("alias", "request", "caller"),
+    "handle_response": ("response",),
     "handle_event": ("event",),
     "handle_log": ("record",),
     "handle_inspect": ("*items",),

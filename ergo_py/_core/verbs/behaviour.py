@@ -18,7 +18,7 @@ from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
 from ..vocabulary.envelopes import MESSAGE, STOP, Priority
 from ..vocabulary.errors import BadInputError, BehaviourError
-from ..vocabulary.ids import PID, Alias, Target
+from ..vocabulary.ids import PID, Alias, Ref, Target
 from ..vocabulary.info import MetaInfo
 from ..vocabulary.messages import NO_REPLY, NoReply, Request
 from ..vocabulary.options import MetaKeywords, SpawnKeywords, check_number, read_options
@@ -313,6 +313,32 @@ class Behaviour(LinksAndEvents):
             timeout,
             process.priority if priority is None else priority,
         )
+
+    def request(
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority | None = None,
+    ) -> Ref:
+        """Send a request without waiting for the answer. Exactly one ``handle_response`` follows,
+        with the answer or with the error that ``call`` would raise, unless the request is cancelled
+        or this process ends.
+
+        The answer comes before the messages that wait. ``timeout=None`` waits as long as the callee
+        lives.
+
+        Raises:
+            NotAllowedError: this process is ending, so no answer could arrive.
+            TargetTypeError: ``to`` is not an address.
+        """
+        check_timeout(timeout)
+        return self._process.request(to, request, timeout, priority).ref
+
+    def cancel_request(self, ref: Ref) -> bool:
+        """Cancel a request. True if it was open: then no ``handle_response`` follows."""
+        return self._process.cancel_request(ref)
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
         """Wait for a coroutine in a plain callback that runs in a thread:

@@ -111,6 +111,7 @@ def _check_cpu(what: str, cpu: object) -> None:
 LOOP_VERBS: Final = (
     *("send_after", "send_every", "stop", "send_exit", "kill", "start_task", "_run_task"),
     *("register", "unregister", "create_alias", "delete_alias", "_relate", "_unrelate"),
+    *("request", "cancel_request"),
     *("register_event", "unregister_event", "subscribe", "unsubscribe"),
 )
 """The verbs that change state of the event loop. In a behaviour with a thread, they run on the loop

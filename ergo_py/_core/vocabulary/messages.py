@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
+from .errors import BadInputError
 from .ids import PID, Address, Alias, EventName, NodeName, Ref
 from .public_names import show_public_names
 from .reasons import Reason
@@ -177,17 +178,35 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The answer to a meta-process's ``request``, as its ``handle_response`` gets it."""
+    """The answer to a ``request``, as ``handle_response`` gets it."""
 
     ref: Ref
+    """The identity that ``request`` returned."""
     value: Any
     error: BaseException | None
+    """The reason why there is no answer; the same error that ``call`` would raise."""
+    request: Any = None
+    """The request, as it was sent."""
 
     def result(self) -> Any:
         """Return the answer, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.value
+
+    def result_of(self, request: Request[R]) -> R:
+        """Return the answer, or raise the error. ``request`` is :attr:`request`, and tells a type
+        checker which type the answer has.
+
+        Raises:
+            BadInputError: this is the answer to another request.
+        """
+        if request is not self.request:
+            raise BadInputError(
+                "result_of(request)", request, "`response.request`, whose answer this is"
+            )
+        value: R = self.result()
+        return value
 
 
 show_public_names(__name__)

@@ -88,6 +88,7 @@ class Operation(Enum):
     RELATE = "link and monitor"
     REGISTER = "register names and aliases"
     ARM_TIMER = "arm timers"
+    REQUEST = "make requests"
     REPLY = "reply"
     STOP = "stop"
     CONFIGURE = "change settings"
@@ -101,6 +102,7 @@ ALLOWED: Final[dict[Operation, frozenset[State]]] = {
     Operation.RELATE: _AT_WORK,
     Operation.REGISTER: _AT_WORK,
     Operation.ARM_TIMER: _AT_WORK,
+    Operation.REQUEST: _AT_WORK,
     Operation.REPLY: _AT_WORK | {State.STOPPING},
     Operation.STOP: _AT_WORK,
     Operation.CONFIGURE: _AT_WORK,

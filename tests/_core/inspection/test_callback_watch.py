@@ -57,6 +57,7 @@ async def doings(node: Node, me: Puppet, to: Any) -> dict[str, Any]:
         "send_every": me.send_every(60.0, to, "again"),
         "forward": me.forward(to, b"on", node.pid),
         "call": await me.call(to, request="all"),
+        "request": me.request(to, 3j),
         "publish": me.publish("news", {"a": 1}),
     }
 
@@ -78,6 +79,7 @@ async def test_a_trace_reports_each_sending_verb_with_its_target_and_message_typ
             ("send_every", sink, "str"),
             ("forward", sink, "bytes"),
             ("call", sink, "str"),
+            ("request", sink, "complex"),
             ("publish", "news", "dict"),
             ("reply", node.pid, "dict"),
         ]

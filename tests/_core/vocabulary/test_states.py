@@ -35,6 +35,7 @@ MAY_BE_DONE = {
     Operation.RELATE: "init running wait_response",
     Operation.REGISTER: "init running wait_response",
     Operation.ARM_TIMER: "init running wait_response",
+    Operation.REQUEST: "init running wait_response",
     Operation.REPLY: "init running wait_response stopping",
     Operation.STOP: "init running wait_response",
     Operation.CONFIGURE: "init running wait_response",

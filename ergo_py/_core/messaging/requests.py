@@ -1,0 +1,100 @@
+"""`RequestCaller`: a request whose asker does not wait. The answer comes to ``handle_response``.
+
+A process and a meta-process use the same class, and own the requests that they have open.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from ..tables.mailbox import Mailbox
+from ..tables.pending_calls import Caller
+from ..vocabulary.envelopes import RESPONSE, SYSTEM_LANE, Priority
+from ..vocabulary.ids import PID, Alias
+from ..vocabulary.messages import Response
+from .calls import Calls
+from .clock import Clock
+from .router import LANES
+
+__all__ = ["Asking", "RequestCaller", "begin_request"]
+
+
+class Asking(Protocol):
+    """A process or a meta-process that makes requests."""
+
+    @property
+    def id(self) -> PID | Alias: ...
+
+    @property
+    def mailbox(self) -> Mailbox: ...
+
+    def add_request(self, caller: "RequestCaller", /) -> None:
+        """Own an open request."""
+
+    def drop_request(self, number: int, /) -> None:
+        """Forget a request that is answered or cancelled."""
+
+    def takes_responses(self) -> bool:
+        """Whether it still handles answers: False from the beginning of its end."""
+        ...
+
+    def wake(self) -> None:
+        """Wake it, so that it looks at its mailbox."""
+
+
+class RequestCaller(Caller):
+    """A request that was sent. Its answer arrives as a signal, exactly once: a full mailbox does
+    not refuse it.
+    """
+
+    __slots__ = ("_asked", "_asking", "_leave_queue")
+
+    def __init__(self, asking: Asking, number: int, to: object, request: object) -> None:
+        super().__init__(asking.id, number, to, request)
+        self._asking = asking
+        self._asked = request
+        """The request as it was sent: a callee that forwards it may change it."""
+        self._leave_queue: Callable[[], object] | None = None
+        asking.add_request(self)
+
+    def awaken(self) -> None:
+        """Pass the answer to the asker, unless it is ending."""
+        asking = self._asking
+        self._end()
+        if asking.takes_responses():
+            # Like the answer to a call, it overtakes the waiting messages.
+            response = Response(self.ref, self.value, self.error, self._asked)
+            asking.mailbox.push(SYSTEM_LANE, (RESPONSE, self.pid, None, response))
+            asking.wake()
+
+    def abandon(self) -> None:
+        """Drop the request: no answer arrives."""
+        self._end()
+        super().abandon()
+
+    def wait_in(self, leave: Callable[[], object]) -> None:
+        """Note that the request waits in a queue, for room or for a restart. ``leave`` removes it
+        there when the request is over.
+        """
+        if self.settled:
+            leave()
+        else:
+            self._leave_queue = leave
+
+    def _end(self) -> None:
+        self._asking.drop_request(self.number)
+        leave, self._leave_queue = self._leave_queue, None
+        if leave is not None:
+            leave()
+
+
+def begin_request(
+    calls: Calls, clock: Clock, caller: RequestCaller, timeout: float | None, priority: Priority
+) -> None:
+    """Send a request, and let it expire after ``timeout`` seconds."""
+    waiter = calls.begin(caller, priority)
+    if waiter is not None:
+        receiver: Any = caller.callee
+        caller.wait_in(partial(receiver.mailbox.stop_waiting, LANES[priority], waiter))
+    if timeout is not None and not caller.settled:
+        clock.arm_call(caller, timeout)
