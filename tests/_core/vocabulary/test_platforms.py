@@ -66,10 +66,10 @@ def refused_names(program: str) -> tuple[set[str], str]:
 def test_only_bridges_to_sockets_and_programs_need_linux_or_macos() -> None:
     names, text = refused_names(
         """\
-import ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing
+import ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing, ergo_py.web
 
 refused = {}
-for package in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing):
+for package in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing, ergo_py.web):
     for name in package.__all__:
         try:
             getattr(package, name)
@@ -81,7 +81,9 @@ print(refused.get("TCPServer"))
     )
 
     assert names >= {"TCPServer", "TCPConnection", "UDPServer", "UnixServer", "Port"}
-    assert {name for name in names if not name.startswith(("Port", "TCP", "UDP", "Unix"))} == {
+    assert {
+        name for name in names if not name.startswith(("Port", "TCP", "UDP", "Unix", "Web"))
+    } == {
         "ProgramFailedError",
         "StopTimes",
         "Terminal",
