@@ -9,7 +9,9 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 import ergo_py
 import ergo_py.blocking
 import ergo_py.meta
+import ergo_py.network
 import ergo_py.testing
+import ergo_py.workers
 
 project = "ergo_py"
 author = "ergo_py contributors"
@@ -88,6 +90,7 @@ NAVIGATION = {
             "threads-and-performance",
             "dispatchers",
             "looking-inside",
+            "network",
             "testing",
             "shutting-down",
         ],
@@ -117,6 +120,7 @@ NAVIGATION = {
             "bridges",
             "errors",
             "blocking",
+            "network",
             "testing",
         ]
     },
@@ -127,7 +131,14 @@ which can be read without building.
 
 PUBLIC = {
     name: f"{module.__name__}.{name}"
-    for module in (ergo_py.testing, ergo_py.blocking, ergo_py.meta, ergo_py)
+    for module in (
+        ergo_py.workers,
+        ergo_py.network,
+        ergo_py.testing,
+        ergo_py.blocking,
+        ergo_py.meta,
+        ergo_py,
+    )
     for name in module.__all__
 }
 """Where each public name is documented, whichever module it is defined in."""

@@ -107,6 +107,8 @@ if TYPE_CHECKING:
         GroupJoined,
         GroupLeft,
         LogRecord,
+        NodeDown,
+        NodeUp,
         NoReply,
         Published,
         Request,
@@ -304,9 +306,11 @@ __all__ = [
     "NoNode",
     "NoProcess",
     "Node",
+    "NodeDown",
     "NodeInfo",
     "NodeName",
     "NodeStoppedError",
+    "NodeUp",
     "Normal",
     "NotAllowedError",
     "Obituary",
@@ -427,7 +431,7 @@ if not TYPE_CHECKING:
             ),
             "_core.vocabulary.messages": (
                 "NO_REPLY DeadLetter Diverted Down EventStarted EventStopped Exit GroupJoined "
-                "GroupLeft LogRecord "
+                "GroupLeft LogRecord NodeDown NodeUp "
                 "NoReply Published Request Response Why"
             ),
             "_core.vocabulary.options": "Behind",

@@ -13,17 +13,23 @@ import pytest
 import ergo_py
 import ergo_py.blocking
 import ergo_py.meta
+import ergo_py.network
 import ergo_py.testing
+import ergo_py.workers
 
+MODULES = (
+    ergo_py,
+    ergo_py.blocking,
+    ergo_py.meta,
+    ergo_py.network,
+    ergo_py.testing,
+    ergo_py.workers,
+)
 API = Path(__file__).parent.parent / "docs" / "api"
 
 
 def test_every_public_name_is_in_the_reference_once() -> None:
-    public = [
-        f"{module.__name__}.{name}"
-        for module in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing)
-        for name in module.__all__
-    ]
+    public = [f"{module.__name__}.{name}" for module in MODULES for name in module.__all__]
 
     listed = [
         name
@@ -39,7 +45,7 @@ def test_every_public_name_is_in_the_reference_once() -> None:
 def test_every_public_name_has_a_docstring() -> None:
     silent = [
         name
-        for module in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing)
+        for module in MODULES
         for name in module.__all__
         if callable(thing := getattr(module, name)) and not (thing.__doc__ or "").strip()
     ]
@@ -49,7 +55,7 @@ def test_every_public_name_has_a_docstring() -> None:
 
 CLASSES = {
     f"{module.__name__}.{name}": thing
-    for module in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing)
+    for module in MODULES
     for name in module.__all__
     if isinstance(thing := getattr(module, name), type)
 }

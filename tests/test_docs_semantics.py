@@ -26,11 +26,13 @@ PROMISES_IN_SECTION = {
     "N": 7,
     "S": 6,
 }
+OF_NETWORKS = [*range(1, 7), *range(8, 19), 20, 24, 26]
+"""The numbers left out are those of networks over several machines."""
 EXPECTED = [
     f"{section}{number}"
     for section, last in PROMISES_IN_SECTION.items()
     for number in range(1, last + 1)
-]
+] + [f"D{number}" for number in OF_NETWORKS]
 
 
 def promises() -> list[tuple[str, str]]:

@@ -115,3 +115,14 @@ def test_a_pickled_name_is_loaded_where_it_is_unpickled(name: str) -> None:
     )
 
     assert package in loaded
+
+
+def test_a_node_alone_imports_no_network() -> None:
+    loaded = modules_after(
+        "import trio\nfrom ergo_py import open_node\n"
+        "async def main():\n    async with open_node('alone'):\n        pass\n"
+        "trio.run(main)"
+    )
+
+    assert "trio" in loaded
+    assert not any(name.startswith(("msgspec", "ergo_py.network")) for name in loaded)

@@ -16,6 +16,7 @@ from .messaging.handoff import turns_of_loop
 from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Spawned
 from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
 from .messaging.receiver import Asker, Stoppable
+from .messaging.remote import NetworkRouter, ObservedNetworkRouter
 from .messaging.router import LANES, Router
 from .runtime.bridge import Bridge
 from .runtime.cancel_scopes import is_being_closed
@@ -39,7 +40,7 @@ from .vocabulary.envelopes import (
     SYSTEM_LANE,
     URGENT_LANE,
 )
-from .vocabulary.errors import MailboxFullError, NodeStoppedError, TargetTypeError
+from .vocabulary.errors import MailboxFullError, NodeStoppedError, SendError, TargetTypeError
 from .vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Ref, Target
 from .vocabulary.info import Ended
 from .vocabulary.messages import DeadLetter, GroupJoined, GroupLeft, LogRecord
@@ -83,13 +84,15 @@ class Kernel:
         store = DeadLetters(options.dead_letters)
         turns = turns_of_loop(options.direct_handoff)
         if self.observer is None:
-            self.router = Router(
+            kind = Router if options.network is None else NetworkRouter
+            self.router = kind(
                 name, creation, bridge, self.clock, store, options.inline_calls, turns
             )
             self.calls = Calls(self.router)
         else:
             # Without inline calls: these would bypass the deliveries that the observer has to see.
-            self.router = ObservedRouter(
+            observed = ObservedRouter if options.network is None else ObservedNetworkRouter
+            self.router = observed(
                 self.observer, name, creation, bridge, self.clock, store, False, turns
             )
             self.calls = ObservedCalls(self.router)
@@ -178,6 +181,9 @@ class Kernel:
         """
         watched = self.watched(target)
         relation = self.relations.add(watcher.id, watched, kind)
+        if self.router.remote is not None and watched.node != self.pid.node:
+            self.router.remote.watch(watched, watcher.id)
+            return
         if isinstance(watched, NodeName):
             if watched.node != self.pid.node:
                 self.relations.fire(watched)
@@ -201,14 +207,20 @@ class Kernel:
         """
         watched = self.watched(target)
         self.relations.remove(watcher.id, watched, kind)
-        if isinstance(watched, EventName):
-            self.publisher.unsubscribe(watched, watcher.id)
+        self._forget_target(watcher.id, watched)
+
+    def _forget_target(self, watcher: PID, watched: Watched) -> None:
+        """Undo the rest of a relation that is removed."""
+        if self.router.remote is not None and watched.node != self.pid.node:
+            if not self.relations.has_watchers(watched):
+                self.router.remote.unwatch(watched)
+        elif isinstance(watched, EventName):
+            self.publisher.unsubscribe(watched, watcher)
 
     def forget_watcher(self, watcher: PID) -> Iterator[None]:
         """Remove all links, monitors and subscriptions of a process that has ended."""
         for number, target in enumerate(self.relations.forget(watcher), 1):
-            if isinstance(target, EventName):
-                self.publisher.unsubscribe(target, watcher)
+            self._forget_target(watcher, target)
             if not number % 256:
                 yield
 
@@ -227,6 +239,9 @@ class Kernel:
         """Send a watcher the exit or down signal of a relation that has fired."""
         watcher = self.router.processes.get(relation.watcher)
         if watcher is None:
+            if self.router.remote is not None and relation.watcher.node != self.pid.node:
+                self.relations.deliver(relation)
+                self.router.remote.tell(relation.watcher, relation.target, reason)
             return
         if relation.kind is Kind.MONITOR:
             signal = (DOWN, relation.target, relation, reason)
@@ -263,7 +278,7 @@ class Kernel:
             return
         try:
             self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)
-        except (MailboxFullError, NodeStoppedError):
+        except (SendError, NodeStoppedError):
             # The message has become a dead letter, or the node has stopped. No sender waits for the
             # result.
             return

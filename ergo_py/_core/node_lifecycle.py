@@ -17,6 +17,7 @@ from .inspection.state import remember_messages
 from .inspection.watchdog import Watchdog
 from .kernel import Kernel
 from .messaging.observer import Sight
+from .messaging.remote import Network, RunningNetwork
 from .processes.children import kill_all, stop_all
 from .processes.process import processes_of
 from .runtime.abandonable import Abandonable
@@ -80,6 +81,7 @@ class NodeContext(Generic[N]):
         self._open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
         self._close_control: Callable[[], None] | None = None
         self._watchdog: Watchdog | None = None
+        self._network: RunningNetwork | None = None
         self._body = trio.CancelScope()
 
     def extend(
@@ -226,6 +228,8 @@ class NodeContext(Generic[N]):
                 bridge = kernel.router.bridge
                 bridge.hang_bell()
                 kernel.start(partial(bridge.serve, kernel.router.turns), name="threads")
+                if options.network is not None:
+                    await self._join_network(kernel, options.network)
                 self._ready.set()
                 try:
                     await self._closing.wait()
@@ -242,11 +246,21 @@ class NodeContext(Generic[N]):
             # An exception that leaves a system task would crash the whole run. Pass it to the task
             # that opened the node instead. It may be the Cancelled with which the run ends;
             # swallowing it is safe, since nothing after this line waits.
-            self._failure = failure
+            self._failure = self._failure or failure
         finally:
             self._interrupts.release()
             self._ready.set()
             self._down.set()
+
+    async def _join_network(self, kernel: Kernel, network: Network) -> None:
+        try:
+            self._network = network.join_network(kernel)
+            await self._network.open()
+        except BaseException as error:
+            self._node = None  # the node has never been open
+            self._failure = error
+            kernel.router.close()
+            raise
 
     # -- shutdown ----------------------------------------------------------------------------------
 
@@ -288,6 +302,8 @@ class NodeContext(Generic[N]):
             await kill_all(kernel.roots)
 
     async def _close(self, kernel: Kernel) -> None:
+        if self._network is not None:
+            await self._network.close(_GRACE)
         kernel.router.close()
         kernel.thread_fairness.stop()
         for close in (self._close_control, None if self._watchdog is None else self._watchdog.stop):
@@ -357,6 +373,7 @@ def open_node(
     recent_messages: int = 0,
     redact: Callable[[str, object], object] | None = None,
     control: str | Collection[str] = (),
+    network: Network | None = None,
 ) -> NodeContext[Node]:
     """Open a node: it runs inside ``async with``, and stops all its processes at the end.
 
@@ -428,6 +445,8 @@ def open_node(
         control: the permissions of other programs of the same user on the node's control socket:
             ``look``, ``act`` (send, end, suspend), ``attach`` (run any code); several as a list, or
             separated by commas. Empty for no socket.
+        network: the network that the node joins, such as ``ergo_py.network.Local(types=[…])``; None
+            for a node alone.
 
     Raises:
         BadInputError: an option has a value that is not allowed.
@@ -454,5 +473,6 @@ def open_node(
         recent_messages=recent_messages,
         redact=redact,
         control=read_permissions(control),
+        network=network,
     )
     return NodeContext(options, Node)

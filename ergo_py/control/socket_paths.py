@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from .._core.vocabulary.errors import ControlSocketError
 
-__all__ = ["bind_socket", "clean", "directory", "peer_user", "sockets"]
+__all__ = ["bind_socket", "checked", "clean", "directory", "peer_user", "sockets"]
 
 _SUFFIX: Final = ".sock"
 _LONGEST: Final = 100
@@ -54,6 +54,15 @@ def directory(*, create: bool = False) -> Path:
                 f"no directory for control sockets at {place}: {error.strerror}; set "
                 "XDG_RUNTIME_DIR to a directory of your own"
             ) from error
+    return checked(place)
+
+
+def checked(place: Path) -> Path:
+    """Return a directory of sockets if only its user may enter it, or if it does not exist.
+
+    Raises:
+        ControlSocketError: it belongs to another user, or others may enter it.
+    """
     try:
         found = os.lstat(place)
     except FileNotFoundError:

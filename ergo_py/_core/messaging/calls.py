@@ -104,10 +104,12 @@ class Calls:
         if priority:
             check_priority(priority)
         if callee is None or not callee.accepting:
-            if router.stopped:
-                raise NodeStoppedError(router.node)
-            await checkpoint()
-            raise self._down(callee, to, request)
+            callee = router.resolve(to)  # a process of another node
+            if callee is None or not callee.accepting:
+                if router.stopped:
+                    raise NodeStoppedError(router.node)
+                await checkpoint()
+                raise self._down(callee, to, request)
         task = current_task()
         caller = TaskCaller(sender, next(router.references), to, request, task, callee)
         beside = None

@@ -19,7 +19,9 @@ __all__ = [
     "APPLICATION_PHASE",
     "BLOCKED",
     "DEAD_LETTER",
+    "NODE_DOWN",
     "NODE_EVENTS",
+    "NODE_UP",
     "PROCESS_ENDED",
     "PROCESS_STARTED",
     "Publisher",
@@ -34,6 +36,8 @@ BLOCKED: Final = "ergo.blocked"
 THREAD_ABANDONED: Final = "ergo.thread_abandoned"
 RESTARTED: Final = "ergo.restarted"
 APPLICATION_PHASE: Final = "ergo.application_phase"
+NODE_UP: Final = "ergo.node_up"
+NODE_DOWN: Final = "ergo.node_down"
 NODE_EVENTS: Final = (
     PROCESS_STARTED,
     PROCESS_ENDED,
@@ -42,6 +46,8 @@ NODE_EVENTS: Final = (
     THREAD_ABANDONED,
     RESTARTED,
     APPLICATION_PHASE,
+    NODE_UP,
+    NODE_DOWN,
 )
 """The events that the node itself publishes. Without subscribers the node does not even build their
 messages.
@@ -123,10 +129,23 @@ class Publisher:
                 process.main.append(envelope)
                 if (task := process.task).custom_sleep_data is PARKED:
                     wake(task)
-            elif process is NO_RECEIVER or not self._give(process, envelope, event, subscription):
+            elif not (
+                self._give_elsewhere(pid, event, publication)
+                if process is NO_RECEIVER
+                else self._give(process, envelope, event, subscription)
+            ):
                 subscription.count_dropped()
                 dropped += 1
         return len(event.subscribers) - dropped
+
+    def _give_elsewhere(self, subscriber: PID, event: Event, publication: Published) -> bool:
+        """Give a publication to another node that has subscribed."""
+        router = self._router
+        return (
+            router.remote is not None
+            and subscriber.node != router.node
+            and router.remote.publish(subscriber, publication, event.producer)
+        )
 
     def _give(
         self,

@@ -39,6 +39,11 @@ class Receiver(Callee, Protocol):
     """Whether it has separate callbacks for messages addressed to a name or to an alias."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it is another node, which stands for all its processes."""
+        ...
+
+    @property
     def inline(self) -> bool:
         """Whether a call may run its plain ``handle_call`` inline, in the caller's task, while the
         process sleeps.

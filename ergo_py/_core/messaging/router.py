@@ -91,6 +91,7 @@ class Router:
         "processes",
         "references",
         "registry",
+        "remote",
         "slice_end",
         "stopped",
         "turns",
@@ -125,6 +126,8 @@ class Router:
         self.references = count(1)
         """Numbers of calls and tokens, which are far more frequent."""
         self.late_replies = 0
+        self.remote: Any = None
+        """The other nodes of the network; None for a node without a network."""
         self.stopped = False
         self.free = _SHORT_CUTS
         """How many more awaits may skip the checkpoint, before `slice_end`."""
@@ -146,6 +149,10 @@ class Router:
         self.stopped = True
         for process in self.processes.values():
             process.close_mailbox()
+
+    def join_network(self, remote: Any) -> None:
+        """Resolve addresses of other nodes from now on."""
+        self.remote = remote
 
     def forget_receiver(self) -> None:
         """Forget the receiver of the last message: it has ended."""

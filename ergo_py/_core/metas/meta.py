@@ -60,6 +60,7 @@ class Meta:
     must ask the mailbox.
     """
     has_split_handlers = False
+    is_remote = False
     waiting = None
     """It never waits in a call."""
 

@@ -182,6 +182,8 @@ class Outbox:
         if receiver is None or not receiver.accepting:
             self._router.bridge.do(self._record_undelivered, to, message, receiver)
             return False
+        if receiver.is_remote:
+            message = packed(receiver, to, message)
         self._router.bridge.check_open()
         if (len(self._queue) >= self.backlog or self._overran) and not self._make_room(to, message):
             return False
@@ -286,6 +288,8 @@ class Outbox:
         if receiver is None or not receiver.accepting:
             self._record_undelivered(to, message, receiver)
             return False
+        if receiver.is_remote:
+            message = packed(receiver, to, message)
         if len(self._queue) >= self.backlog or self._overran:
             if self.policy is Behind.WAIT and not self.released:
                 self._drop(to, message)
@@ -472,6 +476,11 @@ class _Waker:
 
     def settle(self, _admitted: bool, /) -> None:
         self._parker.settle(None)
+
+
+def packed(receiver: Any, to: Target, message: object) -> object:
+    """Encode a message to another node in the turn, and in the thread, of its sender."""
+    return receiver.pack(to, message)
 
 
 def envelope(receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> Envelope:

@@ -2,7 +2,7 @@
 mailbox.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from trio.lowlevel import Task, enable_ki_protection
 
@@ -33,6 +33,8 @@ class Addressee:
         *("accepting", "has_split_handlers", "inline", "takes_bounded", "takes_direct"),
         *("left_to", "mailbox", "main", "slot", "task", "wake_requested"),
     )
+
+    is_remote: Final = False
 
     def __init__(
         self,

@@ -110,6 +110,10 @@ class Relations:
         """The number of relations to a process and of its own relations."""
         return len(self.by_target.get(process, ())) + len(self.by_watcher.get(process, ()))
 
+    def has_watchers(self, target: Watched) -> bool:
+        """Say whether any relation to a target is left."""
+        return target in self.by_target
+
     def has(self, watcher: PID, target: Watched, kind: Kind) -> bool:
         """Say whether a watcher has this relation."""
         return (kind, target) in self.by_watcher.get(watcher, ())

@@ -51,8 +51,10 @@ def arm_timer(
 ) -> Timer:
     """Arm a timer that belongs to ``process``: a process, a meta-process or a node."""
     process.allow(_ARM_TIMER)
-    if type(to) is not PID:
-        process.router.resolve(to)
+    if type(to) is not PID or to.node != process.router.node:
+        receiver = process.router.resolve(to)
+        if receiver is not None and receiver.is_remote:
+            message = receiver.pack(to, message)
     clock = process.kernel.clock
     chosen = process.priority if priority is None else check_priority(priority)
     timer = Timer(clock.timers, process, to, message, chosen, period)
@@ -75,7 +77,10 @@ def exit_target(owner: Any, sender: PID, to: Target, reason: object) -> bool:
     receiver = owner.router.resolve(to)
     if receiver is None:
         return False
-    receiver.ask_to_exit(sender, as_reason(reason))
+    if receiver.is_remote:
+        receiver.send_exit(sender, to, as_reason(reason))
+    else:
+        receiver.ask_to_exit(sender, as_reason(reason))
     return True
 
 
@@ -84,7 +89,10 @@ def kill_target(owner: Any, to: Target) -> bool:
     receiver = owner.router.resolve(to)
     if receiver is None:
         return False
-    receiver.kill()
+    if receiver.is_remote:
+        receiver.send_kill(to)
+    else:
+        receiver.kill()
     return True
 
 

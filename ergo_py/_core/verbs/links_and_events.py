@@ -173,9 +173,11 @@ class LinksAndEvents:
         process = self._process
         publishing = process.kernel.publisher
         name = publishing.name(event)
-        found = publishing.events.get(name)
+        is_here = process.router.remote is None or name.node == process.router.node
+        found = publishing.events.get(name) if is_here else None
         self._relate(name, Kind.LINK if link else Kind.MONITOR)
-        return found.recent
+        # Another node sends the publications that it keeps as messages.
+        return () if found is None else found.recent
 
     def unsubscribe(self, event: str | EventName) -> None:
         """Unsubscribe from an event.

@@ -505,6 +505,16 @@ class Node(NodeInspection):
         """
         return describe_living(self._kernel, stacks)
 
+    def nodes(self) -> list[str]:
+        """The names of the nodes that are connected to this node. Empty without a network."""
+        remote = self._router.remote
+        return [] if remote is None else self._run(remote.nodes)
+
+    def discover(self) -> list[str]:
+        """The names of all other nodes of the network that can be reached now."""
+        remote = self._router.remote
+        return [] if remote is None else self._run(remote.discover)
+
     @property
     def stopping(self) -> bool:
         """Whether the node is stopping or has stopped."""

@@ -382,6 +382,7 @@ class UnhandledCallError(CallError):
             target,
             request,
         )
+        self.behaviour = behaviour
 
 
 class MethodUnknownError(ErgoError, LookupError):

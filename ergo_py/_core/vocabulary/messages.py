@@ -25,6 +25,8 @@ __all__ = [
     "MayBeLate",
     "NO_REPLY",
     "NoReply",
+    "NodeDown",
+    "NodeUp",
     "Published",
     "Request",
     "Response",
@@ -80,6 +82,22 @@ class Down:
 
     target: Address | EventName | NodeName
     reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    """Another node is connected; a publication of the event ``ergo.node_up``."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """Another node is not connected any more; a publication of the event ``ergo.node_down``."""
+
+    node: str
+    reason: Reason
+    """``Shutdown`` if that node went down in order, else ``NoNode``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +162,8 @@ class Why(Enum):
     STOPPING = "the receiver is past its stopping point"
     FULL = "the receiver's mailbox was full"
     DISPLACED = "a newer message took its place in a full mailbox"
+    UNREADABLE = "this node does not know the type of the message"
+    UNCONFIRMED = "its node was lost before it confirmed the message"
     UNHANDLED_AT_EXIT = "the receiver ended before it handled the message"
 
 

@@ -245,6 +245,8 @@ class NodeOptions:
     redact: Callable[[str, object], object] | None = None
     control: frozenset[str] = frozenset()
     """The permissions of the control socket. The node opens no socket if this is empty."""
+    network: Any = None
+    """Typed Any: networks are defined in packages above this."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -279,6 +281,10 @@ class NodeOptions:
                 "observer",
                 self.observer,
                 "a function that takes a Spawned, Stopped, Sent or Delivered",
+            )
+        if self.network is not None and not callable(getattr(self.network, "join_network", None)):
+            raise BadInputError(
+                "network", self.network, "a network, such as ergo_py.network.Local(types=[…])"
             )
         if self.redact is not None and not callable(self.redact):
             raise BadInputError(

@@ -3,7 +3,7 @@ the code that failed.
 """
 
 import linecache
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
@@ -66,9 +66,11 @@ class NoNode:
     """The address belongs to another node, and no connection to that node exists."""
 
     node: str
+    detail: str = field(default="", compare=False)
+    """Why there is no connection."""
 
     def __str__(self) -> str:
-        return f"no connection to node {self.node}"
+        return f"no connection to node {self.node}" + (f": {self.detail}" if self.detail else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +125,25 @@ class Crashed:
     It is formatted on reading, because most reasons are only compared.
     """
 
-    __slots__ = ("_chain", "error")
+    __slots__ = ("_chain", "_told", "error")
     __match_args__ = ("error",)
 
     def __init__(self, error: BaseException) -> None:
         self.error: Final = error
         self._chain: Final = _cut_frames(error)
+        self._told = ""
+
+    @classmethod
+    def told(cls, error: BaseException, traceback: str) -> "Crashed":
+        """The reason of a process of another node, with the traceback that its node has told."""
+        reason = cls(error)
+        reason._told = traceback
+        return reason
 
     @property
     def traceback(self) -> str:
         """The formatted traceback, causes first."""
-        return "".join(_format_chain(self._chain))
+        return self._told or "".join(_format_chain(self._chain))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Crashed):

@@ -1,0 +1,151 @@
+"""`RemoteNodes`: the interface of a network that the kernel uses, and the router of a node with a
+network.
+
+Another node is a receiver with a mailbox. So a message or a call to it takes the same way as any
+other, with the same backpressure.
+"""
+
+from typing import Any, Protocol
+
+from ..vocabulary.envelopes import Priority
+from ..vocabulary.ids import PID, Alias, EventName, Name, NodeName, Target
+from ..vocabulary.messages import Published
+from ..vocabulary.reasons import Reason
+from .observer import ObservedRouter
+from .receiver import Receiver
+from .router import Router
+
+__all__ = [
+    "Network",
+    "NetworkRouter",
+    "ObservedNetworkRouter",
+    "RemoteNodes",
+    "RemoteReceiver",
+    "RunningNetwork",
+]
+
+
+class RunningNetwork(Protocol):
+    """The network of a running node."""
+
+    async def open(self) -> None:
+        """Join the network; raise if that fails."""
+
+    async def close(self, seconds: float) -> None:
+        """Send what is queued, for at most ``seconds``, and leave the network."""
+
+
+class Network(Protocol):
+    """The description of a network, as ``open_node(network=…)`` takes it."""
+
+    def join_network(self, kernel: Any, /) -> RunningNetwork:
+        """Make the network of a node that opens."""
+        ...
+
+
+class RemoteReceiver(Receiver, Protocol):
+    """Another node, as the receiver of all messages to its processes."""
+
+    def pack(self, to: Target, message: object) -> object:
+        """Encode a message in the turn, and in the thread, of its sender.
+
+        Raises:
+            MessageTypeError: the message cannot travel.
+        """
+        ...
+
+    async def send_wait(
+        self,
+        sender: PID | Alias,
+        to: Target,
+        message: object,
+        priority: Priority,
+        timeout: float | None,
+    ) -> bool:
+        """Send a message, and wait until the receiver's mailbox has taken it."""
+        ...
+
+    def send_exit(self, sender: PID, to: Target, reason: Reason) -> None:
+        """Ask a process there to end."""
+
+    def send_kill(self, to: Target) -> None:
+        """Kill a process there."""
+
+
+class RemoteNodes(Protocol):
+    """The other nodes of a network."""
+
+    def peer(self, node: str) -> RemoteReceiver:
+        """The other node of this name. It is connected on first use."""
+        ...
+
+    def watch(self, target: "PID | Alias | Name | EventName | NodeName", watcher: PID) -> None:
+        """Tell the kernel when the target ends: a process here has linked to it or monitors it.
+        A watched event also sends its publications.
+        """
+
+    def unwatch(self, target: "PID | Alias | Name | EventName | NodeName") -> None:
+        """End the watch: no process here watches the target any more."""
+
+    def tell(self, watcher: PID, target: object, reason: Reason) -> None:
+        """Tell another node that a process it watches here has ended."""
+
+    def publish(self, subscriber: PID, publication: Published, producer: PID) -> bool:
+        """Send a publication to a subscribed node. False if it was dropped."""
+        ...
+
+
+class _RemoteAddresses:
+    """Resolves addresses of other nodes. A mixin for routers."""
+
+    __slots__ = ()
+
+    def resolve(self: Any, to: Target) -> Receiver | None:
+        router: Any = super()
+        found: Receiver | None = router.resolve(to)
+        if found is None and not isinstance(to, str) and to.node not in ("", self.node):
+            peer: Receiver = self.remote.peer(to.node)
+            return peer
+        return found
+
+    async def send_wait(
+        self: Any,
+        sender: PID | Alias,
+        to: Target,
+        message: object,
+        priority: Priority,
+        timeout: float | None,
+    ) -> bool:
+        receiver: Any = self.resolve(to)
+        if receiver is not None and receiver.is_remote:
+            self.note(sender, to, message)
+            taken: bool = await receiver.send_wait(sender, to, message, priority, timeout)
+            return taken
+        router: Any = super()
+        return bool(await router.send_wait(sender, to, message, priority, timeout))
+
+    def _send_from_thread(
+        self: Any,
+        sender: PID | Alias,
+        to: Target,
+        message: object,
+        priority: Priority,
+        receiver: Any,
+    ) -> bool:
+        if receiver is not None and receiver.is_remote:
+            message = receiver.pack(to, message)
+        router: Any = super()
+        taken: bool = router._send_from_thread(sender, to, message, priority, receiver)
+        return taken
+
+
+class NetworkRouter(_RemoteAddresses, Router):
+    """The router of a node with a network."""
+
+    __slots__ = ()
+
+
+class ObservedNetworkRouter(_RemoteAddresses, ObservedRouter):
+    """The router of an observed node with a network."""
+
+    __slots__ = ()

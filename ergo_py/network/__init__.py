@@ -1,0 +1,47 @@
+"""Networks of nodes: messages, calls, links, monitors and events between nodes.
+
+``open_node("a@shop", network=Local(types=[messages]))`` joins the network of this user on this
+machine. Needs the extra ``ergo_py[network]``.
+"""
+
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from .errors import (
+        MessageTooLargeError,
+        MessageTypeError,
+        NetworkError,
+        NodeBusyError,
+        NodeNameTakenError,
+        RemoteError,
+        UnreadableError,
+    )
+    from .local import Local
+    from .memory import Memory
+
+__all__ = [
+    "Local",
+    "Memory",
+    "MessageTooLargeError",
+    "MessageTypeError",
+    "NetworkError",
+    "NodeBusyError",
+    "NodeNameTakenError",
+    "RemoteError",
+    "UnreadableError",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "errors": (
+                "MessageTooLargeError MessageTypeError NetworkError NodeBusyError "
+                "NodeNameTakenError RemoteError UnreadableError"
+            ),
+            "local": "Local",
+            "memory": "Memory",
+        },
+    )

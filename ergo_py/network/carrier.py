@@ -1,0 +1,53 @@
+"""`Carrier` and `Sink`: the interface between a network and the engine that carries its frames."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+__all__ = ["Carrier", "NodeIdentity", "Sink"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """A node of a network: its name and the number of its start."""
+
+    name: str
+    creation: int
+
+
+class Sink(Protocol):
+    """The receiver of all frames to a node. Its methods run on the loop and never wait."""
+
+    def frame(self, sender: str, data: bytes | memoryview, /) -> None:
+        """Take a frame. The carrier vouches for the name of the sending node."""
+
+    def connected(self, node: str, /) -> None:
+        """Note that frames to a node reach it, perhaps again."""
+
+    def unreachable(self, node: str, why: str, /) -> None:
+        """Note that no node of this name listens."""
+
+
+class Carrier(Protocol):
+    """Carries frames between nodes. It may lose, double and reorder them."""
+
+    max_frame: int
+    """The largest frame, in bytes."""
+
+    async def run(self, sink: Sink, *, task_status: trio.TaskStatus[None]) -> None:
+        """Carry frames until cancelled. ``started`` is called when the node can be reached.
+
+        Raises:
+            NetworkError: the node cannot join the network.
+        """
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Carry a frame to a node, or drop it. Never waits."""
+
+    def nodes(self) -> list[str]:
+        """The names of all nodes that listen now, without this node."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until the frames that were sent have left this program."""

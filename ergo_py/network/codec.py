@@ -1,0 +1,13 @@
+"""The MessagePack library, or an error that says how to install it."""
+
+try:
+    import msgspec
+    from msgspec.msgpack import Ext
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "a network needs msgspec, which is not installed; install it with: pip install "
+        "'ergo_py[network]'",
+        name="msgspec",
+    ) from error
+
+__all__ = ["Ext", "msgspec"]

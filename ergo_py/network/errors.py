@@ -1,0 +1,61 @@
+"""The errors of nodes that talk to one another."""
+
+from .._core.vocabulary.errors import CallError, ErgoError, MailboxFullError, SendError
+from .._core.vocabulary.public_names import show_public_names
+
+__all__ = [
+    "MessageTooLargeError",
+    "MessageTypeError",
+    "NetworkError",
+    "NodeBusyError",
+    "NodeNameTakenError",
+    "RemoteError",
+    "UnreadableError",
+]
+
+
+class RemoteError(Exception):
+    """An exception of another node whose class this node does not know."""
+
+    def __init__(self, type_name: str, text: str) -> None:
+        super().__init__(f"{type_name}: {text}" if text else type_name)
+        self.type_name = type_name
+        """The name of its class."""
+        self.text = text
+
+
+class NetworkError(ErgoError, OSError):
+    """The network of a node cannot be opened. Nothing was started."""
+
+
+class NodeNameTakenError(NetworkError):
+    """A running node has this name already."""
+
+
+class MessageTypeError(SendError, TypeError):
+    """A message cannot travel to another node. Nothing was sent."""
+
+
+class MessageTooLargeError(SendError):
+    """A message is larger than the carrier takes. Nothing was sent."""
+
+
+class NodeBusyError(MailboxFullError):
+    """Too many bytes wait for another node. Nothing was sent."""
+
+    def __init__(self, target: object, message: object, node: str, limit: int) -> None:
+        SendError.__init__(
+            self,
+            f"{limit} bytes wait for the node {node!r}, which is its backlog; send later, use "
+            "`await send_wait(...)`, or open the network with a larger backlog=",
+            target,
+            message,
+        )
+        self.limit = limit
+
+
+class UnreadableError(CallError):
+    """The other node, or this node, does not know a type in the request or in the answer."""
+
+
+show_public_names(__name__)

@@ -1,0 +1,273 @@
+"""`Executor`: carries out the operations of another node in the kernel of this node."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from .._core.messaging.router import LANES
+from .._core.tables.pending_calls import Caller
+from .._core.tables.relations import Kind
+from .._core.vocabulary.envelopes import ADDRESSED, MESSAGE, Overflow, Priority
+from .._core.vocabulary.errors import MailboxFullError, RelationExistsError
+from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
+from .._core.vocabulary.messages import Why
+from .._core.vocabulary.reasons import Reason, Shutdown
+from .errors import UnreadableError
+from .message_types import UnreadableValueError
+from .operations import (
+    Ask,
+    Call,
+    Exit,
+    Operation,
+    Place,
+    Send,
+    Unwatch,
+    Watch,
+    address_of,
+    sender_of,
+    target_of,
+)
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Executor"]
+
+_PRIORITIES: Final = frozenset(Priority)
+
+
+class Unreadable:
+    """Stands for a message that this node cannot read, in the list of dead letters."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class RemoteCaller(Caller):
+    """A call that a process of another node has made. Its answer travels back."""
+
+    __slots__ = ("_executor",)
+
+    def __init__(
+        self, executor: "Executor", pid: PID | Alias, number: int, to: Any, request: object
+    ) -> None:
+        super().__init__(pid, number, to, request)
+        self._executor = executor
+
+    def awaken(self) -> None:
+        self._executor.answer(self)
+
+
+class _Watcher:
+    """Another node, as the watcher of a process here."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, pid: PID) -> None:
+        self.id = pid
+
+
+class _Confirmation:
+    """A message of another node that waits for room in a mailbox here."""
+
+    __slots__ = ("_envelope", "_executor", "_number", "_receiver")
+
+    def __init__(self, executor: "Executor", number: int, envelope: Any, receiver: Any) -> None:
+        self._executor = executor
+        self._number = number
+        self._envelope = envelope
+        self._receiver = receiver
+
+    def settle(self, admitted: bool, /) -> None:
+        if not admitted:
+            to = self._envelope[2]
+            self._executor.router.discard(self._envelope, to, Why.STOPPING, self._receiver)
+        self._executor.confirm(self._number, admitted)
+
+
+class Executor:
+    """The operations of a single other node."""
+
+    def __init__(self, peer: "Peer") -> None:
+        self._peer = peer
+        self._kernel = peer.network.kernel
+        self.router = peer.router
+        self._calls: set[RemoteCaller] = set()
+        """Calls of that node that are not answered."""
+        self._watches: dict[int, Any] = {}
+        """The targets here that the other node watches, by the number of the watch."""
+        self._numbers: dict[Any, int] = {}
+        """The same by target."""
+
+    def execute(self, op: Operation) -> None:
+        """Carry out an operation."""
+        match op:
+            case Send():
+                self._send(op)
+            case Call():
+                self._call(op)
+            case Ask():
+                self._ask(op)
+            case Watch():
+                self._watch(op.number, self._target(op.to), op.subscriber)
+            case Unwatch():
+                self._unwatch(op.number)
+            case Exit():
+                self._exit(op)
+            case _:
+                raise AssertionError(op)
+
+    def _address(self, place: Place) -> PID | Alias | Name | Key:
+        try:
+            return address_of(place, self.router.node, self._peer.network.types.decode)
+        except UnreadableValueError:  # a key that no process here can have
+            return Name("", self.router.node)
+
+    def _target(self, place: Place) -> PID | Alias | Name | Key | EventName:
+        try:
+            return target_of(place, self.router.node, self._peer.network.types.decode)
+        except UnreadableValueError:
+            return Name("", self.router.node)
+
+    # -- messages and calls ------------------------------------------------------------------------
+
+    def _send(self, op: Send) -> None:
+        to, sender = self._address(op.to), sender_of(op.sender)
+        message = self._read(op.body)
+        if isinstance(message, Unreadable):
+            self._bury(sender, to, message)
+            return
+        try:
+            self.router.send(sender, to, message, _priority(op.priority))
+        except MailboxFullError:  # the message is a dead letter
+            pass
+
+    def _ask(self, op: Ask) -> None:
+        to, sender = self._address(op.to), sender_of(op.sender)
+        message = self._read(op.body)
+        if isinstance(message, Unreadable):
+            self._bury(sender, to, message)
+            self._peer.send_answer(op.number, False, None)
+            return
+        receiver: Any = self.router.resolve(to)
+        lane = LANES[_priority(op.priority)]
+        if (
+            receiver is not None
+            and receiver.accepting
+            and receiver.mailbox.overflow is Overflow.WAIT
+            and not receiver.mailbox.has_room(lane)
+        ):
+            kind = ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE
+            envelope = (kind, sender, to, message)
+            receiver.mailbox.wait_for_room(
+                lane, envelope, _Confirmation(self, op.number, envelope, receiver)
+            )
+            return
+        try:
+            taken = self.router.send(sender, to, message, _priority(op.priority))
+        except MailboxFullError as error:
+            self._peer.send_answer(op.number, None, error)
+        else:
+            self._peer.send_answer(op.number, taken, None)
+
+    def confirm(self, number: int, taken: bool) -> None:
+        """Tell the other node that a mailbox has taken its message."""
+        if self._peer.is_up:
+            self._peer.send_answer(number, taken, None)
+
+    def _call(self, op: Call) -> None:
+        to = self._address(op.to)
+        request = self._read(op.body)
+        caller = RemoteCaller(self, sender_of(op.sender), op.number, to, request)
+        self._calls.add(caller)
+        if isinstance(request, Unreadable):
+            text = f"{to!r} cannot read the request: {request.why}"
+            caller.settle(None, UnreadableError(text, to, None))
+            return
+        self._kernel.calls.begin(caller, _priority(op.priority))
+
+    def answer(self, caller: RemoteCaller) -> None:
+        """Send the answer of a call that was settled here."""
+        if caller in self._calls:
+            self._calls.discard(caller)
+            self._peer.send_answer(caller.number, caller.value, caller.error)
+
+    def _read(self, body: bytes) -> Any:
+        try:
+            return self._peer.network.types.decode(body)
+        except UnreadableValueError as error:
+            self._peer.network.log_once(
+                f"a message of node {self._peer.node} is unreadable", str(error)
+            )
+            return Unreadable(str(error))
+
+    def _bury(self, sender: PID | Alias, to: Any, message: Unreadable) -> None:
+        self.router.dead_letters.add(sender, to, message, Why.UNREADABLE)
+
+    def _exit(self, op: Exit) -> None:
+        to = self._address(op.to)
+        receiver: Any = self.router.resolve(to)
+        if receiver is None:
+            return
+        if op.is_kill:
+            receiver.kill()
+            return
+        reason = self._read(op.body)
+        if isinstance(reason, Unreadable):
+            reason = Shutdown(reason.why)
+        receiver.ask_to_exit(sender_of(op.sender), reason)
+
+    # -- watches -----------------------------------------------------------------------------------
+
+    def _watch(self, number: int, target: Any, subscriber: int) -> None:
+        if isinstance(target, EventName):
+            self._send_recent(number, target, subscriber)
+        if target in self._numbers:
+            return
+        self._watches[number] = target
+        self._numbers[target] = number
+        watcher: Any = _Watcher(self._pid())
+        try:
+            self._kernel.relate(watcher, target, Kind.MONITOR)
+        except RelationExistsError:
+            pass
+
+    def _send_recent(self, number: int, name: EventName, subscriber: int) -> None:
+        event = self._kernel.publisher.events.find(name)
+        if event is not None:
+            for publication in event.recent:
+                self._peer.send_publication(number, subscriber, event.producer, publication)
+        self._peer.send_subscribed(number, subscriber)
+
+    def _unwatch(self, number: int) -> None:
+        target = self._watches.pop(number, None)
+        if target is not None:
+            del self._numbers[target]
+            watcher: Any = _Watcher(self._pid())
+            self._kernel.unrelate(watcher, target, Kind.MONITOR)
+
+    def tell(self, target: Any, reason: Reason) -> None:
+        """Tell the other node that a target of its watches has ended."""
+        number = self._numbers.pop(target, None)
+        if number is not None:
+            del self._watches[number]
+            self._peer.send_ended(number, reason)
+
+    def number_of(self, target: Any) -> int | None:
+        """The number of the other node's watch of a target."""
+        return self._numbers.get(target)
+
+    def _pid(self) -> PID:
+        return PID(self._peer.node, self._peer.creation, 0)
+
+    def forget(self, creation: int) -> None:
+        """Forget all calls and watches of the other node: it is lost."""
+        calls, self._calls = self._calls, set()
+        for caller in calls:
+            caller.abandon()
+        self._watches.clear()
+        self._numbers.clear()
+        for _ in self._kernel.forget_watcher(PID(self._peer.node, creation, 0)):
+            pass
+
+
+def _priority(given: int) -> Priority:
+    return Priority(given) if given in _PRIORITIES else Priority.NORMAL

@@ -1,0 +1,77 @@
+"""The frames of a session between two nodes, and their encoding as MessagePack."""
+
+from typing import Final, cast
+
+from .codec import msgspec
+
+__all__ = ["VERSION", "Ack", "Bye", "Data", "Frame", "Hello", "decode_frame", "encode_frame"]
+
+VERSION: Final = 1
+"""The version of the protocol. A node refuses an invitation of another version."""
+
+
+class Hello(msgspec.Struct, array_like=True, tag=0, frozen=True):
+    """An invitation to a session (``yours`` is 0), or the answer to an invitation."""
+
+    version: int
+    creation: int
+    """Identifies the start of the node."""
+    mine: int
+    yours: int
+    window: int
+    """How many bytes the peer may send before they are acknowledged."""
+
+
+class Data(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """Operations. ``seq`` is the number of operations before the first."""
+
+    mine: int
+    yours: int
+    seq: int
+    ack: int
+    ops: list[bytes]
+
+
+class Ack(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """An acknowledgement of ``ack`` operations; also the heartbeat of a session."""
+
+    mine: int
+    yours: int
+    ack: int
+    last: int
+    """The number of operations that its sender has sent."""
+    resend: bool
+    """Whether the peer has to send again all operations after ``ack``."""
+
+
+class Bye(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    """The end of a session."""
+
+    mine: int
+    yours: int
+    reason: str
+    is_orderly: bool = False
+    """The node goes down in order; else the session failed."""
+
+
+Frame = Hello | Data | Ack | Bye
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Frame)
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The bytes of a frame."""
+    return _encoder.encode(frame)
+
+
+def decode_frame(data: bytes | bytearray | memoryview) -> Frame:
+    """The frame with these bytes.
+
+    Raises:
+        ValueError: the bytes are not a frame.
+    """
+    try:
+        return cast(Frame, _decoder.decode(data))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"not a frame of this protocol: {error}") from None

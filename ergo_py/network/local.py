@@ -1,0 +1,434 @@
+"""`Local`: a network of the nodes of one user on one machine, over Unix sockets.
+
+Each node listens at a file in a directory that only its user may enter. A node connects to another
+with its first frame and sends on that connection; frames of the other arrive on a connection that
+the other has made. The operating system vouches for the user at the other end.
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import trio
+from trio.lowlevel import current_task
+
+from .._core.kernel import Kernel
+from .._core.runtime.parking import park, wake
+from .._core.vocabulary.errors import ControlSocketError
+from .._core.vocabulary.public_names import show_public_names
+from ..control import socket_paths
+from .carrier import Sink
+from .errors import NetworkError, NodeNameTakenError
+from .network import Network
+from .settings import NetworkSettings
+
+__all__ = ["Local"]
+
+_FRAME: Final = 16 << 20
+_HEADER: Final = struct.Struct(">I")
+_CHUNK: Final = 256 * 1024
+_NAME: Final = 1024
+"""The most bytes of the first frame of a connection, the name of its node."""
+_BUFFER: Final = 4 << 20
+"""Bytes that may wait for a connection. More are dropped: the session sends them again."""
+_SUFFIX: Final = ".node"
+SLICE: Final = 0.001
+"""Seconds of frames after which the reader lets other tasks run."""
+_LONGEST: Final = 100
+"""Most bytes of a path; operating systems allow 104 or 108."""
+
+
+class Local:
+    """The network of all nodes of this user on this machine.
+
+    For example::
+
+        async with open_node("shop@here", network=Local(types=[messages])) as node:
+            total = await node.call(Name("counter", "stock@here"), Total())
+
+    It opens no port. Nothing is encrypted, since nothing leaves the machine.
+    """
+
+    def __init__(
+        self,
+        *,
+        types: Iterable[type | ModuleType] = (),
+        directory: str | os.PathLike[str] | None = None,
+        beat: float = 1.0,
+        patience: float = 5.0,
+        backlog: int = 16 << 20,
+        window: int = 1 << 20,
+    ) -> None:
+        """Describe the network.
+
+        Args:
+            types: the classes of messages that travel, or modules that define them.
+            directory: where the nodes of this network meet; None for a directory of the user.
+                Nobody else may enter it.
+            beat: seconds between the heartbeats of an idle session.
+            patience: a node that is silent for this many seconds is down. A program that ends is
+                noticed at once.
+            backlog: bytes that may wait for a node before ``send`` refuses.
+            window: bytes that may be on the way to a node.
+
+        Raises:
+            BadInputError: a value is invalid.
+        """
+        self.types = tuple(types) if isinstance(types, Iterable) else types
+        """The listed types."""
+        self._settings = NetworkSettings(self.types, beat, patience, backlog, window)
+        self._directory = None if directory is None else Path(directory)
+        self.settings = {
+            "directory": None if directory is None else os.fspath(self._directory or ""),
+            "beat": beat,
+            "patience": patience,
+            "backlog": backlog,
+            "window": window,
+        }
+        """The other arguments, as another program takes them."""
+
+    def join_network(self, kernel: Kernel) -> Network:
+        """Make the network of a node that opens."""
+        return self._settings.make(kernel, _LocalCarrier(kernel, self._directory))
+
+
+class _LocalCarrier:
+    """The end of a node in a `Local` network."""
+
+    max_frame = _FRAME
+
+    def __init__(self, kernel: Kernel, directory: Path | None) -> None:
+        self._kernel = kernel
+        self._name = kernel.pid.node
+        self._given = directory
+        self._place = Path()
+        self._sink: Sink | None = None
+        self._nursery: trio.Nursery | None = None
+        self._lock = -1
+        self._ways: dict[str, _Way] = {}
+        """The connections to other nodes, by their names."""
+
+    async def run(self, sink: Sink, *, task_status: trio.TaskStatus[None]) -> None:
+        """Listen, connect and carry frames until cancelled."""
+        self._sink = sink
+        listener, path = self._listen()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                task_status.started()
+                await self._accept(trio.socket.from_stdlib_socket(listener), nursery)
+        finally:
+            # Remove the file first: a node that finds it may believe that this node listens.
+            with suppress(OSError):
+                path.unlink()
+            listener.close()
+            self._unlock()
+            for way in self._ways.values():
+                way.close()
+
+    def _listen(self) -> tuple[socket.socket, Path]:
+        """Listen under the name of the node.
+
+        A lock on a file beside the socket belongs to the node for as long as its program runs. So
+        two nodes that start at the same time cannot both get the name, and a socket file that a
+        killed program has left behind can be replaced.
+        """
+        try:
+            self._place = self._directory()
+            path = self._path(self._name)
+        except ControlSocketError as error:
+            raise NetworkError(str(error)) from None
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        hidden = self._place / f".{os.getpid()}+{id(listener):x}"
+        try:
+            self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            listener.bind(str(hidden))
+            os.chmod(hidden, 0o600)
+            listener.listen(128)
+            listener.setblocking(False)
+            os.rename(hidden, path)
+        except OSError as error:
+            listener.close()
+            self._unlock()
+            with suppress(OSError):
+                hidden.unlink()
+            if isinstance(error, BlockingIOError):
+                raise NodeNameTakenError(
+                    f"a running node has the name {self._name!r}; give each node its own name"
+                ) from None
+            raise NetworkError(f"no socket in {self._place}: {error.strerror or error}") from error
+        return listener, path
+
+    def _unlock(self) -> None:
+        # The file stays: if it were removed, two nodes could lock two files of the same name.
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    def _directory(self) -> Path:
+        if self._given is None:
+            return socket_paths.directory(create=True)
+        return socket_paths.checked(self._given)
+
+    def _path(self, node: str) -> Path:
+        path = self._place / f"{quote(node, safe='@')}{_SUFFIX}"
+        if len(os.fsencode(path)) > _LONGEST:
+            raise ControlSocketError(
+                f"the path {path} is longer than {_LONGEST} bytes, the limit for sockets; give the "
+                "node a shorter name, or the network a directory= with a shorter path"
+            )
+        return path
+
+    # -- frames of other nodes ---------------------------------------------------------------------
+
+    async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                connection, _ = await listener.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                    await trio.sleep(0.1)
+                    continue
+                if error.errno in (errno.ECONNABORTED, errno.EINTR):
+                    continue
+                raise
+            nursery.start_soon(self._read, connection)
+
+    async def _read(self, connection: trio.socket.SocketType) -> None:
+        """Read the frames of a connection. The first is the name of its node."""
+        node = ""
+        plain: Any = connection
+        with connection:
+            try:
+                if socket_paths.peer_user(plain) == os.geteuid():
+                    frames = _FrameReader(connection)
+                    with trio.move_on_after(5.0):
+                        node = (await frames.next(_NAME) or b"").decode("utf-8", "replace")
+                    if node not in ("", self._name):
+                        await self._read_frames(node, frames)
+            except (OSError, _ProtocolError):
+                pass
+        if node not in ("", self._name):
+            self._lose(node)
+
+    async def _read_frames(self, node: str, frames: "_FrameReader") -> None:
+        assert self._sink is not None
+        end = perf_counter() + SLICE
+        while (frame := await frames.next(_FRAME)) is not None:
+            self._sink.frame(node, frame)
+            if perf_counter() >= end:
+                await trio.lowlevel.checkpoint()
+                end = perf_counter() + SLICE
+
+    def _lose(self, node: str) -> None:
+        """The program of a node has closed its connection: find out whether it still listens."""
+        assert self._sink is not None
+        try:
+            path = self._path(node)
+        except ControlSocketError:
+            return
+        if not _listens(path):
+            self._sink.unreachable(node, "its program has ended")
+
+    # -- frames to other nodes ---------------------------------------------------------------------
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Carry a frame to a node. Connects with the first."""
+        assert self._nursery is not None
+        way = self._ways.get(to)
+        if way is None or way.is_closed:
+            way = self._ways[to] = _Way()
+            self._nursery.start_soon(self._connect, to, way)
+        way.send(frame)
+
+    async def _connect(self, to: str, way: "_Way") -> None:
+        assert self._sink is not None
+        why = ""
+        try:
+            path = self._path(to)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
+                plain.setblocking(False)
+                connection = trio.socket.from_stdlib_socket(plain)
+                with trio.fail_after(5.0):
+                    await connection.connect(str(path))
+                if socket_paths.peer_user(plain) != os.geteuid():
+                    raise ControlSocketError(f"{path} belongs to another user")
+                # The first frame says which node this is.
+                await way.run(plain, self._name.encode())
+        except (ConnectionRefusedError, FileNotFoundError):
+            why = "no such node on this machine"
+        except ControlSocketError as error:
+            why = str(error)
+        except (OSError, trio.TooSlowError):
+            # Its accept queue is full, or the connection broke. The session sends again, which
+            # connects again, and decides when the node is down.
+            return
+        finally:
+            way.close()
+            if self._ways.get(to) is way:
+                del self._ways[to]
+        if why:
+            self._sink.unreachable(to, why)
+        else:
+            self._lose(to)
+
+    def nodes(self) -> list[str]:
+        """The names of all other nodes that listen now."""
+        found = []
+        for path in sorted(self._place.glob(f"*{_SUFFIX}")):
+            name = unquote(path.name.removesuffix(_SUFFIX))
+            if not path.name.startswith(".") and name != self._name and _listens(path):
+                found.append(name)
+        return found
+
+    async def flush(self) -> None:
+        """Wait until all frames are written."""
+        for way in list(self._ways.values()):
+            await way.wait_written()
+
+
+class _ProtocolError(Exception):
+    """The other end does not send frames."""
+
+
+class _FrameReader:
+    """Cuts the bytes of a connection into frames."""
+
+    def __init__(self, connection: trio.socket.SocketType) -> None:
+        self._connection = connection
+        self._buffer = bytearray()
+        self._start = 0
+
+    async def next(self, longest: int) -> bytes | None:
+        """The next frame; None at the end of the connection."""
+        while True:
+            have = len(self._buffer) - self._start
+            if have >= _HEADER.size:
+                (length,) = _HEADER.unpack_from(self._buffer, self._start)
+                if length > longest:
+                    raise _ProtocolError
+                end = self._start + _HEADER.size + length
+                if len(self._buffer) >= end:
+                    frame = bytes(self._buffer[self._start + _HEADER.size : end])
+                    self._start = end
+                    return frame
+            if self._start:
+                del self._buffer[: self._start]
+                self._start = 0
+            data = await self._connection.recv(_CHUNK)
+            if not data:
+                return None
+            self._buffer += data
+
+
+class _Way:
+    """A connection to another node, and the frames that wait for it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._socket: socket.socket | None = None
+        self._task: trio.lowlevel.Task | None = None
+        self._is_writing = False
+        self._written = trio.Event()
+        self.is_closed = False
+
+    async def wait_written(self) -> None:
+        """Wait until no frame waits."""
+        while self._waiting:
+            await self._written.wait()
+
+    def send(self, frame: bytes) -> None:
+        """Write a frame now if the socket takes it, else soon."""
+        data = _HEADER.pack(len(frame)) + frame
+        if self._socket is not None and not self._waiting and not self._is_writing:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # the writing task finds the error, too
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._waiting.append(data)
+            self._size += len(data)
+        elif self._size + len(data) <= _BUFFER or not self._waiting:
+            self._waiting.append(data)
+            self._size += len(data)
+        if self._task is not None:
+            wake(self._task)
+
+    async def run(self, connection: socket.socket, name: bytes) -> None:
+        """Write frames until the other end closes the connection."""
+        self._waiting.appendleft(_HEADER.pack(len(name)) + name)
+        self._size += _HEADER.size + len(name)
+        self._socket = connection
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._wait_for_end, connection, nursery.cancel_scope)
+            self._task = task = current_task()
+            while True:
+                while self._waiting:
+                    await self._write(connection)
+                self._note_written()
+                await park(task)
+
+    async def _write(self, connection: socket.socket) -> None:
+        data = self._waiting[0]
+        self._is_writing = True
+        try:
+            sent = connection.send(data)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(connection)
+            return
+        finally:
+            self._is_writing = False
+        self._size -= sent
+        if sent == len(data):
+            self._waiting.popleft()
+        else:
+            self._waiting[0] = data[sent:]
+
+    async def _wait_for_end(self, connection: socket.socket, scope: trio.CancelScope) -> None:
+        # The other end never writes on this connection: it is readable when it is closed.
+        await trio.lowlevel.wait_readable(connection)
+        scope.cancel()
+
+    def _note_written(self) -> None:
+        self._written.set()
+        self._written = trio.Event()
+
+    def close(self) -> None:
+        """Drop the frames that wait: the session sends them again."""
+        self.is_closed = True
+        self._socket = None
+        self._waiting.clear()
+        self._size = 0
+        self._note_written()
+
+
+def _listens(path: Path) -> bool:
+    """Whether a program listens at a socket file."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # its accept queue is full
+            return True
+    return True
+
+
+show_public_names(__name__)

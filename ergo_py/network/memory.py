@@ -1,0 +1,225 @@
+"""`Memory`: a network of nodes in a single program, for tests: it can cut, lose and freeze."""
+
+from collections import deque
+from collections.abc import Iterable
+from random import Random
+from time import perf_counter
+from types import ModuleType
+from typing import Final
+
+import trio
+from trio.lowlevel import Task, current_task
+
+from .._core.kernel import Kernel
+from .._core.runtime.parking import park, wake
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.public_names import show_public_names
+from .carrier import Sink
+from .errors import NodeNameTakenError
+from .network import Network
+from .settings import NetworkSettings
+
+__all__ = ["Memory"]
+
+_FRAME: Final = 16 << 20
+_SLICE: Final = 0.001
+"""Seconds of frames after which the reader lets other tasks run."""
+
+
+class Memory:
+    """A network in memory. Give the same object to ``open_node(network=…)`` of several nodes.
+
+    For example::
+
+        network = Memory(types=[messages])
+        async with open_node("a@test", network=network) as a:
+            async with open_node("b@test", network=network) as b:
+                ...
+                network.cut("a@test", "b@test")
+
+    Frames arrive in order, without delay, unless :meth:`cut`, :meth:`lose` or :meth:`freeze` say
+    otherwise. All nodes must run in the same ``trio.run``.
+    """
+
+    def __init__(
+        self,
+        *,
+        types: Iterable[type | ModuleType] = (),
+        beat: float = 1.0,
+        patience: float = 5.0,
+        backlog: int = 16 << 20,
+        window: int = 1 << 20,
+    ) -> None:
+        """Describe the network.
+
+        Args:
+            types: the classes of messages that travel, or modules that define them.
+            beat: seconds between the heartbeats of an idle session.
+            patience: a node that is silent for this many seconds is down.
+            backlog: bytes that may wait for a node before ``send`` refuses.
+            window: bytes that may be on the way to a node.
+
+        Raises:
+            BadInputError: a value is invalid.
+        """
+        self._settings = NetworkSettings(types, beat, patience, backlog, window)
+        self._carriers: dict[str, _MemoryCarrier] = {}
+        self._cuts: set[frozenset[str]] = set()
+        self._frozen: set[str] = set()
+        self._held: list[tuple[str, str, bytes]] = []
+        self._loss = 0.0
+        self._random = Random()
+
+    def join_network(self, kernel: Kernel) -> Network:
+        """Make the network of a node that opens."""
+        return self._settings.make(kernel, _MemoryCarrier(self, kernel.pid.node))
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def cut(self, one: str, other: str) -> None:
+        """Lose all frames between two nodes, until :meth:`heal`."""
+        self._cuts.add(frozenset((one, other)))
+
+    def heal(self, one: str | None = None, other: str | None = None) -> None:
+        """Carry frames between two nodes again; without arguments, between all nodes."""
+        healed = list(self._cuts) if one is None or other is None else [frozenset((one, other))]
+        self._cuts.difference_update(healed)
+        for pair in healed:
+            for name in pair:
+                if name in self._carriers:
+                    self._carriers[name].note_connected(pair - {name})
+
+    def lose(self, share: float, *, seed: int = 0) -> None:
+        """Lose this share of all frames, chosen by the seed; 0.0 loses none."""
+        if not 0.0 <= share < 1.0:
+            raise BadInputError("share", share, "a number from 0.0 up and below 1.0")
+        self._loss = share
+        self._random = Random(seed)
+
+    def freeze(self, node: str) -> None:
+        """Hold all frames from and to a node, until :meth:`thaw`."""
+        self._frozen.add(node)
+
+    def thaw(self, node: str) -> None:
+        """Carry the frames that were held, in their order."""
+        self._frozen.discard(node)
+        held, self._held = self._held, []
+        for sender, to, frame in held:
+            self.carry(sender, to, frame)
+
+    # -- carriers ----------------------------------------------------------------------------------
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no frame is on its way."""
+        return not self._held and all(carrier.is_quiet for carrier in self._carriers.values())
+
+    def carry(self, sender: str, to: str, frame: bytes) -> None:
+        """Carry a frame from a node to another."""
+        if sender in self._frozen or to in self._frozen:
+            self._held.append((sender, to, frame))
+            return
+        if frozenset((sender, to)) in self._cuts:
+            return
+        if self._loss and self._random.random() < self._loss:
+            return
+        carrier = self._carriers.get(to)
+        if carrier is not None:
+            carrier.take(sender, frame)
+        elif sender in self._carriers:
+            self._carriers[sender].note_missing(to)
+
+    def add(self, name: str, carrier: "_MemoryCarrier") -> None:
+        """Add a node.
+
+        Raises:
+            NodeNameTakenError: a running node has this name.
+        """
+        if name in self._carriers:
+            raise NodeNameTakenError(
+                f"a running node of this network has the name {name!r}; give each node its own name"
+            )
+        self._carriers[name] = carrier
+
+    def remove(self, name: str) -> None:
+        """Remove a node that goes down."""
+        self._carriers.pop(name, None)
+
+    def others(self, name: str) -> list[str]:
+        """The names of all other nodes."""
+        return [other for other in self._carriers if other != name]
+
+
+class _MemoryCarrier:
+    """The end of a node in a `Memory`."""
+
+    max_frame = _FRAME
+
+    def __init__(self, hub: Memory, name: str) -> None:
+        self._hub = hub
+        self._name = name
+        self._frames: deque[tuple[str, bytes | None]] = deque()
+        self._task: Task | None = None
+        self._sink: Sink | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no frame waits."""
+        return not self._frames
+
+    async def run(self, sink: Sink, *, task_status: trio.TaskStatus[None]) -> None:
+        """Deliver frames until cancelled."""
+        self._hub.add(self._name, self)
+        self._sink = sink
+        self._task = task = current_task()
+        try:
+            task_status.started()
+            end = perf_counter() + _SLICE
+            while True:
+                while self._frames:
+                    node, frame = self._frames.popleft()
+                    if frame is None:
+                        sink.unreachable(node, "no such node in this program")
+                    else:
+                        sink.frame(node, frame)
+                    if perf_counter() >= end:
+                        await trio.lowlevel.checkpoint()
+                        end = perf_counter() + _SLICE
+                await park(task)
+                end = perf_counter() + _SLICE
+        finally:
+            self._hub.remove(self._name)
+
+    def take(self, sender: str, frame: bytes) -> None:
+        """Take a frame of another node."""
+        self._put(sender, frame)
+
+    def note_connected(self, nodes: Iterable[str]) -> None:
+        """Note that frames to these nodes reach them again."""
+        if self._sink is not None:
+            for node in nodes:
+                self._sink.connected(node)
+
+    def note_missing(self, node: str) -> None:
+        """Note that a frame was sent to a node that does not exist."""
+        self._put(node, None)
+
+    def _put(self, node: str, frame: bytes | None) -> None:
+        self._frames.append((node, frame))
+        if self._task is not None:
+            wake(self._task)
+
+    def send(self, to: str, frame: bytes) -> None:
+        """Carry a frame to a node."""
+        self._hub.carry(self._name, to, frame)
+
+    def nodes(self) -> list[str]:
+        """The names of the other nodes."""
+        return self._hub.others(self._name)
+
+    async def flush(self) -> None:
+        """Nothing to do: frames leave at once."""
+        await trio.lowlevel.checkpoint()
+
+
+show_public_names(__name__)

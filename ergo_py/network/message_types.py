@@ -1,0 +1,432 @@
+"""`MessageTypes`: the types of messages that may travel between nodes, and their encoding.
+
+Only listed classes travel, under a name on the wire. The receiver looks the name up in its own
+list: it never imports code because of a message. The value that arrives equals the value that was
+sent, in its content and its type.
+"""
+
+import builtins
+import dataclasses
+import types
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Ref
+from .._core.vocabulary.messages import Down, Exit
+from .._core.vocabulary.reasons import (
+    Crashed,
+    Custom,
+    Killed,
+    NoNode,
+    NoProcess,
+    Normal,
+    RestartLimit,
+    Shutdown,
+    Unregistered,
+)
+from .._core.vocabulary.text import text_of
+from .codec import Ext, msgspec
+from .errors import RemoteError
+
+__all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError"]
+
+_LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
+_KEYS: Final = frozenset({str, int})
+
+_TUPLE, _SET, _FROZENSET, _PAIRS = 1, 2, 3, 4
+_PID, _ALIAS, _REF, _NAME, _NODE_NAME, _EVENT_NAME, _KEY = 10, 11, 12, 13, 14, 15, 16
+_DATETIME, _DATE, _TIME, _TIMEDELTA, _UUID, _DECIMAL, _BYTEARRAY = 20, 21, 22, 23, 24, 25, 26
+_OBJECT, _ENUM, _EXCEPTION, _CRASHED, _REMOTE_ERROR = 30, 31, 32, 33, 34
+
+_OWN: Final = (
+    Normal,
+    Shutdown,
+    Killed,
+    NoProcess,
+    NoNode,
+    Unregistered,
+    Custom,
+    RestartLimit,
+    Exit,
+    Down,
+)
+"""Classes of the framework that every node knows, under names of their own."""
+
+_EXCEPTIONS: Final = {
+    name: value
+    for name, value in vars(builtins).items()
+    if isinstance(value, type)
+    and issubclass(value, Exception)
+    and not issubclass(value, BaseExceptionGroup | UnicodeError)
+}
+
+
+class RefusedValueError(TypeError):
+    """A value cannot travel. The text says which part of it, and the remedy."""
+
+
+class UnreadableValueError(ValueError):
+    """Bytes of another node are not a value that this node knows."""
+
+
+class _Class:
+    """A listed class: a dataclass, a `msgspec.Struct` or a named tuple."""
+
+    def __init__(self, cls: type, wire_name: str, fields: tuple[str, ...]) -> None:
+        self.cls = cls
+        self.wire_name = wire_name
+        self.fields = fields
+        self.allowed = _allowed_types(cls, fields)
+
+    def make(self, values: Mapping[str, Any]) -> Any:
+        """Build an instance. A field that this node does not know is dropped."""
+        known = {name: values[name] for name in self.fields if name in values}
+        # No text shows the value of a field: it may be a secret, and the text is logged.
+        for name, allowed in self.allowed.items():
+            if name in known and not isinstance(known[name], allowed):
+                raise UnreadableValueError(
+                    f"{self.wire_name}.{name}: got a {type(known[name]).__name__}, "
+                    f"allowed is {' or '.join(sorted(t.__name__ for t in allowed))}"
+                )
+        try:
+            return self.cls(**known)
+        except Exception as error:
+            missing = [name for name in self.fields if name not in known]
+            raise UnreadableValueError(
+                f"{self.wire_name} cannot be made: {type(error).__name__}"
+                + (f"; the message has no field {', '.join(missing)}" if missing else "")
+            ) from None
+
+
+def _allowed_types(cls: type, fields: tuple[str, ...]) -> dict[str, tuple[type, ...]]:
+    """The types that each field may have, as far as its annotation says so."""
+    try:
+        hints = get_type_hints(cls)
+    except Exception:
+        # A name in an annotation is known to type checkers only.
+        return {}
+    found = {name: _types_of(hints[name]) for name in fields if name in hints}
+    return {name: allowed for name, allowed in found.items() if allowed is not None}
+
+
+def _types_of(annotation: Any) -> tuple[type, ...] | None:
+    """The classes that an annotation allows; None if any value may fit."""
+    origin = get_origin(annotation)
+    if annotation is None:
+        return (type(None),)
+    if origin is Annotated:
+        return _types_of(get_args(annotation)[0])
+    if origin is Union or origin is types.UnionType:
+        parts = [_types_of(part) for part in get_args(annotation)]
+        if any(part is None for part in parts):
+            return None
+        return tuple(cls for part in parts for cls in part or ())
+    if origin is Literal:
+        return tuple({type(value) for value in get_args(annotation)})
+    found = annotation if origin is None else origin
+    supertype = getattr(found, "__supertype__", None)
+    if supertype is not None:
+        return _types_of(supertype)
+    if not isinstance(found, type) or found is object:
+        return None
+    try:
+        isinstance(None, found)
+    except TypeError:  # a protocol that is not made for isinstance
+        return None
+    return (float, int) if found is float else (found,)
+
+
+class MessageTypes:
+    """The listed types of a node. Encodes values for other nodes, and decodes theirs.
+
+    Raises:
+        BadInputError: a type cannot travel, or two types have the same name on the wire.
+    """
+
+    def __init__(self, listed: Iterable[type | types.ModuleType] = ()) -> None:
+        self._by_name: dict[str, _Class] = {}
+        self._enums: dict[str, type[Enum]] = {}
+        self._exceptions: dict[str, type[Exception]] = dict(_EXCEPTIONS)
+        self._exception_names: dict[type, str] = {cls: name for name, cls in _EXCEPTIONS.items()}
+        self._tags: dict[type, Callable[[Any], Any]] = {
+            list: self._list,
+            dict: self._dict,
+            tuple: lambda value: self._tagged(_TUPLE, list(value)),
+            set: lambda value: self._tagged(_SET, list(value)),
+            frozenset: lambda value: self._tagged(_FROZENSET, list(value)),
+            PID: lambda pid: Ext(_PID, _encode(tuple(pid))),
+            Alias: lambda alias: Ext(_ALIAS, _encode(tuple(alias))),
+            Ref: lambda ref: Ext(_REF, _encode(tuple(ref)[:3])),
+            Name: lambda name: Ext(_NAME, _encode(tuple(name))),
+            NodeName: lambda name: Ext(_NODE_NAME, _encode(tuple(name))),
+            EventName: lambda name: Ext(_EVENT_NAME, _encode(tuple(name)[:2])),
+            Key: lambda key: self._tagged(_KEY, list(key)[:3]),
+            datetime: lambda value: Ext(_DATETIME, value.isoformat().encode()),
+            date: lambda value: Ext(_DATE, value.isoformat().encode()),
+            time: lambda value: Ext(_TIME, value.isoformat().encode()),
+            timedelta: lambda value: Ext(
+                _TIMEDELTA, _encode((value.days, value.seconds, value.microseconds))
+            ),
+            UUID: lambda value: Ext(_UUID, value.bytes),
+            Decimal: lambda value: Ext(_DECIMAL, str(value).encode()),
+            bytearray: lambda value: Ext(_BYTEARRAY, bytes(value)),
+            Crashed: self._crashed,
+            RemoteError: lambda error: Ext(_REMOTE_ERROR, _encode((error.type_name, error.text))),
+        }
+        self._decoder = msgspec.msgpack.Decoder(ext_hook=self._read)
+        for cls in _OWN:
+            self._add(cls, f"ergo.{cls.__name__}")
+        for entry in listed:
+            if isinstance(entry, types.ModuleType):
+                self._add_module(entry)
+            else:
+                self._add(entry, _wire_name(entry))
+
+    # -- the list ----------------------------------------------------------------------------------
+
+    def _add_module(self, module: types.ModuleType) -> None:
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and value.__module__ == module.__name__ and _fits(value):
+                self._add(value, _wire_name(value))
+
+    def _add(self, cls: type, wire_name: str) -> None:
+        if not isinstance(cls, type) or not _fits(cls):
+            raise BadInputError(
+                "types",
+                cls,
+                "a module, or a class: a dataclass, a msgspec.Struct, a NamedTuple, an Enum or an "
+                "exception",
+            )
+        self._refuse_double(cls, wire_name)
+        if issubclass(cls, Enum):
+            self._enums[wire_name] = cls
+            self._tags[cls] = lambda member: Ext(_ENUM, _encode((wire_name, member.name)))
+        elif issubclass(cls, Exception):
+            self._exceptions[wire_name] = cls
+            self._exception_names[cls] = wire_name
+        else:
+            entry = _Class(cls, wire_name, _fields_of(cls))
+            self._by_name[wire_name] = entry
+            self._tags[cls] = lambda value: self._object(entry, value)
+
+    def _refuse_double(self, cls: type, wire_name: str) -> None:
+        entry = self._by_name.get(wire_name)
+        other: type | None = (
+            entry.cls
+            if entry is not None
+            else self._enums.get(wire_name) or self._exceptions.get(wire_name)
+        )
+        if other is not None and other is not cls:
+            raise BadInputError(
+                "types",
+                cls,
+                f"one class for each name on the wire: {other.__module__}.{other.__qualname__} has "
+                f'the name {wire_name!r}, too; give one of them `__wire__ = "another name"`',
+            )
+
+    # -- encoding ----------------------------------------------------------------------------------
+
+    def encode(self, value: object) -> bytes:
+        """The bytes of a value.
+
+        Raises:
+            RefusedValueError: a part of the value cannot travel.
+        """
+        try:
+            return _encode(self._plain(value))
+        except RecursionError:
+            raise RefusedValueError("it is nested too deeply, or contains itself") from None
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise RefusedValueError(text_of(error)) from None
+
+    def _plain(self, value: Any) -> Any:
+        """The value as MessagePack knows it: other types become extensions."""
+        cls = type(value)
+        if cls in _LEAVES:
+            return value
+        tag = self._tags.get(cls)
+        if tag is not None:
+            return tag(value)
+        if isinstance(value, Exception):
+            return self._exception(value)
+        raise RefusedValueError(
+            f"{cls.__module__}.{cls.__qualname__} is not among the types that travel; list it in "
+            f"`types=[{cls.__qualname__}]` of the network, on both nodes"
+            if _fits(cls)
+            else f"a value of the type {cls.__module__}.{cls.__qualname__} cannot travel; send "
+            "plain values, dataclasses or msgspec.Structs"
+        )
+
+    def _tagged(self, code: int, values: list[Any]) -> Ext:
+        return Ext(code, _encode(self._list(values)))
+
+    def _list(self, values: list[Any]) -> list[Any]:
+        return [value if type(value) in _LEAVES else self._plain(value) for value in values]
+
+    def _dict(self, values: dict[Any, Any]) -> Any:
+        if all(type(key) in _KEYS for key in values):
+            return {
+                key: value if type(value) in _LEAVES else self._plain(value)
+                for key, value in values.items()
+            }
+        return Ext(
+            _PAIRS,
+            _encode([(self._plain(key), self._plain(value)) for key, value in values.items()]),
+        )
+
+    def _object(self, entry: _Class, value: Any) -> Ext:
+        fields = {}
+        for name in entry.fields:
+            part = getattr(value, name)
+            fields[name] = part if type(part) in _LEAVES else self._plain(part)
+        return Ext(_OBJECT, _encode((entry.wire_name, fields)))
+
+    def _exception(self, error: Exception) -> Ext:
+        name = self._exception_names.get(type(error))
+        if name is not None:
+            try:
+                return Ext(_EXCEPTION, _encode((name, self._list(list(error.args)))))
+            except (RefusedValueError, OverflowError, RecursionError):
+                pass
+        return Ext(_REMOTE_ERROR, _encode((type(error).__qualname__, text_of(error))))
+
+    def _crashed(self, reason: Crashed) -> Ext:
+        error = reason.error
+        plain = (
+            self._plain(error)
+            if isinstance(error, Exception)
+            else Ext(_REMOTE_ERROR, _encode((type(error).__qualname__, text_of(error))))
+        )
+        return Ext(_CRASHED, _encode((plain, reason.traceback)))
+
+    # -- decoding ----------------------------------------------------------------------------------
+
+    def decode(self, data: bytes | memoryview) -> Any:
+        """The value with these bytes.
+
+        Raises:
+            UnreadableValueError: the bytes are not a value, or a type is not listed here.
+        """
+        try:
+            return self._decoder.decode(data)
+        except UnreadableValueError:
+            raise
+        except RecursionError:
+            raise UnreadableValueError("the value is nested too deeply") from None
+        except Exception as error:
+            raise UnreadableValueError(text_of(error)) from None
+
+    def _read(self, code: int, data: memoryview) -> Any:
+        if code == _OBJECT:
+            name, fields = self._decoder.decode(data)
+            entry = self._by_name.get(name)
+            if entry is None:
+                raise UnreadableValueError(f"the type {name!r} is not in this node's `types=[…]`")
+            return entry.make(fields)
+        read = _READERS.get(code)
+        if read is not None:
+            return read(self._decoder.decode(data) if code in _NESTED else bytes(data))
+        if code == _ENUM:
+            name, member = self._decoder.decode(data)
+            if name not in self._enums or member not in self._enums[name].__members__:
+                raise UnreadableValueError(f"{name}.{member} is not an Enum member of this node")
+            return self._enums[name][member]
+        if code == _EXCEPTION:
+            name, args = self._decoder.decode(data)
+            if name not in self._exceptions:
+                return RemoteError(name, ", ".join(map(text_of, args)))
+            return self._exceptions[name](*args)
+        if code == _CRASHED:
+            error, text = self._decoder.decode(data)
+            return Crashed.told(error, text)
+        raise UnreadableValueError(f"a value of the unknown kind {code}")
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+_NESTED: Final = frozenset(
+    {
+        _TUPLE,
+        _SET,
+        _FROZENSET,
+        _PAIRS,
+        _PID,
+        _ALIAS,
+        _REF,
+        _NAME,
+        _NODE_NAME,
+        _EVENT_NAME,
+        _KEY,
+        _TIMEDELTA,
+        _REMOTE_ERROR,
+    }
+)
+"""Extensions whose content is encoded as well."""
+
+
+def _checked(cls: Any, *field_types: type) -> Callable[[list[Any]], Any]:
+    """A reader for a named tuple whose fields must have these types."""
+
+    def read(values: list[Any]) -> Any:
+        if len(values) != len(field_types) or not all(map(isinstance, values, field_types)):
+            raise UnreadableValueError(f"{values!r} are not the fields of a {cls.__name__}")
+        return cls(*values)
+
+    return read
+
+
+_READERS: Final[dict[int, Callable[[Any], Any]]] = {
+    _TUPLE: tuple,
+    _SET: set,
+    _FROZENSET: frozenset,
+    _PAIRS: dict,
+    _PID: _checked(PID, str, int, int),
+    _ALIAS: _checked(Alias, str, int, int),
+    _REF: _checked(Ref, str, int, int),
+    _NAME: _checked(Name, str, str),
+    _NODE_NAME: _checked(NodeName, str),
+    _EVENT_NAME: _checked(EventName, str, str),
+    _KEY: _checked(Key, str, object, str),
+    _DATETIME: lambda data: datetime.fromisoformat(data.decode()),
+    _DATE: lambda data: date.fromisoformat(data.decode()),
+    _TIME: lambda data: time.fromisoformat(data.decode()),
+    _TIMEDELTA: lambda parts: timedelta(*parts),
+    _UUID: lambda data: UUID(bytes=data),
+    _DECIMAL: lambda data: Decimal(data.decode()),
+    _BYTEARRAY: bytearray,
+    _REMOTE_ERROR: lambda parts: RemoteError(*map(str, parts)),
+}
+
+
+def _wire_name(cls: Any) -> str:
+    return str(getattr(cls, "__dict__", {}).get("__wire__") or getattr(cls, "__qualname__", cls))
+
+
+def _fits(cls: type) -> bool:
+    """Whether a class is of a kind that can be listed."""
+    return (
+        dataclasses.is_dataclass(cls)
+        or issubclass(cls, msgspec.Struct | Enum | Exception)
+        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+    )
+
+
+def _fields_of(cls: Any) -> tuple[str, ...]:
+    if issubclass(cls, msgspec.Struct):
+        return tuple(cls.__struct_fields__)
+    if issubclass(cls, tuple):
+        return tuple(getattr(cls, "_fields"))  # noqa: B009 - the class of a named tuple has it
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            raise BadInputError(
+                "types",
+                cls,
+                f"a dataclass whose fields are all arguments of its constructor; the field "
+                f"{field.name!r} has init=False",
+            )
+    return tuple(field.name for field in dataclasses.fields(cls))

@@ -1,0 +1,288 @@
+"""`Network`: the other nodes of a running node, and their deadlines.
+
+All methods run on the loop's thread, unless they say otherwise.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import chain
+from math import inf
+from types import ModuleType
+from typing import Any, Final
+
+import trio
+from trio.lowlevel import Task, current_task
+
+from .._core.kernel import Kernel
+from .._core.messaging.publisher import NODE_DOWN, NODE_UP
+from .._core.runtime.parking import park, wake
+from .._core.tables.pending_calls import Deadline
+from .._core.tables.relations import Kind
+from .._core.vocabulary.envelopes import EVENT, Lane
+from .._core.vocabulary.ids import PID, Alias, EventName
+from .._core.vocabulary.messages import NodeDown, NodeUp, Published
+from .._core.vocabulary.reasons import Reason
+from .carrier import Carrier
+from .errors import NetworkError
+from .frames import Frame, decode_frame, encode_frame
+from .message_types import MessageTypes
+from .peer import Peer
+from .session import Timing
+
+__all__ = ["Network"]
+
+_NODES: Final = 1000
+"""The most other nodes that a node knows at a time."""
+_HEADERS: Final = 4096
+"""Bytes of a frame that are left for everything except a single message."""
+
+
+class _Alarm(Deadline):
+    """Wakes the network at the next deadline of a session."""
+
+    __slots__ = ("_network", "at")
+
+    def __init__(self, network: "Network", at: float) -> None:
+        super().__init__()
+        self._network = network
+        self.at = at
+
+    def awaken(self) -> None:
+        self._network.ring(self)
+
+
+class Network:
+    """The network of a running node."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        carrier: Carrier,
+        types: Iterable[type | ModuleType],
+        timing: Timing,
+        backlog: int,
+    ) -> None:
+        self.kernel = kernel
+        self.types = MessageTypes(types)
+        self.timing = timing
+        self.backlog = backlog
+        self.max_message = carrier.max_frame - _HEADERS
+        self._carrier = carrier
+        self._peers: dict[str, Peer] = {}
+        self._dirty: list[Peer] = []
+        self._flusher: Task | None = None
+        self._alarm: _Alarm | None = None
+        self._logged: set[str] = set()
+        self._failure: BaseException | None = None
+        self._joined = trio.Event()
+        self._scope = trio.CancelScope()
+        kernel.router.join_network(self)
+
+    # -- lifecycle ---------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Join the network.
+
+        Raises:
+            NetworkError: the node cannot join it.
+        """
+        self.kernel.start(self._run_carrier, name="network")
+        self.kernel.start(self._flush, name="network: sender")
+        await self._joined.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run_carrier(self) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self._carrier_task)
+                    self._joined.set()
+        except BaseException as error:
+            if self._joined.is_set():
+                raise
+            self._failure = _alone(error)
+        finally:
+            self._joined.set()
+
+    async def _carrier_task(self, *, task_status: trio.TaskStatus[None]) -> None:
+        await self._carrier.run(self, task_status=task_status)
+
+    async def close(self, seconds: float) -> None:
+        """Send what is queued, for at most ``seconds``, and say farewell to all other nodes."""
+        with trio.move_on_after(seconds):
+            for peer in list(self._peers.values()):
+                await peer.wait_sent()
+        for peer in list(self._peers.values()):
+            peer.session.close("the node goes down", True)
+        with trio.move_on_after(seconds), suppress(OSError):
+            await self._carrier.flush()
+        self._scope.cancel()
+        if self._flusher is not None:
+            flusher, self._flusher = self._flusher, None
+            wake(flusher)
+        if self._alarm is not None:
+            self._alarm.abandon()
+
+    # -- the kernel's interface --------------------------------------------------------------------
+
+    def peer(self, node: str) -> Peer:
+        """The other node of this name."""
+        peer = self._peers.get(node)
+        if peer is None:
+            if len(self._peers) >= _NODES:
+                self._forget_idle()
+            peer = self._peers[node] = Peer(self, node, lambda: secrets.randbits(63) or 1)
+        return peer
+
+    def _forget_idle(self) -> None:
+        for name in [name for name, peer in self._peers.items() if peer.is_idle]:
+            del self._peers[name]
+        if len(self._peers) >= _NODES:
+            raise NetworkError(f"a node is connected to at most {_NODES} other nodes")
+
+    def watch(self, target: Any, watcher: PID) -> None:
+        """Watch a target on another node."""
+        self.peer(target.node).watch(target, watcher)
+
+    def unwatch(self, target: Any) -> None:
+        """End the watch of a target on another node."""
+        self.peer(target.node).unwatch(target)
+
+    def tell(self, watcher: PID, target: Any, reason: Reason) -> None:
+        """Tell another node that a process it watches here has ended."""
+        peer = self._peers.get(watcher.node)
+        if peer is not None and peer.creation == watcher.creation:
+            peer.executor.tell(target, reason)
+
+    def publish(self, subscriber: PID, publication: Published, producer: PID) -> bool:
+        """Send a publication to a subscribed node. False if it was dropped."""
+        peer = self._peers.get(subscriber.node)
+        if peer is None or peer.creation != subscriber.creation:
+            return False
+        number = peer.executor.number_of(publication.event)
+        return number is not None and peer.send_publication(number, 0, producer, publication)
+
+    def hand_out(
+        self,
+        name: EventName,
+        producer: PID | Alias,
+        publication: Published,
+        gets: Callable[[PID], bool],
+    ) -> None:
+        """Give a publication of another node to the subscribers here that get it."""
+        relations, router = self.kernel.relations, self.kernel.router
+        watchers = chain(
+            relations.of_target(name, Kind.LINK), relations.of_target(name, Kind.MONITOR)
+        )
+        for pid in dict.fromkeys(watchers):
+            process = router.processes.get(pid)
+            if process is not None and gets(pid):
+                router.post(process, pid, Lane.MAIN, (EVENT, producer, None, publication))
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[str]:
+        """The names of the connected nodes."""
+        return sorted(name for name, peer in self._peers.items() if peer.is_up)
+
+    def discover(self) -> list[str]:
+        """The names of all nodes of the network that can be reached."""
+        return sorted(self._carrier.nodes())
+
+    def note_up(self, peer: Peer) -> None:
+        """Announce a node that is connected now."""
+        self.kernel.logger.info("a node is connected", peer=peer.node)
+        self.kernel.publisher.announce(NODE_UP, NodeUp(peer.node))
+
+    def note_down(self, peer: Peer, reason: Reason) -> None:
+        """Announce a node that is lost."""
+        self.kernel.logger.info("a node is gone", peer=peer.node, reason=str(reason))
+        self.kernel.publisher.announce(NODE_DOWN, NodeDown(peer.node, reason))
+
+    def log_once(self, what: str, error: str) -> None:
+        """Log a fault of messages only the first time: a flood of them must not flood the log."""
+        if what not in self._logged and len(self._logged) < _NODES:
+            self._logged.add(what)
+            self.kernel.logger.warning(what, error=error, note="later ones are not logged")
+
+    # -- the carrier -------------------------------------------------------------------------------
+
+    def transmit(self, node: str, frame: Frame) -> None:
+        """Give a frame to the carrier."""
+        self._carrier.send(node, encode_frame(frame))
+
+    def frame(self, sender: str, data: bytes | memoryview) -> None:
+        """Take a frame of another node."""
+        try:
+            frame = decode_frame(data)
+        except ValueError as error:
+            peer = self._peers.get(sender)
+            if peer is not None:
+                peer.session.close(str(error), False)
+            self.log_once(f"a frame of node {sender} is unreadable", str(error))
+            return
+        if sender != self.kernel.pid.node:
+            self.peer(sender).receive(frame)
+
+    def connected(self, node: str) -> None:
+        """The carrier reaches a node, perhaps again: the session says where it is."""
+        peer = self._peers.get(node)
+        if peer is not None:
+            peer.session.say_again()
+
+    def unreachable(self, node: str, why: str) -> None:
+        """The carrier says that no node of this name listens."""
+        peer = self._peers.get(node)
+        if peer is not None:
+            peer.session.fail(why)
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    def flush_later(self, peer: Peer) -> None:
+        """Send what a peer has queued when the tasks that run now have run."""
+        self._dirty.append(peer)
+        if self._flusher is not None:
+            wake(self._flusher)
+
+    async def _flush(self) -> None:
+        self._flusher = task = current_task()
+        while self._flusher is not None:
+            dirty, self._dirty = self._dirty, []
+            for peer in dirty:
+                peer.flush()
+            if not self._dirty:
+                await park(task)
+
+    # -- deadlines ---------------------------------------------------------------------------------
+
+    def arm(self, deadline: float) -> None:
+        """Wake the network at ``deadline``, if that is earlier than its next alarm."""
+        if deadline == inf or (self._alarm is not None and self._alarm.at <= deadline):
+            return
+        if self._alarm is not None:
+            self._alarm.abandon()
+        self._alarm = alarm = _Alarm(self, deadline)
+        clock = self.kernel.clock
+        clock.arm_call(alarm, max(0.0, deadline - clock.now()))
+
+    def ring(self, alarm: _Alarm) -> None:
+        """Act on all deadlines that have come."""
+        if alarm is not self._alarm:
+            return
+        self._alarm = None
+        now = self.kernel.clock.now()
+        for peer in list(self._peers.values()):
+            deadline = peer.session.next_deadline()
+            if deadline <= now:
+                peer.tick()
+            else:
+                self.arm(deadline)
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The error of a nursery with a single task."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

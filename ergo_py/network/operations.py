@@ -1,0 +1,226 @@
+"""The operations that travel in a session: messages, calls, answers, links and monitors, events."""
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
+from .codec import msgspec
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Call",
+    "Ended",
+    "Event",
+    "Exit",
+    "Failed",
+    "Failure",
+    "Operation",
+    "Place",
+    "Send",
+    "Sender",
+    "Subscribed",
+    "Unwatch",
+    "Watch",
+    "address_of",
+    "decode_operation",
+    "encode_operation",
+    "place_of",
+    "sender_of",
+    "sender_place",
+    "target_of",
+]
+
+_PID, _ALIAS, _NAME, _EVENT, _KEY = 0, 1, 2, 3, 4
+
+
+class Place(msgspec.Struct, array_like=True, frozen=True):
+    """An address on the node that receives the operation."""
+
+    kind: int
+    creation: int
+    number: int
+    name: str
+    key: bytes = b""
+    """The encoded key of a `Key`, whose registry is the ``name``."""
+
+
+class Sender(msgspec.Struct, array_like=True, frozen=True):
+    """The PID or alias of a sender, of any node."""
+
+    is_alias: bool
+    node: str
+    creation: int
+    number: int
+
+
+class Send(msgspec.Struct, array_like=True, tag=0, frozen=True):
+    """A message."""
+
+    to: Place
+    sender: Sender
+    priority: int
+    body: bytes
+
+
+class Ask(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """A message whose sender waits until a mailbox has taken it."""
+
+    number: int
+    to: Place
+    sender: Sender
+    priority: int
+    body: bytes
+
+
+class Call(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """A call. ``number`` identifies it for its answer."""
+
+    number: int
+    to: Place
+    sender: Sender
+    priority: int
+    body: bytes
+
+
+class Answer(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    """The answer to a call."""
+
+    number: int
+    body: bytes
+
+
+class Failed(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """The failure of a call: its kind, and a reason, an exception or a text."""
+
+    number: int
+    kind: str
+    body: bytes
+
+
+class Watch(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """Tell this node when the target ends. A watched event also sends its publications, and first
+    the publications that it keeps, to the new subscriber.
+    """
+
+    number: int
+    to: Place
+    subscriber: int
+
+
+class Unwatch(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    """End a watch."""
+
+    number: int
+
+
+class Ended(msgspec.Struct, array_like=True, tag=7, frozen=True):
+    """The target of a watch has ended."""
+
+    number: int
+    body: bytes
+
+
+class Exit(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """Ask a process to end, or kill it."""
+
+    to: Place
+    sender: Sender
+    is_kill: bool
+    body: bytes
+
+
+class Event(msgspec.Struct, array_like=True, tag=9, frozen=True):
+    """A publication of a watched event. ``subscriber`` is the number of the only process that gets
+    it, or 0.
+    """
+
+    number: int
+    subscriber: int
+    producer: Sender
+    at: float
+    body: bytes
+
+
+class Subscribed(msgspec.Struct, array_like=True, tag=10, frozen=True):
+    """A new subscriber has got all publications that the event keeps."""
+
+    number: int
+    subscriber: int
+
+
+Operation = (
+    Send | Ask | Call | Answer | Failed | Watch | Unwatch | Ended | Exit | Event | Subscribed
+)
+
+
+class Failure:
+    """The kinds of failures of a call."""
+
+    DOWN: Final = "down"
+    CRASHED: Final = "crashed"
+    FULL: Final = "full"
+    UNHANDLED: Final = "unhandled"
+    DEADLOCK: Final = "deadlock"
+    UNREADABLE: Final = "unreadable"
+    UNSENDABLE: Final = "unsendable"
+    REJECTED: Final = "rejected"
+
+
+encode_operation: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(Operation)
+
+
+def decode_operation(data: bytes) -> Operation:
+    """The operation with these bytes.
+
+    Raises:
+        ValueError: the bytes are not an operation.
+    """
+    try:
+        return cast(Operation, _decoder.decode(data))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"not an operation of this protocol: {error}") from None
+
+
+def place_of(
+    target: PID | Alias | Name | Key | EventName, encode: Callable[[object], bytes]
+) -> Place:
+    """An address, as its own node reads it."""
+    if isinstance(target, PID):
+        return Place(_PID, target.creation, target.number, "")
+    if isinstance(target, Alias):
+        return Place(_ALIAS, target.creation, target.number, "")
+    if isinstance(target, Key):
+        return Place(_KEY, 0, 0, target.registry, encode(target.key))
+    return Place(_EVENT if isinstance(target, EventName) else _NAME, 0, 0, target.name)
+
+
+def address_of(
+    place: Place, node: str, decode: Callable[[bytes], object]
+) -> PID | Alias | Name | Key:
+    """The address of a place on ``node``, for a message."""
+    if place.kind == _PID:
+        return PID(node, place.creation, place.number)
+    if place.kind == _ALIAS:
+        return Alias(node, place.creation, place.number)
+    if place.kind == _KEY:
+        return Key(place.name, decode(place.key), node)
+    return Name(place.name, node)
+
+
+def target_of(
+    place: Place, node: str, decode: Callable[[bytes], object]
+) -> PID | Alias | Name | Key | EventName:
+    """The target of a watch on ``node``."""
+    return EventName(place.name, node) if place.kind == _EVENT else address_of(place, node, decode)
+
+
+def sender_place(sender: PID | Alias) -> Sender:
+    """The sender of an operation."""
+    return Sender(isinstance(sender, Alias), sender.node, sender.creation, sender.number)
+
+
+def sender_of(place: Sender) -> PID | Alias:
+    """The PID or alias of a sender."""
+    return (Alias if place.is_alias else PID)(place.node, place.creation, place.number)

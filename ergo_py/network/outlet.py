@@ -1,0 +1,70 @@
+"""`Outlet`: the mailbox of another node. It holds no envelopes: each becomes an operation of the
+session at once, and its bound counts the bytes that wait there.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from .._core.tables.mailbox import Mailbox, Verdict
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.envelopes import Envelope, Lane, Overflow
+from .._core.vocabulary.messages import Why
+from .errors import NodeBusyError
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Outlet"]
+
+_PROMISES: Final = 64
+"""Most messages of threads that may be on their way to the loop. Their size is not known yet."""
+
+
+class Outlet(Mailbox):
+    """The mailbox through which all messages to another node pass."""
+
+    __slots__ = ("_peer",)
+
+    def __init__(self, peer: "Peer", backlog: int) -> None:
+        super().__init__(backlog, Overflow.WAIT)
+        self._peer = peer
+
+    def __len__(self) -> int:
+        return self._peer.session.queued
+
+    def depth(self, lane: Lane) -> int:
+        """The number of operations that wait. They have no lanes: each carries its priority."""
+        return self._peer.session.queued
+
+    def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
+        """Put a message or a call, unless too many bytes wait.
+
+        Raises:
+            MessageTypeError: the message cannot travel.
+            NodeBusyError: too many bytes wait, and the envelope is a message.
+        """
+        _, sender, to, message = envelope
+        if isinstance(to, Caller):
+            if not self.has_room(lane):
+                self.dropped += 1
+                return Verdict.REFUSED, None
+            self._peer.push_call(lane, to, message)
+            return Verdict.ACCEPTED, None
+        packed = self._peer.pack(to, message)
+        if not self.has_room(lane):
+            self.dropped += 1
+            self._peer.router.dead_letters.add(sender, to, packed.message, Why.FULL)
+            raise NodeBusyError(to, packed.message, self._peer.node, self.limit)
+        self._peer.push_message(lane, sender, to, packed)
+        return Verdict.ACCEPTED, None
+
+    def push(self, lane: Lane, envelope: Envelope) -> None:
+        """Put an envelope that has waited for room."""
+        _, sender, to, message = envelope
+        if isinstance(to, Caller):
+            self._peer.push_call(lane, to, message)
+        else:
+            self._peer.push_waiting(lane, sender, to, message)
+
+    def _has_space(self, lane: Lane) -> bool:
+        promised = sum(self.inbound.values()) if self.inbound else 0
+        return self._peer.session.queued_bytes < self.limit and promised < _PROMISES

@@ -1,0 +1,576 @@
+"""`Peer`: another node, as a receiver of messages and calls, with its session."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from trio.lowlevel import current_task
+
+from .._core.messaging.router import LANES
+from .._core.messaging.waiters import TaskCaller
+from .._core.runtime.parking import park_as
+from .._core.runtime.time_slices import in_slices
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.envelopes import Lane, Priority
+from .._core.vocabulary.errors import (
+    CallFailedError,
+    CallTimeoutError,
+    DeadlockError,
+    MailboxFullError,
+    TargetDownError,
+    UnhandledCallError,
+)
+from .._core.vocabulary.ids import PID, Alias, EventName, NodeName, Target
+from .._core.vocabulary.messages import Published, Why
+from .._core.vocabulary.reasons import Crashed, Killed, NoNode, Reason, Shutdown
+from .._core.vocabulary.text import shown
+from .errors import (
+    MessageTooLargeError,
+    MessageTypeError,
+    NodeBusyError,
+    RemoteError,
+    UnreadableError,
+)
+from .executor import Executor
+from .frames import Frame
+from .message_types import RefusedValueError, UnreadableValueError
+from .operations import (
+    Answer,
+    Ask,
+    Call,
+    Ended,
+    Event,
+    Exit,
+    Failed,
+    Failure,
+    Operation,
+    Place,
+    Send,
+    Subscribed,
+    Unwatch,
+    Watch,
+    address_of,
+    decode_operation,
+    encode_operation,
+    place_of,
+    sender_of,
+    sender_place,
+)
+from .outlet import Outlet
+from .session import Session, State
+
+if TYPE_CHECKING:
+    from .network import Network
+
+__all__ = ["Packed", "Peer"]
+
+_PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
+_SWEEP: Final = 256
+"""Calls in flight after which calls that were settled otherwise, by a timeout, are forgotten."""
+
+
+class Packed:
+    """A message that was encoded when it was sent."""
+
+    __slots__ = ("body", "message")
+
+    def __init__(self, message: object, body: bytes) -> None:
+        self.message = message
+        self.body = body
+
+
+class Peer:
+    """Another node. A receiver that is never asleep and has no callbacks."""
+
+    is_remote: Final = True
+    accepting: Final = True
+    has_split_handlers: Final = False
+    inline: Final = False
+    takes_direct: Final = False
+    takes_bounded: Final = False
+    waiting: Any = None
+
+    def __init__(self, network: "Network", node: str, fresh: Callable[[], int]) -> None:
+        self.network = network
+        self.node = node
+        self.router = network.kernel.router
+        self.id = PID(node, 0, 0)
+        self.creation = 0
+        """The start of the node that the session is with; 0 without a session."""
+        self.deferred: set[Caller] | None = None
+        self.reason: Reason | None = None
+        """Why the node is down; None while there is no attempt, or a session."""
+        clock = network.kernel.clock
+        self.session = Session(self, self.router.creation, network.timing, clock.now, fresh)
+        self.mailbox = Outlet(self, network.backlog)
+        self.executor = Executor(self)
+        self._calls: dict[int, Caller] = {}
+        """Calls and confirmed messages to that node that wait for an answer."""
+        self._sweep_at = _SWEEP
+        self._watches: dict[Any, int] = {}
+        """The targets there that processes here watch, with the number of the watch."""
+        self._watched: dict[int, Any] = {}
+        """The same by number."""
+        self._joining: set[tuple[int, int]] = set()
+        """Subscriptions, by the number of the watch and of the process, that wait for the
+        publications that their event keeps.
+        """
+        self._is_dirty = False
+        self._sent_all = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<node {self.node} {self.session.state.value}>"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a session."""
+        return self.session.state is State.UP
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the peer can be forgotten: no session, no attempt, no watch."""
+        return self.session.state is State.IDLE and not self._watches and not self.mailbox.waiters
+
+    # -- receiver ----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Send queued operations: the first of a turn at once, the following together."""
+        if self._is_dirty:
+            return
+        self._is_dirty = True
+        self.session.flush()
+        self.network.flush_later(self)
+
+    def flush(self) -> None:
+        """Send the operations that were queued since the first of the turn."""
+        self._is_dirty = False
+        self.session.flush()
+        self._after()
+
+    def serves_in_passing(self, _message: object, _sender: PID | Alias) -> bool:
+        """Always False: every message travels."""
+        return False
+
+    def _place(self, target: Any) -> Place:
+        try:
+            return place_of(target, self.network.types.encode)
+        except RefusedValueError as error:
+            raise MessageTypeError(
+                f"the address {target!r} cannot travel: {error}", target, None
+            ) from None
+
+    # -- outgoing ----------------------------------------------------------------------------------
+
+    def pack(self, to: Target, message: object) -> Packed:
+        """Encode a message, in the turn and in the thread of its sender.
+
+        Raises:
+            MessageTypeError: the message cannot travel.
+            MessageTooLargeError: the carrier does not take a message of its size.
+        """
+        if isinstance(message, Packed):
+            return message
+        try:
+            body = self.network.types.encode(message)
+        except RefusedValueError as error:
+            raise MessageTypeError(
+                f"a {type(message).__qualname__} cannot travel to {to!r}: {error}", to, message
+            ) from None
+        if len(body) > self.network.max_message:
+            raise MessageTooLargeError(
+                f"a {type(message).__qualname__} of {len(body)} bytes is too large for {to!r}; "
+                f"allowed are {self.network.max_message} bytes: send it in parts",
+                to,
+                message,
+            )
+        return Packed(message, body)
+
+    def push_message(self, lane: Lane, sender: PID | Alias, to: Any, packed: Packed) -> None:
+        """Queue a message."""
+        self._push(Send(self._place(to), sender_place(sender), _PRIORITIES[lane], packed.body))
+
+    def push_waiting(self, lane: Lane, sender: PID | Alias, to: Any, message: object) -> None:
+        """Queue a message that has waited for room. Its sender cannot be told of an error now."""
+        try:
+            self.push_message(lane, sender, to, self.pack(to, message))
+        except (MessageTypeError, MessageTooLargeError) as error:
+            self.network.kernel.logger.error("a message cannot travel", error=str(error))
+            self.router.dead_letters.add(sender, to, message, Why.UNREADABLE)
+            return
+        self.wake()
+
+    def push_call(self, lane: Lane, caller: Caller, request: object) -> None:
+        """Queue a call. If its request cannot travel, the call fails."""
+        try:
+            place, packed = self._place(caller.to), self.pack(caller.to, request)
+        except (MessageTypeError, MessageTooLargeError) as error:
+            caller.settle(None, error)
+            return
+        self._remember(caller)
+        priority, sender = _PRIORITIES[lane], sender_place(caller.pid)
+        self._push(Call(caller.number, place, sender, priority, packed.body))
+        self.wake()
+
+    async def send_wait(
+        self,
+        sender: PID | Alias,
+        to: Any,
+        message: object,
+        priority: Priority,
+        timeout: float | None,
+    ) -> bool:
+        """Send a message, and wait until a mailbox there has taken it. False if it became a dead
+        letter.
+
+        Raises:
+            MailboxFullError: the mailbox refuses, or did not take it within ``timeout`` seconds.
+        """
+        place, packed = self._place(to), self.pack(to, message)
+        lane, task = LANES[priority], current_task()
+        caller = TaskCaller(sender, next(self.router.references), to, message, task, self)
+        if timeout is not None:
+            self.network.kernel.clock.arm_call(caller, timeout)
+        else:
+            caller.wait_without_limit()
+        waiter = _CallerWaiter(
+            caller, lambda: self._push_confirmed(caller, place, priority, packed)
+        )
+        if self.mailbox.has_room(lane):
+            waiter.settle(True)
+        else:
+            self.mailbox.wait_for_room(lane, None, waiter)
+        try:
+            await park_as(task, caller)
+        except BaseException:
+            caller.abandon()
+            raise
+        finally:
+            self.mailbox.stop_waiting(lane, waiter)
+        try:
+            return bool(caller.result())
+        except CallTimeoutError:
+            raise NodeBusyError(to, message, self.node, self.mailbox.limit) from None
+        except TargetDownError:
+            return False
+
+    def _push_confirmed(self, caller: Caller, to: Any, priority: Priority, packed: Packed) -> None:
+        self._remember(caller)
+        self._push(Ask(caller.number, to, sender_place(caller.pid), priority, packed.body))
+        self.wake()
+
+    def send_exit(self, sender: PID, to: Any, reason: Reason) -> None:
+        """Ask a process there to end."""
+        self._push(Exit(self._place(to), sender_place(sender), False, self.encode_reason(reason)))
+        self.wake()
+
+    def send_kill(self, to: Any) -> None:
+        """Kill a process there."""
+        sender = sender_place(self.network.kernel.pid)
+        self._push(Exit(self._place(to), sender, True, self.encode_reason(Killed())))
+        self.wake()
+
+    def watch(self, target: Any, watcher: PID) -> None:
+        """Have that node tell when the target ends. It sends a new subscriber of an event the
+        publications that the event keeps; until then the subscriber gets no others.
+        """
+        number = self._watches.get(target)
+        is_known = number is not None
+        if number is None:
+            number = next(self.router.references)
+            self._watches[target] = number
+            self._watched[number] = target
+        if isinstance(target, NodeName):
+            self.session.connect()
+            self._after()
+        elif isinstance(target, EventName):
+            self._joining.add((number, watcher.number))
+            self._push(Watch(number, self._place(target), watcher.number))
+            self.wake()
+        elif not is_known:
+            self._push(Watch(number, self._place(target), 0))
+            self.wake()
+
+    def unwatch(self, target: Any) -> None:
+        """End the watch of a target."""
+        number = self._watches.pop(target, None)
+        if number is None:
+            return
+        del self._watched[number]
+        if not isinstance(target, NodeName) and self.is_up:
+            self._push(Unwatch(number))
+            self.wake()
+
+    def send_ended(self, number: int, reason: Reason) -> None:
+        """Tell that node that the target of its watch has ended."""
+        self._push(Ended(number, self.encode_reason(reason)))
+        self.wake()
+
+    def send_subscribed(self, number: int, subscriber: int) -> None:
+        """Tell that node that a subscriber has got the publications that an event keeps."""
+        self._push(Subscribed(number, subscriber))
+        self.wake()
+
+    def send_publication(
+        self, number: int, subscriber: int, producer: PID, publication: Published
+    ) -> bool:
+        """Send a publication to that node. False if it cannot travel, or too many bytes wait."""
+        if not self.mailbox.has_room(Lane.MAIN):
+            return False
+        try:
+            body = self.network.types.encode(publication.message)
+        except RefusedValueError as error:
+            self.network.log_once(
+                f"publications of {publication.event.name!r} cannot travel", str(error)
+            )
+            return False
+        self._push(Event(number, subscriber, sender_place(producer), publication.at, body))
+        self.wake()
+        return True
+
+    def send_answer(self, number: int, value: object, error: BaseException | None) -> None:
+        """Answer a call of that node."""
+        op: Operation
+        try:
+            if error is None:
+                op = Answer(number, self.network.types.encode(value))
+            else:
+                op = Failed(number, *self._failure(error))
+        except RefusedValueError as refusal:
+            what = "an answer" if error is None else "an error"
+            self.network.kernel.logger.error(
+                f"{what} cannot travel to node {self.node}", error=str(refusal)
+            )
+            op = Failed(number, Failure.UNSENDABLE, self.network.types.encode(str(refusal)))
+        self._push(op)
+        self.wake()
+
+    def _failure(self, error: BaseException) -> tuple[str, bytes]:
+        encode = self.network.types.encode
+        match error:
+            case TargetDownError():
+                return Failure.DOWN, self.encode_reason(error.reason)
+            case CallFailedError():
+                return Failure.CRASHED, self.encode_reason(error.reason)
+            case UnreadableError():
+                return Failure.UNREADABLE, encode(str(error))
+            case MailboxFullError():
+                return Failure.FULL, encode(error.limit)
+            case UnhandledCallError():
+                return Failure.UNHANDLED, encode(error.behaviour)
+            case DeadlockError():
+                return Failure.DEADLOCK, encode(list(error.ring))
+            case Exception():
+                return Failure.REJECTED, encode(error)
+        return Failure.REJECTED, encode(RemoteError(type(error).__qualname__, str(error)))
+
+    def encode_reason(self, reason: Reason) -> bytes:
+        """The bytes of a reason. A value in it that cannot travel becomes text."""
+        try:
+            return self.network.types.encode(reason)
+        except RefusedValueError:
+            return self.network.types.encode(Shutdown(str(reason)))
+
+    def _push(self, op: Operation) -> None:
+        self.session.push(encode_operation(op))
+
+    def _remember(self, caller: Caller) -> None:
+        calls = self._calls
+        if len(calls) >= self._sweep_at:
+            for number in [number for number, known in calls.items() if known.settled]:
+                del calls[number]
+            self._sweep_at = max(_SWEEP, 2 * len(calls))
+        calls[caller.number] = caller
+
+    async def wait_sent(self) -> None:
+        """Wait until all operations are given to the carrier, or the session ends."""
+        while self.is_up and self.session.queued:
+            await self._sent_all.wait()
+
+    # -- incoming ----------------------------------------------------------------------------------
+
+    def receive(self, frame: Frame) -> None:
+        """Take a frame of that node."""
+        self.session.receive(frame)
+        self._after()
+
+    def deliver(self, data: bytes) -> None:
+        """Carry out an operation of that node."""
+        try:
+            op = decode_operation(data)
+        except ValueError as error:
+            self.session.close(str(error), False)
+            return
+        match op:
+            case Answer():
+                self._answered(op.number, op.body)
+            case Failed():
+                self._failed(op)
+            case Ended():
+                self._ended(op)
+            case Event():
+                self._published(op)
+            case Subscribed():
+                self._joining.discard((op.number, op.subscriber))
+            case _:
+                self._execute(op)
+
+    def _execute(self, op: Operation) -> None:
+        try:
+            self.executor.execute(op)
+        except Exception as error:
+            # An operation of another node must not end the tasks of this node.
+            self.network.log_once(f"an operation of node {self.node} failed", shown(error))
+
+    def _answered(self, number: int, body: bytes) -> None:
+        caller = self._calls.pop(number, None)
+        if caller is None:
+            self.network.kernel.calls.count_late_reply()
+            return
+        try:
+            value = self.network.types.decode(body)
+        except UnreadableValueError as error:
+            caller.settle(
+                None,
+                UnreadableError(
+                    f"the answer of {caller.to!r} is unreadable here: {error}",
+                    caller.to,
+                    caller.request,
+                ),
+            )
+            return
+        self.network.kernel.calls.reply(caller, value, None)
+
+    def _failed(self, op: Failed) -> None:
+        caller = self._calls.pop(op.number, None)
+        if caller is None:
+            return
+        try:
+            payload = self.network.types.decode(op.body)
+        except UnreadableValueError as error:
+            payload = RemoteError("unreadable", str(error))
+        caller.settle(None, self._error(op.kind, caller.to, caller.request, payload))
+
+    def _error(self, kind: str, to: Any, request: object, payload: Any) -> BaseException:
+        match kind:
+            case Failure.DOWN:
+                return TargetDownError(to, request, payload)
+            case Failure.CRASHED:
+                return CallFailedError(to, request, payload)
+            case Failure.FULL:
+                return MailboxFullError(to, request, payload)
+            case Failure.UNHANDLED:
+                return UnhandledCallError(to, request, str(payload))
+            case Failure.DEADLOCK:
+                return DeadlockError(to, request, payload)
+            case Failure.UNREADABLE:
+                return UnreadableError(str(payload), to, request)
+            case Failure.UNSENDABLE:
+                return CallFailedError(
+                    to, request, Crashed.told(RemoteError("MessageTypeError", str(payload)), "")
+                )
+        return payload if isinstance(payload, Exception) else RemoteError(kind, str(payload))
+
+    def _ended(self, op: Ended) -> None:
+        target = self._watched.pop(op.number, None)
+        if target is None:
+            return  # the watch was undone meanwhile
+        del self._watches[target]
+        try:
+            reason = self.network.types.decode(op.body)
+        except UnreadableValueError as error:
+            reason = Shutdown(str(error))
+        self.network.kernel.tell_all(target, reason)
+
+    def _published(self, op: Event) -> None:
+        name = self._watched.get(op.number)
+        if name is None:
+            return
+        try:
+            message = self.network.types.decode(op.body)
+        except UnreadableValueError as error:
+            self.network.log_once(f"publications of {name} are unreadable", str(error))
+            return
+        number, only, joining = op.number, op.subscriber, self._joining
+
+        def gets(pid: PID) -> bool:
+            return pid.number == only if only else (number, pid.number) not in joining
+
+        publication = Published(name, message, op.at)
+        self.network.hand_out(name, sender_of(op.producer), publication, gets)
+
+    # -- session -----------------------------------------------------------------------------------
+
+    def transmit(self, frame: Frame) -> None:
+        """Give a frame of the session to the carrier."""
+        self.network.transmit(self.node, frame)
+
+    def session_up(self, creation: int) -> None:
+        """Note that the node is connected."""
+        self.creation = creation
+        self.reason = None
+        self.network.note_up(self)
+
+    def session_down(self, why: str, is_orderly: bool, lost: list[bytes]) -> None:
+        """Note that the node is lost, in one step: no task runs in between."""
+        was_up, creation = bool(self.creation), self.creation
+        self.creation = 0
+        self.reason = reason = NoNode(self.node, why)
+        calls, self._calls = self._calls, {}
+        watches, self._watches, self._watched = self._watches, {}, {}
+        self._joining.clear()
+        self.mailbox.refuse_waiters()
+        for caller in calls.values():
+            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+        if lost:
+            self.network.kernel.start(self._bury, lost, was_up, name=f"network: lost {self.node}")
+        for target in watches:
+            self.network.kernel.tell_all(target, reason)
+        self.executor.forget(creation)
+        if was_up:
+            self.network.note_down(self, Shutdown(why) if is_orderly else reason)
+
+    async def _bury(self, lost: list[bytes], was_up: bool) -> None:
+        await in_slices(self._dead_letters(lost, was_up))
+
+    def _dead_letters(self, lost: list[bytes], was_up: bool) -> Iterator[None]:
+        """Turn messages that were not confirmed into dead letters."""
+        why = Why.UNCONFIRMED if was_up else Why.NO_NODE
+        for number, data in enumerate(lost, 1):
+            op = decode_operation(data)
+            if isinstance(op, Send | Ask):
+                message = self.network.types.decode(op.body)
+                to = address_of(op.to, self.node, self.network.types.decode)
+                self.router.dead_letters.add(sender_of(op.sender), to, message, why)
+            if not number % 64:
+                yield
+
+    def tick(self) -> None:
+        """Act on the deadlines of the session that have come."""
+        self.session.tick()
+        self._after()
+
+    def _after(self) -> None:
+        """Let waiting senders in, and arm the next deadline, after any step of the session."""
+        if self.mailbox.waiters and self.mailbox.admit_waiters():
+            self.session.flush()
+        if not self.session.queued:
+            self._sent_all.set()
+            self._sent_all = trio.Event()
+        self.network.arm(self.session.next_deadline())
+
+
+class _CallerWaiter:
+    """A task that waits for room, and then for the answer to its message."""
+
+    __slots__ = ("_caller", "_push")
+
+    def __init__(self, caller: Caller, push: Callable[[], None]) -> None:
+        self._caller = caller
+        self._push = push
+
+    def settle(self, admitted: bool, /) -> None:
+        caller = self._caller
+        if not admitted:
+            caller.settle(None, TargetDownError(caller.to, caller.request, NoNode(caller.to.node)))
+        elif not caller.settled:
+            self._push()

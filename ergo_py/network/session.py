@@ -1,0 +1,418 @@
+"""`Session`: the protocol between two nodes, without I/O.
+
+A carrier may lose, double and reorder frames, and it may break and come back. A session delivers
+each operation once and in order, or ends; if it ends, the peer has got a prefix.
+
+Each side chooses a fresh random number for each session, and a frame counts only if it carries
+both numbers. So no frame of an earlier session, or of an earlier start of a node, has an effect.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from math import inf
+from typing import Final, Protocol
+
+from .frames import VERSION, Ack, Bye, Data, Frame, Hello
+
+__all__ = ["Owner", "Session", "State", "Timing"]
+
+_FRAME: Final = 16 * 1024
+"""Bytes of operations after which a frame is full, so that the receiver carries out a frame within
+a time slice. A single operation may be longer.
+"""
+
+_OFFERS: Final = 8
+"""How many answered invitations are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The limits of sessions, in seconds and bytes."""
+
+    beat: float = 1.0
+    """An idle session sends an acknowledgement this often, as its heartbeat."""
+    patience: float = 5.0
+    """A peer that is silent for this long is down."""
+    repeat: float = 0.2
+    """An invitation, or a request to send again, is repeated after this time."""
+    ack_delay: float = 0.05
+    """An acknowledgement waits this long for data to go with."""
+    window: int = 1 << 20
+    """How many bytes the peer may send before they are acknowledged."""
+
+
+class State(Enum):
+    """The state of a session."""
+
+    IDLE = "idle"
+    OPENING = "opening"
+    UP = "up"
+
+
+class Owner(Protocol):
+    """The user of a session: the peer of a node."""
+
+    def transmit(self, frame: Frame, /) -> None:
+        """Give a frame to the carrier, which may lose it."""
+
+    def session_up(self, creation: int, /) -> None:
+        """Note that the session is up with this start of the peer's node."""
+
+    def deliver(self, op: bytes, /) -> None:
+        """Take an operation of the peer."""
+
+    def session_down(self, why: str, is_orderly: bool, lost: list[bytes], /) -> None:
+        """Note that the session has ended, or could not begin. The peer has not acknowledged the
+        ``lost`` operations.
+        """
+
+
+class Session:
+    """The session with a single peer. It ends and begins again as often as needed."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        creation: int,
+        timing: Timing,
+        clock: Callable[[], float],
+        fresh: Callable[[], int],
+    ) -> None:
+        self._owner = owner
+        self._creation = creation
+        self._timing = timing
+        self._clock = clock
+        self._fresh = fresh
+        self.state = State.IDLE
+        self.queued_bytes = 0
+        """Bytes of operations that wait to be sent."""
+        self.unacknowledged_bytes = 0
+        self._queue: deque[bytes] = deque()
+        self._unacknowledged: deque[bytes] = deque()
+        self._offers: dict[tuple[int, int], Hello] = {}
+        """Answered invitations by (our number, the peer's number). The first frame with such a pair
+        begins a session.
+        """
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mine = 0
+        self._yours = 0
+        self._inviting = False
+        self._peer_window = 0
+        self._sent = 0
+        """Operations given to the carrier, in this session."""
+        self._acknowledged = 0
+        self._received = 0
+        self._known = 0
+        """How many operations the peer has sent, as far as its frames say."""
+        self._ack_bytes = 0
+        """Bytes received since the last acknowledgement."""
+        self._opened_at = inf
+        self._hello_at = inf
+        self._heard_at = inf
+        self._beat_at = inf
+        self._ack_at = inf
+        self._resend_at = inf
+
+    # -- operations of the owner -------------------------------------------------------------------
+
+    @property
+    def unacknowledged(self) -> int:
+        """Operations that were sent and are not acknowledged."""
+        return len(self._unacknowledged)
+
+    @property
+    def queued(self) -> int:
+        """Operations that wait to be sent."""
+        return len(self._queue)
+
+    def push(self, op: bytes) -> None:
+        """Queue an operation. It goes out with the next :meth:`flush`. Without a session, this
+        invites the peer.
+        """
+        self._queue.append(op)
+        self.queued_bytes += len(op)
+        if not self._inviting and self.state is not State.UP:
+            self._invite()
+
+    def connect(self) -> None:
+        """Invite the peer to a session, unless there is one."""
+        if not self._inviting and self.state is not State.UP:
+            self._invite()
+
+    def flush(self) -> None:
+        """Send queued operations, as many as the peer's window has room for."""
+        if self.state is not State.UP:
+            return
+        queue, waiting = self._queue, self._unacknowledged
+        while queue:
+            ops: list[bytes] = []
+            size = 0
+            while queue:
+                length = len(queue[0])
+                if ops and size + length > _FRAME:
+                    break
+                # An operation longer than the whole window goes alone.
+                if waiting and self.unacknowledged_bytes + length > self._peer_window:
+                    break
+                op = queue.popleft()
+                ops.append(op)
+                waiting.append(op)
+                size += length
+                self.queued_bytes -= length
+                self.unacknowledged_bytes += length
+            if not ops:
+                return
+            first, self._sent = self._sent, self._sent + len(ops)
+            self._send_data(first, ops)
+
+    def say_again(self) -> None:
+        """Tell the peer the state of the session: the carrier has connected again."""
+        if self.state is State.UP:
+            self._send_ack(resend=False)
+        elif self._inviting:
+            self._send_hello()
+
+    def close(self, why: str, is_orderly: bool) -> None:
+        """End the session, and tell the peer."""
+        if self.state is State.UP:
+            self._owner.transmit(Bye(self._mine, self._yours, why, is_orderly))
+        self._end(why, is_orderly)
+
+    def fail(self, why: str) -> None:
+        """End the session or the attempt to open it: the carrier says that the peer is gone."""
+        self._end(why, False)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float:
+        """The moment at which :meth:`tick` has to be called next."""
+        if self.state is State.UP:
+            return min(
+                self._heard_at + self._timing.patience,
+                self._beat_at,
+                self._ack_at,
+                self._resend_at,
+            )
+        return min(self._opened_at + self._timing.patience, self._hello_at)
+
+    def tick(self) -> None:
+        """Act on all deadlines that have come."""
+        now = self._clock()
+        if self.state is State.OPENING:
+            if now >= self._opened_at + self._timing.patience:
+                self._end("it does not answer", False)
+            elif now >= self._hello_at:
+                self._send_hello()
+        elif self.state is State.UP:
+            if now >= self._heard_at + self._timing.patience:
+                self._owner.transmit(Bye(self._mine, self._yours, "silent for too long"))
+                self._end("it is silent", False)
+                return
+            if now >= self._resend_at:
+                self._ask_again(now)
+            if now >= self._ack_at or now >= self._beat_at:
+                self._send_ack(resend=False)
+
+    # -- frames of the peer ------------------------------------------------------------------------
+
+    def receive(self, frame: Frame) -> None:
+        """Take a frame of the peer."""
+        match frame:
+            case Hello():
+                self._receive_hello(frame)
+            case Data():
+                if self._belongs(frame.mine, frame.yours):
+                    self._receive_data(frame)
+                    self.flush()  # an acknowledgement makes room in the window
+            case Ack():
+                if self._belongs(frame.mine, frame.yours):
+                    self._receive_ack(frame)
+                    self.flush()
+            case Bye():
+                # An answer to an invitation carries no number of the peer: it refuses.
+                is_ours = frame.yours == self._mine and frame.mine == self._yours
+                if is_ours and (self.state is State.UP or self._inviting):
+                    self._end(frame.reason, frame.is_orderly)
+
+    def _receive_hello(self, hello: Hello) -> None:
+        if hello.version != VERSION:
+            if not hello.yours:
+                why = f"it speaks version {VERSION} of the protocol, not {hello.version}"
+                self._owner.transmit(Bye(0, hello.mine, why))
+            return
+        if hello.yours:
+            if self.state is State.OPENING and self._inviting and hello.yours == self._mine:
+                self._begin(self._mine, hello)
+                # The peer is up with the first frame that carries its number.
+                if self._yours and not self._sent:
+                    self._send_ack(resend=False)
+            return
+        if self.state is State.IDLE:
+            self.state = State.OPENING
+            self._mine = self._fresh()
+            self._opened_at = self._clock()
+        if self.state is State.OPENING or hello.mine == self._yours:
+            mine = self._mine
+        else:
+            # The peer has lost this session, or this is an old frame. The session continues until
+            # the peer confirms the new number.
+            mine = next((m for m, theirs in self._offers if theirs == hello.mine), 0)
+            mine = mine or self._fresh()
+        self._offer(mine, hello)
+
+    def _offer(self, mine: int, hello: Hello) -> None:
+        self._offers[mine, hello.mine] = hello
+        if len(self._offers) > _OFFERS:
+            del self._offers[next(iter(self._offers))]
+        self._owner.transmit(Hello(VERSION, self._creation, mine, hello.mine, self._timing.window))
+
+    def _belongs(self, theirs: int, mine: int) -> bool:
+        """Whether a frame belongs to the session. The first frame that confirms an answered
+        invitation begins a session.
+        """
+        if self.state is State.UP and mine == self._mine and theirs == self._yours:
+            return True
+        hello = self._offers.get((mine, theirs))
+        if hello is None:
+            # The peer believes in a session that is over here, or that this start of the node never
+            # had.
+            self._owner.transmit(Bye(mine, theirs, "it does not know the session"))
+            return False
+        if self.state is State.UP:
+            self._end("it has begun another session", False)
+        self._begin(mine, hello)
+        return self.state is State.UP and self._mine == mine
+
+    def _receive_data(self, data: Data) -> None:
+        mine = self._mine
+        now = self._clock()
+        if not self._acknowledge(data.ack):
+            return
+        self._heard_at = now
+        self._known = max(self._known, data.seq + len(data.ops))
+        if data.seq > self._received:
+            self._miss(now)
+            return
+        news = data.ops[self._received - data.seq :]
+        if not news:
+            self._send_ack(resend=False)
+            return
+        for op in news:
+            self._received += 1
+            self._ack_bytes += len(op)
+            self._owner.deliver(op)
+            if self._mine != mine:
+                return
+        if self._received >= self._known:
+            self._resend_at = inf
+        if self._ack_bytes * 4 >= self._timing.window:
+            self._send_ack(resend=False)
+        elif self._ack_bytes and self._ack_at == inf:
+            self._ack_at = now + self._timing.ack_delay
+
+    def _receive_ack(self, ack: Ack) -> None:
+        now = self._clock()
+        if not self._acknowledge(ack.ack):
+            return
+        self._heard_at = now
+        self._known = max(self._known, ack.last)
+        if ack.resend:
+            self._send_again()
+        if self._known > self._received:
+            self._miss(now)
+
+    def _acknowledge(self, count: int) -> bool:
+        """Forget operations that the peer has got. False if the peer is wrong about them."""
+        if count > self._sent:
+            self.close("it acknowledges operations that were never sent", False)
+            return False
+        while self._acknowledged < count:
+            self._acknowledged += 1
+            self.unacknowledged_bytes -= len(self._unacknowledged.popleft())
+        return True
+
+    def _miss(self, now: float) -> None:
+        """Ask the peer once for the operations that are missing, and again if they do not come."""
+        if self._resend_at == inf:
+            self._ask_again(now)
+
+    def _ask_again(self, now: float) -> None:
+        self._resend_at = now + self._timing.repeat
+        self._send_ack(resend=True)
+
+    def _send_again(self) -> None:
+        first = self._acknowledged
+        waiting = self._unacknowledged
+        start = 0
+        while start < len(waiting):
+            ops: list[bytes] = []
+            size = 0
+            for op in islice(waiting, start, None):
+                if ops and size + len(op) > _FRAME:
+                    break
+                ops.append(op)
+                size += len(op)
+            self._send_data(first + start, ops)
+            start += len(ops)
+
+    # -- states ------------------------------------------------------------------------------------
+
+    def _invite(self) -> None:
+        if self.state is State.IDLE:
+            self.state = State.OPENING
+            self._mine = self._fresh()
+        self._opened_at = self._clock()
+        self._inviting = True
+        self._send_hello()
+
+    def _begin(self, mine: int, hello: Hello) -> None:
+        # A late frame that confirms an older invitation must not begin that session.
+        self._offers.clear()
+        self._reset()
+        now = self._clock()
+        self.state = State.UP
+        self._mine, self._yours = mine, hello.mine
+        self._peer_window = hello.window
+        self._heard_at = now
+        self._beat_at = now + self._timing.beat
+        self._owner.session_up(hello.creation)
+        self.flush()
+
+    def _end(self, why: str, is_orderly: bool) -> None:
+        # A peer that answered an invitation and was never up has no operations: the invitation was
+        # an old frame.
+        is_told = self.state is State.UP or self._inviting
+        for pair in [pair for pair in self._offers if pair[0] == self._mine]:
+            del self._offers[pair]
+        self._reset()
+        self.state = State.IDLE
+        lost = [*self._unacknowledged, *self._queue]
+        self._unacknowledged.clear()
+        self._queue.clear()
+        self.queued_bytes = self.unacknowledged_bytes = 0
+        if is_told:
+            self._owner.session_down(why, is_orderly, lost)
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    def _send_hello(self) -> None:
+        self._hello_at = self._clock() + self._timing.repeat
+        self._owner.transmit(Hello(VERSION, self._creation, self._mine, 0, self._timing.window))
+
+    def _send_data(self, first: int, ops: list[bytes]) -> None:
+        self._note_sent()
+        self._owner.transmit(Data(self._mine, self._yours, first, self._received, ops))
+
+    def _send_ack(self, resend: bool) -> None:
+        self._note_sent()
+        self._owner.transmit(Ack(self._mine, self._yours, self._received, self._sent, resend))
+
+    def _note_sent(self) -> None:
+        self._ack_bytes = 0
+        self._ack_at = inf
+        self._beat_at = self._clock() + self._timing.beat

@@ -1,0 +1,54 @@
+"""`NetworkSettings`: the checked settings that all kinds of networks share."""
+
+from collections.abc import Iterable
+from types import ModuleType
+
+from .._core.kernel import Kernel
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.options import check_number
+from .carrier import Carrier
+from .message_types import MessageTypes
+from .network import Network
+from .session import Timing
+
+__all__ = ["NetworkSettings"]
+
+
+class NetworkSettings:
+    """The settings of a network. Raises `BadInputError` for an invalid value."""
+
+    def __init__(
+        self,
+        types: Iterable[type | ModuleType],
+        beat: float,
+        patience: float,
+        backlog: int,
+        window: int,
+    ) -> None:
+        check_number("beat", beat, least=0.001)
+        check_number("patience", patience, least=0.001)
+        if patience < 2 * beat:
+            raise BadInputError("patience", patience, f"at least two beats of {beat:g} s")
+        check_number("backlog", backlog, least=1, whole=True)
+        check_number("window", window, least=1024, whole=True)
+        if isinstance(types, type | str) or not isinstance(types, Iterable):
+            raise BadInputError(
+                "types", types, "a list of classes and modules, as in types=[Order]"
+            )
+        self._types = tuple(types)
+        MessageTypes(self._types)
+        self._timing = Timing(beat, patience, min(0.2, beat), min(0.05, beat / 2), window)
+        self._backlog = backlog
+
+    def make(self, kernel: Kernel, carrier: Carrier) -> Network:
+        """Make the network of a node.
+
+        Raises:
+            BadInputError: the name of the node is not fit for a network.
+        """
+        name, at, place = kernel.pid.node.partition("@")
+        if not name or not at or not place:
+            raise BadInputError(
+                "name", kernel.pid.node, "a name and a place in a network, such as 'shop@berlin'"
+            )
+        return Network(kernel, carrier, self._types, self._timing, self._backlog)

@@ -1,0 +1,205 @@
+"""`WorkerNode`: a node in a program of its own, as a supervised child.
+
+Each program has an interpreter, and a lock, of its own. So the processes of several worker nodes
+use several processor cores at the same time.
+"""
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+import trio
+
+from .._core.vocabulary.errors import BadInputError, ErgoError
+from .._core.vocabulary.ids import PID, Alias
+from .._core.vocabulary.options import check_number
+from .._core.vocabulary.public_names import show_public_names
+from ..actor import Actor
+from ..meta.programs.messages import PortErrorLine, PortExited, PortLine
+from ..meta.programs.options import StopTimes
+from ..meta.programs.port import Port
+from ..network.local import Local
+from ..node import Node
+from ..supervision.specs import Backoff, ChildSpec
+from .references import reference_of
+
+__all__ = ["WorkerFailedError", "WorkerNode", "worker_nodes"]
+
+Start = Callable[[Node], Awaitable[object]]
+
+READY: Final = "ergo: the worker node is ready"
+"""The line with which a worker program reports that its node is ready."""
+
+_BACKOFF: Final = Backoff(0.1, 30.0)
+_LINES: Final = 20
+"""How many of the last lines of a program an error shows."""
+
+
+class WorkerFailedError(ErgoError):
+    """The program of a worker node has ended by itself. ``lines`` are the last that it printed."""
+
+    def __init__(self, node: str, ending: str, lines: Collection[str]) -> None:
+        super().__init__(f"the program of node {node} has ended {ending}")
+        self.node = node
+        self.lines = tuple(lines)
+        if lines:
+            self.add_note("Its last lines:\n" + "\n".join(lines))
+
+
+class _Progress:
+    """What the program of a worker node has reached. The actor of its output writes it."""
+
+    def __init__(self) -> None:
+        self.changed = trio.Event()
+        self.failure: WorkerFailedError | None = None
+
+    def ready(self) -> None:
+        """The node is ready."""
+        self.changed.set()
+
+    def ended(self, failure: WorkerFailedError) -> None:
+        """The program has ended."""
+        self.failure = failure
+        self.changed.set()
+
+
+class _Output(Actor):
+    """Takes the lines of a worker program: they go to the log."""
+
+    def __init__(self, node: str, progress: _Progress) -> None:
+        self._node = node
+        self._progress = progress
+        self._lines: deque[str] = deque(maxlen=_LINES)
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        match message:
+            case PortLine(line=line) if line == READY:
+                self._progress.ready()
+            case PortLine(line=line) | PortErrorLine(line=line):
+                self._lines.append(line)
+                self.log.info(line, worker=self._node)
+            case PortExited(status=status, signal=number):
+                ending = f"with status {status}" if number is None else f"by signal {number}"
+                failure = WorkerFailedError(self._node, ending, self._lines)
+                self._progress.ended(failure)
+                self.send(self.parent, failure)
+
+
+class WorkerNode(Actor):
+    """Runs a node in a program of its own. ``init`` returns when that node is ready. The actor
+    crashes with `WorkerFailedError` when the program ends, so that its supervisor starts another.
+
+    The program opens the node, awaits ``start(node)``, and serves until this actor stops, or the
+    program of this actor ends. It closes its node in order then. The lines that it prints and logs
+    appear in the log of this node, at the level ``info``.
+    """
+
+    def __init__(self, name: str, start: Start, network: Local, control: str = "") -> None:
+        """Describe the node.
+
+        Args:
+            name: the name of the node, such as ``"worker-1@here"``.
+            start: an async function at the top of a module. It gets the new node.
+            network: the network that the node joins; the same as that of this node.
+            control: the permissions of its control socket, as of ``open_node``.
+        """
+        self._name = name
+        self._start = start
+        self._network = network
+        self._control = control
+
+    async def init(self) -> None:
+        """Start the program, and wait until its node is ready."""
+        settings = {
+            "name": self._name,
+            "start": reference_of(self._start, "start"),
+            "types": [reference_of(entry, "types") for entry in self._network.types],
+            "network": self._network.settings,
+            "control": self._control,
+            "path": [entry or os.getcwd() for entry in sys.path],
+        }
+        progress = _Progress()
+        output = await self.spawn(_Output, self._name, progress)
+        # The program ends when its input ends: when the port closes it, or this program is killed.
+        port = Port(
+            [sys.executable, "-m", "ergo_py.workers", json.dumps(settings)],
+            inherit_env=True,
+            stop=StopTimes(close=3.0),
+            receiver=output,
+        )
+        await self.spawn_meta(port, stop_timeout=10.0)
+        await progress.changed.wait()
+        if progress.failure is not None:
+            raise progress.failure
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        """Crash if the program has ended."""
+        if isinstance(message, WorkerFailedError):
+            raise message
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """Show the name of the node."""
+        return {"node": self._name}
+
+
+def worker_nodes(
+    start: Start,
+    network: Local,
+    *,
+    count: int | None = None,
+    name: str = "worker",
+    place: str = "here",
+    backoff: Backoff = _BACKOFF,
+    control: str = "",
+    ready_timeout: float = 60.0,
+) -> list[ChildSpec]:
+    """Specs of ``count`` worker nodes, as children of a supervisor: ``name-1@place`` and so on.
+
+    For example::
+
+        network = Local(types=[messages])
+        async with open_node("shop@here", network=network) as node:
+            await node.supervise(worker_nodes(worker.start, network, count=4))
+            total = await node.call(Name("stock", "worker-3@here"), Total())
+
+    Args:
+        start: an async function at the top of a module; each program awaits it with its node.
+        network: the network of all these nodes.
+        count: how many; None for the number of cores that this program may use.
+        name: the first part of their names.
+        place: the part after the ``@``.
+        backoff: the delays before a program that has ended is started again.
+        control: the permissions of their control sockets, as of ``open_node``.
+        ready_timeout: seconds that a program may take until its node is ready.
+
+    Raises:
+        BadInputError: a value is invalid, or another program could not import ``start``.
+    """
+    if count is None:
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    check_number("count", count, least=1, whole=True)
+    if not isinstance(network, Local):
+        raise BadInputError("network", network, "the Local(types=[…]) of this node")
+    reference_of(start, "start")
+    for entry in network.types:
+        reference_of(entry, "types")
+    return [
+        ChildSpec(
+            f"{name}-{number}",
+            WorkerNode,
+            f"{name}-{number}@{place}",
+            start,
+            network,
+            control,
+            backoff=backoff,
+            shutdown=15.0,
+            init_timeout=ready_timeout,
+        )
+        for number in range(1, (count or 1) + 1)
+    ]
+
+
+show_public_names(__name__)

@@ -1,0 +1,78 @@
+"""Two nodes of a network in a single test."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import trio
+
+from ergo_py import Node, Request
+from ergo_py.network import Local, Memory
+from tests.support import running_node
+
+__all__ = ["TYPES", "Add", "Colour", "Echo", "Order", "Total", "make_network", "two_nodes", "until"]
+
+
+class Colour(Enum):
+    """A listed Enum."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A message."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Total(Request[int]):
+    """A request."""
+
+
+@dataclass(frozen=True)
+class Echo(Request[object]):
+    """A request that is answered with its value."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Order:
+    """A message with other listed classes in it."""
+
+    lines: list[Add]
+    colour: Colour
+    note: str = ""
+
+
+TYPES = [Add, Total, Echo, Order, Colour]
+
+
+def make_network(kind: str, directory: Any = None, **settings: Any) -> Any:
+    """A network for the nodes of a test."""
+    settings = {"types": TYPES, **settings}
+    if kind == "memory":
+        return Memory(**settings)
+    return Local(directory=directory, **settings)
+
+
+@asynccontextmanager
+async def two_nodes(network: Any, **options: Any) -> AsyncIterator[tuple[Node, Node]]:
+    """The nodes a@test and b@test."""
+    async with (
+        running_node("a@test", network=network, **options) as a,
+        running_node("b@test", network=network, **options) as b,
+    ):
+        yield a, b
+
+
+async def until(condition: Any) -> None:
+    """Wait until a condition holds."""
+    with trio.fail_after(30):
+        while not condition():  # noqa: ASYNC110 - the condition may hold in another thread
+            await trio.sleep(0.001)

@@ -1,0 +1,200 @@
+"""Faults of the network between two nodes, in virtual time: cuts, losses, freezes."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    Down,
+    EventName,
+    Exit,
+    Name,
+    NodeName,
+    NoNode,
+    TargetDownError,
+    Why,
+)
+from ergo_py.network import NetworkError
+from tests.network.pairs import Add, Echo, Total, make_network, two_nodes
+from tests.network.test_nodes import Counter, Talker
+from tests.support import Puppet, Recorder, kernel_of, running_node
+
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+
+async def test_a_break_shorter_than_the_patience_is_invisible() -> None:
+    heard: list[Any] = []
+    got: list[Any] = []
+    network = make_network("memory")
+    async with two_nodes(network, limit=1000) as (a, b):
+        pid = await b.spawn(Recorder, got)
+        watcher = await a.spawn(Talker, heard)
+        await a.call(watcher, lambda me: me.monitor(NodeName("b@test")))
+        await a.call(watcher, lambda me: me.monitor(pid))
+        for second in range(5):
+            network.cut("a@test", "b@test")
+            for number in range(20):
+                a.send(pid, 20 * second + number)
+            # The last heartbeat was up to a second before the cut, and the patience is 5 s.
+            await trio.sleep(3.5)
+            network.heal()
+            await trio.sleep(2.5)
+        assert await a.call(pid, None) == list(range(100))
+        assert heard == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_lost_frames_are_sent_again(seed: int) -> None:
+    got: list[Any] = []
+    network = make_network("memory")
+    async with two_nodes(network, limit=10_000) as (a, b):
+        pid = await b.spawn(Recorder, got)
+        await a.call(pid, None)
+        network.lose(0.3, seed=seed)
+        for number in range(200):
+            a.send(pid, number)
+            await trio.sleep(0.01)
+        while len(got) < 200:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        network.lose(0.0)
+
+    assert got == list(range(200))
+
+
+async def test_both_nodes_end_the_session_in_a_partition_and_begin_another() -> None:
+    heard: dict[str, list[Any]] = {"a": [], "b": []}
+    network = make_network("memory")
+    async with two_nodes(network, limit=1000) as (a, b):
+        here, there = await a.spawn(Counter), await b.spawn(Counter)
+        for node, label, target in ((a, "a", there), (b, "b", here)):
+            watcher = await node.spawn(Talker, heard[label])
+            await node.call(watcher, monitor_of(target))
+        await a.call(there, Total())
+        await b.call(here, Total())
+        network.cut("a@test", "b@test")
+        a.send(there, Add(1))
+        await trio.sleep(7.0)
+
+        assert heard == {
+            "a": [Down(there, NoNode("b@test"))],
+            "b": [Down(here, NoNode("a@test"))],
+        }
+        assert a.nodes() == b.nodes() == []
+        assert [letter.why for letter in a.dead_letters()] == [Why.UNCONFIRMED]
+        network.heal()
+        assert await a.call(there, Total()) == 0
+        assert a.nodes() == ["b@test"]
+        assert len(heard["a"]) == len(heard["b"]) == 1
+
+
+def monitor_of(target: Any) -> Any:
+    return lambda me: me.monitor(target)
+
+
+async def test_a_lost_node_is_told_in_a_single_step() -> None:
+    heard: list[Any] = []
+    errors: list[Any] = []
+    network = make_network("memory", backlog=2000, window=1024)
+    async with two_nodes(network, limit=1000) as (a, b):
+        pid = await b.spawn(Puppet, name="puppet")
+        await b.call(pid, lambda me: me.register_event("news"))
+        watcher = await a.spawn(Talker, heard)
+
+        def watch(me: Talker) -> None:
+            me.link(pid)
+            me.monitor(Name("puppet", "b@test"))
+            me.subscribe(EventName("news", "b@test"))
+            me.monitor(NodeName("b@test"))
+
+        await a.call(watcher, watch)
+        await a.call(pid, None)
+        network.cut("a@test", "b@test")
+
+        async def call(size: int) -> None:
+            try:
+                await a.call(pid, Echo(b"x" * size), timeout=None)
+            except TargetDownError as error:
+                errors.append(error.reason)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                nursery.start_soon(call, 900)
+            nursery.start_soon(send_wait, a, pid, errors)
+            await trio.sleep(4.9)
+            assert errors == []
+            assert heard == []
+
+        assert sorted(map(str, errors)) == ["False", *[f"{NoNode('b@test')}: it is silent"] * 6]
+        await a.call(watcher, lambda me: None)
+        assert {type(message) for message in heard} == {Down, Exit}
+        assert len(heard) == 4
+        assert kernel_of(a).relations.count(watcher) == 0
+
+
+async def send_wait(node: Any, pid: Any, results: list[Any]) -> None:
+    results.append(await node.send_wait(pid, b"y" * 900))
+
+
+async def test_a_node_that_was_lost_watches_nothing_here() -> None:
+    network = make_network("memory")
+    async with two_nodes(network, limit=1000) as (a, b):
+        pid = await b.spawn(Puppet)
+        watcher = await a.spawn(Talker, [])
+        await a.call(watcher, lambda me: me.monitor(pid))
+        await a.call(pid, None)
+        assert kernel_of(b).relations.count(pid) == 1
+        network.cut("a@test", "b@test")
+        await trio.sleep(7.0)
+
+        assert kernel_of(b).relations.count(pid) == 0
+
+
+async def test_a_frozen_node_goes_on_after_the_thaw() -> None:
+    network = make_network("memory")
+    async with two_nodes(network, limit=1000) as (a, b):
+        pid = await b.spawn(Counter)
+        await a.call(pid, Total())
+        network.freeze("b@test")
+        a.send(pid, Add(5))
+        await trio.sleep(4.0)
+        network.thaw("b@test")
+
+        assert await a.call(pid, Total()) == 5
+
+
+async def test_a_late_answer_is_dropped_and_counted() -> None:
+    network = make_network("memory")
+    async with two_nodes(network, limit=1000) as (a, b):
+        pid = await b.spawn(Counter)
+        await a.call(pid, Total())
+        network.freeze("b@test")
+        with pytest.raises(TimeoutError):
+            await a.call(pid, Total(), timeout=1.0)
+        network.thaw("b@test")
+        await trio.sleep(1.0)
+
+        assert a.info().late_replies == 1
+        assert await a.call(pid, Total()) == 0
+
+
+async def test_a_node_knows_a_limited_number_of_other_nodes() -> None:
+    network = make_network("memory")
+    async with running_node("a@test", network=network, limit=1000) as a:
+        for number in range(1500):
+            assert a.send(Name("x", f"n{number}@test"), 1)
+            if number % 100 == 0:
+                await trio.sleep(0.01)  # the attempts fail, and their nodes can be forgotten
+        network.freeze("a@test")
+        with pytest.raises(NetworkError, match="at most 1000 other nodes"):
+            for number in range(1500):
+                a.send(Name("x", f"m{number}@test"), 1)
+        network.thaw("a@test")
+
+
+async def test_local_messages_are_never_encoded() -> None:
+    async with running_node("a@test", network=make_network("memory"), limit=1000) as a:
+        pid = await a.spawn(Recorder)
+        message = object()
+        a.send(pid, message)
+        assert await a.call(pid, message) == [message]

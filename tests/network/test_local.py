@@ -1,0 +1,275 @@
+"""Nodes of several programs on one machine: they are killed, stopped and flooded."""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import BadInputError, Down, Name, NodeName, NoNode, TargetDownError, Why, open_node
+from ergo_py.network import Local, NetworkError, NodeNameTakenError
+from tests.network.pairs import TYPES, Add, Echo, Total, make_network, until
+from tests.network.test_nodes import Counter, Talker
+from tests.support import running_node
+
+PROGRAM = """
+import sys, trio
+from ergo_py import Actor, open_node
+from ergo_py.network import Local
+from tests.network.pairs import TYPES
+from tests.network.test_nodes import Counter
+
+async def main():
+    beat, patience = map(float, sys.argv[2:])
+    network = Local(types=TYPES, directory=sys.argv[1], beat=beat, patience=patience)
+    async with open_node("b@test", network=network, watchdog=None) as node:
+        await node.spawn(Counter, name="counter")
+        print("ready", flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+
+trio.run(main)
+"""
+
+COUNTER = Name("counter", "b@test")
+
+
+@asynccontextmanager
+async def other_program(
+    directory: Path, beat: float = 1.0, patience: float = 30.0
+) -> AsyncIterator[trio.Process]:
+    """The node b@test in a program of its own."""
+    program = await trio.lowlevel.open_process(
+        [sys.executable, "-c", PROGRAM, str(directory), str(beat), str(patience)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert program.stdout is not None
+        with trio.fail_after(60):
+            assert (await program.stdout.receive_some(100)).startswith(b"ready")
+        yield program
+    finally:
+        if program.returncode is None:
+            program.send_signal(signal.SIGCONT)
+            program.kill()
+        await program.wait()
+        for pipe in (program.stdin, program.stdout):
+            if pipe is not None:
+                await pipe.aclose()
+
+
+async def test_two_programs_send_call_and_watch(meeting_place: Path) -> None:
+    heard: list[Any] = []
+    network = make_network("local", meeting_place, patience=30.0)
+    async with (
+        running_node("a@test", network=network) as a,
+        other_program(meeting_place) as program,
+    ):
+        for number in range(1000):
+            a.send(COUNTER, Add(number))
+        assert await a.call(COUNTER, Total()) == 499_500
+        watcher = await a.spawn(Talker, heard)
+        await a.call(watcher, lambda me: me.monitor(NodeName("b@test")))
+        await a.call(watcher, lambda me: me.monitor(COUNTER))
+        assert a.discover() == ["b@test"]
+
+        assert program.stdin is not None
+        await program.stdin.aclose()
+        assert await program.wait() == 0
+        await until(lambda: len(heard) == 2)
+
+    assert [str(down.reason) for down in heard] == [
+        "shutdown",
+        "no connection to node b@test: the node goes down",
+    ]
+
+
+async def test_a_killed_program_is_noticed_at_once(meeting_place: Path) -> None:
+    heard: list[Any] = []
+    network = make_network("local", meeting_place, patience=600.0)
+    async with running_node("a@test", network=network) as a:
+        async with other_program(meeting_place, patience=600.0) as program:
+            assert await a.call(COUNTER, Total()) == 0
+            watcher = await a.spawn(Talker, heard)
+            await a.call(watcher, lambda me: me.monitor(COUNTER))
+            errors: list[BaseException] = []
+
+            async def call() -> None:
+                try:
+                    await a.call(COUNTER, Echo("never"), timeout=None)
+                except TargetDownError as error:
+                    errors.append(error)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                assert await a.call(COUNTER, Total()) == 0
+                program.kill()
+        await until(lambda: heard and errors)
+        assert heard == [Down(COUNTER, NoNode("b@test"))]
+
+        async with other_program(meeting_place):
+            # The socket file that the killed program has left is replaced.
+            assert await a.call(COUNTER, Total()) == 0
+
+
+async def test_a_stopped_program_is_invisible_within_the_patience(meeting_place: Path) -> None:
+    network = make_network("local", meeting_place, beat=0.05, patience=600.0)
+    async with (
+        running_node("a@test", network=network) as a,
+        other_program(meeting_place, 0.05, 600.0) as program,
+    ):
+        assert await a.call(COUNTER, Total()) == 0
+        program.send_signal(signal.SIGSTOP)
+        for _ in range(100):
+            assert a.send(COUNTER, Add(1))
+        await trio.sleep(0.2)
+        program.send_signal(signal.SIGCONT)
+
+        assert await a.call(COUNTER, Total(), timeout=30) == 100
+        assert a.nodes() == ["b@test"]
+
+
+async def test_a_stopped_program_is_down_after_the_patience(meeting_place: Path) -> None:
+    network = make_network("local", meeting_place, beat=0.05, patience=0.3)
+    async with (
+        running_node("a@test", network=network) as a,
+        other_program(meeting_place, 0.05, 0.3) as program,
+    ):
+        assert await a.call(COUNTER, Total(), timeout=30) == 0
+        program.send_signal(signal.SIGSTOP)
+        with pytest.raises(TargetDownError, match="no connection to node b@test: it is silent"):
+            await a.call(COUNTER, Total(), timeout=30)
+        a.send(COUNTER, Add(1))
+        await until(lambda: [letter.why for letter in a.dead_letters()] == [Why.NO_NODE])
+        program.send_signal(signal.SIGCONT)
+
+        async def answers() -> bool:
+            try:
+                return await a.call(COUNTER, Total(), timeout=30) == 0
+            except TargetDownError:
+                return False
+
+        with trio.fail_after(30):
+            while not await answers():
+                pass
+
+
+async def test_a_name_that_is_taken_is_refused(meeting_place: Path) -> None:
+    network = make_network("local", meeting_place)
+    async with running_node("a@test", network=network):
+        with pytest.raises(NodeNameTakenError, match="a running node has the name 'a@test'"):
+            async with running_node("a@test", network=network):
+                pass
+    async with running_node("a@test", network=network) as again:
+        assert again.nodes() == []
+
+
+async def test_a_node_in_a_network_needs_a_name_and_a_place() -> None:
+    with pytest.raises(BadInputError, match="such as 'shop@berlin'"):
+        async with running_node("alone", network=make_network("memory")):
+            pass
+
+
+@pytest.mark.parametrize(
+    "settings,text",
+    [
+        ({"beat": 0}, "beat: got 0"),
+        ({"patience": 1.0, "beat": 1.0}, "at least two beats of 1 s"),
+        ({"backlog": 0}, "backlog: got 0"),
+        ({"window": 5}, "window: got 5"),
+        ({"types": Add}, "a list of classes and modules"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadInputError, match=text):
+        Local(**settings)
+
+
+def test_an_object_that_is_no_network_is_refused() -> None:
+    wrong: Any = "local"
+    with pytest.raises(BadInputError, match=r"network: got 'local'; allowed is a network, such as"):
+        open_node("a@test", network=wrong)
+
+
+async def test_a_directory_that_others_may_enter_is_refused(meeting_place: Path) -> None:
+    os.chmod(meeting_place, 0o755)
+    with pytest.raises(NetworkError, match="may be entered by others"):
+        async with running_node("a@test", network=make_network("local", meeting_place)):
+            pass
+
+
+async def test_a_directory_that_does_not_exist_is_an_error(meeting_place: Path) -> None:
+    with pytest.raises(NetworkError, match="no socket in"):
+        async with running_node("a@test", network=make_network("local", meeting_place / "no")):
+            pass
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xff\xff\xff",
+        struct.pack(">I", 6) + b"c@test" + b"\xff\xff\xff\xff",
+        struct.pack(">I", 6) + b"c@test" + struct.pack(">I", 3) + b"\xc1\xc1\xc1",
+        struct.pack(">I", 6) + b"b@test" + struct.pack(">I", 3) + b"\xc1\xc1\xc1",
+        struct.pack(">I", 6) + b"a@test" + struct.pack(">I", 1) + b"\x90",
+        struct.pack(">I", 3) + b"\xff\xfe\xfd",
+    ],
+)
+async def test_garbage_on_the_socket_harms_no_node(meeting_place: Path, data: bytes) -> None:
+    network = make_network("local", meeting_place)
+    async with (
+        running_node("a@test", network=network) as a,
+        running_node("b@test", network=network) as b,
+    ):
+        pid = await b.spawn(Counter)
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(meeting_place / "a@test.node"))
+            stranger.sendall(data)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+        async def answers() -> bool:
+            try:
+                return await a.call(pid, Total()) == 0
+            except TargetDownError:  # the stranger has spoken in the name of b
+                return False
+
+        with trio.fail_after(30):
+            while not await answers():
+                pass
+
+
+async def test_a_node_leaves_no_socket_behind(meeting_place: Path) -> None:
+    async with running_node("a@test", network=make_network("local", meeting_place)):
+        assert sorted(os.listdir(meeting_place)) == ["a@test.lock", "a@test.node"]
+    assert os.listdir(meeting_place) == ["a@test.lock"]
+
+
+async def test_many_large_messages_pass_a_slow_socket(meeting_place: Path) -> None:
+    network = Local(types=TYPES, directory=meeting_place, window=4 << 20)
+    async with (
+        running_node("a@test", network=network) as a,
+        running_node("b@test", network=network) as b,
+    ):
+        pid = await b.spawn(Counter)
+        answers: list[int] = []
+
+        async def call(number: int) -> None:
+            value = await a.call(pid, Echo(bytes([number]) * 300_000), timeout=60)
+            assert value == bytes([number]) * 300_000
+            answers.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(call, number)
+        assert sorted(answers) == list(range(50))

@@ -1,0 +1,418 @@
+"""The types of messages that travel: what arrives equals what was sent, or is refused."""
+
+import sys
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, NewType
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ergo_py import (
+    PID,
+    Alias,
+    BadInputError,
+    Crashed,
+    Custom,
+    Down,
+    EventName,
+    Killed,
+    Name,
+    NodeName,
+    NoNode,
+    NoProcess,
+    Normal,
+    Ref,
+    RestartLimit,
+    Shutdown,
+)
+from ergo_py.network import RemoteError
+from ergo_py.network.message_types import MessageTypes, RefusedValueError, UnreadableValueError
+from tests.network.pairs import TYPES, Add, Colour, Echo, Order
+
+
+class Point(NamedTuple):
+    """A listed named tuple."""
+
+    x: int
+    y: float = 0.0
+
+
+class Sized(msgspec.Struct):
+    """A listed Struct."""
+
+    width: int
+    tags: list[str] = []
+
+
+class ShopError(Exception):
+    """A listed exception."""
+
+
+Number = NewType("Number", int)
+
+
+@dataclass
+class Described:
+    """A class with annotations of many kinds."""
+
+    number: Number
+    either: int | str
+    choice: Literal["a", "b"]
+    pid: PID | Alias | None
+    rate: float
+    anything: Any = None
+    lines: list[int] = field(default_factory=list)
+
+
+def make(*more: Any) -> MessageTypes:
+    return MessageTypes([*TYPES, Point, Sized, ShopError, Described, *more])
+
+
+def travel(value: object, there: MessageTypes | None = None) -> Any:
+    here = make()
+    return (there or here).decode(here.encode(value))
+
+
+VALUES = [
+    None,
+    True,
+    0,
+    -(2**63),
+    2**64 - 1,
+    1.5,
+    float("inf"),
+    "text ü",
+    b"\x00\xff",
+    bytearray(b"abc"),
+    [1, [2, "three"], None],
+    (1, (2, ("three",))),
+    {"a": 1, "b": [2]},
+    {1: "one"},
+    {("a", 1): (2,), None: 3},
+    {1, 2, 3},
+    frozenset({(1, 2), "x"}),
+    datetime(2026, 5, 4, 3, 2, 1, 99),  # noqa: DTZ001
+    datetime(2026, 5, 4, tzinfo=UTC),
+    datetime(2026, 5, 4, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+    date(2026, 5, 4),
+    time(1, 2, 3, 4),
+    timedelta(days=-3, microseconds=5),
+    UUID(int=77),
+    Decimal("1.10"),
+    PID("a@x", 5, 6),
+    Alias("a@x", 5, 6),
+    Ref("a@x", 5, 6),
+    Name("n", "a@x"),
+    NodeName("a@x"),
+    EventName("e", "a@x"),
+    Add(3),
+    Order([Add(1), Add(2)], Colour.BLUE, "note"),
+    Echo({"deep": [(Add(1), {Colour.RED})]}),
+    Point(1, 2.5),
+    Sized(3, ["a"]),
+    Colour.RED,
+    Normal(),
+    Shutdown("why"),
+    Killed(),
+    NoProcess(),
+    NoNode("b@x"),
+    Custom((1, "two")),
+    RestartLimit("w", 3, 5.0, Killed()),
+    Down(PID("a@x", 1, 2), Normal()),
+    Described(Number(1), "x", "a", PID("a@x", 1, 2), 1.0, (1,), [1]),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_arrives_equal_in_content_and_type(value: object) -> None:
+    arrived = travel(value)
+
+    assert arrived == value
+    assert type(arrived) is type(value)
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.binary()
+    | st.builds(PID, st.just("a@x"), st.integers(0, 99), st.integers(0, 99))
+    | st.builds(Add, st.integers(0, 9))
+    | st.sampled_from(Colour)
+)
+KEYS = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text("ab") | st.sampled_from(Colour),
+    lambda inner: st.tuples(inner, inner),
+    max_leaves=4,
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(KEYS, inner, max_size=4)
+        | st.sets(KEYS, max_size=4)
+        | st.builds(Echo, inner)
+    ),
+    max_leaves=20,
+)
+
+
+def shape(value: Any) -> Any:
+    """The types of a value and of its parts, which equality does not compare."""
+    match value:
+        case dict():
+            return dict, [(shape(key), shape(part)) for key, part in value.items()]
+        case list() | tuple():
+            return type(value), [shape(part) for part in value]
+        case set():
+            return set, sorted(map(repr, map(shape, value)))
+        case Echo():
+            return Echo, shape(value.value)
+    return type(value)
+
+
+@given(TREES)
+def test_any_tree_of_values_arrives_equal(value: object) -> None:
+    arrived = travel(value)
+
+    assert arrived == value
+    assert shape(arrived) == shape(value)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_value_or_unreadable(data: bytes) -> None:
+    try:
+        make().decode(data)
+    except UnreadableValueError:
+        pass
+
+
+class Hidden:
+    """A class that cannot travel."""
+
+
+@dataclass
+class Unlisted:
+    """A class that is not listed."""
+
+    part: int = 0
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (Hidden(), "cannot travel; send plain values"),
+        (Unlisted(), r"list it in `types=\[Unlisted\]` of the network, on both nodes"),
+        ([{"a": (Unlisted(),)}], "Unlisted is not among the types that travel"),
+        (2**64, "64"),
+        (lambda: 1, "builtins.function cannot travel"),
+        (OrderedDict(a=1), "collections.OrderedDict cannot travel"),
+        (type("Text", (str,), {})("x"), "Text cannot travel"),
+        ("\ud800", "surrogates not allowed"),
+    ],
+)
+def test_a_value_that_cannot_travel_is_refused_by_name(value: object, text: str) -> None:
+    with pytest.raises(RefusedValueError, match=text):
+        make().encode(value)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+
+    with pytest.raises(RefusedValueError, match="nested too deeply, or contains itself"):
+        make().encode(endless)
+
+
+def test_bytes_that_are_nested_too_deeply_are_unreadable() -> None:
+    with pytest.raises(UnreadableValueError):
+        make().decode(b"\x91" * 100_000 + b"\xc0")
+
+
+@pytest.mark.parametrize(
+    "error, arrived",
+    [
+        (LookupError("no"), LookupError("no")),
+        (KeyError("k", 3), KeyError("k", 3)),
+        (ShopError("closed", Add(1)), ShopError("closed", Add(1))),
+    ],
+)
+def test_a_known_exception_arrives_with_its_arguments(error: Any, arrived: Any) -> None:
+    got = travel(error)
+
+    assert type(got) is type(arrived)
+    assert got.args == arrived.args
+
+
+@pytest.mark.parametrize("error", [ValueError(Hidden()), type("OddError", (Exception,), {})("odd")])
+def test_another_exception_arrives_as_a_remote_error_with_name_and_text(error: Any) -> None:
+    got = travel(error)
+
+    assert isinstance(got, RemoteError)
+    assert got.type_name == type(error).__qualname__
+    assert got.text == str(error)
+    again = travel(got)
+    assert (again.type_name, again.text) == (got.type_name, got.text)
+
+
+def test_a_crash_arrives_with_the_traceback_of_the_other_node() -> None:
+    try:
+        raise LookupError("here")
+    except LookupError as error:
+        reason = Crashed(error)
+    got = travel(reason)
+
+    assert got == reason
+    assert got.traceback == reason.traceback
+    assert "raise LookupError" in got.traceback
+
+
+def test_a_crash_by_an_exit_of_the_program_arrives_as_text() -> None:
+    got = travel(Crashed(SystemExit(3)))
+
+    assert str(got) == "crashed: RemoteError: SystemExit: 3"
+
+
+# -- two versions of a program -------------------------------------------------------------------
+
+
+def _class(**fields: Any) -> Any:
+    return dataclass(type("Add", (), {"__annotations__": {"number": int, **fields}}))
+
+
+def test_a_field_that_the_receiver_does_not_know_is_dropped() -> None:
+    newer = _class(colour=str)
+    sent = MessageTypes([newer]).encode(newer(1, "red"))
+
+    assert MessageTypes([Add]).decode(sent) == Add(1)
+
+
+def test_a_field_with_a_default_may_be_missing() -> None:
+    newer: Any = dataclass(
+        type("Add", (), {"__annotations__": {"number": int, "colour": str}, "colour": "red"})
+    )
+
+    assert MessageTypes([newer]).decode(MessageTypes([Add]).encode(Add(1))) == newer(1, "red")
+
+
+def test_a_field_without_a_default_that_is_missing_is_unreadable() -> None:
+    newer = _class(colour=str)
+
+    with pytest.raises(UnreadableValueError, match="TypeError; the message has no field colour"):
+        MessageTypes([newer]).decode(MessageTypes([Add]).encode(Add(1)))
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ({"number": "one"}, "Described.number: got a str, allowed is int"),
+        ({"either": None}, "Described.either: got a NoneType, allowed is int or str"),
+        ({"choice": 5}, "Described.choice: got a int, allowed is str"),
+        ({"pid": "me"}, "Described.pid: got a str, allowed is Alias or NoneType or PID"),
+        ({"rate": "fast"}, "Described.rate: got a str, allowed is float or int"),
+        ({"lines": "text"}, "Described.lines: got a str, allowed is list"),
+    ],
+)
+def test_a_field_of_another_type_is_unreadable(change: dict[str, Any], text: str) -> None:
+    values: dict[str, Any] = {"number": 1, "either": 1, "choice": "a", "pid": None, "rate": 1.0}
+    wrong = make().encode(Described(**{**values, **change}))
+
+    with pytest.raises(UnreadableValueError) as caught:
+        make().decode(wrong)
+    assert str(caught.value) == text
+
+
+def test_a_type_that_the_receiver_does_not_list_is_unreadable_by_name() -> None:
+    with pytest.raises(UnreadableValueError, match=r"the type 'Add' is not in this node's `types="):
+        travel(Add(1), MessageTypes([]))
+
+
+def test_an_enum_member_that_the_receiver_lacks_is_unreadable() -> None:
+    class Other(Enum):
+        GREEN = 1
+
+    Other.__qualname__ = "Colour"
+    sent = MessageTypes([Other]).encode(Other.GREEN)
+
+    with pytest.raises(UnreadableValueError, match=r"Colour.GREEN is not an Enum member"):
+        make().decode(sent)
+
+
+def test_a_constructor_that_raises_makes_the_message_unreadable() -> None:
+    def refuse(self: Any) -> None:
+        raise ValueError("never")
+
+    strict: Any = dataclass(
+        type("Add", (), {"__annotations__": {"number": int}, "__post_init__": refuse})
+    )
+
+    with pytest.raises(UnreadableValueError, match="Add cannot be made: ValueError"):
+        MessageTypes([strict]).decode(MessageTypes([Add]).encode(Add(1)))
+
+
+# -- the list ------------------------------------------------------------------------------------
+
+
+def test_a_module_lists_all_its_own_classes() -> None:
+    module = ModuleType("shop_messages")
+    sys.modules[module.__name__] = module
+    try:
+        exec(
+            "from dataclasses import dataclass\nfrom enum import Enum\n"
+            "from tests.network.pairs import Add\n"
+            "@dataclass\nclass Buy:\n    what: str\n"
+            "class Kind(Enum):\n    A = 1\n"
+            "class NotAMessage: pass\n",
+            vars(module),
+        )
+        types = MessageTypes([module])
+        value = [module.Buy("tea"), module.Kind.A]
+        assert types.decode(types.encode(value)) == value
+        with pytest.raises(RefusedValueError, match="NotAMessage cannot travel"):
+            types.encode(module.NotAMessage())
+        with pytest.raises(RefusedValueError, match=r"pairs\.Add is not among the types"):
+            types.encode(Add(1))
+    finally:
+        del sys.modules[module.__name__]
+
+
+def test_two_classes_of_the_same_name_are_refused_with_the_line_to_write() -> None:
+    with pytest.raises(BadInputError, match='give one of them `__wire__ = "another name"`'):
+        MessageTypes([Add, _class()])
+
+
+def test_a_name_on_the_wire_can_be_chosen() -> None:
+    other: Any = dataclass(
+        type("Add", (), {"__annotations__": {"number": int}, "__wire__": "shop.Add"})
+    )
+    types = MessageTypes([Add, other])
+
+    assert type(types.decode(types.encode(other(1)))) is other
+    assert type(types.decode(types.encode(Add(1)))) is Add
+
+
+@pytest.mark.parametrize("entry", [Hidden, 5, "Add", Add(1)])
+def test_an_entry_that_is_no_message_class_is_refused(entry: Any) -> None:
+    with pytest.raises(BadInputError, match="a module, or a class: a dataclass, a msgspec"):
+        MessageTypes([entry])
+
+
+def test_a_dataclass_with_a_computed_field_is_refused() -> None:
+    @dataclass
+    class Computed:
+        width: int
+        area: int = field(init=False, default=0)
+
+    with pytest.raises(BadInputError, match="the field 'area' has init=False"):
+        MessageTypes([Computed])
