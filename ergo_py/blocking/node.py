@@ -4,6 +4,7 @@ calling thread waits.
 
 import contextvars
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -16,6 +17,7 @@ from .._core.tables.obituaries import Obituary
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
 from .._core.verbs.behaviour import Behaviour
+from .._core.verbs.common import check_priority, check_timeout
 from .._core.verbs.node_inspection import Queued
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import NodeStoppedError
@@ -29,6 +31,7 @@ from ..node import Node
 from ..streams.parts import PartStream
 from ..supervision.specs import ChildSpec, SupervisorSpec
 from ..supervision.tree import TreeNode
+from .futures import ask
 from .handles import BlockingService, BlockingStream, BlockingSupervisor
 
 __all__ = ["BlockingNode"]
@@ -187,6 +190,41 @@ class BlockingNode:
         not the node.
         """
         return self._node.call_from_thread(to, request, timeout=timeout, priority=priority)
+
+    @overload
+    def ask(
+        self,
+        to: Target,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> "Future[R]": ...
+    @overload
+    def ask(
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> "Future[Any]": ...
+    def ask(
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> "Future[Any]":
+        """Call a process without waiting: the answer, or the error that :meth:`call` would raise,
+        comes as a ``concurrent.futures.Future``. For other event loops: ``await
+        asyncio.wrap_future(node.ask("counter", Total()))``. To cancel the future abandons the call.
+        """
+        check_timeout(timeout)
+        check_priority(priority)
+        kernel = self._node._kernel
+        return ask(kernel.calls, kernel.router, kernel.pid, to, request, timeout, priority)
 
     def reply(self, caller: Caller, value: object) -> bool:
         """Answer a deferred call. False if its caller no longer waits."""

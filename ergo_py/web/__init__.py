@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         WSText,
         WSUpgrade,
     )
+    from .mounts.files import Files
     from .routes import STREAM, WHOLE, Body, Route
     from .server import WebServer
 
@@ -34,6 +35,7 @@ __all__ = [
     "Body",
     "Drain",
     "End",
+    "Files",
     "HTTPError",
     "HTTPGone",
     "HTTPRequest",
@@ -65,6 +67,7 @@ if not TYPE_CHECKING:
             "messages.websockets": (
                 "Accept WSBinary WSClose WSConnected WSDisconnected WSSend WSText WSUpgrade"
             ),
+            "mounts.files": "Files",
             "routes": "Body Route STREAM WHOLE",
             "server": "WebServer",
         },

@@ -237,13 +237,15 @@ class WebConnection(TCPConnection):
     def _written(self) -> None:
         super()._written()
         if self._websocket is None:
-            self._http.advance()
+            self._http.written()
 
     # -- the end -----------------------------------------------------------------------------------
 
     def _write_last(self, reason: Reason) -> bool:
         if self._websocket is not None:
             write_last(self._meta, self._websocket, reason)
+        elif self.cause is None:
+            self._http.say_last()
         return super()._write_last(reason)
 
     def _close_for_good(self) -> Any:

@@ -7,6 +7,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol
 
+import trio
+
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import (
@@ -128,6 +130,7 @@ class HTTPSession:
         "_place",
         "_request",
         "_response",
+        "_room",
         "_since",
         "_site",
         "_size",
@@ -157,6 +160,8 @@ class HTTPSession:
         self._stream: BodyWriter | None = None
         """Frames the pieces of a streamed response, while there is any."""
         self._guard: StreamGuard | None = None
+        self._room: trio.Event | None = None
+        """Wakes an application that waits for a slow peer."""
         self._body_reader: tuple[Caller, int] | None = None
         """A call of ``ReadBody`` that waits for the peer, and how much it takes."""
         self._pieces: list[bytes] = []
@@ -333,6 +338,7 @@ class HTTPSession:
         assert place is not None
         assert request is not None
         self.phase = _UNDER_WAY
+        self._size = 0
         exchange = self._exchange = Exchange(
             self._wire.id, site.next_reference(), None, request, self._settled
         )
@@ -502,6 +508,28 @@ class HTTPSession:
         """Answer for an application: it writes the rest if the response is a stream."""
         self._respond(response)
 
+    async def write_all(self, data: bytes) -> None:
+        """Write a piece for an application, and wait while the peer is slow."""
+        if self._stream is None:
+            return
+        self.write(data)
+        while self._stream is not None and self._wire.pending > _WAITING:
+            self._room = room = trio.Event()
+            await room.wait()
+
+    def written(self) -> None:
+        """Some of the waiting bytes are out."""
+        if self._room is not None and self._wire.pending <= _WAITING:
+            self._room.set()
+            self._room = None
+        self.advance()
+
+    def say_last(self) -> None:
+        """The connection ends on this side: tell a peer that waits for its response."""
+        if self._stream is None and self.phase in (_BODY, _UNDER_WAY, _UPGRADING):
+            last = unavailable()
+            self._wire.put(response_head(last, True, False) + last.body)
+
     def _finish(self) -> None:
         """The response is written: go on with the next request, or close."""
         response = self._response
@@ -588,6 +616,9 @@ class HTTPSession:
         if exchange is not None and stream is not None and callee is not None:
             self._site.tell(self._wire.id, callee.id, HTTPGone(self._wire.id, exchange.ref, cause))
         self._end_exchange()
+        if self._room is not None:
+            self._room.set()
+            self._room = None
 
     # -- bodies that are pulled --------------------------------------------------------------------
 

@@ -65,7 +65,8 @@ class WebServer(Listener):
         hosts: the hosts that are served, without ports; requests for others get status 421. None
             for all.
         trusted: networks of proxies whose ``Forwarded`` and ``X-Forwarded-*`` fields count.
-        access_log: write a line for each response, without query strings and headers.
+        access_log: write a line of level ``info`` for each response, without query strings and
+            headers.
         write_limit: bytes that may wait for a peer before it counts as slow.
         when_slow: ``WhenSlow.WAIT``: further pieces of a streamed response for a slow peer wait;
             ``WhenSlow.DROP``: its connection is dropped.
@@ -209,6 +210,11 @@ class WebServer(Listener):
         drains, self._drains = self._drains, []
         for caller in drains:
             self._meta.kernel.calls.reply(caller, cut, None)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server ends in order, and takes no further requests."""
+        return self._site.is_draining
 
     # -- looking inside ----------------------------------------------------------------------------
 

@@ -168,8 +168,9 @@ class Served:
 @asynccontextmanager
 async def serving(handle: Handle | None = None, **options: Any) -> AsyncIterator[Served]:
     """A node with a web server, whose owner answers with ``handle``."""
+    level = options.pop("log_level", "warning")
     server = WebServer(**options)
-    async with open_node("web@localhost", log_output="none") as node:
+    async with open_node("web@localhost", log_output="none", log_level=level) as node:
         pid = await node.spawn(Owner, server, handle)
         yield Served(node, server, await node.call(pid, None), pid)
 

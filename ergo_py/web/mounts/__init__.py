@@ -1,0 +1,1 @@
+"""Places that answer without an actor: files, and applications of other frameworks."""
