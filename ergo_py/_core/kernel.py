@@ -360,6 +360,21 @@ class Kernel:
         if self.on_crash is not None:
             self.on_crash(Ended(crashed.id, crashed.name, crashed.callbacks.behaviour, reason))
 
+    def log_crash(
+        self, crashed: Any, event: str, callback: str, message_type: str | None, reason: Crashed
+    ) -> None:
+        """Log the crash of a process or meta-process."""
+        if not self.log.wants("error"):
+            return
+        facts = {"message_type": message_type, "waiting": len(crashed.mailbox)}
+        crashed.log.error(
+            event,
+            callback=callback,
+            **{name: fact for name, fact in facts.items() if fact},
+            error=str(reason),
+            exception=reason.traceback,
+        )
+
     def escalate(self, process: Stoppable, reason: Reason) -> None:
         """Apply the node's escalation policy when a supervisor without a parent gives up."""
         self.logger.error(

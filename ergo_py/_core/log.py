@@ -3,14 +3,14 @@ configuration.
 
 The output is chosen once, when the node opens: the host's structlog or stdlib logging if it is
 configured, else text on standard error; or the output that ``log_output`` names. Each line is also
-offered to the node's logger processes.
+offered to the node's logger processes. A line has the values of ``structlog.contextvars``, which
+belong to the process as all its context variables do.
 
 Logging never raises. If an output raises, the line goes to standard error. If it cannot be written
 there either, it is counted as lost. The next successful line is followed by a warning with the
 number of lost lines.
 """
 
-import json
 import logging
 import sys
 import time
@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import structlog
 
-from .vocabulary.ids import PID, Alias
+from .vocabulary.errors import BadInputError
+from .vocabulary.ids import PID, Alias, Name, Ref
 from .vocabulary.messages import LogRecord
 from .vocabulary.options import LEVELS, Output, check_level, check_output
 from .vocabulary.text import printable, shown, text_of
@@ -70,7 +71,10 @@ class Log:
         return LEVELS[level] >= self._number
 
     def logger(self, source: PID | Alias, level: str | None = None, **context: object) -> Any:
-        """A structlog logger. Its lines carry the node, the process ``source`` and ``context``."""
+        """A structlog logger. Its lines carry the node, the process ``source``, and the values of
+        ``context`` that are not None.
+        """
+        known = {key: value for key, value in context.items() if value is not None}
         number = self._number if level is None else check_level(level)
         is_off = number > logging.CRITICAL
         return structlog.wrap_logger(
@@ -81,7 +85,24 @@ class Log:
             wrapper_class=structlog.make_filtering_bound_logger(min(number, logging.CRITICAL)),
             context_class=dict,
             cache_logger_on_first_use=False,
-        ).bind(node=self.node, **context)
+        ).bind(node=self.node, **known)
+
+    def rebound(self, logger: Any, given: object) -> Any:
+        """``logger``, also bound to the values of the logger that a user has given.
+
+        Raises:
+            BadInputError: it is not bound to any values, since it is no logger of structlog.
+        """
+        if not isinstance(given, structlog.BoundLoggerBase):
+            raise BadInputError(
+                "self.log",
+                given,
+                "a logger with bound values, such as `self.log = self.log.bind(order=5)`; a "
+                "logger of your own needs another name, such as `self.logger`",
+            )
+        own = structlog.get_context(logger)
+        values = structlog.get_context(given).items()
+        return logger.bind(**{key: value for key, value in values if key not in own})
 
     def _emit(self, source: PID | Alias, logger: object, method: str, event: Event) -> Any:
         text = text_of(event.pop("event", ""))
@@ -89,7 +110,10 @@ class Log:
             event = structlog.processors.format_exc_info(logger, method, event)
         except Exception as error:  # the code of the logged exception itself raised
             event["exc_info"] = shown(error)
+        shared = structlog.contextvars.get_contextvars()
         fields = {"pid": str(source), **event}
+        if shared:
+            event, fields = {**shared, **event}, {**shared, **fields}
         if self.watched:
             self._offer(LogRecord(method, text, time.time(), self.node, source, dict(event)))
         if not self._written(method, text, fields):
@@ -134,7 +158,7 @@ def _writer(output: Output) -> Callable[[str, str, Fields], bool]:
         case "stdlib":
             return _to_stdlib
         case "json":
-            return _to_json
+            return _Json()
         case "none":
             return _to_nowhere
     return _Console()
@@ -156,14 +180,26 @@ def _to_stdlib(level: str, text: str, fields: Fields) -> bool:
     return True
 
 
-def _to_json(level: str, text: str, fields: Fields) -> bool:
-    try:
-        line = json.dumps(_line(time.time(), level, text, fields), default=text_of)
-    except (TypeError, ValueError, RecursionError):  # keys that are no str, or a circular value
-        line = json.dumps(
-            _line(time.time(), level, text, {key: shown(value) for key, value in fields.items()})
-        )
-    return _to_stderr(line)
+class _Json:
+    """Lines of JSON on ``sys.stderr``, with the time in UTC as ISO 8601 writes it."""
+
+    def __init__(self) -> None:
+        self._stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+        self._render = structlog.processors.JSONRenderer(default=text_of)
+
+    def __call__(self, level: str, text: str, fields: Fields) -> bool:
+        now = self._stamp(None, level, {})["timestamp"]
+        # An identifier is a tuple, which JSON would take apart.
+        named = {
+            key: str(value) if isinstance(value, PID | Alias | Name | Ref) else value
+            for key, value in fields.items()
+        }
+        try:
+            line = self._render(None, level, _line(now, level, text, named))
+        except (TypeError, ValueError, RecursionError):  # keys that are no str, or a circular value
+            safe = {key: shown(value) for key, value in fields.items()}
+            line = self._render(None, level, _line(now, level, text, safe))
+        return _to_stderr(str(line))
 
 
 class _Console:
@@ -172,13 +208,15 @@ class _Console:
     """
 
     def __init__(self) -> None:
-        self._render = structlog.dev.ConsoleRenderer(colors=_is_terminal(), pad_event_to=0)
+        self._render = structlog.dev.ConsoleRenderer(
+            colors=_is_terminal(), pad_event_to=0, sort_keys=False
+        )
 
     def __call__(self, level: str, text: str, fields: Fields) -> bool:
         safe = {
             key: printable(value) if isinstance(value, str) else _Shown(value)
             for key, value in fields.items()
-            if key not in _BELOW
+            if key not in _beside(fields)
         }
         line = _line(time.strftime("%H:%M:%S"), level, printable(text), safe)
         return _to_stderr(self._render(None, level, line) + _below(fields))
@@ -230,9 +268,18 @@ def _plain(level: str, text: str, fields: Fields) -> str:
 
 def _parts(fields: Fields) -> tuple[str, str]:
     pairs = " ".join(
-        f"{key}={printable(shown(value))}" for key, value in fields.items() if key not in _BELOW
+        f"{key}={printable(shown(value))}"
+        for key, value in fields.items()
+        if key not in _beside(fields)
     )
     return pairs, _below(fields)
+
+
+def _beside(fields: Fields) -> tuple[str, ...]:
+    """The fields that are not part of the line: the multi-line fields, and the error if the last
+    line of a traceback names it.
+    """
+    return (*_BELOW, "error") if fields.get("exception") is not None else _BELOW
 
 
 def _below(fields: Fields) -> str:

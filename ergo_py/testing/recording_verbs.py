@@ -294,6 +294,10 @@ class RecordingVerbs(StreamVerbs):
     def log(self) -> Any:
         return self._notes.log
 
+    @log.setter
+    def log(self, logger: Any) -> None:
+        self._notes.log = logger
+
     @property
     def trap_exit(self) -> bool:
         return self._notes.trap_exit

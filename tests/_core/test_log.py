@@ -3,6 +3,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from errno import ENOSPC, EPIPE
 from functools import partial
 from typing import Any, TextIO, cast
@@ -133,7 +134,7 @@ def test_json_output_has_an_object_per_line(capsys: pytest.CaptureFixture[str]) 
 
     first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
     assert list(first)[:3] == ["timestamp", "level", "event"]
-    assert isinstance(first.pop("timestamp"), float)
+    first.pop("timestamp")
     assert first == {
         "level": "info",
         "event": "hello",
@@ -141,10 +142,74 @@ def test_json_output_has_an_object_per_line(capsys: pytest.CaptureFixture[str]) 
         "node": "demo@localhost",
         "behaviour": "Counter",
         "depth": 5,
-        "target": list(ME),
+        "target": str(ME),
         "text": 'with "quotes"\nand lines',
     }
     assert (second["level"], second["event"]) == ("error", "goodbye")
+
+
+def test_json_output_has_the_time_in_utc_as_iso_8601_writes_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = datetime.now(UTC)
+
+    make("json").logger(ME).info("hello")
+
+    stamp = json.loads(capsys.readouterr().err)["timestamp"]
+    assert stamp.endswith("Z")
+    assert before <= datetime.fromisoformat(stamp) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize("output", ["console", "stdlib"])
+def test_a_text_output_names_the_error_of_a_traceback_once(
+    output: Output, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    make(output).logger(ME).error(
+        "crashed", error="five", exception="Traceback …\nValueError: five"
+    )
+    make(output).logger(ME).error("refused", error="six")
+
+    written = capsys.readouterr().err + "".join(record.getMessage() for record in caplog.records)
+    assert written.count("five") == 1
+    assert written.count("six") == 1
+
+
+def test_json_output_keeps_the_error_beside_its_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make("json").logger(ME).error("crashed", error="five", exception="Traceback …")
+
+    assert json.loads(capsys.readouterr().err)["error"] == "five"
+
+
+@pytest.mark.parametrize("output", ["console", "json"])
+def test_a_value_of_the_context_that_is_none_is_left_out(
+    output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(output).logger(ME, name=None, behaviour="Counter").info("hello", result=None)
+
+    line = capsys.readouterr().err
+    assert "name" not in line.replace("result", "")
+    assert "result" in line
+
+
+def test_a_line_has_the_context_variables_of_structlog(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    records: list[LogRecord] = []
+    log = Log("demo@localhost", "debug", "json", records.append)
+    log.watched = True
+
+    with structlog.contextvars.bound_contextvars(order=5, depth=1, pid="elsewhere"):
+        log.logger(ME).info("hello", depth=2)
+    log.logger(ME).info("goodbye")
+
+    first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (first["order"], first["depth"], first["pid"]) == (5, 2, str(ME))
+    assert "order" not in second
+    assert (records[0].fields["order"], records[0].fields["depth"]) == (5, 2)
 
 
 def test_the_stdlib_gets_a_text_and_the_fields_beside_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -378,7 +443,7 @@ def test_a_field_does_not_replace_the_process_the_level_or_the_time(
 
     line = json.loads(capsys.readouterr().err)
     assert (line["pid"], line["source"], line["level"]) == (str(ME), "elsewhere", "info")
-    assert isinstance(line["timestamp"], float)
+    assert line["timestamp"] != "yesterday"
     assert (records[0].source, records[0].level) == (ME, "info")
 
 
@@ -832,7 +897,95 @@ async def test_a_line_has_the_current_name_of_its_process(
             await node.call(await node.spawn(Puppet), speak)
 
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["name"] for line in lines] == [None, "clerk", None]
+    assert [line.get("name") for line in lines] == [None, "clerk", None]
+
+
+async def test_a_rebound_logger_stays_for_the_process_and_names_are_current(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def rebind(me: Puppet) -> None:
+        me.log = me.log.bind(order=5, step=1)
+        me.register("clerk")
+        me.log.warning("bound")
+        me.log = me.log.unbind("step")
+        me.unregister()
+
+    def fail_now(me: Puppet) -> None:
+        raise RuntimeError("on purpose")
+
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="json") as node:
+            pid = await node.spawn(Puppet)
+            other = await node.spawn(Puppet)
+            await node.call(pid, rebind)
+            with pytest.raises(TargetDownError):
+                await node.call(pid, fail_now)
+            await node.call(other, lambda me: me.log.warning("other"))
+
+    bound, crashed, of_other = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (bound["order"], bound["step"], bound["name"]) == (5, 1, "clerk")
+    assert (crashed["event"], crashed["order"]) == ("process crashed", 5)
+    assert (crashed["pid"], crashed["behaviour"]) == (str(pid), "Puppet")
+    assert not {"step", "name"} & crashed.keys()
+    assert "order" not in of_other
+
+
+async def test_the_logger_of_another_process_lends_only_its_values(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def rebind(me: Puppet) -> None:
+        me.log = me.node.log.bind(order=5, node="elsewhere", behaviour="Other")
+        me.log.warning("bound")
+
+    with trio.fail_after(10):
+        async with open_node("demo@localhost", watchdog=None, log_output="json") as node:
+            pid = await node.spawn(Puppet)
+            await node.call(pid, rebind)
+
+    line = json.loads(capsys.readouterr().err)
+    assert (line["order"], line["pid"]) == (5, str(pid))
+    assert (line["node"], line["behaviour"]) == ("demo@localhost", "Puppet")
+
+
+async def test_the_logger_of_a_meta_process_can_be_rebound(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def rebind(me: Any) -> None:
+        me.log = me.log.bind(order=5)
+
+    async def own(me: Puppet) -> None:
+        alias = await me.spawn_meta(Speaking())
+        await me.call(alias, rebind)
+        await me.call(alias, lambda meta: meta.log.warning("bound"))
+
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="json") as node:
+            await node.call(await node.spawn(Puppet), own)
+
+    line = json.loads(capsys.readouterr().err)
+    assert (line["order"], line["behaviour"]) == (5, "Speaking")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, logging.getLogger("mine"), structlog.get_logger()],
+    ids=["none", "stdlib", "own"],
+)
+async def test_only_a_logger_with_bound_values_can_replace_the_logger_of_a_process(
+    given: Any,
+) -> None:
+    def rebind(me: Puppet) -> object:
+        with pytest.raises(BadInputError) as caught:
+            me.log = given
+        me.log.warning("still here")
+        return str(caught.value)
+
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="none") as node:
+            text = await node.call(await node.spawn(Puppet), rebind)
+
+    assert "self.log = self.log.bind(order=5)" in text
+    assert "`self.logger`" in text
 
 
 @pytest.mark.parametrize("output", ["console", "json"])

@@ -207,13 +207,20 @@ class Meta:
     def log(self) -> Any:
         """The logger bound to this meta-process."""
         if self._logger is None:
-            self._logger = self.kernel.log.logger(
-                self.id,
-                self.options.log_level,
-                behaviour=self.callbacks.behaviour,
-                process=str(self.process.id),
-            )
+            self._logger = self._make_logger()
         return self._logger
+
+    def use_logger(self, logger: object) -> None:
+        """Bind the logger also to the values of another logger, in place of those bound before."""
+        self._logger = self.kernel.log.rebound(self._make_logger(), logger)
+
+    def _make_logger(self) -> Any:
+        return self.kernel.log.logger(
+            self.id,
+            self.options.log_level,
+            behaviour=self.callbacks.behaviour,
+            process=str(self.process.id),
+        )
 
     def report(self, what: str, error: Exception) -> None:
         """Log an exception of user code, and continue."""
@@ -316,15 +323,7 @@ class Meta:
         handling = None if callback == "start" else self.handler.handling
         message_type = None if handling is None else type(handling[3]).__qualname__
         self.kernel.obituaries.note_crash(self, callback, message_type)
-        if self.kernel.log.wants("error"):
-            self.log.error(
-                "meta-process crashed",
-                callback=callback,
-                message_type=message_type,
-                lanes=self.mailbox.depths(),
-                error=str(reason),
-                exception=reason.traceback,
-            )
+        self.kernel.log_crash(self, "meta-process crashed", callback, message_type, reason)
         if handling is not None and isinstance(caller := handling[2], Caller):
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         if callback != "start" or not self.reader.has_thread:

@@ -90,10 +90,17 @@ class Addressee:
     def log(self) -> Any:
         """The logger bound to this process."""
         if self._logger is None:
-            self._logger = self.kernel.log.logger(
-                self.id, self.options.log_level, name=self.name, behaviour=self.callbacks.behaviour
-            )
+            self._logger = self._make_logger()
         return self._logger
+
+    def use_logger(self, logger: object) -> None:
+        """Bind the logger also to the values of another logger, in place of those bound before."""
+        self._logger = self.kernel.log.rebound(self._make_logger(), logger)
+
+    def _make_logger(self) -> Any:
+        return self.kernel.log.logger(
+            self.id, self.options.log_level, name=self.name, behaviour=self.callbacks.behaviour
+        )
 
     def __repr__(self) -> str:
         called = f" {self.name!r}" if self.name else ""
@@ -102,7 +109,8 @@ class Addressee:
     def be_called(self, name: str | None) -> None:
         """Change the name, or remove it, in the log from now on."""
         self.name = name
-        self._logger = None
+        if self._logger is not None:
+            self.use_logger(self._logger.try_unbind("name"))
 
     def be_shown_as(self, behaviour: str) -> None:
         """Show another text for its behaviour: in the log, in snapshots, in the tree."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..runtime.cancel_scopes import left_open
 from ..tables.child_slot import ChildSlot, Decision
 from ..tables.pending_calls import Caller
-from ..vocabulary.envelopes import STARTED, STOP, kind_name
+from ..vocabulary.envelopes import EVENT, STARTED, STOP, kind_name
 from ..vocabulary.errors import CallFailedError, TargetDownError
 from ..vocabulary.reasons import Crashed, Reason
 
@@ -25,21 +25,16 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     reason = Crashed(error)
     kind, _, ref, payload = process.turn.handling or (STOP, None, None, None)
     callback = kind_name(kind)
-    if process.kernel.log.wants("error"):
-        process.log.error(
-            "process failed and goes on" if resumes else "process crashed",
-            callback=callback,
-            message_type=type(payload).__qualname__,
-            lanes=process.mailbox.depths(),
-            error=str(reason),
-            exception=reason.traceback,
-        )
+    has_message = payload is not None or kind <= EVENT
+    message_type = type(payload).__qualname__ if has_message else None
+    event = "process failed and goes on" if resumes else "process crashed"
+    process.kernel.log_crash(process, event, callback, message_type, reason)
     if resumes:
         if isinstance(ref, Caller):
             ref.settle(None, CallFailedError(ref.to, ref.request, reason))
         return None
     process.kernel.note_crash(process, reason)
-    process.kernel.obituaries.note_crash(process, callback, type(payload).__qualname__)
+    process.kernel.obituaries.note_crash(process, callback, message_type)
     if isinstance(ref, Caller):
         # This caller learns of the crash at once; the callers of queued calls learn of it after
         # terminate.

@@ -293,8 +293,7 @@ class Process(Lifecycle):
             NameTakenError: another process has this name.
         """
         self.router.registry.take_name(name, self)
-        self.name = name
-        self._logger = None
+        self.be_called(name)
 
     def make_alias(self) -> Alias:
         """Create another address of this process."""

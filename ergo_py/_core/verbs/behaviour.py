@@ -132,8 +132,15 @@ class Behaviour(LinksAndEvents):
 
     @property
     def log(self) -> Any:
-        """A structlog logger bound to this process."""
+        """A structlog logger bound to this process.
+
+        ``self.log = self.log.bind(order=5)`` adds values to all later lines of the process.
+        """
         return self._process.log
+
+    @log.setter
+    def log(self, logger: Any) -> None:
+        self._process.use_logger(logger)
 
     connection: Any = _NoConnection()
     """The alias of the connection that this process serves, if a server made the process for its

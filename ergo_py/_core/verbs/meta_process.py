@@ -218,8 +218,15 @@ class MetaProcess:
 
     @property
     def log(self) -> Any:
-        """A structlog logger bound to this meta-process. From any thread."""
+        """A structlog logger bound to this meta-process. From any thread.
+
+        ``self.log = self.log.bind(order=5)`` adds values to all later lines of the meta-process.
+        """
         return self._meta.log
+
+    @log.setter
+    def log(self, logger: Any) -> None:
+        self._meta.use_logger(logger)
 
     @cached_property
     def _now(self) -> Callable[[], float]:

@@ -161,9 +161,7 @@ class InitError(SpawnError):
         self.behaviour = behaviour
         self.error = error
         if isinstance(reason, Crashed):
-            # The reason has removed the frames from the error, which would keep the variables of
-            # the failed process alive. Its text is all that is left of them.
-            self.add_note(reason.traceback)
+            _add_traceback(self, "", reason)
 
 
 class InitTimeoutError(SpawnError, TimeoutError):
@@ -324,7 +322,7 @@ class TargetDownError(CallError):
         self.reason = reason
         if isinstance(reason, Crashed):
             self.__cause__ = reason.error
-            self.add_note(f"Traceback in {target!r}:\n{reason.traceback}")
+            _add_traceback(self, f"in {target!r}:\n", reason)
 
 
 class CallFailedError(CallError):
@@ -340,7 +338,7 @@ class CallFailedError(CallError):
         )
         self.reason = reason
         self.__cause__ = reason.error
-        self.add_note(f"Traceback in {target!r}:\n{reason.traceback}")
+        _add_traceback(self, f"in {target!r}:\n", reason)
 
 
 class CallTimeoutError(CallError, TimeoutError):
@@ -664,6 +662,15 @@ class Reject(Exception):
             )
         super().__init__(error)
         self.error = error
+
+
+def _add_traceback(error: BaseException, head: str, reason: Crashed) -> None:
+    """Show the frames of the cause as a note. The reason has removed them from the cause, since
+    they would keep the variables of the failed process alive. The cause names itself.
+    """
+    where = reason.where()
+    if where:
+        error.add_note(head + where.rstrip("\n"))
 
 
 def _short(value: object) -> str:

@@ -3,6 +3,7 @@ the code that failed.
 """
 
 import linecache
+import os
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -114,15 +115,22 @@ class RestartLimit:
         )
 
 
-_Frames = tuple[tuple[str, int, str], ...]
+_Frames = tuple[tuple[str, int, str, str], ...]
+"""Of each frame: file, line, function and module."""
+
+_FRAMEWORK: Final = frozenset({"ergo_py", "trio", "outcome"})
+"""The packages whose frames a traceback leaves out."""
+_FULL: Final = "ERGO_FULL_TRACEBACKS"
+"""The environment variable that shows them."""
 
 
 class Crashed:
     """A callback of the process raised an exception.
 
     ``error`` is the exception without its stack frames, so that a stored reason never keeps the
-    variables of an ended process alive. ``traceback`` is the text that Python would have printed.
-    It is formatted on reading, because most reasons are only compared.
+    variables of an ended process alive. ``traceback`` is the text that Python would have printed,
+    without the frames of ergo_py and trio. It is formatted on reading, because most reasons are
+    only compared.
     """
 
     __slots__ = ("_chain", "_told", "error")
@@ -142,8 +150,22 @@ class Crashed:
 
     @property
     def traceback(self) -> str:
-        """The formatted traceback, causes first."""
+        """The formatted traceback, causes first, without the frames of ergo_py and trio. It has all
+        frames if the program has none, or if the environment variable ``ERGO_FULL_TRACEBACKS`` is
+        set.
+        """
+        return self._told or "".join(_format_chain(_of_program(self._chain)))
+
+    @property
+    def full_traceback(self) -> str:
+        """The formatted traceback with all frames, causes first."""
         return self._told or "".join(_format_chain(self._chain))
+
+    def where(self) -> str:
+        """The text of :attr:`traceback` without its last lines, which name the error. Empty if the
+        program has no frame in it.
+        """
+        return self.traceback.removesuffix("".join(_name_error(self.error)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Crashed):
@@ -215,7 +237,8 @@ def _frames_of(traceback: TracebackType | None) -> _Frames:
     frames = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        frames.append((code.co_filename, traceback.tb_lineno, code.co_name))
+        module = str(traceback.tb_frame.f_globals.get("__name__", ""))
+        frames.append((code.co_filename, traceback.tb_lineno, code.co_name, module))
         traceback = traceback.tb_next
     return tuple(frames)
 
@@ -291,21 +314,48 @@ def _notes(error: BaseException) -> list[str]:
         return ["<its __notes__ cannot be shown>\n"]
 
 
+def _of_program(chain: tuple[_Link, ...]) -> tuple[_Link, ...]:
+    """A chain without the frames of the framework; unchanged if no frame would remain, unless the
+    framework raised the error itself, which then says all there is to say.
+    """
+    if os.environ.get(_FULL):
+        return chain
+    kept = tuple(
+        (error, tuple(frame for frame in frames if not _is_framework(frame[3])), joint)
+        for error, frames, joint in chain
+    )
+    explained = type(chain[-1][0]).__module__.partition(".")[0] == "ergo_py"
+    return kept if explained or any(frames for _, frames, _ in kept) else chain
+
+
+def _is_framework(module: str) -> bool:
+    return module.partition(".")[0] in _FRAMEWORK
+
+
 def _format_chain(chain: tuple[_Link, ...]) -> list[str]:
     lines: list[str] = []
     for error, frames, joint in chain:
         if frames:
             lines.append("Traceback (most recent call last):\n")
-        for filename, number, function in frames:
+        for filename, number, function, _ in frames:
             lines.append(f'  File "{filename}", line {number}, in {function}\n')
             source = linecache.getline(filename, number).strip()
             if source:
                 lines.append(f"    {source}\n")
-        lines.append(f"{_describe(error)}\n")
-        lines.extend(_notes(error))
+        lines.extend(_name_error(error))
         if joint:
             lines.append(joint)
     return lines
+
+
+def _name_error(error: BaseException) -> list[str]:
+    """The lines that name an error, as Python prints them: its class with the module, its text and
+    its notes.
+    """
+    module = type(error).__module__
+    prefix = "" if module in ("builtins", "__main__") else f"{module}."
+    kind, text = f"{prefix}{type(error).__qualname__}", text_of(error)
+    return [f"{kind}: {text}\n" if text else f"{kind}\n", *_notes(error)]
 
 
 show_public_names(__name__)

@@ -1,13 +1,16 @@
 import gc
 import inspect
+import re
 import traceback
 import weakref
 from collections.abc import Callable
 from copy import copy
-from typing import Any, get_args
+from functools import partial
+from typing import Any, cast, get_args
 
 import pytest
 
+from ergo_py._core.vocabulary.errors import NotAllowedError
 from ergo_py._core.vocabulary.reasons import (
     Crashed,
     Custom,
@@ -324,7 +327,7 @@ def test_an_error_that_cannot_be_printed_is_a_valid_reason() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert str(one) == "crashed: Unprintable: <its __str__ raised>"
-    assert one.traceback == "Unprintable: <its __str__ raised>\n"
+    assert one.traceback == f"{__name__}.Unprintable: <its __str__ raised>\n"
 
 
 @pytest.mark.parametrize("kind", get_args(Reason), ids=lambda kind: kind.__name__)
@@ -384,4 +387,93 @@ class Speechless:
     ids=["list", "tuple", "text", "number", "nothing", "unprintable", "unprintable inside"],
 )
 def test_notes_of_any_kind_are_shown(notes: Any, shown: str) -> None:
-    assert Crashed(OddNotes(notes)).traceback == f"OddNotes: odd\n{shown}"
+    assert Crashed(OddNotes(notes)).traceback == f"{__name__}.OddNotes: odd\n{shown}"
+
+
+# -- frames of the framework -----------------------------------------------------------------------
+
+
+def function_of(module: str, source: str) -> Callable[..., Any]:
+    """A function ``run`` that counts as one of ``module``."""
+    scope: dict[str, Any] = {"__name__": module}
+    exec(compile(source, f"<{module}>", "exec"), scope)
+    return cast(Callable[..., Any], scope["run"])
+
+
+def crash_in(*modules: str, error: BaseException | None = None) -> Crashed:
+    """A crash in a function of the last module, which the functions of the others call in order."""
+    given = ValueError("five") if error is None else error
+    inner = function_of(modules[-1], "def run(given):\n    raise given")
+    for module in reversed(modules[:-1]):
+        outer = function_of(module, "def run(inner, given):\n    inner(given)")
+        inner = partial(outer, inner)
+    with pytest.raises(type(given)) as caught:
+        inner(given)
+    # Without the frame of this function.
+    frames = caught.value.__traceback__
+    assert frames is not None
+    return Crashed(caught.value.with_traceback(frames.tb_next))
+
+
+def modules_in(text: str) -> list[str]:
+    return re.findall(r'File "<([\w.]+)>"', text)
+
+
+@pytest.mark.parametrize(
+    "modules, shown",
+    [
+        (["ergo_py._core.loop", "shop"], ["shop"]),
+        (["ergo_py._core.loop", "shop", "json.decoder"], ["shop", "json.decoder"]),
+        (["trio._core._run", "outcome._impl", "shop", "ergo_py._core.verbs"], ["shop"]),
+        (["trio_shop", "ergo_py_shop"], ["trio_shop", "ergo_py_shop"]),
+        (["ergo_py._core.loop", "trio._core"], ["ergo_py._core.loop", "trio._core"]),
+    ],
+)
+def test_a_traceback_shows_the_frames_of_the_program_first(
+    modules: list[str], shown: list[str]
+) -> None:
+    reason = crash_in(*modules)
+
+    assert modules_in(reason.traceback) == shown
+    assert modules_in(reason.full_traceback) == modules
+    assert reason.traceback.endswith("\nValueError: five\n")
+
+
+def test_an_error_that_the_framework_raised_by_itself_has_no_frames() -> None:
+    reason = crash_in("ergo_py._core.loop", "ergo_py._core.verbs", error=NotAllowedError("no"))
+
+    assert reason.traceback == "ergo_py.NotAllowedError: no\n"
+    assert modules_in(reason.full_traceback) == ["ergo_py._core.loop", "ergo_py._core.verbs"]
+
+
+def test_a_cause_without_a_frame_of_the_program_is_only_named() -> None:
+    cause = crash_in("ergo_py._core.loop", error=OSError("in use")).error
+    error = ValueError("five")
+    error.__cause__ = cause
+    cause.__traceback__ = None
+
+    reason = crash_in("ergo_py._core.loop", "shop", error=error)
+
+    assert modules_in(reason.traceback) == ["shop"]
+    assert reason.traceback.startswith("OSError: in use\n\nThe above exception was the direct")
+
+
+def test_an_environment_variable_shows_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = crash_in("ergo_py._core.loop", "shop")
+
+    monkeypatch.setenv("ERGO_FULL_TRACEBACKS", "1")
+
+    assert reason.traceback == reason.full_traceback
+    assert modules_in(reason.traceback) == ["ergo_py._core.loop", "shop"]
+
+
+def test_the_place_of_a_crash_is_its_traceback_without_the_error() -> None:
+    error = ValueError("five")
+    error.add_note("while counting")
+
+    reason = crash_in("ergo_py._core.loop", "shop", error=error)
+
+    assert reason.where() == (
+        'Traceback (most recent call last):\n  File "<shop>", line 2, in run\n'
+    )
+    assert reason.traceback == reason.where() + "ValueError: five\nwhile counting\n"

@@ -1,0 +1,100 @@
+"""The reports of a crash: in the log, in the error of a failed spawn and of a failed call."""
+
+import re
+import traceback
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import Actor, Caller, InitError, TargetDownError, open_node
+
+
+class Fragile(Actor):
+    """Fails in the callback that it is given."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.check("__init__")
+
+    def check(self, callback: str) -> None:
+        if callback == self.where:
+            raise ValueError(f"fails in {callback}")
+
+    async def init(self) -> None:
+        self.check("init")
+
+    def post_start(self) -> None:
+        self.check("post_start")
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.check("handle_message")
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        self.check("handle_call")
+        return None
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"line \d+", "line N", re.sub(r"^\d\d:\d\d:\d\d", "TIME", text))
+
+
+@pytest.mark.parametrize(
+    "where, fields",
+    [
+        ("post_start", "callback=post_start"),
+        ("handle_message", "callback=handle_message message_type=int"),
+    ],
+)
+async def test_the_console_shows_the_line_of_the_program_and_the_error_once(
+    where: str, fields: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with trio.fail_after(10):
+        async with open_node("demo@localhost", watchdog=None, log_output="console") as node:
+            pid = await node.spawn(Fragile, where)
+            node.send(pid, 5)
+            await wait_all_tasks_blocked()
+            [crash] = node.crashes()
+
+    waiting = " waiting=1" if where == "post_start" else ""
+    assert without_times(capsys.readouterr().err) == (
+        "TIME [error    ] process crashed pid='<PID 1 demo@localhost>' node=demo@localhost "
+        f"behaviour=Fragile {fields}{waiting}\n"
+        "  Traceback (most recent call last):\n"
+        f'    File "{__file__}", line N, in {where}\n'
+        f'      self.check("{where}")\n'
+        f'    File "{__file__}", line N, in check\n'
+        '      raise ValueError(f"fails in {callback}")\n'
+        f"  ValueError: fails in {where}\n"
+    )
+    of = " of int" if where == "handle_message" else ""
+    assert f"Fragile in {where}{of}: crashed" in str(crash)
+
+
+@pytest.mark.parametrize("where", ["__init__", "init"])
+async def test_the_error_of_a_failed_spawn_ends_with_the_line_of_the_program(where: str) -> None:
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="none") as node:
+            with pytest.raises(InitError) as caught:
+                await node.spawn(Fragile, where)
+
+    printed = "".join(traceback.format_exception(caught.value))
+    cause, _, effect = printed.partition("direct cause of the following")
+    assert cause.startswith(f"ValueError: fails in {where}\n")
+    assert effect.count(f"fails in {where}") == 1
+    assert effect.endswith('    raise ValueError(f"fails in {callback}")\n')
+    assert "ergo_py" not in effect.partition("ergo_py.InitError: ")[2]
+
+
+async def test_the_error_of_a_failed_call_ends_with_the_line_of_the_program() -> None:
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="none") as node:
+            pid = await node.spawn(Fragile, "handle_call")
+            with pytest.raises(TargetDownError) as caught:
+                await node.call(pid, 5)
+
+    printed = "".join(traceback.format_exception(caught.value))
+    effect = printed.partition("direct cause of the following")[2]
+    assert effect.count("fails in handle_call") == 1
+    assert effect.endswith('    raise ValueError(f"fails in {callback}")\n')
