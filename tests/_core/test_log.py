@@ -922,12 +922,14 @@ async def test_a_rebound_logger_stays_for_the_process_and_names_are_current(
                 await node.call(pid, fail_now)
             await node.call(other, lambda me: me.log.warning("other"))
 
-    bound, crashed, of_other = (json.loads(line) for line in capsys.readouterr().err.splitlines())
-    assert (bound["order"], bound["step"], bound["name"]) == (5, 1, "clerk")
-    assert (crashed["event"], crashed["order"]) == ("process crashed", 5)
-    assert (crashed["pid"], crashed["behaviour"]) == (str(pid), "Puppet")
-    assert not {"step", "name"} & crashed.keys()
-    assert "order" not in of_other
+            bound, crashed, of_other = (
+                json.loads(line) for line in capsys.readouterr().err.splitlines()
+            )
+            assert (bound["order"], bound["step"], bound["name"]) == (5, 1, "clerk")
+            assert (crashed["event"], crashed["order"]) == ("process crashed", 5)
+            assert (crashed["pid"], crashed["behaviour"]) == (str(pid), "Puppet")
+            assert not {"step", "name"} & crashed.keys()
+            assert "order" not in of_other
 
 
 async def test_the_logger_of_another_process_lends_only_its_values(
@@ -942,9 +944,9 @@ async def test_the_logger_of_another_process_lends_only_its_values(
             pid = await node.spawn(Puppet)
             await node.call(pid, rebind)
 
-    line = json.loads(capsys.readouterr().err)
-    assert (line["order"], line["pid"]) == (5, str(pid))
-    assert (line["node"], line["behaviour"]) == ("demo@localhost", "Puppet")
+            line = json.loads(capsys.readouterr().err)
+            assert (line["order"], line["pid"]) == (5, str(pid))
+            assert (line["node"], line["behaviour"]) == ("demo@localhost", "Puppet")
 
 
 async def test_the_logger_of_a_meta_process_can_be_rebound(
@@ -984,8 +986,8 @@ async def test_only_a_logger_with_bound_values_can_replace_the_logger_of_a_proce
         async with open_node(watchdog=None, log_output="none") as node:
             text = await node.call(await node.spawn(Puppet), rebind)
 
-    assert "self.log = self.log.bind(order=5)" in text
-    assert "`self.logger`" in text
+            assert "self.log = self.log.bind(order=5)" in text
+            assert "`self.logger`" in text
 
 
 @pytest.mark.parametrize("output", ["console", "json"])

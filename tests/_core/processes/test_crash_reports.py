@@ -57,19 +57,19 @@ async def test_the_console_shows_the_line_of_the_program_and_the_error_once(
             await wait_all_tasks_blocked()
             [crash] = node.crashes()
 
-    waiting = " waiting=1" if where == "post_start" else ""
-    assert without_times(capsys.readouterr().err) == (
-        "TIME [error    ] process crashed pid='<PID 1 demo@localhost>' node=demo@localhost "
-        f"behaviour=Fragile {fields}{waiting}\n"
-        "  Traceback (most recent call last):\n"
-        f'    File "{__file__}", line N, in {where}\n'
-        f'      self.check("{where}")\n'
-        f'    File "{__file__}", line N, in check\n'
-        '      raise ValueError(f"fails in {callback}")\n'
-        f"  ValueError: fails in {where}\n"
-    )
-    of = " of int" if where == "handle_message" else ""
-    assert f"Fragile in {where}{of}: crashed" in str(crash)
+            waiting = " waiting=1" if where == "post_start" else ""
+            assert without_times(capsys.readouterr().err) == (
+                "TIME [error    ] process crashed pid='<PID 1 demo@localhost>' node=demo@localhost "
+                f"behaviour=Fragile {fields}{waiting}\n"
+                "  Traceback (most recent call last):\n"
+                f'    File "{__file__}", line N, in {where}\n'
+                f'      self.check("{where}")\n'
+                f'    File "{__file__}", line N, in check\n'
+                '      raise ValueError(f"fails in {callback}")\n'
+                f"  ValueError: fails in {where}\n"
+            )
+            of = " of int" if where == "handle_message" else ""
+            assert f"Fragile in {where}{of}: crashed" in str(crash)
 
 
 @pytest.mark.parametrize("where", ["__init__", "init"])
@@ -79,12 +79,12 @@ async def test_the_error_of_a_failed_spawn_ends_with_the_line_of_the_program(whe
             with pytest.raises(InitError) as caught:
                 await node.spawn(Fragile, where)
 
-    printed = "".join(traceback.format_exception(caught.value))
-    cause, _, effect = printed.partition("direct cause of the following")
-    assert cause.startswith(f"ValueError: fails in {where}\n")
-    assert effect.count(f"fails in {where}") == 1
-    assert effect.endswith('    raise ValueError(f"fails in {callback}")\n')
-    assert "ergo_py" not in effect.partition("ergo_py.InitError: ")[2]
+            printed = "".join(traceback.format_exception(caught.value))
+            cause, _, effect = printed.partition("direct cause of the following")
+            assert cause.startswith(f"ValueError: fails in {where}\n")
+            assert effect.count(f"fails in {where}") == 1
+            assert effect.endswith('    raise ValueError(f"fails in {callback}")\n')
+            assert "ergo_py" not in effect.partition("ergo_py.InitError: ")[2]
 
 
 async def test_the_error_of_a_failed_call_ends_with_the_line_of_the_program() -> None:
@@ -94,7 +94,7 @@ async def test_the_error_of_a_failed_call_ends_with_the_line_of_the_program() ->
             with pytest.raises(TargetDownError) as caught:
                 await node.call(pid, 5)
 
-    printed = "".join(traceback.format_exception(caught.value))
-    effect = printed.partition("direct cause of the following")[2]
-    assert effect.count("fails in handle_call") == 1
-    assert effect.endswith('    raise ValueError(f"fails in {callback}")\n')
+            printed = "".join(traceback.format_exception(caught.value))
+            effect = printed.partition("direct cause of the following")[2]
+            assert effect.count("fails in handle_call") == 1
+            assert effect.endswith('    raise ValueError(f"fails in {callback}")\n')
