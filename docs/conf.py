@@ -71,7 +71,7 @@ copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
 
 NAVIGATION = {
     "index": {
-        "Start here": ["tutorial", "troubleshooting", "glossary"],
+        "Start here": ["tutorial", "common-mistakes", "troubleshooting", "glossary"],
         "Guides": [
             "processes",
             "messages-and-calls",

@@ -126,8 +126,18 @@ class Actor(StreamVerbs):
         """Called for each call. Its return value is the answer; ``NO_REPLY`` defers the answer;
         ``raise Reject(error)`` refuses the call.
         """
-        self._process.count_unhandled()
-        raise Reject(UnhandledCallError(self.pid, request, type(self).__qualname__))
+        process = self._process
+        process.count_unhandled()
+        why = next(
+            (
+                f"has no handle_call, so it cannot answer {type(request).__name__}; did you mean "
+                f"that where it has {name}?"
+                for name, meant in process.callbacks.suspects.items()
+                if "handle_call" in meant
+            ),
+            None,
+        )
+        raise Reject(UnhandledCallError(self.pid, request, process.callbacks.behaviour, why))
 
     @default
     def handle_message_name(self, name: str, message: Any, sender: Any) -> Awaitable[None] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial, wraps
+from inspect import signature
 from math import inf
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -11,6 +12,7 @@ from ._core.processes.process import Process
 from ._core.verbs import node as kernel_node
 from ._core.verbs.common import check_timeout
 from ._core.vocabulary.errors import BadInputError, NotAllowedError
+from ._core.vocabulary.hints import did_you_mean
 from ._core.vocabulary.ids import EventName, Ref, Target
 from ._core.vocabulary.info import ApplicationInfo
 from ._core.vocabulary.messages import Request
@@ -317,8 +319,14 @@ def _open_control(node: Node, permissions: frozenset[str]) -> Callable[[], None]
 def _opening(
     opener: Callable[P, node_lifecycle.NodeContext[Any]],
 ) -> Callable[P, node_lifecycle.NodeContext[Node]]:
+    known = signature(opener).parameters
+
     @wraps(opener)
     def open_node(*args: P.args, **options: P.kwargs) -> node_lifecycle.NodeContext[Node]:
+        for name in options.keys() - known.keys():
+            raise TypeError(
+                f"open_node(...) has no option {name!r}{did_you_mean(name, known, '{}')}"
+            )
         context = opener(*args, **options)
         context.extend(Node, _open_control)
         return context

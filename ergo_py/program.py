@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any, Final, TypeVar, cast
 
 import trio
@@ -60,12 +60,8 @@ def run(
             'write `if __name__ == "__main__":` above it, or start the file with python'
         )
     is_behaviour = isinstance(main, type) and issubclass(main, Behaviour)
-    if not is_behaviour and not inspect.iscoroutinefunction(main):
-        raise BadInputError(
-            "run(main)",
-            main,
-            "an `async def main(node)`, or a behaviour class such as `run(MyApp)`",
-        )
+    if not is_behaviour:
+        _check_main(main)
     context = open_node(name, **options)
 
     async def whole() -> T | Any:
@@ -86,6 +82,34 @@ def run(
     # Deliver Ctrl-C only at checkpoints of the main task: inside a callback it would look like a
     # crash of that process.
     return trio.run(whole, restrict_keyboard_interrupt_to_checkpoints=True)
+
+
+def _check_main(main: object) -> None:
+    """Refuse a main function that cannot be called with the node.
+
+    Raises:
+        BadInputError: it cannot. The text says what to write.
+    """
+    if isinstance(main, CoroutineType):
+        main.close()  # else Python would warn about it, too
+        name = main.__name__
+        raise BadInputError(
+            f"run({name}())", main, f"the function itself, without a call: `run({name})`"
+        )
+    if not inspect.iscoroutinefunction(main):
+        raise BadInputError(
+            "run(main)",
+            main,
+            "an `async def main(node)`, or a behaviour class such as `run(MyApp)`",
+        )
+    try:
+        inspect.signature(main).bind(None)
+    except TypeError:
+        raise BadInputError(
+            "run(main)",
+            main,
+            "an `async def main(node)`, with a parameter for the node that run opens",
+        ) from None
 
 
 _importing: Final[list[str]] = []

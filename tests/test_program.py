@@ -165,6 +165,36 @@ def test_the_error_about_an_invalid_main_shows_a_valid_main(main: Any) -> None:
         run(main)
 
 
+def test_a_main_without_a_parameter_for_the_node_is_refused() -> None:
+    async def main() -> None:
+        """Takes no node."""
+
+    async def of_two(node: Node, other: object) -> None:
+        """Takes too much."""
+
+    for given in (main, of_two):
+        with pytest.raises(BadInputError, match="with a parameter for the node that run opens"):
+            run(given)  # type: ignore[arg-type]
+
+
+def test_a_main_with_further_parameters_that_have_defaults_is_run() -> None:
+    async def main(node: Node, *further: object, times: int = 2) -> int:
+        return times
+
+    assert run(main, watchdog=None, log_output="none") == 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_main_that_was_called_already_is_refused() -> None:
+    async def main(node: Any) -> None:
+        """Never runs."""
+
+    with pytest.raises(BadInputError) as caught:
+        run(main(None))  # type: ignore[arg-type]
+
+    assert str(caught.value).endswith("allowed is the function itself, without a call: `run(main)`")
+
+
 def test_bad_options_are_refused_before_main_runs() -> None:
     ran: list[Node] = []
 
@@ -173,8 +203,10 @@ def test_bad_options_are_refused_before_main_runs() -> None:
 
     with pytest.raises(BadInputError):
         run(main, burst=0)
-    with pytest.raises(TypeError):
-        run(main, no_such_option=1)
+    with pytest.raises(TypeError, match=r"has no option 'no_such_thing'$"):
+        run(main, no_such_thing=1)
+    with pytest.raises(TypeError, match=r"has no option 'log_lvel'; did you mean log_level\?$"):
+        run(main, log_lvel="debug")
 
     assert ran == []
 

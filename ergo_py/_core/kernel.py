@@ -25,6 +25,7 @@ from .runtime.idle_handlers import IdleHandlers
 from .runtime.thread_fairness import ThreadFairness
 from .tables.callbacks import CALLBACKS, Callbacks
 from .tables.child_slot import ChildSlot
+from .tables.class_mistakes import check_names, misspelled
 from .tables.dead_letters import DeadLetters
 from .tables.obituaries import Obituaries
 from .tables.relations import Kind, Relation, Relations, Watched
@@ -41,7 +42,18 @@ from .vocabulary.envelopes import (
     URGENT_LANE,
 )
 from .vocabulary.errors import MailboxFullError, NodeStoppedError, SendError, TargetTypeError
-from .vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Ref, Target
+from .vocabulary.hints import near
+from .vocabulary.ids import (
+    PID,
+    Alias,
+    EventName,
+    Key,
+    Name,
+    NodeName,
+    Ref,
+    Target,
+    local_name,
+)
 from .vocabulary.info import Ended
 from .vocabulary.messages import DeadLetter, GroupJoined, GroupLeft, LogRecord
 from .vocabulary.options import LEVELS, NodeOptions
@@ -155,7 +167,15 @@ class Kernel:
         """The callbacks of a behaviour class, computed on first use."""
         callbacks = self._callbacks.get(behaviour)
         if callbacks is None:
-            callbacks = self._callbacks[behaviour] = Callbacks(behaviour, known)
+            callbacks = Callbacks(behaviour, known)
+            check_names(behaviour, known)
+            callbacks.suspect(misspelled(behaviour, known, callbacks.defined))
+            self._callbacks[behaviour] = callbacks
+            for name, meant in callbacks.suspects.items():
+                self.logger.warning(
+                    f"{callbacks.behaviour}.{name} is no callback, and is never called; did you "
+                    f"mean {meant}?"
+                )
         return callbacks
 
     # -- relations ---------------------------------------------------------------------------------
@@ -304,12 +324,14 @@ class Kernel:
             self.panic(error)
 
     def _log_dead_letter(self, letter: DeadLetter) -> None:
+        meant = near(local_name(letter.target), self.router.registry.names)
         self.logger.debug(
             "dead letter",
             sender=str(letter.sender),
             target=shown(letter.target),
             message_type=letter.message_type,
             why=letter.why.value,
+            **({} if meant is None else {"did_you_mean": meant}),
         )
 
     def add_logger(self, process: Asker, level: str) -> None:

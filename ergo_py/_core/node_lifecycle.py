@@ -2,6 +2,7 @@
 in bounded time.
 """
 
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar
 
 import trio
-from trio.lowlevel import enable_ki_protection
+from trio.lowlevel import enable_ki_protection, in_trio_task
 
 from .inspection.mailbox_backlog import Backlogs
 from .inspection.state import remember_messages
@@ -30,6 +31,7 @@ from .speed import installation  # noqa: F401  # pyright: ignore[reportUnusedImp
 from .verbs.node import Node
 from .vocabulary.choices import PERMISSIONS
 from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
+from .vocabulary.hints import explain
 from .vocabulary.info import Ended, ExitReport
 from .vocabulary.options import NodeOptions, Output
 from .vocabulary.reasons import Shutdown
@@ -57,6 +59,10 @@ _creations: Final = _Creations()
 
 N = TypeVar("N", bound=Node)
 
+_RUN_OVER: Final = (
+    "the `trio.run(…)` that opened it is over, as at the end of each IPython cell with "
+    "`%autoawait trio`; there, write `from ergo_py.blocking import open_node`"
+)
 _GRACE: Final = 0.5
 """Seconds that the node's own tasks have to end."""
 
@@ -107,12 +113,24 @@ class NodeContext(Generic[N]):
 
         __exit__ = __await__ = __enter__
 
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                # Python itself probes for special methods.
+                raise AttributeError(name)
+            raise AttributeError(
+                f"open_node(...).{name}: open_node(...) is not a node yet; write `async with "
+                f"open_node(...) as node:`, and `node.{name}` inside; or, in code that is not "
+                "async, `from ergo_py.blocking import open_node`"
+            )
+
     @enable_ki_protection
     async def __aenter__(self) -> N:
         if self._entered:
             raise NotAllowedError(
                 "this open_node(...) was entered before; call open_node again for another node"
             )
+        if not in_trio_task():
+            raise NotAllowedError(_needs_trio())
         self._entered = True
         self._interrupts.hold()
         # A system task: cancelling the surrounding code must not cancel the processes, since the
@@ -154,6 +172,8 @@ class NodeContext(Generic[N]):
     ) -> bool:
         assert self._node is not None
         kernel = self._node._kernel
+        if error is not None:
+            explain(error)
         interrupt = await self._stop(asked=isinstance(error, KeyboardInterrupt))
         self._node._stop_asked.set()
         swallowed = self._body.__exit__(kind, error, trace)
@@ -248,6 +268,8 @@ class NodeContext(Generic[N]):
             # swallowing it is safe, since nothing after this line waits.
             self._failure = self._failure or failure
         finally:
+            if self._node is not None and not self._closing.is_set():
+                self._node._router.close(_RUN_OVER)
             self._interrupts.release()
             self._ready.set()
             self._down.set()
@@ -323,6 +345,21 @@ class NodeContext(Generic[N]):
             await abandonable.cut_off(task)
         with trio.move_on_after(_GRACE):
             await self._down.wait()
+
+
+def _needs_trio() -> str:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        runs_on = "asyncio" if asyncio and asyncio.get_running_loop() else ""
+    except RuntimeError:
+        runs_on = ""
+    if not runs_on:
+        return "open_node(...) needs trio: start the program with `trio.run(main)`"
+    return (
+        "open_node(...) needs trio, and this code runs on asyncio: write `trio.run(main)` instead "
+        "of `asyncio.run(main())`. In an asyncio program, in IPython and in Jupyter, use a node in "
+        "a thread: `from ergo_py.blocking import open_node`"
+    )
 
 
 def _note_running(processes: list[Any], noted: list[Ended]) -> Iterator[None]:

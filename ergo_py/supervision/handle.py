@@ -5,7 +5,6 @@ from typing import Any
 from .._core.kernel import Kernel
 from .._core.processes.process import Process
 from .._core.verbs.common import check_timeout
-from .._core.vocabulary.errors import ProcessUnknownError
 from .._core.vocabulary.ids import PID, Target
 from .._core.vocabulary.info import ChildInfo
 from .._core.vocabulary.public_names import show_public_names
@@ -106,7 +105,7 @@ class SupervisorHandle:
             or found.slots is None
             or not isinstance(found.behaviour, Supervisor)
         ):
-            raise ProcessUnknownError(self._target, "supervisor")
+            raise self._kernel.router.unknown(self._target, "supervisor")
         return found
 
     def _supervisor(self) -> Supervisor:

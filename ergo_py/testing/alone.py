@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple, overload
 
+from .._core.tables.callbacks import CALLBACKS, diagnostics
+from .._core.tables.class_mistakes import check_names
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
 from .._core.verbs.behaviour import Behaviour, behaviour_of
@@ -65,8 +67,11 @@ class Ask:
             raise AssertionError(
                 f"{self.caller.request!r} was deferred (NO_REPLY) and is not answered yet"
             )
-        if self.caller.error is not None:
-            raise self.caller.error
+        error = self.caller.error
+        if error is None and self.caller.value is None:
+            error = self.caller.refusal_of_none()
+        if error is not None:
+            raise error
         return self.caller.value
 
 
@@ -95,6 +100,7 @@ class Alone(Generic[B]):
                 cls,
                 "a behaviour that is no supervisor and no state machine; test those on a node",
             )
+        check_names(cls, CALLBACKS)
         namespace = {
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
@@ -275,7 +281,8 @@ class Alone(Generic[B]):
 
     async def inspect(self, *items: str) -> dict[str, str]:
         """Return its diagnostics."""
-        return dict(await self._run("handle_inspect", *items))
+        process: Any = self.behaviour
+        return diagnostics(process._process, await self._run("handle_inspect", *items))
 
     async def pass_time(self, seconds: float) -> None:
         """Let time pass: its timers fire, in order. Timer messages to itself are delivered; timer

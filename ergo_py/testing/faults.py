@@ -15,7 +15,7 @@ from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.meta_process import MetaProcess
 from .._core.verbs.node import Node
 from .._core.vocabulary.envelopes import FENCE, MAIN_LANE
-from .._core.vocabulary.errors import BadInputError, ProcessUnknownError
+from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_number
@@ -166,7 +166,7 @@ async def filled(node: Node, target: Target) -> AsyncIterator[int]:
     """
     receiver = node._router.resolve(target)
     if receiver is None:
-        raise ProcessUnknownError(target)
+        raise node._router.unknown(target)
     box = receiver.mailbox
     if not box.limit:
         raise BadInputError(

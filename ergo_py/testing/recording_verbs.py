@@ -18,6 +18,8 @@ from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
 
 import structlog
 
+from .._core.tables.callbacks import CALLBACKS, Callbacks
+from .._core.tables.class_mistakes import misspelled
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Owned, Timer, Timers
 from .._core.verbs.behaviour import Behaviour, behaviour_of, check_task
@@ -264,7 +266,9 @@ class RecordingVerbs(StreamVerbs):
         """Record from now on: ``__init__`` has run."""
         self._notes = notes
         # The default callbacks of `Actor` use these attributes.
-        process = SimpleNamespace(count_unhandled=lambda: None, log=notes.log)
+        callbacks = Callbacks(type(self))
+        callbacks.suspect(misspelled(type(self), CALLBACKS, callbacks.defined))
+        process = SimpleNamespace(callbacks=callbacks, count_unhandled=lambda: None, log=notes.log)
         self._process = cast(Any, process)
 
     @property

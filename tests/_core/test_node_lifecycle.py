@@ -1224,3 +1224,91 @@ async def test_the_exit_report_names_all_of_very_many_processes(autojump_clock: 
 
     assert node.exit_report is not None
     assert [one.pid for one in node.exit_report.stopped] == pids
+
+
+# -- the first mistakes ----------------------------------------------------------------------------
+
+
+def test_a_node_in_asyncio_is_refused_and_trio_is_named() -> None:
+    async def main() -> None:
+        async with open_node():
+            pass
+
+    with pytest.raises(NotAllowedError) as caught:
+        asyncio.run(main())
+
+    assert "write `trio.run(main)` instead of `asyncio.run(main())`" in str(caught.value)
+    assert "`from ergo_py.blocking import open_node`" in str(caught.value)
+
+
+def test_a_node_outside_of_any_loop_is_refused_and_trio_is_named() -> None:
+    entering = open_node().__aenter__()
+
+    with pytest.raises(NotAllowedError) as caught:
+        entering.send(None)
+
+    assert str(caught.value) == (
+        "open_node(...) needs trio: start the program with `trio.run(main)`"
+    )
+
+
+async def test_a_context_that_asyncio_refused_can_be_entered_in_trio() -> None:
+    context = open_node(watchdog=None)
+
+    async def main() -> None:
+        await context.__aenter__()
+
+    with pytest.raises(NotAllowedError):
+        await trio.to_thread.run_sync(asyncio.run, main())
+
+    async with context as node:
+        assert node.info().processes == 0
+
+
+@pytest.mark.parametrize("name", ["spawn", "send", "name", "supervise", "no_such_name"])
+def test_the_context_of_a_node_names_the_block_that_makes_the_node(name: str) -> None:
+    context: Any = open_node()
+
+    with pytest.raises(AttributeError) as caught:
+        getattr(context, name)
+
+    assert f"write `async with open_node(...) as node:`, and `node.{name}` inside" in str(
+        caught.value
+    )
+    assert not hasattr(context, "_no_such_name")
+    assert not hasattr(context, "__len__")
+
+
+def test_a_node_whose_run_is_over_refuses_everything_and_says_why() -> None:
+    async def first() -> Node:
+        node = await open_node(watchdog=None, log_output="none").__aenter__()
+        await node.spawn(Puppet, name="puppet")
+        return node
+
+    node = trio.run(first)
+
+    async def spawn() -> None:
+        await node.spawn(Puppet)
+
+    async def call() -> None:
+        await node.call("puppet", 5)
+
+    async def look() -> None:
+        node.info()
+
+    for verb in (spawn, call, look):
+        with pytest.raises(NodeStoppedError) as caught:
+            trio.run(verb)
+
+        assert "the `trio.run(…)` that opened it is over" in str(caught.value)
+        assert "`from ergo_py.blocking import open_node`" in str(caught.value)
+    with pytest.raises(NodeStoppedError):
+        node.send("puppet", 5)
+
+
+async def test_an_error_of_the_body_gets_a_hint_about_asyncio(autojump_clock: MockClock) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        async with running_node():
+            await asyncio.sleep(1)
+
+    assert "`await trio.sleep(…)`" in caught.value.__notes__[0]

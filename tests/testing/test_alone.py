@@ -12,6 +12,8 @@ from ergo_py import (
     Actor,
     Alias,
     BadInputError,
+    BehaviourError,
+    CallbackError,
     Caller,
     Crashed,
     NotAllowedError,
@@ -321,3 +323,44 @@ def test_verbs_in_the_constructor_and_supervisors_are_refused() -> None:
     for behaviour in (Supervisor, StateMachine):
         with pytest.raises(BadInputError, match="test those on a node"):
             Alone(behaviour)
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+async def test_a_mistake_in_a_class_has_the_same_answer_as_on_a_node() -> None:
+    class Clock(Actor):
+        def __init__(self) -> None:
+            self.stop = False  # type: ignore[method-assign, assignment]
+
+    class Deaf(Actor):
+        def handle_cal(self, request: object, caller: Caller) -> int:
+            return 5
+
+    class Mute(Actor):
+        def handle_call(self, request: object, caller: Caller) -> None:
+            """Answers None to everything."""
+
+        def handle_inspect(self, *items: str) -> Any:
+            return "fine"
+
+    with pytest.raises(BehaviourError, match=r"replaces `self\.stop`"):
+        Alone(Clock)
+    with pytest.raises(UnhandledCallError, match="did you mean that where it has handle_cal"):
+        await Alone(Deaf).call(5)
+    with pytest.raises(UnhandledCallError, match="answered None to Total"):
+        await Alone(Mute).call(Total())
+    with pytest.raises(CallbackError, match="it must return a dict of strings"):
+        await Alone(Mute).inspect()
+
+
+async def test_the_logger_can_be_rebound() -> None:
+    class Chatty(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            self.log = self.log.bind(order=5)
+            self.log.info("bound")
+
+    alone = Alone(Chatty)
+    await alone.message("log")
+
+    assert alone.logged == [{"level": "info", "event": "bound", "order": 5}]

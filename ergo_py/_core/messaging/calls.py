@@ -373,8 +373,10 @@ class Calls:
         self.late_replies += 1
 
     def _down(self, callee: Receiver | None, to: Any, request: object) -> TargetDownError:
-        reason = self._router.missing(to) if callee is None else callee.reason
-        return TargetDownError(to, request, reason or NoProcess())
+        if callee is None:
+            router = self._router
+            return TargetDownError(to, request, router.missing(to), router.names_beside(to))
+        return TargetDownError(to, request, callee.reason or NoProcess())
 
     def _refuse_ring(self, process: Asker, callee: Receiver, to: object, request: object) -> None:
         ring = ring_of(process, callee)
@@ -421,6 +423,10 @@ class Calls:
         else:
             return self._post_call(callee, caller, priority)
         return None
+
+
+# Python's warning about a forgotten `await` of `self.call(...)` shows this name.
+Calls.call.__qualname__ = "call"
 
 
 def refuse_inside(process: Any, request: object) -> None:

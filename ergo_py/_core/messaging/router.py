@@ -5,7 +5,7 @@ No other module does either, except for inlined copies of `Router.send` on hot p
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, islice
 from math import inf
 from time import perf_counter
 from typing import Any, Final
@@ -40,6 +40,7 @@ from ..vocabulary.errors import (
     DeadlockError,
     MailboxFullError,
     NodeStoppedError,
+    ProcessUnknownError,
     TargetDownError,
     TargetTypeError,
 )
@@ -57,6 +58,8 @@ LANES: Final = (MAIN_LANE, SYSTEM_LANE, URGENT_LANE)
 
 _ACCEPTED: Final = Verdict.ACCEPTED
 
+_NAMES: Final = 1000
+"""Most names that an unknown name is compared with."""
 _SHORT_CUTS: Final = 64
 """Most awaits in a row that skip the checkpoint. After these a caller in a loop lets other tasks
 run.
@@ -138,10 +141,10 @@ class Router:
         """
         bridge.when_forked(self._forked)
 
-    def close(self) -> None:
-        """Refuse all messages and calls: the node is down."""
+    def close(self, why: str = "") -> None:
+        """Refuse all messages and calls: the node is down. ``why`` is for their errors."""
         self.stopped = True
-        self.bridge.close()
+        self.bridge.close(why)
 
     def _forked(self) -> None:
         # In the forked child no thread is the loop's: every verb goes to the bridge, which refuses.
@@ -178,6 +181,20 @@ class Router:
             pid = self.directory.find(to) if to.node in ("", self.node) else None
             return None if pid is None else self.processes.get(pid)
         raise TargetTypeError(to)
+
+    def unknown(self, to: Target, what: str = "process") -> ProcessUnknownError:
+        """The error for an address without a process. It proposes a name that is nearly the
+        same.
+        """
+        return ProcessUnknownError(to, what, self.names_beside(to))
+
+    def names_beside(self, to: Target) -> tuple[str, ...]:
+        """Names to compare a missing name with: a copy, since errors are kept, and not all, since a
+        node may have very many.
+        """
+        if isinstance(to, PID | Alias):
+            return ()
+        return tuple(islice(self.registry.names, _NAMES))
 
     def missing(self, to: Target) -> Reason:
         """The reason why there is no receiver at ``to``."""

@@ -19,7 +19,7 @@ from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.detached_task import DetachedTask, without_cancellation
 from ..runtime.parking import PARKED, park
 from ..runtime.time_slices import SLICE
-from ..tables.callbacks import check_plain, runs_callbacks
+from ..tables.callbacks import check_plain, diagnostics, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from ..vocabulary.errors import NodeStoppedError, Reject, TargetDownError
@@ -367,8 +367,8 @@ class Handler:
     @runs_callbacks
     def _call_handle_inspect(self, items: tuple[str, ...]) -> _Answer:
         try:
-            answer = dict(self.meta.behaviour.handle_inspect(*items))
-            return {str(key): str(value) for key, value in answer.items()}, None
+            answer = self.meta.behaviour.handle_inspect(*items)
+            return diagnostics(self.meta, answer), None
         except Exception as error:
             # An inspection must not crash the inspected meta-process.
             self.meta.report("handle_inspect", error)

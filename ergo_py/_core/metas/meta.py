@@ -23,6 +23,7 @@ from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import MESSAGE, Envelope, Lane, Priority, kind_name
 from ..vocabulary.errors import NotAllowedError, TargetDownError
+from ..vocabulary.hints import explain
 from ..vocabulary.ids import PID, Alias, Ref, Target
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Behind, MetaOptions
@@ -224,6 +225,7 @@ class Meta:
 
     def report(self, what: str, error: Exception) -> None:
         """Log an exception of user code, and continue."""
+        explain(error, self.behaviour)
         self.log.error(f"{what} raised", exception=Crashed(error).traceback)
 
     def allow(self, operation: MetaOperation | Operation) -> None:
@@ -317,6 +319,7 @@ class Meta:
         """Record an exception that left a callback, and fail the call that the callback was
         serving.
         """
+        explain(error, self.behaviour)
         reason = Crashed(error)
         self.kernel.note_crash(self, reason)
         # The reader fails independently of the message that the handler is serving.

@@ -23,6 +23,7 @@ from ..vocabulary.errors import (
     SpawnError,
     TooManyReadersError,
 )
+from ..vocabulary.hints import explain
 from ..vocabulary.ids import Alias
 from ..vocabulary.options import MetaOptions
 from .meta import Meta
@@ -116,6 +117,7 @@ async def spawn_meta(
     except BaseException as error:
         if has_thread:
             kernel.thread_fairness.give_place_back()
+        explain(error, behaviour)
         reason = meta.ending.abort(error)
         if meta.owned and not isinstance(error, GeneratorExit):
             with trio.CancelScope(shield=True):

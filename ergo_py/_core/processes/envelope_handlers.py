@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..messaging.observer import Delivered
-from ..tables.callbacks import check_plain
+from ..tables.callbacks import check_plain, diagnostics
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import (
     ADDRESSED,
@@ -187,8 +187,7 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
 async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
     """Run ``handle_inspect`` and reply with its items as strings."""
     try:
-        answer = dict(await callback(process, "handle_inspect", *items))
-        told = {str(key): str(value) for key, value in answer.items()}
+        told = diagnostics(process, await callback(process, "handle_inspect", *items))
     except Exception as error:
         # An inspection must not kill the inspected process.
         process.log.error("handle_inspect raised", exception=Crashed(error).traceback)

@@ -9,6 +9,7 @@ from ..tables.child_slot import ChildSlot, Decision
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EVENT, STARTED, STOP, kind_name
 from ..vocabulary.errors import CallFailedError, TargetDownError
+from ..vocabulary.hints import explain
 from ..vocabulary.reasons import Crashed, Reason
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     resume.
     """
     resumes = _resumes(process, error)
+    explain(error, process.behaviour)
     reason = Crashed(error)
     kind, _, ref, payload = process.turn.handling or (STOP, None, None, None)
     callback = kind_name(kind)
@@ -57,6 +59,7 @@ def account_for_task(process: "Process", name: str, error: BaseException) -> Rea
     None to resume without the task.
     """
     resumes = _resumes(process, error)
+    explain(error, process.behaviour)
     reason = Crashed(error)
     process.log.error(
         "a background task failed, and the process goes on"

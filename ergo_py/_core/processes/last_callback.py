@@ -11,6 +11,7 @@ from trio.lowlevel import current_task
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..tables.callbacks import check_plain
 from ..tables.pending_calls import Deadline
+from ..vocabulary.hints import explain
 from ..vocabulary.reasons import Crashed, Reason
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ def run_plain(process: "Process", name: str, reason: Reason) -> None:
 def _account_for(process: "Process", name: str, error: BaseException) -> None:
     """Log an exception that left a last callback. Termination continues."""
     if isinstance(error, Exception | trio.Cancelled | GeneratorExit):
+        explain(error, process.behaviour)
         process.log.error(f"{name} raised", exception=Crashed(error).traceback)
     else:
         process.kernel.panic(error)

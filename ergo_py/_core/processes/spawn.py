@@ -21,6 +21,7 @@ from ..vocabulary.errors import (
     SpawnError,
     TooManyProcessesError,
 )
+from ..vocabulary.hints import explain
 from ..vocabulary.options import Options
 from ..vocabulary.reasons import Crashed, Killed
 from ..vocabulary.states import CALLS_ALLOWED, SLEEP, TERMINATED
@@ -90,6 +91,7 @@ async def spawn_process(
         process.enter(SLEEP)
     except BaseException as error:
         # A cancelled spawner takes its child with it: the child was killed, it has not crashed.
+        explain(error, process.behaviour)
         reason = Killed() if isinstance(error, trio.Cancelled) else Crashed(error)
         await process.to_end().undo(reason)
         if isinstance(error, SpawnError):

@@ -232,10 +232,11 @@ class Bridge:
             # and no thread would wake the loop again.
             self._drain()
 
-    def close(self) -> None:
-        """Run the jobs accepted so far, and refuse all later jobs."""
+    def close(self, why: str = "") -> None:
+        """Run the jobs accepted so far, and refuse all later jobs; ``why`` is for their errors."""
         with self._edge:
             self._closed = True
+            self._why = self._why or why
             self._ring()
         self._drain()
 

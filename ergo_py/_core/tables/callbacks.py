@@ -10,6 +10,7 @@ from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, Genera
 from typing import Any, Final, TypeVar
 
 from ..vocabulary.errors import BadInputError, BehaviourError, CallbackError
+from ..vocabulary.text import brief
 
 __all__ = [
     "CALLBACKS",
@@ -19,6 +20,7 @@ __all__ = [
     "check_plain",
     "check_waiting",
     "default",
+    "diagnostics",
     "process_of",
     "runs_callbacks",
 ]
@@ -114,6 +116,7 @@ class Callbacks:
         "has_split_handlers",
         "has_start_hooks",
         "has_stop_hooks",
+        "suspects",
         "supervises",
     )
 
@@ -136,6 +139,10 @@ class Callbacks:
             if inspect.iscoroutinefunction(function):
                 asynchronous.add(name)
         self.defined = frozenset(defined)
+        self.suspects: Mapping[str, str] = {}
+        """Methods that are no callbacks and look like misspelled ones, with the callbacks that may
+        be meant.
+        """
         self.asynchronous = frozenset(asynchronous)
         self.has_start_hooks = bool(defined & {"post_start", "post_restart"})
         self.has_stop_hooks = bool(defined & {"pre_stop", "pre_restart"})
@@ -149,6 +156,10 @@ class Callbacks:
         changed = copy(self)
         changed.behaviour = behaviour
         return changed
+
+    def suspect(self, names: Mapping[str, str]) -> None:
+        """Note methods that look like misspelled callbacks."""
+        self.suspects = names
 
     def with_asynchronous(self, names: frozenset[str]) -> "Callbacks":
         """A copy in which these callbacks count as coroutine functions."""
@@ -216,6 +227,22 @@ def check_plain(process: Any, name: str, result: object) -> None:
             f"{callback} is a plain `def` but returned {type(result).__qualname__}, which would "
             f"never run; write `async def {name}`, and `await` it there"
         )
+
+
+def diagnostics(process: Any, answer: Any) -> dict[str, str]:
+    """The result of ``handle_inspect``, as strings.
+
+    Raises:
+        CallbackError: it is no dict.
+    """
+    try:
+        items = dict(answer).items()
+    except (TypeError, ValueError):
+        raise CallbackError(
+            f"{process.callbacks.behaviour}.handle_inspect returned {brief(answer, 60)}; it must "
+            f'return a dict of strings, such as {{"state": "open"}}'
+        ) from None
+    return {str(key): str(value) for key, value in items}
 
 
 def check_waiting(given: object) -> None:

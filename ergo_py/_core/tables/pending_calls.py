@@ -14,8 +14,9 @@ from math import inf
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from ..vocabulary.errors import CallTimeoutError
+from ..vocabulary.errors import CallTimeoutError, UnhandledCallError
 from ..vocabulary.ids import PID, Alias, Ref
+from ..vocabulary.messages import answer_but_not_none
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Reason
 
@@ -162,10 +163,29 @@ class Caller(Deadline):
         keeps neither them nor the request alive.
         """
         value, error = self.value, self.error
+        if value is None and error is None:
+            error = self.refusal_of_none()
         self.value = self.error = self.callee = self.request = None
         if error is not None:
             raise error.with_traceback(_given_frames(error))
         return value
+
+    def refusal_of_none(self) -> BaseException | None:
+        """The error, if the callee has answered None to a request that declares another type of
+        answer. Mostly no case of its ``handle_call`` matches the request.
+        """
+        declared = answer_but_not_none(self.request)
+        if not declared:
+            return None
+        callee: Any = self.callee
+        return UnhandledCallError(
+            self.to,
+            self.request,
+            "the process" if callee is None else callee.callbacks.behaviour,
+            f"answered None to {type(self.request).__name__}, which is a Request[{declared}]: no "
+            "case of its handle_call matches it, or a `return` is missing; if None is an answer, "
+            f"declare Request[{declared} | None]",
+        )
 
 
 def _given_frames(error: BaseException) -> TracebackType | None:

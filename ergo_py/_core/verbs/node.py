@@ -22,9 +22,7 @@ from ..vocabulary.envelopes import Priority
 from ..vocabulary.errors import (
     BadInputError,
     DeadlockError,
-    NodeStoppedError,
     NotAllowedError,
-    ProcessUnknownError,
 )
 from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.info import BlockedReport, EventInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
@@ -202,7 +200,7 @@ class Node(NodeInspection):
             reason = self._kernel.obituaries.reason_of(to)
             await trio.lowlevel.checkpoint()
             if reason is None:
-                raise ProcessUnknownError(to)
+                raise self._router.unknown(to)
             return reason
         await found.wait_gone()
         return found.reason or Shutdown()
@@ -527,7 +525,7 @@ class Node(NodeInspection):
                 "target", to, "a process; about a meta-process ask `meta_info` and `inspect_meta`"
             )
         if not isinstance(found, Process):
-            raise ProcessUnknownError(to)
+            raise self._router.unknown(to)
         return found
 
     def _find_meta(self, alias: Alias) -> Meta:
@@ -539,17 +537,17 @@ class Node(NodeInspection):
                 "that of a meta-process; about a process ask `process_info` and `inspect`",
             )
         if not isinstance(found, Meta):
-            raise ProcessUnknownError(alias, "meta-process")
+            raise self._router.unknown(alias, "meta-process")
         return found
 
     def _run(self, function: Callable[..., T], *args: Any) -> T:
         if self._router.stopped:
-            raise NodeStoppedError(self.name)
+            self._router.bridge.check_open()
         return self._router.bridge.run(function, *args)
 
     def _here(self, verb: str) -> None:
         if self._router.stopped:
-            raise NodeStoppedError(self.name)
+            self._router.bridge.check_open()
         if get_ident() != self._router.loop_thread:
             raise NotAllowedError(
                 f"node.{verb} belongs on the node's own loop, and this is another thread; use "

@@ -26,7 +26,7 @@ from ..processes.process import Process
 from ..tables.callbacks import CALLBACKS
 from ..tables.obituaries import Obituary
 from ..vocabulary.envelopes import END_NOTICE, EVENT, INSPECT, Lane, kind_name
-from ..vocabulary.errors import BadInputError, NotAllowedError, ProcessUnknownError
+from ..vocabulary.errors import BadInputError, NotAllowedError
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.options import check_flag, check_number
 from ..vocabulary.public_names import show_public_names
@@ -225,7 +225,7 @@ class NodeInspection:
     def _peek(self, to: Target, limit: int, contents: bool) -> list[Queued]:
         found = self._router.resolve(to)
         if not isinstance(found, Process | Meta):
-            raise ProcessUnknownError(to)
+            raise self._router.unknown(to)
         box = found.mailbox
         lanes = (
             (Lane.URGENT, box.urgent),
@@ -281,7 +281,7 @@ class NodeInspection:
                 "inspect_meta, meta_info, peek and statistics look into it"
             )
         if not isinstance(found, Process):
-            raise ProcessUnknownError(to)
+            raise self._router.unknown(to)
         return found
 
 

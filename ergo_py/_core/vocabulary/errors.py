@@ -26,7 +26,7 @@
     │   ├── CallFailedError                 the callee failed on this request and continues
     │   ├── CallTimeoutError (TimeoutError) no answer in time
     │   ├── DeadlockError                   the call would wait for itself
-    │   └── UnhandledCallError              the callee has no ``handle_call``
+    │   └── UnhandledCallError              the callee has no answer to this request
     ├── MethodUnknownError (LookupError)    the actor exposes no such method
     ├── SupervisionError                    an operation on a child failed; carries the child
     │   ├── ChildUnknownError (LookupError)  the supervisor has no such child
@@ -58,7 +58,11 @@
 """
 
 from collections.abc import Sequence
+from types import CoroutineType
+from typing import Final
 
+from .hints import did_you_mean
+from .ids import local_name
 from .public_names import show_public_names
 from .reasons import Crashed, Reason, error_of
 from .text import text_of
@@ -140,13 +144,22 @@ class BehaviourError(BadInputError, TypeError):
     """The argument of ``spawn`` is no behaviour class, or has a callback with a wrong signature."""
 
 
+_ACTING: Final = ("Behaviour", "MetaProcess")
+"""The classes whose verbs a program writes with ``self``."""
+
+
 class TargetTypeError(BadInputError, TypeError):
     """The target is not an address: a PID, an alias, or a name."""
 
     def __init__(self, given: object) -> None:
-        super().__init__(
-            "target", given, "a PID, an Alias, a Name, a Key, or a str that is a name on this node"
-        )
+        allowed = "a PID, an Alias, a Name, a Key, or a str that is a name on this node"
+        if isinstance(given, CoroutineType):
+            # Python would warn about it as well, without the line.
+            given.close()
+            owner, _, verb = given.__qualname__.rpartition(".")
+            before = "node." if owner == "Node" else "self." if owner in _ACTING else ""
+            allowed += f"; `await` is missing: write `await {before}{verb}(…)`"
+        super().__init__("target", given, allowed)
 
 
 class SpawnError(ErgoError):
@@ -260,9 +273,14 @@ class EventUnknownError(ErgoError, LookupError):
 class ProcessUnknownError(ErgoError, LookupError):
     """There is no living process at this address."""
 
-    def __init__(self, target: object, what: str = "process") -> None:
+    def __init__(self, target: object, what: str = "process", names: Sequence[str] = ()) -> None:
         super().__init__(f"there is no {what} at {target!r}")
         self.target = target
+        self._names = names
+
+    def __str__(self) -> str:
+        # Compared only when a person reads the text: many errors are caught and never shown.
+        return super().__str__() + did_you_mean(local_name(self.target), self._names)
 
 
 class RelationExistsError(ErgoError):
@@ -317,12 +335,18 @@ class CallError(ErgoError):
 class TargetDownError(CallError):
     """The callee ended before it answered, or did not exist. ``reason`` says why."""
 
-    def __init__(self, target: object, request: object, reason: Reason) -> None:
+    def __init__(
+        self, target: object, request: object, reason: Reason, names: Sequence[str] = ()
+    ) -> None:
         super().__init__(f"{target!r} cannot answer: {reason}", target, request)
         self.reason = reason
+        self._names = names
         if isinstance(reason, Crashed):
             self.__cause__ = reason.error
             _add_traceback(self, f"in {target!r}:\n", reason)
+
+    def __str__(self) -> str:
+        return super().__str__() + did_you_mean(local_name(self.target), self._names)
 
 
 class CallFailedError(CallError):
@@ -371,12 +395,16 @@ class DeadlockError(CallError):
 
 
 class UnhandledCallError(CallError):
-    """The callee's behaviour has no ``handle_call``."""
+    """The callee's behaviour has no ``handle_call``, or its ``handle_call`` answered None to a
+    request that declares another type of answer.
+    """
 
-    def __init__(self, target: object, request: object, behaviour: str) -> None:
+    def __init__(
+        self, target: object, request: object, behaviour: str, why: str | None = None
+    ) -> None:
         super().__init__(
-            f"{behaviour} at {target!r} has no handle_call, so it cannot answer "
-            f"{type(request).__name__}",
+            f"{behaviour} at {target!r} "
+            + (why or f"has no handle_call, so it cannot answer {type(request).__name__}"),
             target,
             request,
         )

@@ -88,6 +88,13 @@ class Key(NamedTuple):
         return f"Key({self.registry!r}, {self.key!r}{where})"
 
 
+def local_name(target: object) -> str | None:
+    """The registered name in an address; None if it has none, or belongs to another node."""
+    if isinstance(target, Name):
+        return None if target.node else target.name
+    return target if isinstance(target, str) else None
+
+
 class NodeName(NamedTuple):
     """A whole node as the target of a link or a monitor."""
 

@@ -5,7 +5,9 @@ letters, log records.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 from .errors import BadInputError
 from .ids import PID, Address, Alias, EventName, NodeName, Ref
@@ -31,6 +33,7 @@ __all__ = [
     "Request",
     "Response",
     "Why",
+    "answer_but_not_none",
 ]
 
 R = TypeVar("R")
@@ -42,6 +45,53 @@ class Request(Generic[R]):
     """
 
     __slots__ = ()
+
+
+_NONE_IS_FINE: Final = ""
+_declared: Final[WeakKeyDictionary[type, str]] = WeakKeyDictionary()
+
+
+def answer_but_not_none(request: object) -> str:
+    """The type of answer that a request declares, as text; empty if the answer may be None, or if
+    the request declares nothing.
+    """
+    if not isinstance(request, Request):
+        return _NONE_IS_FINE
+    kind = type(request)
+    declared = _declared.get(kind)
+    if declared is None:
+        declared = _declared[kind] = _declared_by(kind)
+    return declared
+
+
+def _declared_by(kind: type) -> str:
+    for cls in kind.__mro__:
+        for base in vars(cls).get("__orig_bases__", ()):
+            if get_origin(base) is Request:
+                (answer,) = get_args(base)
+                text = answer.__name__ if isinstance(answer, type) else repr(answer)
+                return _NONE_IS_FINE if _may_be_none(answer) else text
+    return _NONE_IS_FINE
+
+
+def _may_be_none(answer: Any) -> bool:
+    """Whether None is a value of a type. Also True for types that cannot be decided."""
+    origin = get_origin(answer)
+    if origin in (Union, UnionType):
+        return any(map(_may_be_none, get_args(answer)))
+    if origin is Annotated:
+        return _may_be_none(get_args(answer)[0])
+    if origin is Literal:
+        return None in get_args(answer)
+    # The class of a generic type, the type of a NewType, the type behind an alias.
+    for name in ("__origin__", "__supertype__", "__value__"):
+        inner = getattr(answer, name, None)
+        if inner is not None:
+            return _may_be_none(inner)
+    try:
+        return answer is None or not isinstance(answer, type) or isinstance(None, answer)
+    except TypeError:  # a protocol that cannot be checked
+        return True
 
 
 class MayBeLate:

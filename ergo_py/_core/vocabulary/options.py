@@ -10,6 +10,7 @@ from .choices import LEVELS, OUTPUTS
 from .dispatchers import LOOP, Dispatcher, check_dispatcher
 from .envelopes import Divert, Overflow, Priority
 from .errors import BadInputError
+from .hints import did_you_mean
 from .public_names import show_public_names
 
 __all__ = [
@@ -334,7 +335,7 @@ def _refuse_unknown(
         raise BadInputError(
             f"{verb}(…, {min(unknown)}=…)",
             keywords[min(unknown)],
-            f"one of {', '.join(sorted(known))}; {hint}",
+            f"one of {', '.join(sorted(known))}; {hint}" + did_you_mean(min(unknown), known, "{}"),
         )
 
 

@@ -3,12 +3,12 @@
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from enum import Enum
 from inspect import signature
 from typing import Any, Final, TypedDict
 
 from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.hints import did_you_mean
 from ..._core.vocabulary.options import check_flag, check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..checks import check_bytes
@@ -220,11 +220,10 @@ def read_stream_options(
             if parameter.kind is parameter.KEYWORD_ONLY
         }
         allowed = sorted(known | own)
-        near = get_close_matches(unknown[0], allowed, 1)
         raise BadInputError(
             f"{what}(…, {unknown[0]}=…)",
             keywords[unknown[0]],
-            "one of " + ", ".join(allowed) + (f"; did you mean {near[0]}?" if near else ""),
+            "one of " + ", ".join(allowed) + did_you_mean(unknown[0], allowed, "{}"),
         )
     return StreamOptions(**keywords)
 

@@ -28,8 +28,10 @@ from ergo_py import (
     Overflow,
     Priority,
     Reject,
+    Request,
     State,
     TargetDownError,
+    UnhandledCallError,
 )
 from tests._core.messaging.servers import (
     AsyncServer,
@@ -461,6 +463,95 @@ async def test_none_is_an_ordinary_reply(autojump_clock: MockClock, way: Way) ->
         server = await asleep(node, way.server)
 
         assert await node.call(server, echo(None), timeout=1) is None
+
+
+class Ask(Request[int]):
+    """Asks for a number. A server answers with the result of ``does``."""
+
+    def __init__(self, does: Doing) -> None:
+        self.does = does
+
+    def __call__(self, me: Any, caller: Caller) -> Any:
+        return self.does(me, caller)
+
+
+class AskPerhaps(Ask, Request[int | None]):
+    """The answer may be None."""
+
+
+async def test_a_request_that_declares_its_answer_is_not_answered_with_none(
+    autojump_clock: MockClock, way: Way
+) -> None:
+    async with running_node(inline_calls=way.inline_calls) as node:
+        server = await asleep(node, way.server)
+        request = Ask(echo(None))
+
+        with pytest.raises(UnhandledCallError) as caught:
+            await node.call(server, request, timeout=1)
+
+        assert str(caught.value) == (
+            f"{way.server.__name__} at {server} answered None to Ask, which is a Request[int]: no "
+            "case of its handle_call matches it, or a `return` is missing; if None is an answer, "
+            "declare Request[int | None]"
+        )
+        assert (caught.value.target, caught.value.request) == (server, request)
+        assert await node.call(server, Ask(echo(0)), timeout=1) == 0
+        assert await node.call(server, AskPerhaps(echo(None)), timeout=1) is None
+
+
+async def test_a_deferred_answer_none_is_refused_like_a_returned_one(
+    autojump_clock: MockClock, way: Way
+) -> None:
+    async with running_node(inline_calls=way.inline_calls) as node:
+        server = await asleep(node, way.server)
+
+        async def answer() -> None:
+            await wait_all_tasks_blocked()
+            node.send(server, lambda me: me.reply(me.kept[0], None))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            with pytest.raises(UnhandledCallError, match="answered None to Ask"):
+                await node.call(server, Ask(keep), timeout=1)
+
+
+async def test_a_thread_gets_no_none_for_a_declared_answer() -> None:
+    async with running_node() as node:
+        server = await node.spawn(PlainServer)
+
+        with pytest.raises(UnhandledCallError, match=r"PlainServer at .* answered None to Ask"):
+            await trio.to_thread.run_sync(node.call_from_thread, server, Ask(echo(None)))
+
+
+@pytest.mark.parametrize("target", ["conter", Name("conter")], ids=repr)
+async def test_a_call_to_a_misspelled_name_proposes_the_name(target: Any) -> None:
+    async with running_node() as node:
+        await node.spawn(PlainServer, name="counter")
+
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(target, 5)
+
+        assert str(caught.value) == (
+            f"{target!r} cannot answer: no such process; did you mean 'counter'?"
+        )
+        # The names of that time, whichever there are later.
+        node.unregister("counter")
+        assert str(caught.value).endswith("did you mean 'counter'?")
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["database", Name("conter", "other@host"), PID("demo@localhost", 1, 99)],
+    ids=["not near", "elsewhere", "no name"],
+)
+async def test_a_call_without_a_near_name_proposes_none(target: Any) -> None:
+    async with running_node() as node:
+        await node.spawn(PlainServer, name="counter")
+
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(target, 5)
+
+        assert "did you mean" not in str(caught.value)
 
 
 async def test_a_late_reply_is_counted_and_dropped_and_the_callee_does_not_notice(

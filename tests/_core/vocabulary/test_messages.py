@@ -1,7 +1,20 @@
 import copy
 import pickle
+import types
+from collections.abc import Callable, Hashable
 from dataclasses import FrozenInstanceError, dataclass, is_dataclass
-from typing import Any
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NewType,
+    Optional,
+    Protocol,
+    TypeVar,
+    Union,
+    runtime_checkable,
+)
 
 import pytest
 
@@ -18,8 +31,94 @@ from ergo_py._core.vocabulary.messages import (
     Request,
     Response,
     Why,
+    answer_but_not_none,
 )
 from ergo_py._core.vocabulary.reasons import Killed
+
+R = TypeVar("R")
+Number = NewType("Number", int)
+
+
+class Sized(Protocol):
+    """Cannot be checked at run time."""
+
+    size: int
+
+
+@runtime_checkable
+class Closing(Protocol):
+    def close(self) -> None: ...
+
+
+class Plain(Request[int]):
+    """Declares a class."""
+
+
+class Heir(Plain):
+    """Inherits the declaration."""
+
+
+class Unknown(Request[R], Generic[R]):
+    """Declares nothing that can be known."""
+
+
+class Filled(Unknown[int]):
+    """Declares an answer through another generic class."""
+
+
+class Undeclared(Request):  # type: ignore[type-arg]
+    """Declares nothing."""
+
+
+@pytest.mark.parametrize(
+    "kind, declared",
+    [
+        (Plain, "int"),
+        (Heir, "int"),
+        (Unknown, ""),
+        (Filled, ""),
+        (Undeclared, ""),
+        (object, ""),
+    ],
+)
+def test_a_request_declares_its_answer_by_its_base_class(kind: type, declared: str) -> None:
+    assert answer_but_not_none(kind()) == declared
+
+
+@pytest.mark.parametrize(
+    "answer, excludes_none",
+    [
+        (int, True),
+        (bytes | str, True),
+        (list[int], True),
+        (dict[str, int | None], True),
+        (Callable[[], None], True),
+        (Literal["on", "off"], True),
+        (Annotated[int, "a number"], True),
+        (Number, True),
+        (Closing, True),
+        (None, False),
+        (int | None, False),
+        (Optional[int], False),  # noqa: UP045 - the old way to write it
+        (Union[None, int, str], False),  # noqa: UP007 - the old way to write it
+        (object, False),
+        (Any, False),
+        (Hashable, False),
+        (Literal["on", None], False),
+        (Annotated[int | None, "perhaps"], False),
+        (Sized, False),
+        (R, False),
+        ("int", False),
+    ],
+    ids=repr,
+)
+def test_the_declared_answer_decides_whether_it_may_be_none(
+    answer: Any, excludes_none: bool
+) -> None:
+    kind = types.new_class("Some", (Request[answer],))
+
+    assert bool(answer_but_not_none(kind())) is excludes_none
+
 
 PID_1 = PID("demo@localhost", 7, 1)
 PID_2 = PID("demo@localhost", 7, 2)

@@ -1,0 +1,94 @@
+"""`did_you_mean` and `explain`: hints for people who meet an error for the first time. They are
+computed after a failure, never before.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from .text import shown, text_of
+
+__all__ = ["ASYNCIO", "did_you_mean", "explain", "near"]
+
+_LONG: Final = 60
+"""Most characters of a name that are compared with others."""
+
+ASYNCIO: Final = (
+    "hint: this code runs on trio, not on asyncio: write `await trio.sleep(…)` instead of `await "
+    'asyncio.sleep(…)`. For asyncio libraries see the page "Coming from asyncio"'
+)
+_AWAIT: Final = (
+    "hint: `await` is missing: an async function returned this coroutine; write `await` before the "
+    "call, as in `await node.spawn(…)` or `await self.call(…)`"
+)
+_NO_LOOP: Final = re.compile("no running event loop|no current event loop")
+_COROUTINE: Final = re.compile(r"'coroutine'|\bcoroutine object\b")
+_NO_SETTER: Final = re.compile(r"property '(\w+)' of '\w+' object has no setter")
+_NOT_CALLABLE: Final = "object is not callable"
+
+
+def near(name: object, known: Iterable[str], alike: float = 0.7) -> str | None:
+    """The known name that is most like ``name``: at least ``alike``, where 1.0 is the same name."""
+    if not isinstance(name, str) or len(name) > _LONG:
+        return None
+    from difflib import get_close_matches  # noqa: PLC0415 - needed only after a mistake
+
+    found = get_close_matches(name, [each for each in known if each != name], 1, alike)
+    return found[0] if found else None
+
+
+def did_you_mean(name: object, known: Iterable[str], show: str = "{!r}") -> str:
+    """The end of a text about an unknown name: ``; did you mean 'counter'?`` or nothing."""
+    found = near(name, known)
+    return "" if found is None else f"; did you mean {show.format(found)}?"
+
+
+def explain(error: BaseException, behaviour: object = None) -> None:
+    """Add a note to an exception with a text that does not say what to write instead.
+    ``behaviour`` is the actor or meta-process whose callback raised it.
+    """
+    if type(error).__module__.partition(".")[0] == "ergo_py":
+        return  # these explain themselves
+    hint = _hint(error, behaviour)
+    if hint is None:
+        return
+    try:
+        if hint not in getattr(error, "__notes__", ()):
+            error.add_note(hint)
+    except Exception:
+        # The class of the exception has `__notes__` of its own, which are no list.
+        return
+
+
+def _hint(error: BaseException, behaviour: object) -> str | None:
+    text = text_of(error)
+    if isinstance(error, RuntimeError) and _NO_LOOP.search(text):
+        return ASYNCIO
+    if isinstance(error, AttributeError) and (found := _NO_SETTER.search(text)):
+        return _taken_name(found[1], behaviour)
+    if isinstance(error, TypeError | AttributeError) and _COROUTINE.search(text):
+        return _AWAIT
+    if isinstance(error, TypeError) and _NOT_CALLABLE in text:
+        return _overwritten_verb(behaviour)
+    return None
+
+
+def _taken_name(name: str, behaviour: object) -> str | None:
+    owner = next((cls for cls in type(behaviour).__mro__ if name in vars(cls)), object)
+    if owner.__module__.partition(".")[0] != "ergo_py":
+        return None
+    return (
+        f"hint: ergo_py itself uses the name `self.{name}`; use another, such as `self.my_{name}`"
+    )
+
+
+def _overwritten_verb(behaviour: object) -> str | None:
+    for name, value in getattr(behaviour, "__dict__", {}).items():
+        if not name.startswith("_") and not callable(value):
+            verb = getattr(type(behaviour), name, None)
+            if callable(verb) and verb.__module__.partition(".")[0] == "ergo_py":
+                return (
+                    f"hint: `self.{name}` is a verb of ergo_py, and the program has replaced it by "
+                    f"{shown(value)[:_LONG]}; use another name, such as `self.my_{name}`"
+                )
+    return None
