@@ -172,9 +172,10 @@ def test_a_main_without_a_parameter_for_the_node_is_refused() -> None:
     async def of_two(node: Node, other: object) -> None:
         """Takes too much."""
 
-    for given in (main, of_two):
+    mains: list[Any] = [main, of_two]
+    for given in mains:
         with pytest.raises(BadInputError, match="with a parameter for the node that run opens"):
-            run(given)  # type: ignore[arg-type]
+            run(given)
 
 
 def test_a_main_with_further_parameters_that_have_defaults_is_run() -> None:
@@ -189,8 +190,10 @@ def test_a_main_that_was_called_already_is_refused() -> None:
     async def main(node: Any) -> None:
         """Never runs."""
 
+    called: Any = main(None)
+
     with pytest.raises(BadInputError) as caught:
-        run(main(None))  # type: ignore[arg-type]
+        run(called)
 
     assert str(caught.value).endswith("allowed is the function itself, without a call: `run(main)`")
 

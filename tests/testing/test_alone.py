@@ -331,7 +331,7 @@ def test_verbs_in_the_constructor_and_supervisors_are_refused() -> None:
 async def test_a_mistake_in_a_class_has_the_same_answer_as_on_a_node() -> None:
     class Clock(Actor):
         def __init__(self) -> None:
-            self.stop = False  # type: ignore[method-assign, assignment]
+            self.stop = False  # type: ignore[method-assign, assignment]  # pyright: ignore[reportAttributeAccessIssue]
 
     class Deaf(Actor):
         def handle_cal(self, request: object, caller: Caller) -> int:

@@ -465,8 +465,8 @@ async def test_none_is_an_ordinary_reply(autojump_clock: MockClock, way: Way) ->
         assert await node.call(server, echo(None), timeout=1) is None
 
 
-class Ask(Request[int]):
-    """Asks for a number. A server answers with the result of ``does``."""
+class Doable:
+    """A server answers with the result of ``does``."""
 
     def __init__(self, does: Doing) -> None:
         self.does = does
@@ -475,7 +475,11 @@ class Ask(Request[int]):
         return self.does(me, caller)
 
 
-class AskPerhaps(Ask, Request[int | None]):
+class Ask(Doable, Request[int]):
+    """Asks for a number."""
+
+
+class AskPerhaps(Doable, Request[int | None]):
     """The answer may be None."""
 
 

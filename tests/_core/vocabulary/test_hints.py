@@ -1,3 +1,9 @@
+# The mistakes are on purpose, and type checkers see them.
+# pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false
+# pyright: reportUnusedCoroutine=false, reportUnusedExpression=false, reportCallIssue=false
+# pyright: reportIncompatibleVariableOverride=false, reportArgumentType=false
+# pyright: reportAssignmentType=false, reportIndexIssue=false
+
 import asyncio
 from typing import Any
 

@@ -66,7 +66,7 @@ class Filled(Unknown[int]):
     """Declares an answer through another generic class."""
 
 
-class Undeclared(Request):  # type: ignore[type-arg]
+class Undeclared(Request):  # type: ignore[type-arg]  # pyright: ignore[reportMissingTypeArgument]
     """Declares nothing."""
 
 
