@@ -1279,7 +1279,7 @@ def test_the_context_of_a_node_names_the_block_that_makes_the_node(name: str) ->
     assert not hasattr(context, "__len__")
 
 
-def test_a_node_whose_run_is_over_refuses_everything_and_says_why() -> None:
+def test_a_node_refuses_everything_after_the_end_of_its_run_with_the_reason() -> None:
     async def first() -> Node:
         node = await open_node(watchdog=None, log_output="none").__aenter__()
         await node.spawn(Puppet, name="puppet")

@@ -426,7 +426,7 @@ class Calls:
 
 
 # Python's warning about a forgotten `await` of `self.call(...)` shows this name.
-Calls.call.__qualname__ = "call"
+setattr(Calls.call, "__qualname__", "call")  # noqa: B010 - its owner is this module
 
 
 def refuse_inside(process: Any, request: object) -> None:

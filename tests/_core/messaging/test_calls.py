@@ -503,7 +503,7 @@ async def test_a_request_that_declares_its_answer_is_not_answered_with_none(
         assert await node.call(server, AskPerhaps(echo(None)), timeout=1) is None
 
 
-async def test_a_deferred_answer_none_is_refused_like_a_returned_one(
+async def test_none_as_a_deferred_answer_is_refused_for_a_declared_answer(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
