@@ -196,8 +196,9 @@ interrupts: $(DEV)      ## Press Ctrl-C at random moments in 500 busy programs; 
 docs: $(DEV)    ## Build the documentation into docs/_build
 	ERGO_PURE=1 $(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
 
-docs-code: $(DEV)       ## Copy code into the pages, from the files that the comments above the blocks name
+docs-code: $(DEV)       ## Copy code into the pages from the files that they name, and the texts of common mistakes
 	$(BIN)/python -m tests.pages
+	$(BIN)/python -m tests.mistakes
 
 check: fmt-check lint   ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=2 pyright mypy docs prepared

@@ -165,8 +165,9 @@ class Calls:
                 beside.end_wait_beside(caller)
             if is_due:
                 await self._pause(task)
-            if caller.error is None:
-                return caller.value
+            value = caller.value
+            if value is not None:
+                return value
         else:
             # Inlined wait(): every wake-up runs through each coroutine layer.
             if timeout is not None:

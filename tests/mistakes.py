@@ -1,0 +1,456 @@
+"""The mistakes on the page "Common mistakes", and the text that the framework answers to each.
+
+`make docs-code` runs this module, which writes the texts into the page.
+"""
+
+# The mistakes are on purpose, and type checkers see them.
+# pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false
+# pyright: reportUnusedCoroutine=false, reportUnusedExpression=false, reportCallIssue=false
+# pyright: reportIncompatibleVariableOverride=false, reportArgumentType=false
+# pyright: reportAssignmentType=false, reportIndexIssue=false
+
+import asyncio
+import contextlib
+import gc
+import io
+import json
+import logging
+import re
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import Actor, Caller, Node, Request, open_node, run
+from ergo_py.meta import TCPServer
+from tests.pages import ROOT
+
+__all__ = ["MISTAKES", "PAGE", "answer", "rows", "updated"]
+
+PAGE = ROOT / "docs" / "common-mistakes.md"
+ROW = re.compile(r"^\| (.+?) \| (``.+``) \|$", re.MULTILINE)
+
+
+def rows(page: str) -> dict[str, str]:
+    """The cells with the texts on a page, by mistake."""
+    return dict(ROW.findall(page))
+
+
+Mistake = Callable[[], object]
+MISTAKES: dict[str, Mistake] = {}
+
+
+def mistake(title: str) -> Callable[[Mistake], Mistake]:
+    def add(function: Mistake) -> Mistake:
+        MISTAKES[title] = function
+        return function
+
+    return add
+
+
+def on_a_node(main: Callable[[Node], Awaitable[object]], level: str = "warning") -> None:
+    async def whole() -> None:
+        with trio.fail_after(30):
+            async with open_node(watchdog=None, log_output="json", log_level=level) as node:
+                await main(node)
+
+    trio.run(whole)
+
+
+def spawn(behaviour: Any, *messages: object) -> None:
+    """Spawn an actor on a node, and send it messages."""
+
+    async def main(node: Node) -> None:
+        pid = await node.spawn(behaviour)
+        for message in messages:
+            node.send(pid, message)
+        await wait_all_tasks_blocked()
+
+    on_a_node(main)
+
+
+@dataclass(frozen=True)
+class Total(Request[int]):
+    """The sum so far."""
+
+
+class Counter(Actor):
+    def handle_call(self, request: object, caller: Caller) -> object:
+        return 7
+
+
+# -- starting --------------------------------------------------------------------------------------
+
+
+@mistake("`asyncio.run(main())`, and `open_node()` in `main`")
+def _() -> None:
+    async def main() -> None:
+        async with open_node():
+            pass
+
+    asyncio.run(main())
+
+
+@mistake("`await asyncio.sleep(1)` in a callback")
+def _() -> None:
+    class Sleepy(Actor):
+        async def handle_message(self, message: object, sender: object) -> None:
+            await asyncio.sleep(1)
+
+    spawn(Sleepy, "sleep")
+
+
+@mistake("`node = open_node()`, then `await node.spawn(Counter)`")
+def _() -> None:
+    node: Any = open_node()
+    node.spawn(Counter)
+
+
+@mistake("`with open_node() as node:`")
+def _() -> None:
+    node: Any = open_node()
+    with node:
+        pass
+
+
+@mistake("`run(main)` with `async def main():`")
+def _() -> None:
+    async def main() -> None:
+        """No parameter."""
+
+    run(main)  # type: ignore[arg-type]
+
+
+@mistake("`run(main())`")
+def _() -> None:
+    async def main(node: Node) -> None:
+        """Never runs."""
+
+    node: Any = None
+    run(main(node))  # type: ignore[arg-type]
+
+
+@mistake(
+    "`node = await open_node().__aenter__()` in an IPython cell, `node.spawn` in the next cell"
+)
+def _() -> None:
+    async def first_cell() -> Node:
+        return await open_node(watchdog=None).__aenter__()
+
+    async def next_cell() -> None:
+        await node.spawn(Counter)
+
+    node = trio.run(first_cell)
+    trio.run(next_cell)
+
+
+# -- await -----------------------------------------------------------------------------------------
+
+
+@mistake("`counter = node.spawn(Counter)`, then `node.send(counter, 5)`")
+def _() -> None:
+    async def main(node: Node) -> None:
+        counter: Any = node.spawn(Counter)
+        node.send(counter, 5)
+
+    on_a_node(main)
+
+
+@mistake("`counter = self.spawn(Counter)`, then `await self.call(counter, Total())`")
+def _() -> None:
+    class Boss(Actor):
+        async def handle_message(self, message: object, sender: object) -> None:
+            counter: Any = self.spawn(Counter)
+            await self.call(counter, Total())
+
+    spawn(Boss, "go")
+
+
+@mistake("`total = node.call(counter, Total())`, then `total + 1`")
+def _() -> None:
+    async def main(node: Node) -> None:
+        counter = await node.spawn(Counter)
+        total: Any = node.call(counter, Total())
+        total + 1
+
+    on_a_node(main)
+
+
+@mistake("`self.total += self.call(counter, Total())`")
+def _() -> None:
+    class Sum(Actor):
+        def init(self) -> None:
+            self.total: Any = 0
+
+        async def handle_message(self, message: Any, sender: object) -> None:
+            self.total += self.call(self.pid, Total())
+
+    spawn(Sum, "add")
+
+
+@mistake("`self.call(counter, Total())` without a use of its result")
+def _() -> None:
+    class Careless(Actor):
+        async def handle_message(self, message: object, sender: object) -> None:
+            self.call(self.pid, Total())  # type: ignore[unused-coroutine]
+
+    spawn(Careless, "call")
+
+
+@mistake("`self.spawn_meta(TCPServer(port=7777))` without a use of its result")
+def _() -> None:
+    class Careless(Actor):
+        async def init(self) -> None:
+            self.spawn_meta(TCPServer(port=7777))  # type: ignore[unused-coroutine]
+
+    spawn(Careless)
+
+
+@mistake("`def handle_message`, and `return self.call(…)` in it")
+def _() -> None:
+    class Plain(Actor):
+        def handle_message(self, message: object, sender: object) -> Any:
+            return self.call(self.pid, Total())
+
+    spawn(Plain, "call")
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@mistake("`self.stop = False`")
+def _() -> None:
+    class Clock(Actor):
+        def __init__(self) -> None:
+            self.stop = False  # type: ignore[method-assign, assignment]
+
+    spawn(Clock)
+
+
+@mistake("`self.call = []`")
+def _() -> None:
+    class Phone(Actor):
+        async def init(self) -> None:
+            self.call = []  # type: ignore[method-assign, assignment]
+
+    spawn(Phone)
+
+
+@mistake("`stop: bool = False` in the class")
+def _() -> None:
+    class Clock(Actor):
+        stop: bool = False  # type: ignore[assignment]
+
+    spawn(Clock)
+
+
+@mistake('`setattr(self, "stop", True)`, later `self.stop()`')
+def _() -> None:
+    class Clock(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            setattr(self, "stop", True)  # noqa: B010 - the mistake
+            self.stop()
+
+    spawn(Clock, "stop")
+
+
+@mistake("`self.node = None`")
+def _() -> None:
+    class Leaf(Actor):
+        def __init__(self) -> None:
+            self.node = None  # type: ignore[misc, assignment]
+
+    spawn(Leaf)
+
+
+@mistake("`self.log = logging.getLogger()`")
+def _() -> None:
+    class Chatty(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            self.log = logging.getLogger()
+
+    spawn(Chatty, "log")
+
+
+@mistake("`def handle_mesage(self, message, sender)`")
+def _() -> None:
+    class Counter(Actor):
+        def handle_mesage(self, message: object, sender: object) -> None:
+            """Never called."""
+
+    spawn(Counter)
+
+
+@mistake("`def handle_cal(self, request, caller)`, and a call")
+def _() -> None:
+    class Counter(Actor):
+        def handle_cal(self, request: object, caller: Caller) -> int:
+            return 7
+
+    async def main(node: Node) -> None:
+        await node.call(await node.spawn(Counter), Total())
+
+    on_a_node(main, "error")
+
+
+@mistake("`def handle_info(self, message)`, as in Elixir")
+def _() -> None:
+    class Counter(Actor):
+        def handle_info(self, message: object) -> None:
+            """Never called."""
+
+    spawn(Counter)
+
+
+@mistake("`def on_start(self)`, as in pykka")
+def _() -> None:
+    class Counter(Actor):
+        def on_start(self) -> None:
+            """Never called."""
+
+    spawn(Counter)
+
+
+@mistake("`def handle_message(self, message)`")
+def _() -> None:
+    class Counter(Actor):
+        def handle_message(self, message: object) -> None:  # type: ignore[override]
+            """Cannot be called."""
+
+    spawn(Counter)
+
+
+# -- addresses, options, answers -------------------------------------------------------------------
+
+
+@mistake('`node.send("conter", 5)`; with `log_level="debug"` the log has')
+def _() -> None:
+    async def main(node: Node) -> None:
+        await node.spawn(Counter, name="counter")
+        assert not node.send("conter", 5)
+
+    on_a_node(main, "debug")
+
+
+@mistake('`await node.call("conter", Total())`')
+def _() -> None:
+    async def main(node: Node) -> None:
+        await node.spawn(Counter, name="counter")
+        await node.call("conter", Total())
+
+    on_a_node(main)
+
+
+@mistake("`node.spawn(Counter(), …)`")
+def _() -> None:
+    async def main(node: Node) -> None:
+        given: Any = Counter()
+        await node.spawn(given)
+
+    on_a_node(main)
+
+
+@mistake("`node.spawn(Counter, mailbox=100)`")
+def _() -> None:
+    async def main(node: Node) -> None:
+        await node.spawn(Counter, mailbox=100)  # type: ignore[call-arg]
+
+    on_a_node(main)
+
+
+@mistake("`TCPServer(port=7777, max_conections=100)`")
+def _() -> None:
+    options: Any = {"max_conections": 100}
+    TCPServer(port=7777, **options)
+
+
+@mistake('`return "fine"` in `handle_inspect`')
+def _() -> None:
+    class Counter(Actor):
+        def handle_inspect(self, *items: str) -> Any:
+            return "fine"
+
+    async def main(node: Node) -> None:
+        await node.inspect(await node.spawn(Counter))
+
+    on_a_node(main, "critical")
+
+
+@mistake("`handle_call` without a case for `Total`")
+def _() -> None:
+    class Counter(Actor):
+        def handle_call(self, request: object, caller: Caller) -> object:
+            match request:
+                case "total":
+                    return 7
+            return None
+
+    async def main(node: Node) -> None:
+        await node.call(await node.spawn(Counter), Total())
+
+    on_a_node(main)
+
+
+# -- the answers -----------------------------------------------------------------------------------
+
+
+def said(function: Mistake) -> str:
+    """The exception, the line of the log, or the warning that answers a mistake."""
+    log = io.StringIO()
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(log):
+        gc.collect()  # garbage of other tests, which Python may warn about
+        caught.clear()
+        warnings.simplefilter("always", RuntimeWarning)
+        try:
+            function()
+        except Exception as error:
+            notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("hint")]
+            return " ⏎ ".join((f"{type(error).__name__}: {error}", *notes))
+        gc.collect()
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    for line in lines:
+        if line["event"] == "process crashed":
+            # The lines below the traceback.
+            named = re.split(r"^(?:  |Traceback).*\n", line["exception"], flags=re.MULTILINE)[-1]
+            return str(named.strip().replace("\n", " ⏎ "))
+    [text] = [shown(line) for line in lines if line["level"] != "info"] or [
+        f"{each.category.__name__}: {each.message}"
+        for each in caught
+        if each.category is RuntimeWarning
+    ]
+    return text
+
+
+def shown(line: dict[str, Any]) -> str:
+    """A line of the log: its text, and the name that it proposes."""
+    meant = f" … did_you_mean={line['did_you_mean']}" if "did_you_mean" in line else ""
+    return f"{line['event']}{meant}"
+
+
+def masked(text: str) -> str:
+    """A text without the parts that differ from run to run."""
+    text = re.sub(
+        r"<(function |coroutine object )?(?:[\w.]|<locals>)*?(\w+)( object)? at 0x[0-9a-f]+>",
+        r"<\1\2\3 at 0x…>",
+        text,
+    )
+    return re.sub(r"\b_\.<locals>\.|  # type: ignore\[.*?\]", "", text)
+
+
+def answer(title: str) -> str:
+    """The cell of the page with the text that answers a mistake."""
+    text = masked(said(MISTAKES[title])).replace("|", r"\|")
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"``{space}{text}{space}``"
+
+
+def updated(page: str) -> str:
+    """A page with the present texts."""
+    return ROW.sub(lambda row: f"| {row[1]} | {answer(row[1])} |", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
