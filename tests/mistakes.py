@@ -404,12 +404,16 @@ def said(function: Mistake) -> str:
         gc.collect()  # garbage of other tests, which Python may warn about
         caught.clear()
         warnings.simplefilter("always", RuntimeWarning)
+        text = ""
         try:
             function()
         except Exception as error:
             notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("hint")]
-            return " ⏎ ".join((f"{type(error).__name__}: {error}", *notes))
+            text = " ⏎ ".join((f"{type(error).__name__}: {error}", *notes))
+        # Python warns about a coroutine when it is freed: here, not in another test.
         gc.collect()
+    if text:
+        return text
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     for line in lines:
         if line["event"] == "process crashed":
