@@ -82,6 +82,7 @@ NAVIGATION = {
             "groups",
             "events",
             "streams",
+            "schedules",
             "state-machines",
             "meta-processes",
             "tcp-udp",

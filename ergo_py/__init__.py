@@ -135,6 +135,8 @@ if TYPE_CHECKING:
     from .methods import MethodCall, MethodCast, ask, cast, exposed
     from .node import Node, open_node
     from .program import run
+    from .schedules.cron import Cron
+    from .schedules.scheduler import Job, JobInfo, MissedRuns, Overlap, Scheduler
     from .service import Service
     from .state_machine.machine import StateMachine
     from .state_machine.states import (
@@ -254,6 +256,7 @@ __all__ = [
     "ControlSocketError",
     "Counter",
     "Crashed",
+    "Cron",
     "Custom",
     "DeadLetter",
     "DeadlockError",
@@ -285,6 +288,8 @@ __all__ = [
     "GroupLeft",
     "InitError",
     "InitTimeoutError",
+    "Job",
+    "JobInfo",
     "Key",
     "KeyTakenError",
     "Killed",
@@ -298,6 +303,7 @@ __all__ = [
     "MethodCall",
     "MethodCast",
     "MethodUnknownError",
+    "MissedRuns",
     "Name",
     "NameTakenError",
     "NameUnknownError",
@@ -315,6 +321,7 @@ __all__ = [
     "NotAllowedError",
     "Obituary",
     "Overflow",
+    "Overlap",
     "PartStream",
     "Phase",
     "Pinned",
@@ -341,6 +348,7 @@ __all__ = [
     "RestartRecord",
     "Restarted",
     "Routing",
+    "Scheduler",
     "SendError",
     "Sent",
     "Service",
@@ -446,6 +454,8 @@ if not TYPE_CHECKING:
             "methods": "MethodCall MethodCast ask cast exposed",
             "node": "Node open_node",
             "program": "run",
+            "schedules.cron": "Cron",
+            "schedules.scheduler": "Job JobInfo MissedRuns Overlap Scheduler",
             "service": "Service",
             "state_machine.machine": "StateMachine",
             "state_machine.states": (

@@ -15,6 +15,7 @@ PURE = [
     *(PACKAGE / "supervision" / name for name in ("child.py", "start_order.py", "strategies.py")),
     *(PACKAGE / "meta" / "parsing" / name for name in ("decoder.py", "framing.py")),
     *(PACKAGE / "web" / "parsing").glob("*.py"),
+    PACKAGE / "schedules" / "cron.py",
     *(PACKAGE / "control" / name for name in ("protocol.py", "rendering.py")),
 ]
 

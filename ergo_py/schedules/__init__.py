@@ -1,0 +1,1 @@
+"""Schedules: jobs that run at times of the calendar."""

@@ -1,0 +1,361 @@
+"""`Scheduler`: an actor that runs jobs at times of the calendar."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+
+from .._core.tables.timers import Timer
+from .._core.vocabulary.errors import BadInputError, Reject, TaskEndedError
+from .._core.vocabulary.ids import Target
+from .._core.vocabulary.options import check_name, check_number
+from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import Crashed
+from ..actor import Actor
+from ..methods import exposed
+from ..tasks.function import Work
+from ..tasks.handle import Task, TaskResult
+from .cron import Cron
+
+__all__ = ["Job", "JobInfo", "MissedRuns", "Overlap", "Scheduler"]
+
+_LOOK: Final = 60.0
+"""Seconds after which the scheduler looks at the clock again, which a person may have set."""
+_MOST: Final = 1000
+"""Missed runs that are counted one by one; further ones are dropped."""
+
+
+class MissedRuns(Enum):
+    """The fate of runs that are due while the scheduler could not run: the machine slept, or the
+    program was down (``Job(since=…)``).
+    """
+
+    ONCE = "once"
+    """All missed runs count as one, which runs at once."""
+    SKIP = "skip"
+    """A run that is more than ``grace`` seconds late is dropped."""
+    ALL = "all"
+    """Each missed run runs."""
+
+
+class Overlap(Enum):
+    """The fate of a run that is due while the previous one is still running."""
+
+    SKIP = "skip"
+    """It is dropped, and counted."""
+    QUEUE = "queue"
+    """It runs after the previous one."""
+    REPLACE = "replace"
+    """The previous one is cancelled."""
+    ALLOW = "allow"
+    """Both run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A function that runs as a task, or a message that is sent, at times of the calendar.
+
+    ``Job("report", Cron("0 9 * * mon-fri"), write_report, ("daily",))`` calls
+    ``write_report("daily")``: async on the loop, plain in a thread. ``Job("tick", Cron("@hourly"),
+    to="collector", message="tick")`` sends a message.
+    """
+
+    name: str
+    cron: Cron
+    function: Callable[..., Any] | None = None
+    args: tuple[Any, ...] = ()
+    to: Target | None = None
+    """The receiver of ``message``, instead of a function."""
+    message: Any = None
+    jitter: float = 0.0
+    """Each run is delayed by a random time of at most so many seconds, so that many programs do not
+    act at the same moment.
+    """
+    missed: MissedRuns = MissedRuns.ONCE
+    grace: float = 60.0
+    """How many seconds late a run may be before it counts as missed."""
+    overlap: Overlap = Overlap.SKIP
+    timeout: float | None = None
+    """Seconds that a run of the function may take."""
+    since: datetime | None = None
+    """The time of the last run, if the program keeps it: runs since then were missed."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not isinstance(self.cron, Cron):
+            raise BadInputError("Job(cron)", self.cron, 'Cron("*/5 9-17 * * mon-fri", timezone)')
+        if (self.function is None) == (self.to is None):
+            raise BadInputError(
+                f"Job({self.name!r}, …)",
+                self.function,
+                "a function to run, or to=address and message=…; not both",
+            )
+        if self.function is not None:
+            Work(self.function, None, f"Job({self.name!r}, function)")
+        if not isinstance(self.args, tuple):
+            raise BadInputError("Job(args)", self.args, "a tuple of arguments: ('daily',)")
+        check_number("Job(jitter)", self.jitter, least=0.0)
+        check_number("Job(grace)", self.grace, least=0.0)
+        if self.timeout is not None:
+            check_number("Job(timeout)", self.timeout, least=0.0)
+        if not isinstance(self.missed, MissedRuns):
+            raise BadInputError("Job(missed)", self.missed, "a member of MissedRuns")
+        if not isinstance(self.overlap, Overlap):
+            raise BadInputError("Job(overlap)", self.overlap, "a member of Overlap")
+        if self.since is not None and (
+            not isinstance(self.since, datetime) or self.since.tzinfo is None
+        ):
+            raise BadInputError("Job(since)", self.since, "a datetime with a time zone, or None")
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """The state of a job of a :class:`Scheduler`."""
+
+    name: str
+    next_run: datetime
+    """In the time zone of its schedule, without jitter."""
+    running: int
+    runs: int
+    """How many runs were started, or messages sent."""
+    skipped: int
+    """How many runs were missed, or overlapped and were dropped."""
+    failed: int
+    last_failure: str | None
+
+
+class _Planned:
+    """A job of a scheduler, and its runs."""
+
+    def __init__(self, job: Job, due: datetime, delay: float) -> None:
+        self.job = job
+        self.tasks: list[Task[Any]] = []
+        self.queued = self.runs = self.skipped = self.failed = 0
+        self.last_failure: str | None = None
+        self.plan(due, delay)
+
+    def plan(self, due: datetime, delay: float) -> None:
+        """Set the next run."""
+        self.due = due
+        self.fire = due.astimezone(UTC) + timedelta(seconds=delay)
+
+    def info(self) -> JobInfo:
+        return JobInfo(
+            self.job.name,
+            self.due,
+            len(self.tasks),
+            self.runs,
+            self.skipped,
+            self.failed,
+            self.last_failure,
+        )
+
+
+class Scheduler(Actor):
+    """An actor that runs jobs at times of the calendar.
+
+    Start it as any process, best under a supervisor: ``ChildSpec("schedule", Scheduler, jobs)``.
+    The functions of jobs are tasks below it, so they end with it. A job that fails is logged,
+    counted, and runs again at its next time.
+
+    Args:
+        jobs: its jobs; ``await node.call("schedule", ask(Scheduler.add, job))`` adds others.
+        start: the time of day at the start, instead of that of the system: for tests by virtual
+            time.
+        seed: makes the jitter the same in each run, for tests.
+
+    Raises:
+        BadInputError: two jobs have the same name, or an argument has a wrong type.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job] = (),
+        *,
+        start: datetime | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if start is not None and (not isinstance(start, datetime) or start.tzinfo is None):
+            raise BadInputError("Scheduler(start)", start, "a datetime with a time zone, or None")
+        self._given = list(jobs)
+        names = [_checked(job).name for job in self._given]
+        if len(set(names)) != len(names):
+            raise BadInputError("Scheduler(jobs)", names, "jobs with different names")
+        self._start = start
+        self._random = random.Random(seed)
+        self._planned: dict[str, _Planned] = {}
+        self._born = 0.0
+        self._timer: Timer | None = None
+
+    def init(self) -> None:
+        """Plan the first runs."""
+        self._born = self._process.kernel.clock.now()
+        for job in self._given:
+            self._plan(job)
+        self._arm()
+
+    # -- verbs for other processes -----------------------------------------------------------------
+
+    @exposed
+    def add(self, job: Job) -> JobInfo:
+        """Add a job, or replace the job of that name, whose runs in progress continue."""
+        planned = self._plan(_rejecting(job))
+        self._arm()
+        return planned.info()
+
+    @exposed
+    def remove(self, name: str) -> bool:
+        """Remove a job; its runs in progress continue. False if there is no such job."""
+        found = self._planned.pop(name, None) is not None
+        self._arm()
+        return found
+
+    @exposed
+    def run_now(self, name: str) -> None:
+        """Run a job now, besides its schedule. Its rule for overlapping runs holds."""
+        planned = self._planned.get(name)
+        if planned is None:
+            known = ", ".join(self._planned) or "none"
+            raise Reject(LookupError(f"there is no job {name!r}; there are {known}"))
+        self._run(planned)
+
+    @exposed
+    def jobs(self) -> list[JobInfo]:
+        """The state of all jobs, the next run first."""
+        return sorted(
+            (planned.info() for planned in self._planned.values()), key=lambda info: info.next_run
+        )
+
+    # -- callbacks ---------------------------------------------------------------------------------
+
+    def handle_message(self, message: Any, sender: object) -> None:
+        """Run the jobs that are due, or take the result of a run."""
+        if isinstance(message, TaskResult):
+            self._take(message)
+        elif message is _WAKE:
+            now = self._now()
+            for planned in list(self._planned.values()):
+                if planned.fire <= now:
+                    self._run_due(planned, now)
+            self._arm()
+        else:
+            self._process.count_unhandled()
+            self.log.warning("unhandled message", message_type=type(message).__qualname__)
+
+    def handle_inspect(self, *items: str) -> Mapping[str, str]:
+        """The next run of each job."""
+        return {info.name: info.next_run.isoformat() for info in self.jobs()}
+
+    # -- runs --------------------------------------------------------------------------------------
+
+    def _now(self) -> datetime:
+        if self._start is None:
+            return datetime.now(UTC)
+        passed = self._process.kernel.clock.now() - self._born
+        return self._start.astimezone(UTC) + timedelta(seconds=passed)
+
+    def _plan(self, job: Job) -> _Planned:
+        due = job.cron.next_after(job.since or self._now())
+        planned = self._planned[job.name] = _Planned(job, due, self._delay(job))
+        return planned
+
+    def _delay(self, job: Job) -> float:
+        return self._random.uniform(0.0, job.jitter) if job.jitter else 0.0
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._planned:
+            first = min(planned.fire for planned in self._planned.values())
+            seconds = max(0.0, (first - self._now()).total_seconds())
+            self._timer = self.send_after(min(seconds, _LOOK), self.pid, _WAKE)
+
+    def _run_due(self, planned: _Planned, now: datetime) -> None:
+        job = planned.job
+        delay = (planned.fire - planned.due).total_seconds()
+        dues, following = [planned.due], job.cron.next_after(planned.due)
+        while following <= now and len(dues) < _MOST:
+            dues.append(following)
+            following = job.cron.next_after(following)
+        if following <= now:
+            following = job.cron.next_after(now)
+        if job.missed is MissedRuns.ALL:
+            chosen = dues
+        else:
+            is_late = (now - dues[-1]).total_seconds() - delay > job.grace
+            chosen = [] if job.missed is MissedRuns.SKIP and is_late else dues[-1:]
+        planned.skipped += len(dues) - len(chosen)
+        planned.plan(following, self._delay(job))
+        for _ in chosen:
+            self._run(planned)
+
+    def _run(self, planned: _Planned) -> None:
+        job = planned.job
+        if job.to is not None:
+            planned.runs += 1
+            self.send(job.to, job.message)
+            return
+        if planned.tasks:
+            match job.overlap:
+                case Overlap.SKIP:
+                    planned.skipped += 1
+                    return
+                case Overlap.QUEUE:
+                    if planned.queued < _MOST:
+                        planned.queued += 1
+                    else:
+                        planned.skipped += 1
+                    return
+                case Overlap.REPLACE:
+                    for task in planned.tasks:
+                        task.cancel()
+        self._begin(planned)
+
+    def _begin(self, planned: _Planned) -> None:
+        job = planned.job
+        assert job.function is not None
+        planned.runs += 1
+        planned.tasks.append(
+            self.run_task(
+                job.function, *job.args, name=job.name, timeout=job.timeout, reply_to=self.pid
+            )
+        )
+
+    def _take(self, result: TaskResult[Any]) -> None:
+        error = result.error
+        if error is not None and not isinstance(error, TaskEndedError):
+            self.log.error(
+                "a scheduled job failed", job=result.name, exception=Crashed(error).traceback
+            )
+        for planned in self._planned.values():
+            if any(task.pid == result.pid for task in planned.tasks):
+                planned.tasks = [task for task in planned.tasks if task.pid != result.pid]
+                if error is not None and not isinstance(error, TaskEndedError):
+                    planned.failed += 1
+                    planned.last_failure = f"{type(error).__name__}: {error}"
+                if planned.queued and not planned.tasks:
+                    planned.queued -= 1
+                    self._begin(planned)
+
+
+_WAKE: Final = object()
+"""The message with which the scheduler wakes itself."""
+
+
+def _checked(job: object) -> Job:
+    if not isinstance(job, Job):
+        raise BadInputError("Scheduler(jobs)", job, 'Job("report", Cron("@daily"), function)')
+    return job
+
+
+def _rejecting(job: object) -> Job:
+    try:
+        return _checked(job)
+    except BadInputError as error:
+        raise Reject(error) from None
+
+
+show_public_names(__name__)
