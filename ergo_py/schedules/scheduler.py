@@ -24,7 +24,7 @@ __all__ = ["Job", "JobInfo", "MissedRuns", "Overlap", "Scheduler"]
 _LOOK: Final = 60.0
 """Seconds after which the scheduler looks at the clock again, which a person may have set."""
 _MOST: Final = 1000
-"""Missed runs that are counted one by one; further ones are dropped."""
+"""Missed runs that are counted singly; the rest is dropped."""
 
 
 class MissedRuns(Enum):
@@ -33,7 +33,7 @@ class MissedRuns(Enum):
     """
 
     ONCE = "once"
-    """All missed runs count as one, which runs at once."""
+    """All missed runs together cause a single run, at once."""
     SKIP = "skip"
     """A run that is more than ``grace`` seconds late is dropped."""
     ALL = "all"
@@ -41,14 +41,14 @@ class MissedRuns(Enum):
 
 
 class Overlap(Enum):
-    """The fate of a run that is due while the previous one is still running."""
+    """The fate of a run that is due while the previous run is still in progress."""
 
     SKIP = "skip"
     """It is dropped, and counted."""
     QUEUE = "queue"
-    """It runs after the previous one."""
+    """It runs after the previous run."""
     REPLACE = "replace"
-    """The previous one is cancelled."""
+    """The previous run is cancelled."""
     ALLOW = "allow"
     """Both run."""
 
