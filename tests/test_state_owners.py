@@ -46,6 +46,7 @@ FOREIGN: Final = {
     # Classes, once, when the C extension is installed
     "_core/speed/installation.py": {
         "Behaviour.send",
+        "Calls.short_cut",
         "Mailbox.main_type",
         "Router.send",
         "Turn.begin_batch",

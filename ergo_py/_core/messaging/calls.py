@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from trio.lowlevel import Task, checkpoint, current_task
 
 from ..runtime.bridge import get_ident
+from ..runtime.cancel_scopes import CancelScopes
 from ..runtime.parking import PARKED, park_as
 from ..runtime.time_slices import SLICE
 from ..tables.pending_calls import Callee, Caller, ring_of, waiting_process
@@ -55,11 +56,14 @@ class Calls:
     while no other task makes calls.
     """
 
+    short_cut: ClassVar[Any] = None
+    """Makes an inline call in the C extension; None without the extension."""
     __slots__ = (
         "_budget",
         "_free",
         "_later",
         "_router",
+        "_short_cut",
         "_slice_end",
         "_turn_of",
         "late_replies",
@@ -67,6 +71,7 @@ class Calls:
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self._short_cut = self.short_cut
         self._turn_of: Task | None = None
         """The task that has called last."""
         self._budget = _FEW
@@ -97,6 +102,14 @@ class Calls:
             DeadlockError: the callee waits, directly or through other processes, for this caller.
             MailboxFullError: the callee's mailbox is full, and its overflow rule refuses.
         """
+        if self._short_cut is not None:
+            begun = self._short_cut(self, process, sender, to, request, priority)
+            if begun is not None:
+                if type(begun) is TaskCaller:
+                    return begun.value
+                caller, left = begun
+                await self._end_short_cut(process, caller, left, timeout)
+                return caller.result()
         router = self._router
         # Inlined resolve(): most targets are PIDs. Untyped, since only a process that serves calls
         # inline or takes direct appends has a task and a main lane.
@@ -189,6 +202,23 @@ class Calls:
                 if waiter is not None and not waiter.admitted:
                     callee.mailbox.stop_waiting(LANES[priority], waiter)
         return caller.result()
+
+    async def _end_short_cut(
+        self,
+        process: Asker | None,
+        caller: TaskCaller,
+        left: CancelScopes | None,
+        timeout: float | None,
+    ) -> None:
+        """End an inline call that the C extension has begun: the callee has deferred it or replied
+        with an error, or it left cancel scopes open.
+        """
+        if left is not None:
+            await left.close()
+        if not caller.settled:
+            await self.wait(process, caller, timeout)
+        elif process is not None:
+            process.end_wait()
 
     def _step(self, process: Asker | None, callee: Any, caller: TaskCaller) -> None:
         """Let the callee, whose mailbox holds the request, run inside the caller's turn."""

@@ -4,7 +4,7 @@ from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from trio.lowlevel import enable_ki_protection
+from trio.lowlevel import Task, enable_ki_protection
 
 from ..messaging.waiters import TaskCaller
 from ..runtime.cancel_scopes import CancelScopes
@@ -20,7 +20,7 @@ from .message_loop import NO_TURN
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["answer_now"]
+__all__ = ["answer_now", "note_error", "note_late_reply", "open_scopes"]
 
 
 @runs_callbacks
@@ -46,30 +46,51 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
         reply = process.behaviour.handle_call(request, caller)
         if type(reply) is CoroutineType:
             check_plain(process, "handle_call", reply)
-    except Reject as rejection:
-        process.kernel.calls.reply(caller, None, rejection.error)
     except BaseException as error:
-        reason = account_for(process, error)
-        if reason is not None:
-            _end_in_sleep(process, reason)
+        note_error(process, caller, error)
     else:
-        if reply is NO_REPLY:
-            caller.defer(process)
-        elif caller.settled:
-            process.kernel.calls.count_late_reply()
+        if reply is NO_REPLY or caller.settled:
+            note_late_reply(process, caller, reply)
         else:
             # The caller is not asleep yet, and needs no wake-up.
             caller.settled = True  # hot path: Caller.settle
             caller.value = reply  # hot path: Caller.settle
     if task._cancel_status is not status:
-        left = CancelScopes.since(task, status)
-        if process.accepting:
-            # As in the process's own turn: the reply counts, and then the process crashes.
-            _end_in_sleep(process, account_for_open(process, left.nurseries()))
+        left = open_scopes(process, task, status)
     turn.running_time += perf_counter() - begun  # hot path: Turn.end
     turn.woken = 0.0  # hot path: Turn.end
     turn.handling = None  # hot path: Turn.end
     process.state = SLEEP  # hot path: Process.end_turn
+    return left
+
+
+# The C extension calls these three, too.
+
+
+def note_error(process: "Process", caller: TaskCaller, error: BaseException) -> None:
+    """Reply with the error of a `Reject`; any other exception of ``handle_call`` is a failure."""
+    if isinstance(error, Reject):
+        process.kernel.calls.reply(caller, None, error.error)
+        return
+    reason = account_for(process, error)
+    if reason is not None:
+        _end_in_sleep(process, reason)
+
+
+def note_late_reply(process: "Process", caller: TaskCaller, reply: object) -> None:
+    """Defer the call, or count a reply to a call that is settled already."""
+    if reply is NO_REPLY:
+        caller.defer(process)
+    else:
+        process.kernel.calls.count_late_reply()
+
+
+def open_scopes(process: "Process", task: Task, status: Any) -> CancelScopes:
+    """Return the cancel scopes that ``handle_call`` left open in the caller's task."""
+    left = CancelScopes.since(task, status)
+    if process.accepting:
+        # As in the process's own turn: the reply counts, and then the process crashes.
+        _end_in_sleep(process, account_for_open(process, left.nurseries()))
     return left
 
 

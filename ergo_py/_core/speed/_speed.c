@@ -17,7 +17,11 @@
 #include <time.h>
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 1
+#define INTERFACE 2
+
+/* Kinds of envelopes, as in envelopes.py. */
+#define MESSAGE 0
+#define CALL 1
 
 /* ---- MainLane: the MAIN lane of a mailbox, in place of collections.deque --------------------- */
 
@@ -381,73 +385,90 @@ static PyTypeObject LaneType = {
 /* ---- Python classes whose slots are used here ------------------------------------------------ */
 
 static struct {
-    PyTypeObject *Mailbox, *PID, *Process, *Router, *Task, *TaskPlaceholder, *Turn;
-    PyObject *NORMAL, *check_plain, *behaviour_send, *router_send;
+    PyTypeObject *Calls, *Mailbox, *PID, *Process, *Router, *Task, *TaskCaller, *TaskPlaceholder,
+        *Turn;
+    PyObject *NORMAL, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *SLEEP;
+    PyObject *answer_now, *behaviour_send, *check_plain, *current_task, *note_error,
+        *note_late_reply, *open_scopes, *protected_answer, *router_send;
 } bound;
 
 static struct {
     Py_ssize_t id, last_receiver, main, priority, router, sent, takes_direct, task;
+    Py_ssize_t accepting, behaviour, callback_task, inline_calls, state, turn, waiting;
 } of_process;
 
 static struct {
-    Py_ssize_t handled, handling;
+    Py_ssize_t handled, handling, running_time, woken;
 } of_turn;
 
 static struct {
-    Py_ssize_t last_receiver, loop_thread, processes;
+    Py_ssize_t last_receiver, loop_thread, processes, references;
 } of_router;
+
+static struct {
+    Py_ssize_t free, router, turn_of;
+} of_calls;
+
+static struct {
+    Py_ssize_t callee, deferred, error, number, pid, request, settled, task, to, value;
+} of_caller;
 
 static struct {
     Py_ssize_t ahead, limit, waiters;
 } of_mailbox;
 
-static Py_ssize_t mark_of_task, mark_of_placeholder;
+static Py_ssize_t mark_of_task, mark_of_placeholder, context_of_task, status_of_task;
 
 #define SLOT(object, offset) (*(PyObject**)((char*)(object) + (offset)))
+
+#define IN(class, group, name) {#class, #name, &group.name}
 
 static const struct {
     const char *class, *slot;
     Py_ssize_t* offset;
 } slots[] = {
-    {"Process", "id", &of_process.id},
-    {"Process", "main", &of_process.main},
-    {"Process", "takes_direct", &of_process.takes_direct},
-    {"Process", "last_receiver", &of_process.last_receiver},
-    {"Process", "priority", &of_process.priority},
-    {"Process", "router", &of_process.router},
-    {"Process", "sent", &of_process.sent},
-    {"Process", "task", &of_process.task},
-    {"Turn", "handled", &of_turn.handled},
-    {"Turn", "handling", &of_turn.handling},
-    {"Router", "loop_thread", &of_router.loop_thread},
-    {"Router", "last_receiver", &of_router.last_receiver},
-    {"Router", "processes", &of_router.processes},
-    {"Mailbox", "ahead", &of_mailbox.ahead},
-    {"Mailbox", "limit", &of_mailbox.limit},
-    {"Mailbox", "waiters", &of_mailbox.waiters},
-    {"Task", "custom_sleep_data", &mark_of_task},
+    IN(Process, of_process, id), IN(Process, of_process, main), IN(Process, of_process, sent),
+    IN(Process, of_process, takes_direct), IN(Process, of_process, last_receiver),
+    IN(Process, of_process, priority), IN(Process, of_process, router),
+    IN(Process, of_process, task), IN(Process, of_process, accepting),
+    IN(Process, of_process, behaviour), IN(Process, of_process, callback_task),
+    IN(Process, of_process, state), IN(Process, of_process, turn),
+    IN(Process, of_process, waiting), {"Process", "inline", &of_process.inline_calls},
+    IN(Turn, of_turn, handled), IN(Turn, of_turn, handling), IN(Turn, of_turn, running_time),
+    IN(Turn, of_turn, woken), IN(Router, of_router, loop_thread),
+    IN(Router, of_router, last_receiver), IN(Router, of_router, processes),
+    IN(Router, of_router, references), IN(Mailbox, of_mailbox, ahead),
+    IN(Mailbox, of_mailbox, limit), IN(Mailbox, of_mailbox, waiters),
+    {"Calls", "_free", &of_calls.free}, {"Calls", "_router", &of_calls.router},
+    {"Calls", "_turn_of", &of_calls.turn_of}, IN(TaskCaller, of_caller, callee),
+    {"TaskCaller", "_deferred", &of_caller.deferred}, IN(TaskCaller, of_caller, error),
+    IN(TaskCaller, of_caller, number), IN(TaskCaller, of_caller, pid),
+    IN(TaskCaller, of_caller, request), IN(TaskCaller, of_caller, settled),
+    IN(TaskCaller, of_caller, task), IN(TaskCaller, of_caller, to),
+    IN(TaskCaller, of_caller, value), {"Task", "custom_sleep_data", &mark_of_task},
+    {"Task", "context", &context_of_task}, {"Task", "_cancel_status", &status_of_task},
     {"TaskPlaceholder", "custom_sleep_data", &mark_of_placeholder},
 };
+
+#define CLASS(name) {#name, (PyObject**)&bound.name, 1}
+#define OBJECT(name) {#name, &bound.name, 0}
 
 static const struct {
     const char* name;
     PyObject** object;
     int is_class;
 } names[] = {
-    {"Mailbox", (PyObject**)&bound.Mailbox, 1},
-    {"PID", (PyObject**)&bound.PID, 1},
-    {"Process", (PyObject**)&bound.Process, 1},
-    {"Router", (PyObject**)&bound.Router, 1},
-    {"Task", (PyObject**)&bound.Task, 1},
-    {"TaskPlaceholder", (PyObject**)&bound.TaskPlaceholder, 1},
-    {"Turn", (PyObject**)&bound.Turn, 1},
-    {"NORMAL", &bound.NORMAL, 0},
-    {"check_plain", &bound.check_plain, 0},
-    {"Behaviour.send", &bound.behaviour_send, 0},
-    {"Router.send", &bound.router_send, 0},
+    CLASS(Calls), CLASS(Mailbox), CLASS(PID), CLASS(Process), CLASS(Router), CLASS(Task),
+    CLASS(TaskCaller), CLASS(TaskPlaceholder), CLASS(Turn), OBJECT(NORMAL), OBJECT(NO_REPLY),
+    OBJECT(NO_TURN), OBJECT(PARKED), OBJECT(RUNNING), OBJECT(SLEEP), OBJECT(answer_now),
+    OBJECT(check_plain), OBJECT(current_task), OBJECT(note_error), OBJECT(note_late_reply),
+    OBJECT(open_scopes), OBJECT(protected_answer),
+    {"Behaviour.send", &bound.behaviour_send, 0}, {"Router.send", &bound.router_send, 0},
 };
 
-static PyObject *str_admit_waiters, *str_handle_message, *str_process, *str_wake;
+static PyObject *str_admit_waiters, *str_handle_call, *str_handle_message, *str_look, *str_own_turn,
+    *str_perf_counter, *str_process, *str_wake;
+static PyObject* zero; /* 0.0 */
 
 /* The offset of a slot in the instances of a class; -1 with an error if there is no such slot. */
 static Py_ssize_t slot_offset(PyObject* class, const char* name) {
@@ -621,6 +642,268 @@ static PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t
     return call_twin(bound.router_send, router, args, count, keywords);
 }
 
+/* ---- the envelope in progress --------------------------------------------------------------- */
+
+/* Put another envelope into the tuple of the last one. Steals the references of the entry. */
+static int tuple_refill(PyObject* envelope, Entry entry) {
+    PyObject* kind = PyLong_FromLong(entry.kind);
+    if (kind == NULL) {
+        entry_release(entry);
+        return -1;
+    }
+    PyObject* items[4] = {kind, entry.sender, entry.ref, entry.payload};
+    for (Py_ssize_t i = 0; i < 4; i++) {
+        PyObject* old = PyTuple_GET_ITEM(envelope, i);
+        PyTuple_SET_ITEM(envelope, i, items[i]);
+        items[i] = old;
+    }
+    /* The garbage collector stops to track tuples of strings and numbers. */
+    if (!PyObject_GC_IsTracked(envelope)) PyObject_GC_Track(envelope);
+    for (Py_ssize_t i = 0; i < 4; i++) Py_DECREF(items[i]);
+    return 0;
+}
+
+/* Turn.handle(envelope). Steals the references of the entry. */
+static int begin_handling(PyObject* turn, Entry entry) {
+    PyObject* old = SLOT(turn, of_turn.handling);
+    /* Most often only the slot refers to the last envelope: use its tuple again, as zip() does. A
+       tuple of Python 3.14 keeps its hash, so it cannot be used again. */
+    int is_free = PY_VERSION_HEX < 0x030E0000 && old != NULL && PyTuple_CheckExact(old) &&
+                  Py_REFCNT(old) == 1 && PyTuple_GET_SIZE(old) == 4;
+    if (is_free) {
+        if (tuple_refill(old, entry) < 0) return -1;
+    } else {
+        PyObject* envelope = entry_steal(entry);
+        if (envelope == NULL) return -1;
+        SLOT(turn, of_turn.handling) = envelope;
+        Py_XDECREF(old);
+    }
+    return add_one(turn, of_turn.handled);
+}
+
+/* ---- inline calls ---------------------------------------------------------------------------- */
+
+static inline void slot_set(PyObject* object, Py_ssize_t offset, PyObject* value) {
+    Py_XSETREF(SLOT(object, offset), Py_NewRef(value));
+}
+
+/* The exception that is set, as an object with its traceback; no exception is set afterwards. */
+static PyObject* take_exception(void) {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL) PyException_SetTraceback(error, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return error;
+#endif
+}
+
+/* The `except BaseException` of answer_now(): note_error() runs while the exception is handled. */
+static int answer_failed(PyObject* process, PyObject* caller) {
+    PyObject *error = take_exception(), *outer = PyErr_GetHandledException();
+    PyErr_SetHandledException(error);
+    PyObject* noted =
+        PyObject_CallFunctionObjArgs(bound.note_error, process, caller, error, NULL);
+    PyErr_SetHandledException(outer);
+    Py_XDECREF(outer);
+    Py_DECREF(error);
+    Py_XDECREF(noted);
+    return noted == NULL ? -1 : 0;
+}
+
+/* The lines of answer_now() that run handle_call and keep its reply. -1 with an error. */
+static int answer_call(PyObject* process, PyObject* caller, PyObject* request) {
+    PyObject *stack[4] = {NULL, Py_NewRef(SLOT(process, of_process.behaviour)), request, caller};
+    PyObject* reply = PyObject_VectorcallMethod(str_handle_call, stack + 1,
+                                                3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_DECREF(stack[1]);
+    if (reply != NULL && PyCoro_CheckExact(reply)) {
+        PyObject* checked = PyObject_CallFunctionObjArgs(bound.check_plain, process,
+                                                         str_handle_call, reply, NULL);
+        if (checked == NULL) Py_CLEAR(reply);
+        Py_XDECREF(checked);
+    }
+    if (reply == NULL) return answer_failed(process, caller);
+    int done = 0;
+    if (reply == bound.NO_REPLY || SLOT(caller, of_caller.settled) != Py_False) {
+        PyObject* noted =
+            PyObject_CallFunctionObjArgs(bound.note_late_reply, process, caller, reply, NULL);
+        done = noted == NULL ? -1 : 0;
+        Py_XDECREF(noted);
+    } else {
+        slot_set(caller, of_caller.settled, Py_True);
+        slot_set(caller, of_caller.value, reply);
+    }
+    Py_DECREF(reply);
+    return done;
+}
+
+/* perf_counter(), as answer_now() calls it: tests give its module another clock. */
+static PyObject* clock_time(void) {
+    PyObject* globals = PyFunction_GetGlobals(bound.answer_now);
+    PyObject* clock = globals == NULL ? NULL : PyDict_GetItemWithError(globals, str_perf_counter);
+    if (clock != NULL) return PyObject_CallNoArgs(clock);
+    return PyErr_Format(PyExc_NameError, "answer_now has no perf_counter");
+}
+
+/* Turn.end(now), where `begun` is the time of Turn.begin(). */
+static int end_turn(PyObject* turn, PyObject* begun) {
+    PyObject* time = clock_time();
+    PyObject* spent = time == NULL ? NULL : PyNumber_Subtract(time, begun);
+    PyObject* total = spent == NULL ? NULL : PyNumber_Add(SLOT(turn, of_turn.running_time), spent);
+    Py_XDECREF(time);
+    Py_XDECREF(spent);
+    if (total == NULL) return -1;
+    slot_set(turn, of_turn.running_time, total);
+    Py_DECREF(total);
+    slot_set(turn, of_turn.woken, zero);
+    slot_set(turn, of_turn.handling, Py_None);
+    return 0;
+}
+
+/* answer(process, caller, request): answer_now() */
+static PyObject* answer(PyObject* Py_UNUSED(module), PyObject* const* args, Py_ssize_t count) {
+    if (count != 3 || !is_process(args[0]) || !Py_IS_TYPE(args[1], bound.TaskCaller))
+        return PyErr_Format(PyExc_TypeError, "answer() takes a process, a TaskCaller, a request");
+    PyObject *process = args[0], *caller = args[1], *request = args[2];
+    if (SLOT(process, of_process.turn) == bound.NO_TURN && call_method(process, str_own_turn) < 0)
+        return NULL;
+    PyObject *begun = clock_time(), *left = NULL;
+    Entry entry = {CALL, SLOT(caller, of_caller.pid), caller, request};
+    if (begun == NULL) return NULL;
+    PyObject* turn = Py_NewRef(SLOT(process, of_process.turn));
+    PyObject* task = Py_NewRef(SLOT(caller, of_caller.task));
+    PyObject* status = Py_NewRef(SLOT(task, status_of_task));
+    Py_INCREF(entry.sender), Py_INCREF(entry.ref), Py_INCREF(entry.payload);
+    slot_set(turn, of_turn.woken, begun);
+    if (begin_handling(turn, entry) == 0) {
+        slot_set(process, of_process.state, bound.RUNNING);
+        int done = answer_call(process, caller, request);
+        if (done == 0) {
+            left = SLOT(task, status_of_task) == status
+                       ? Py_NewRef(Py_None)
+                       : PyObject_CallFunctionObjArgs(bound.open_scopes, process, task, status, NULL);
+        }
+        if (left != NULL && end_turn(turn, begun) < 0) Py_CLEAR(left);
+        if (left != NULL) slot_set(process, of_process.state, bound.SLEEP);
+    }
+    Py_DECREF(status);
+    Py_DECREF(task);
+    Py_DECREF(turn);
+    Py_DECREF(begun);
+    return left;
+}
+
+/* The process at `to` that a call finds asleep and may serve inline; borrowed. NULL if there is
+   none, or with an error. */
+static PyObject* sleeping_callee(PyObject* router, PyObject* to) {
+    PyObject* processes = SLOT(router, of_router.processes);
+    if (processes == NULL || !PyDict_CheckExact(processes)) return NULL;
+    PyObject* callee = PyDict_GetItemWithError(processes, to);
+    if (!is_process(callee) || SLOT(callee, of_process.accepting) != Py_True ||
+        SLOT(callee, of_process.inline_calls) != Py_True)
+        return NULL;
+    PyObject *task = SLOT(callee, of_process.task), *lane = SLOT(callee, of_process.main);
+    int is_asleep = Py_IS_TYPE(task, bound.Task) && SLOT(task, mark_of_task) == bound.PARKED;
+    int is_idle = Py_IS_TYPE(lane, &LaneType) && ((Lane*)lane)->length == 0;
+    return is_asleep && is_idle && SLOT(callee, of_process.waiting) == Py_None ? callee : NULL;
+}
+
+/* Calls._pause_is_due(task), but 1 means that Calls.call has to make this call, and to count it. */
+static int budget_is_over(PyObject* calls, PyObject* task) {
+    PyObject* free = SLOT(calls, of_calls.free);
+    long left = SLOT(calls, of_calls.turn_of) == task ? PyLong_AsLong(free) : 0;
+    if (left > 0) {
+        PyObject* less = PyLong_FromLong(left - 1);
+        if (less == NULL) return -1;
+        SLOT(calls, of_calls.free) = less;
+        Py_DECREF(free);
+        return 0;
+    }
+    PyObject* is_due = PyObject_CallMethodOneArg(calls, str_look, task);
+    int is_over = is_due == NULL ? -1 : is_due == Py_True;
+    Py_XDECREF(is_due);
+    return is_over;
+}
+
+/* TaskCaller(sender, next(router.references), to, request, task, callee) */
+static PyObject* caller_new(PyObject* router, PyObject* sender, PyObject* to, PyObject* request,
+                            PyObject* task, PyObject* callee) {
+    PyObject* caller = bound.TaskCaller->tp_alloc(bound.TaskCaller, 0);
+    if (caller == NULL) return NULL;
+    PyObject* number = PyIter_Next(SLOT(router, of_router.references));
+    if (number == NULL) {
+        Py_DECREF(caller);
+        return NULL;
+    }
+    SLOT(caller, of_caller.number) = number;
+    SLOT(caller, of_caller.pid) = Py_NewRef(sender);
+    SLOT(caller, of_caller.to) = Py_NewRef(to);
+    SLOT(caller, of_caller.request) = Py_NewRef(request);
+    SLOT(caller, of_caller.task) = Py_NewRef(task);
+    SLOT(caller, of_caller.callee) = Py_NewRef(callee);
+    SLOT(caller, of_caller.settled) = Py_NewRef(Py_False);
+    SLOT(caller, of_caller.deferred) = Py_NewRef(Py_False);
+    SLOT(caller, of_caller.value) = Py_NewRef(Py_None);
+    SLOT(caller, of_caller.error) = Py_NewRef(Py_None);
+    return caller;
+}
+
+/* callee.task.context.run(callee.answer_now, caller, request), in a frame of Python that is
+   protected from KeyboardInterrupt and that the watchdog finds. */
+static PyObject* answer_in_context(PyObject* callee, PyObject* caller, PyObject* request) {
+    PyObject* context = Py_NewRef(SLOT(SLOT(callee, of_process.task), context_of_task));
+    PyObject *stack[3] = {callee, caller, request}, *left = NULL;
+    if (PyContext_Enter(context) == 0) {
+        left = PyObject_Vectorcall(bound.protected_answer, stack, 3, NULL);
+        if (PyContext_Exit(context) < 0) Py_CLEAR(left);
+    }
+    Py_DECREF(context);
+    return left;
+}
+
+/* short_cut(calls, process, sender, to, request, priority): the inline call of Calls.call. Returns
+   None if Calls.call has to make the call; the settled call, which has a value; or the call and its
+   open cancel scopes, for Calls._end_short_cut. */
+static PyObject* short_cut(PyObject* Py_UNUSED(module), PyObject* const* args, Py_ssize_t count) {
+    if (count != 6 || !PyObject_TypeCheck(args[0], bound.Calls))
+        return PyErr_Format(PyExc_TypeError, "short_cut() takes the arguments of Calls.call");
+    PyObject *calls = args[0], *process = args[1], *sender = args[2], *to = args[3];
+    PyObject* router = SLOT(calls, of_calls.router);
+    if (!Py_IS_TYPE(to, bound.PID) || args[5] != bound.NORMAL ||
+        (process != Py_None && !is_process(process)) ||
+        !PyObject_TypeCheck(router, bound.Router))
+        Py_RETURN_NONE;
+    PyObject* task = PyObject_CallNoArgs(bound.current_task);
+    if (task == NULL) return NULL;
+    PyObject *callee = NULL, *caller = NULL, *left = NULL, *result = NULL;
+    int is_own = process == Py_None || SLOT(process, of_process.callback_task) == task;
+    callee = is_own ? Py_XNewRef(sleeping_callee(router, to)) : NULL;
+    int missed = callee == NULL || callee == process ? 1 : budget_is_over(calls, task);
+    if (missed == 0) caller = caller_new(router, sender, to, args[4], task, callee);
+    if (caller != NULL) {
+        if (process != Py_None) slot_set(process, of_process.waiting, caller);
+        left = answer_in_context(callee, caller, args[4]);
+    }
+    if (left != NULL) {
+        int is_plain = left == Py_None && SLOT(caller, of_caller.settled) == Py_True &&
+                       SLOT(caller, of_caller.error) == Py_None;
+        if (is_plain && process != Py_None) slot_set(process, of_process.waiting, Py_None);
+        result = is_plain ? Py_NewRef(caller) : PyTuple_Pack(2, caller, left);
+    } else if (missed == 1 && !PyErr_Occurred()) {
+        result = Py_NewRef(Py_None);
+    }
+    Py_XDECREF(left);
+    Py_XDECREF(caller);
+    Py_XDECREF(callee);
+    Py_DECREF(task);
+    return result;
+}
+
 /* ---- the rest of an async callback that has begun to wait ------------------------------------ */
 
 /* Batch.run() has sent the first None into a callback's coroutine, and got what it yields to trio.
@@ -730,7 +1013,6 @@ static PyTypeObject RestType = {
 /* ---- Batch: the inner loop of serve() -------------------------------------------------------- */
 
 #define SLICE 0.001 /* of time_slices.py */
-#define MESSAGE 0
 #define OFTEN 7 /* the clock is read on every eighth message */
 
 /* What serve() keeps in local variables while it drains the main lane. */
@@ -788,43 +1070,6 @@ static PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
 static int admit_waiters(Batch* batch) {
     if (SLOT(batch->mailbox, of_mailbox.waiters) == Py_None) return 0;
     return call_method(batch->mailbox, str_admit_waiters);
-}
-
-/* Put another envelope into the tuple of the last one. Steals the references of the entry. */
-static int tuple_refill(PyObject* envelope, Entry entry) {
-    PyObject* kind = PyLong_FromLong(entry.kind);
-    if (kind == NULL) {
-        entry_release(entry);
-        return -1;
-    }
-    PyObject* items[4] = {kind, entry.sender, entry.ref, entry.payload};
-    for (Py_ssize_t i = 0; i < 4; i++) {
-        PyObject* old = PyTuple_GET_ITEM(envelope, i);
-        PyTuple_SET_ITEM(envelope, i, items[i]);
-        items[i] = old;
-    }
-    /* The garbage collector stops to track tuples of strings and numbers. */
-    if (!PyObject_GC_IsTracked(envelope)) PyObject_GC_Track(envelope);
-    for (Py_ssize_t i = 0; i < 4; i++) Py_DECREF(items[i]);
-    return 0;
-}
-
-/* Turn.handle(envelope). Steals the references of the entry. */
-static int begin_handling(PyObject* turn, Entry entry) {
-    PyObject* old = SLOT(turn, of_turn.handling);
-    /* Most often only the slot refers to the last envelope: use its tuple again, as zip() does. A
-       tuple of Python 3.14 keeps its hash, so it cannot be used again. */
-    int is_free = PY_VERSION_HEX < 0x030E0000 && old != NULL && PyTuple_CheckExact(old) &&
-                  Py_REFCNT(old) == 1 && PyTuple_GET_SIZE(old) == 4;
-    if (is_free) {
-        if (tuple_refill(old, entry) < 0) return -1;
-    } else {
-        PyObject* envelope = entry_steal(entry);
-        if (envelope == NULL) return -1;
-        SLOT(turn, of_turn.handling) = envelope;
-        Py_XDECREF(old);
-    }
-    return add_one(turn, of_turn.handled);
 }
 
 /* Fairness, as in serve(): read the clock on every eighth message, or after each message if messages
@@ -1003,9 +1248,11 @@ static PyObject* method(PyObject* Py_UNUSED(module), PyObject* args) {
 }
 
 static PyMethodDef functions[] = {
+    {"answer", (PyCFunction)(void (*)(void))answer, METH_FASTCALL, NULL},
     {"batch", batch_begin, METH_VARARGS, NULL},
     {"bind", bind, METH_O, NULL},
     {"method", method, METH_VARARGS, NULL},
+    {"short_cut", (PyCFunction)(void (*)(void))short_cut, METH_FASTCALL, NULL},
     {NULL},
 };
 
@@ -1018,7 +1265,11 @@ PyMODINIT_FUNC PyInit__speed(void) {
         const char* text;
     } strings[] = {
         {&str_admit_waiters, "admit_waiters"},
+        {&str_handle_call, "handle_call"},
         {&str_handle_message, "handle_message"},
+        {&str_look, "_look"},
+        {&str_own_turn, "own_turn"},
+        {&str_perf_counter, "perf_counter"},
         {&str_process, "_process"},
         {&str_wake, "wake_from_any_thread"},
     };
@@ -1026,7 +1277,8 @@ PyMODINIT_FUNC PyInit__speed(void) {
         *strings[i].string = PyUnicode_InternFromString(strings[i].text);
         if (*strings[i].string == NULL) return NULL;
     }
-    if (PyType_Ready(&LaneIteratorType) < 0 || PyType_Ready(&RestType) < 0) return NULL;
+    zero = PyFloat_FromDouble(0.0);
+    if (zero == NULL || PyType_Ready(&LaneIteratorType) < 0 || PyType_Ready(&RestType) < 0) return NULL;
     if (PyType_Ready(&BatchType) < 0) return NULL;
     PyObject* made = PyModule_Create(&module);
     if (made == NULL) return NULL;
