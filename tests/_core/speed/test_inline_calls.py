@@ -3,7 +3,7 @@ the extension makes the calls, and what it keeps alive.
 """
 
 import gc
-import sys
+import traceback
 import weakref
 from typing import Any
 
@@ -22,12 +22,8 @@ class Thing:
 
 
 def frames() -> list[str]:
-    """The names of the functions that have called the caller of this function."""
-    frame, found = sys._getframe(1), []
-    while frame.f_back is not None:
-        frame = frame.f_back
-        found.append(frame.f_code.co_name)
-    return found
+    """The names of the functions that have called the caller of this function, the last first."""
+    return [frame.name for frame in reversed(traceback.extract_stack()[:-2])]
 
 
 class Callee(Actor):
