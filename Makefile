@@ -200,6 +200,9 @@ docs-code: $(DEV)       ## Copy code into the pages from the files that they nam
 	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.mistakes
 
+pictures: $(DEV)        ## Record ergo top and the demonstration, and draw the pictures of docs/pictures
+	$(BIN)/python -m tests.pictures $(ARGS)
+
 check: fmt-check lint   ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=2 pyright mypy docs prepared
 	$(MAKE) coverage

@@ -1,9 +1,11 @@
 import difflib
+import json
 import re
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
+from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 import ergo_py
@@ -130,6 +132,30 @@ NAVIGATION = {
 which can be read without building.
 """
 
+KEYWORDS = {
+    "tutorial": ["tutorial", "getting started", "install"],
+    "processes": ["process", "actor", "spawn", "mailbox", "link", "monitor"],
+    "messages-and-calls": ["message", "call", "send", "request", "reply", "timeout"],
+    "supervision": ["supervisor", "supervision", "supervision tree", "restart", "pool"],
+    "applications": ["application"],
+    "methods": ["method"],
+    "tasks": ["task"],
+    "groups": ["group", "registry"],
+    "events": ["event", "publish", "subscribe"],
+    "state-machines": ["state machine", "gen_statem"],
+    "meta-processes": ["meta-process", "metaprocess", "blocking"],
+    "tcp-udp": ["tcp", "udp", "socket", "tls", "unix socket"],
+    "programs-and-files": ["program", "subprocess", "file", "signal"],
+    "writing-your-own-bridge": ["bridge"],
+    "threads-and-performance": ["thread"],
+    "dispatchers": ["dispatcher"],
+    "looking-inside": ["inspect", "trace", "top", "prompt", "repl", "attach", "control socket"],
+    "testing": ["test", "testing", "pytest", "probe"],
+    "shutting-down": ["shutdown", "stop"],
+    "performance": ["performance", "benchmark"],
+}
+"""The words for which the search shows these guides first, before the API."""
+
 PUBLIC = {
     name: f"{module.__name__}.{name}"
     for module in (
@@ -178,6 +204,34 @@ def add_navigation(app: Any, docname: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{lines}\n```\n"
 
 
+def add_keywords(app: Any, docname: str, source: list[str]) -> None:
+    """Put the keywords of a page into the index below its title; the search ranks them highest."""
+    if docname in KEYWORDS:
+        title, below = source[0].split("\n", 1)
+        entries = "\n".join(f"```{{index}} ! single: {word}\n```" for word in KEYWORDS[docname])
+        source[0] = f"{title}\n\n{entries}\n{below}"
+
+
+def check_search(app: Any, error: Exception | None) -> None:
+    """Fail the build if the search does not find the guides by their keywords."""
+    if error is not None or app.builder.name != "html":
+        return
+    text = Path(app.outdir, "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    pages = index["docnames"]
+    missing = [
+        f"{word} of {page}"
+        for page, words in KEYWORDS.items()
+        for word in words
+        if not any(
+            pages[number] == page and is_main
+            for number, _, is_main in index["indexentries"].get(word, ())
+        )
+    ]
+    if missing:
+        raise ExtensionError(f"the search does not find {', '.join(missing)}")
+
+
 def show_changelog(app: Any, docname: str, source: list[str]) -> None:
     """The page in the repository leads to the changelog; the built page is the changelog."""
     if docname == "changelog":
@@ -203,8 +257,9 @@ def mark_new_lines(app: Any, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
-    for handler in (mark_new_lines, add_navigation, show_changelog):
+    for handler in (mark_new_lines, add_keywords, add_navigation, show_changelog):
         app.connect("source-read", handler)
+    app.connect("build-finished", check_search)
     # napoleon takes the words before a colon in the docstring of an attribute for its type.
     GoogleDocstring._parse_attribute_docstring = GoogleDocstring._consume_to_end
     # napoleon asks every member for its docstring, private members too, and some of those raise an

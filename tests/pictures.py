@@ -7,6 +7,7 @@ recording.
 """
 
 import json
+import re
 import select
 import sys
 import tempfile
@@ -236,30 +237,50 @@ def cells(screen: Screen, line: int) -> list[Cell]:
     return found
 
 
-def runs(row: list[Cell]) -> Iterator[tuple[int, str, Cell]]:
-    """The parts of a line that look alike: column, text, and a cell."""
+def stretches(row: list[Cell]) -> Iterator[tuple[int, int]]:
+    """The first and the last column of each part of a line that looks alike."""
     begin = 0
     for column in range(1, len(row) + 1):
         if column == len(row) or row[column][1:] != row[begin][1:]:
-            yield begin, "".join(cell[0] for cell in row[begin:column]), row[begin]
+            yield begin, column
             begin = column
+
+
+BLOCKS = {
+    **{char: (1.0, (number + 1) / 8) for number, char in enumerate("▁▂▃▄▅▆▇█")},
+    **{char: ((number + 1) / 8, 1.0) for number, char in enumerate("▏▎▍▌▋▊▉")},
+}
+"""Characters that are rectangles: the width and the height of each. Fonts leave gaps between
+them.
+"""
+
+
+def rectangle(x: float, y: float, width: float, height: float, name: str) -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" class="{name}"/>'
+    )
 
 
 def draw_line(row: list[Cell], y: float) -> str:
     parts = []
-    for column, text, (_, _, bg, *_) in runs(
-        [(cell[0], "", cell[2], False, False, False) for cell in row]
-    ):
-        if bg != "page":
-            parts.append(
-                f'<rect x="{EDGE + column * CELL:.1f}" y="{y:.1f}" '
-                f'width="{len(text) * CELL:.1f}" height="{LINE:g}" class="{bg}"/>'
-            )
-    for column, text, (_, fg, _, is_bold, is_faint, is_underlined) in runs(row):
+    backgrounds = [("", "", cell[2], False, False, False) for cell in row]
+    for begin, end in stretches(backgrounds):
+        if backgrounds[begin][2] != "page":
+            width = (end - begin) * CELL
+            parts.append(rectangle(EDGE + begin * CELL, y, width, LINE, backgrounds[begin][2]))
+    for begin, end in stretches(row):
+        _, fg, _, is_bold, is_faint, is_underlined = row[begin]
+        text = "".join(cell[0] for cell in row[begin:end])
+        for found in re.finditer("([▁▂▃▄▅▆▇█])\\1*|[▏▎▍▌▋▊▉]", text):
+            width, height = BLOCKS[found[0][0]]
+            x = EDGE + (begin + found.start()) * CELL
+            wide = CELL * width * len(found[0])
+            parts.append(rectangle(x, y + LINE * (1 - height), wide, LINE * height, fg))
+        text = "".join(" " if char in BLOCKS else char for char in text)
         shown = text.strip()
         if not shown:
             continue
-        x = EDGE + (column + len(text) - len(text.lstrip())) * CELL
+        x = EDGE + (begin + len(text) - len(text.lstrip())) * CELL
         names = [fg, *(["b"] * is_bold), *(["f"] * is_faint), *(["u"] * is_underlined)]
         parts.append(
             f'<text x="{x:.1f}" y="{y + 13.5:.1f}" textLength="{len(shown) * CELL:.1f}" '

@@ -1,0 +1,150 @@
+"""The pictures of terminals come from recordings of the programs, and from nothing else."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("pyte", reason="needs the package pyte")
+
+from ergo_py.control.rendering import process_table
+from tests.pictures import FOLDER, PICTURES, Recording, draw, read
+from tests.shell.terminal import ROOT
+
+SVG = "{http://www.w3.org/2000/svg}"
+SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
+LABELS = {name: label for name, (_, label) in PICTURES.items()}
+
+
+def printed(recording: Recording) -> str:
+    """The text of a recording, without colours and the like."""
+    return SEQUENCES.sub("", "".join(text for _, kind, text in recording.events if kind == "o"))
+
+
+def masked(text: str) -> set[str]:
+    """The lines of a text, without times, numbers and addresses, which differ from run to run."""
+    return {re.sub(r"[\d.]+", "#", line.strip()) for line in text.splitlines()} - {""}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_the_drawing_of_its_recording(name: str) -> None:
+    drawn = draw(read(FOLDER / f"{name}.cast"), LABELS[name])
+
+    assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == drawn, "run make pictures"
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_has_a_label_both_colour_schemes_and_no_animation_on_request(name: str) -> None:
+    path = FOLDER / f"{name}.svg"
+    text = path.read_text(encoding="utf-8")
+    root = ElementTree.parse(path).getroot()
+    background = root.find(f"{SVG}rect")
+
+    assert root.get("aria-label") == LABELS[name]
+    assert background is not None
+    assert background.get("width") == root.get("width")
+    assert text.partition("@media (prefers-color-scheme: dark)")[2].count("fill: #") >= 10
+    assert "@media (prefers-reduced-motion: reduce)" in text
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_all_texts_of_a_picture_are_inside_of_its_window(name: str) -> None:
+    root = ElementTree.parse(FOLDER / f"{name}.svg").getroot()
+    width = float(root.get("width", "0"))
+    ends = [
+        float(text.get("x", "0")) + float(text.get("textLength", "0"))
+        for text in root.iter(f"{SVG}text")
+        if text.get("textLength")
+    ]
+
+    assert len(ends) > 100
+    assert max(ends) <= width
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_shows_no_path_of_a_machine_and_fetches_nothing(name: str) -> None:
+    for path in (FOLDER / f"{name}.svg", FOLDER / f"{name}.cast"):
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+
+        assert str(ROOT) not in text
+        assert re.findall(r"/(?:home|root|tmp|usr|Users|work|var)/\S*", text) == []
+        assert re.findall(r"https?://|@import|@font-face", text) == []
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_shown_in_the_readme_and_on_the_index_page(name: str) -> None:
+    for page, folder in (
+        (ROOT / "README.md", "docs/pictures"),
+        (ROOT / "docs/index.md", "pictures"),
+    ):
+        assert f"![{LABELS[name]}]({folder}/{name}.svg)" in page.read_text(encoding="utf-8")
+
+
+def test_the_recording_of_the_demonstration_has_all_lines_that_it_prints() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "examples.demo"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=200,
+        env={"PATH": "", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert masked(done.stdout) - masked(printed(read(FOLDER / "demo.cast"))) == set(), (
+        "run make pictures"
+    )
+
+
+def test_the_recording_of_top_shows_the_gateway_of_the_examples() -> None:
+    recording = read(FOLDER / "top.cast")
+    shown = (FOLDER / "top.svg").read_text(encoding="utf-8")
+    source = (ROOT / "examples" / "gateway" / "gateway.py").read_text(encoding="utf-8")
+    behaviours = set(re.findall(r"(?m)^class (\w+)\(", source)) & set(re.findall(r"\w+", shown))
+
+    assert [text for _, kind, text in recording.events if kind == "m"] == re.findall(
+        r"<title>(.*?)</title>", shown
+    )
+    assert {"Gateway", "Store", "Decoder"} <= behaviours
+    heads = process_table([], rates=True).heads
+    assert all(re.search(rf">{re.escape(head)}\b", shown) or head in shown for head in heads)
+
+
+def test_a_scrolling_picture_has_every_line_of_the_recording() -> None:
+    events = ((0.0, "o", "one\r\n\x1b[1mtwo\x1b[0m\r\n"), (1.0, "o", "three <&>\r\n"))
+
+    drawn = draw(Recording("a title", 20, 2, events), "a label")
+
+    texts = [each.text for each in ElementTree.fromstring(drawn).iter(f"{SVG}text")]
+    assert texts == ["a title", "one", "two", "three <&>"]
+    assert 'class="default b">two' in drawn
+
+
+def test_a_series_has_a_drawing_for_each_marker() -> None:
+    events = (
+        (0.0, "o", "\x1b[2;7mone\x1b[0m"),
+        (1.0, "m", "first"),
+        (2.0, "o", "\x1b[H\x1b[2Jtwo"),
+        (3.0, "m", "second"),
+    )
+
+    drawn = draw(Recording("a title", 20, 2, events), "a label")
+
+    frames = ElementTree.fromstring(drawn).findall(f"{SVG}g")
+    assert ["".join(frame.itertext()).split() for frame in frames] == [
+        ["first", "one"],
+        ["second", "two"],
+    ]
+    # Reversed and faint.
+    assert 'class="default"/>' in drawn
+    assert 'class="page f">one' in drawn
+
+
+def test_the_folder_holds_the_pictures_and_their_recordings() -> None:
+    found = {path.name for path in Path(FOLDER).iterdir()}
+
+    assert found == {f"{name}.{kind}" for name in PICTURES for kind in ("svg", "cast")}
