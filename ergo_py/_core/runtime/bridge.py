@@ -258,11 +258,15 @@ class Bridge:
         # Set the flag only after the wake-up has succeeded: a thread that sees the flag relies on
         # the loop to drain the inbox.
         with self._edge:
-            self.check_open()
+            # Inlined check_open() and _ring(): each wake-up of the loop by a thread pays for them.
+            if self._closed:
+                raise NodeStoppedError(self._node, self._why)
             if self._armed:
                 return
             try:
-                if not self._ring():
+                if self._bell >= 0:
+                    os.eventfd_write(self._bell, 1)
+                else:
                     self._token.run_sync_soon(self._drain)
             except trio.RunFinishedError:
                 self._closed = True
