@@ -104,14 +104,16 @@ class SocketPoller:
                 except trio.ClosedResourceError:  # by close(): the node is ending
                     return
                 end = perf_counter() + SLICE
-                is_root = turns.begin(task)
+                ready = epoll.poll(0, _AT_ONCE)
+                is_root = turns.begin(task, len(ready) > 1)
                 try:
-                    for fd, _ in epoll.poll(0, _AT_ONCE):
+                    for fd, _ in ready:
                         if perf_counter() >= end:
-                            turns.end(task)
+                            if is_root:
+                                turns.serve(task)
                             await checkpoint()
                             end = perf_counter() + SLICE
-                            is_root = turns.begin(task)
+                            is_root = turns.begin(task, True)
                         self._read(fd)
                 except BaseException:
                     turns.end(task)

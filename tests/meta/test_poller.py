@@ -106,7 +106,7 @@ class Roots(TrioTurns):
 
     is_open = False
 
-    def begin(self, root: trio.lowlevel.Task) -> bool:
+    def begin(self, root: trio.lowlevel.Task, wakes_many: bool = False) -> bool:
         self.is_open = True
         return True
 

@@ -14,6 +14,7 @@ runs every step (`TrioTurns`).
 
 import os
 from collections import deque
+from collections.abc import Callable
 from sys import exc_info
 from time import perf_counter
 from types import TracebackType
@@ -58,9 +59,10 @@ class _RunQueue(deque[Task]):
 class Handoff(TrioTurns):
     """The direct hand-off of an event loop. Its nodes share it, so that no steps nest."""
 
-    __slots__ = ("_hooks", "_queue", "_ready", "_root", "_runner", "_steps")
+    __slots__ = ("_deferred", "_hooks", "_queue", "_ready", "_root", "_runner", "_steps")
 
     def __init__(self, runner: Any) -> None:
+        super().__init__()
         self._runner = runner
         self._hooks: dict[str, object] = runner.instruments.data
         """The methods of trio's instruments by name, and an entry of all instruments."""
@@ -69,6 +71,7 @@ class Handoff(TrioTurns):
         self._root: Task | None = None
         self._ready: deque[Sleeper] = deque()
         """The processes that the root has woken. trio counts them as scheduled."""
+        self._deferred: deque[Callable[[], None]] = deque()
         self._steps = False
         """A caller runs the step of its callee."""
 
@@ -101,18 +104,22 @@ class Handoff(TrioTurns):
         finally:
             self._steps = False
 
+    def defer(self, work: Callable[[], None]) -> None:
+        self._deferred.append(work)
+
     @enable_ki_protection
-    def begin(self, root: Task) -> bool:
-        if self._queue.size > 1 or self._root is not None or self._steps:
+    def begin(self, root: Task, wakes_many: bool = False) -> bool:
+        if self._root is not None or self._steps or (self._queue.size > 1 and not wakes_many):
             return False
         self._root = root
+        self.defers = wakes_many
         return True
 
     @enable_ki_protection
     def serve(self, root: Task) -> bool:
         ready = self._ready
         if not ready:
-            self._root = None
+            self.end(root)
             return False
         left, end = _IN_A_ROW, perf_counter() + SLICE
         try:
@@ -131,9 +138,20 @@ class Handoff(TrioTurns):
     def end(self, root: Task) -> bool:
         if self._root is root:
             self._root = None
+            self.defers = False
             while self._ready:
                 self._leave(self._ready.popleft().task)
+            if self._deferred:
+                self._do_deferred()
         return False
+
+    def _do_deferred(self) -> None:
+        try:
+            while self._deferred:
+                self._deferred.popleft()()
+        finally:
+            if self._deferred:
+                self._do_deferred()
 
     # -- as in trio's loop -------------------------------------------------------------------------
 

@@ -218,7 +218,7 @@ class Bridge:
                 # Read before `_drain` clears the flag: a later ring belongs to the next batch, and
                 # must stay readable.
                 os.eventfd_read(bell)
-                is_root = turns.begin(task)
+                is_root = turns.begin(task, len(self._inbox) > 1)
                 self._drain()
                 if is_root:
                     turns.serve(task)

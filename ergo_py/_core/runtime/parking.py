@@ -13,7 +13,7 @@ if a release of trio breaks them.
 """
 
 import types
-from collections.abc import Generator, Sized
+from collections.abc import Callable, Generator, Sized
 from typing import Any, Final, Protocol
 
 from trio.lowlevel import (
@@ -162,7 +162,17 @@ class Sleeper(Protocol):
 class TrioTurns:
     """Turns without direct hand-off: trio's loop runs every step."""
 
-    __slots__ = ()
+    __slots__ = ("defers",)
+
+    def __init__(self) -> None:
+        self.defers = False
+        """The root wakes many processes: :meth:`defer` puts work off until they have run."""
+
+    def defer(self, work: Callable[[], None]) -> None:
+        """Call ``work`` when the root has run its steps. Call this only while ``defers`` is
+        true.
+        """
+        raise NotImplementedError
 
     def wake(self, process: Sleeper) -> None:
         """Wake a process that sleeps in its mailbox. Only in the loop's thread."""
@@ -176,9 +186,10 @@ class TrioTurns:
         """Run the step of a sleeping process now. Call it only after :meth:`may_step`."""
         raise NotImplementedError
 
-    def begin(self, _root: Task) -> bool:
+    def begin(self, root: Task, wakes_many: bool = False) -> bool:
         """Make this task the root, which lists the processes that it wakes. False if it cannot be
-        the root now. A root calls `serve` or `end` before it waits for anything.
+        the root now. A root calls `serve` or `end` before it waits for anything. A root that
+        wakes many processes is a root also beside other tasks, and may put work off.
         """
         return False
 

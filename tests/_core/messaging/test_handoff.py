@@ -605,11 +605,77 @@ async def test_a_second_root_is_no_root() -> None:
     assert not turns.end(task)
 
 
+async def test_a_root_that_wakes_many_does_deferred_work_after_all_steps() -> None:
+    order: list[str] = []
+
+    async def step() -> None:
+        order.append("step")
+        turns.defer(lambda: order.append("deferred"))
+
+    turns = turns_of_loop(True)
+    async with asleep(step) as first, asleep(step) as second:
+        await checkpoint()
+        assert turns.begin(current_task(), True)
+        assert turns.defers
+        turns.wake(first)
+        turns.wake(second)
+        assert turns.serve(current_task())
+
+        assert order == ["step", "step", "deferred", "deferred"]
+        assert not turns.defers
+
+
+async def test_a_root_that_wakes_few_defers_nothing() -> None:
+    turns = turns_of_loop(True)
+    await checkpoint()
+
+    assert turns.begin(current_task())
+    assert not turns.defers
+    turns.end(current_task())
+
+
+async def test_deferred_work_is_done_though_other_work_fails_or_no_process_was_woken() -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        raise Failed
+
+    turns = turns_of_loop(True)
+    await checkpoint()
+    assert turns.begin(current_task(), True)
+    turns.defer(fail)
+    turns.defer(lambda: done.append("second"))
+    with pytest.raises(Failed):
+        turns.serve(current_task())
+
+    assert done == ["second"]
+
+
+async def test_only_a_root_that_wakes_many_begins_beside_other_tasks() -> None:
+    begun: list[bool] = []
+
+    async def begin() -> None:
+        task = current_task()
+        begun.append(turns.begin(task))
+        begun.append(turns.begin(task, True))
+        turns.end(task)
+
+    turns = turns_of_loop(True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(begin)
+        nursery.start_soon(begin)
+
+    assert begun == [False, True] * 2
+
+
 async def test_turns_without_hand_off_step_nothing() -> None:
     turns, task, sleeper = TrioTurns(), current_task(), Sleeper(trio.lowlevel.checkpoint)
 
     assert not turns.may_step(sleeper)
     assert not turns.begin(task)
     assert not turns.serve(task)
+    assert not turns.defers
     with pytest.raises(NotImplementedError):
         turns.step(sleeper)
+    with pytest.raises(NotImplementedError):
+        turns.defer(lambda: None)

@@ -172,7 +172,7 @@ class StreamConnection(MetaProcess):
         prepare(sock, self._options, blocking=not self._reads_in_task)
         self.local, self.peer = self._ends(sock)
         self._tls.start_clock(self.since)
-        self._writer.use(sock, self._now)
+        self._writer.use(sock, self._now, self._meta.router.turns)
         self._input.use(None if self._new_parser is None else self._new_parser(self.id), self._now)
         self._reader.use(sock, self._receiver())
 

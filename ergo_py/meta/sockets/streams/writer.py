@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import notify_closing, wait_writable
 
+from ...._core.runtime.parking import TrioTurns
 from ...._core.tables.pending_calls import Caller
 from ...._core.vocabulary.ids import PID, Alias
 from ..messages import TCPSend
@@ -24,6 +25,8 @@ __all__ = ["Output", "Writer"]
 _DONT_WAIT: Final = socket.MSG_DONTWAIT
 _PIECES: Final = 64
 """Pieces to pass to the operating system in a call."""
+_SMALL: Final = 16 * 1024
+"""Bytes of a message that may be held until the end of the root's turn."""
 
 
 class Output(Enum):
@@ -55,6 +58,7 @@ class Writer:
         "_callers",
         "_changed",
         "_failed",
+        "_held",
         "_limit",
         "_now",
         "_queue",
@@ -64,6 +68,7 @@ class Writer:
         "_stall",
         "_start",
         "_tls",
+        "_turns",
         "last",
         "messages",
         "pending",
@@ -73,6 +78,7 @@ class Writer:
     )
 
     _send: Callable[[bytes, int], int]
+    _turns: TrioTurns
     _now: Callable[[], float]
     sock: socket.socket
     last: float
@@ -99,6 +105,8 @@ class Writer:
         self._failed = failed
         self._slow = slow
         self._answer = answer
+        self._held: list[bytes] = []
+        """Data of messages that is written at the end of the root's turn."""
         self._queue: deque[memoryview] = deque()
         self._callers: deque[tuple[int, Caller, int]] = deque()
         self._scope: trio.CancelScope | None = None
@@ -115,9 +123,10 @@ class Writer:
         """Follow these time limits from now on."""
         self._stall = options.idle_timeout
 
-    def use(self, sock: socket.socket, now: Callable[[], float]) -> None:
+    def use(self, sock: socket.socket, now: Callable[[], float], turns: TrioTurns) -> None:
         """Write to this socket from now on; ``now`` tells the time."""
         self.sock = sock
+        self._turns = turns
         self._now = now
         self._send = sock.send
         self.last = self._now()
@@ -140,24 +149,46 @@ class Writer:
         """
         if type(message) is not TCPSend or self.state is not _OPEN or self.pending:
             return False
+        data = message.data
+        if self._turns.defers and len(data) <= _SMALL and len(self._held) < _PIECES:
+            # Each write may wake the peer, which takes the processor from this program. So the
+            # writes of many connections follow each other, after all callbacks.
+            if not self._held:
+                self._turns.defer(self.flush)
+            self._held.append(data if type(data) is bytes else bytes(data))
+            return True
+        self.flush()
+        self._serve(data)
+        return True
+
+    def flush(self) -> None:
+        """Write the data that was held until the end of the root's turn. All other output comes
+        after it: TLS numbers its records in the order in which they are made.
+        """
+        if self._held:
+            held, self._held = self._held, []
+            self.messages += len(held) - 1
+            self._serve(held[0] if len(held) == 1 else b"".join(held))
+
+    def _serve(self, data: bytes) -> None:
         if self._tls.session is None:
             # The same as put(), without its call: this is the hot path.
             self.messages += 1
             try:
-                if self.write(message.data):
-                    return True
+                if self.write(data):
+                    return
             except OSError as error:
                 self._failed(error)
-        elif self.put(message.data, None):
-            return True
+        elif self.put(data, None):
+            return
         if self.pending > self._limit:
             self._slow()
-        return True
 
     def put(self, data: bytes, caller: Caller | None) -> bool:
         """Write the data of a message, or keep it for later. True if everything is in the operating
         system; otherwise the caller gets its answer as soon as it is.
         """
+        self.flush()
         self.messages += 1
         try:
             if self._tls.session is None:
@@ -184,6 +215,7 @@ class Writer:
         tls = self._tls
         if tls.session is None or tls.phase is TLSPhase.HANDSHAKE:
             return
+        self.flush()
         early = tls.take_early()
         try:
             # Skip an empty write: it fails, too, once the socket is shut for writing.
@@ -274,6 +306,7 @@ class Writer:
 
     def stop_accepting(self) -> None:
         """Accept no further data, and half-close once all is written."""
+        self.flush()
         self.state = Output.CLOSING
         self.half_close_if_due()
 
@@ -296,6 +329,7 @@ class Writer:
         Raises:
             OSError: the connection is broken.
         """
+        self.flush()
         notice = self._tls.goodbye()
         return not notice or self.write(notice)
 
@@ -303,6 +337,7 @@ class Writer:
         """Drop the waiting bytes, and wake the task that waits for the socket, so that it can be
         closed.
         """
+        self.flush()
         self.state = Output.CLOSED
         self._queue.clear()
         self.pending = 0
