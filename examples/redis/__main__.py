@@ -17,9 +17,9 @@ from ergo_py import PID, Actor, Alias, ChildSpec, Down, EventUnknownError, Node,
 from ergo_py.meta import TCPFrames, TCPProtocolError, TCPSend, TCPServer, TCPSet, WhenSlow
 
 from ..guide.framing import Resp
-from .database import CommandError, Database
+from .database import Database
 from .resp import OK, Command, array, bulk, error, integer
-from .store import Channels, Execute, Pop, Store
+from .store import Execute, Open, Pop, Store
 
 LINGER = 5.0
 
@@ -37,7 +37,7 @@ class Session(Actor):
         self.listening: dict[bytes, None] = {}
 
     def init(self) -> None:
-        self.store, self.channels = self.service("store"), self.service("channels")
+        self.store = self.service("store")
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
@@ -46,7 +46,7 @@ class Session(Actor):
             case TCPProtocolError(_, detail):
                 self.write(error(f"ERR Protocol error: {detail}"))
             case Down():
-                self.stop()  # the channels have failed: the client has to subscribe again
+                self.stop()  # the store has failed: the client has to subscribe again
 
     def handle_event(self, event: Published) -> None:
         self.write(array(map(bulk, (b"message", *event.message))))
@@ -73,20 +73,15 @@ class Session(Actor):
             case b"SUBSCRIBE", [_, *_]:
                 return b"".join([await self.listen(channel) for channel in words])
             case b"UNSUBSCRIBE", _:
-                return b"".join(
-                    [self.leave(channel) for channel in words or self.listening.copy() or (None,)]
-                )
-            case b"PING", [] | [_]:
-                if self.listening:
-                    return array([bulk(b"pong"), bulk(words[0] if words else b"")])
-                return bulk(words[0]) if words else b"+PONG\r\n"
+                channels = words or [*self.listening] or (None,)
+                return b"".join([self.leave(channel) for channel in channels])
             case b"QUIT", _:
                 self.stop()
                 return OK
+            case b"PING", [] | [_] if self.listening:
+                return array(map(bulk, [b"pong", *(words or [b""])]))
             case _ if self.listening:
-                return error(
-                    "ERR only (UN)SUBSCRIBE, PING and QUIT are allowed while the connection listens"
-                )
+                return error("ERR only (UN)SUBSCRIBE, PING and QUIT are allowed while listening")
             case b"BLPOP", [_, *_, limit]:
                 return await self.pop(words[:-1], limit)
             case b"PUBLISH", [channel, payload]:
@@ -96,20 +91,12 @@ class Session(Actor):
                     return integer(0)
             case b"INFO", _:
                 facts = await self.node.inspect("store")
-                return bulk(
-                    "\r\n".join(f"{name}:{value}" for name, value in facts.items()).encode()
-                )
-            case b"ECHO", [text]:
-                return bulk(text)
-            case ((b"SELECT" | b"CLIENT"), _):
-                return OK
-            case ((b"COMMAND" | b"CONFIG"), _):
-                return array([])
+                return bulk("\r\n".join(map(":".join, facts.items())).encode())
         return error(f"ERR unknown command '{name.decode(errors='replace')}', or wrong arguments")
 
     async def listen(self, channel: bytes) -> bytes:
         if channel not in self.listening:
-            await self.channels.call(event_of(channel))
+            await self.store.call(Open(event_of(channel)))
             self.subscribe(event_of(channel))
             self.listening[channel] = None
         return array([bulk(b"subscribe"), bulk(channel), integer(len(self.listening))])
@@ -130,13 +117,11 @@ class Session(Actor):
         # A client that closes its side while it waits has left. After other commands it may still
         # read their replies.
         self.send(self.connection, TCPSet(linger=0.0))
-        try:
-            popped = await self.store.call(Pop(keys, seconds), timeout=None)
-        except CommandError as refusal:
-            return error(str(refusal))
-        finally:
-            self.send(self.connection, TCPSet(linger=LINGER))
-        return array(map(bulk, popped)) if popped else b"*-1\r\n"
+        reply = b"*-1\r\n"
+        with trio.move_on_after(seconds or inf):
+            reply = await self.store.call(Pop(keys), timeout=None)
+        self.send(self.connection, TCPSet(linger=LINGER))
+        return reply
 
 
 class Door(Actor):
@@ -163,8 +148,8 @@ class Door(Actor):
 async def main(node: Node) -> None:
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 6380
     reader: Literal["thread", "task"] = "thread" if sys.argv[2:] == ["thread"] else "task"
-    store, channels = ChildSpec("store", Store, Database()), ChildSpec("channels", Channels)
-    await node.supervise([store, channels, ChildSpec("door", Door, port, reader)], name="root")
+    store = ChildSpec("store", Store, Database())
+    await node.supervise([store, ChildSpec("door", Door, port, reader)], name="root")
     await trio.sleep_forever()
 
 

@@ -34,8 +34,8 @@ class Database:
         self.deadlines: dict[bytes, float] = {}
         self.due: list[tuple[float, bytes]] = []
         """A heap of deadlines. An entry that differs from ``deadlines`` is void."""
-        self.pushed: dict[bytes, None] = {}
-        """Lists that got elements since the store last looked."""
+        self.on_push: Callable[[bytes], None] = lambda _key: None
+        """Called after elements were added to a list."""
 
     def execute(self, commands: Sequence[Command]) -> list[bytes]:
         """Execute commands in order, up to the first that is not known here; return a reply for
@@ -45,13 +45,11 @@ class Database:
         for name, *words in commands:
             if (known := COMMANDS.get(name.upper())) is None:
                 break
-            function, least, most = known
+            least, most, function = known
             try:
                 if not least <= len(words) <= most:
-                    raise CommandError(
-                        f"ERR wrong number of arguments for '{name.decode(errors='replace')}' "
-                        "command"
-                    )
+                    text = name.decode(errors="replace")
+                    raise CommandError(f"ERR wrong number of arguments for '{text}' command")
                 replies.append(function(self, *words))
             except CommandError as refusal:
                 replies.append(error(str(refusal)))
@@ -68,9 +66,15 @@ class Database:
             raise CommandError("WRONGTYPE Operation against a key holding the wrong kind of value")
         return value
 
-    def remove(self, key: bytes) -> bool:
+    def remove(self, key: bytes) -> None:
         self.deadlines.pop(key, None)
-        return self.values.pop(key, None) is not None
+        self.values.pop(key, None)
+
+    def remove_all(self, *keys: bytes) -> bytes:
+        present = [key for key in dict.fromkeys(keys) if self.find(key) is not None]
+        for key in present:
+            self.remove(key)
+        return integer(len(present))
 
     def remove_expired(self) -> None:
         while self.due and self.due[0][0] <= self.now():
@@ -90,9 +94,9 @@ class Database:
             return integer(-2)
         return integer(round(self.deadlines[key] - self.now()) if key in self.deadlines else -1)
 
-    def flush(self, *_: bytes) -> bytes:
-        for table in (self.values, self.deadlines, self.due):
-            table.clear()
+    def clear(self, *_: bytes) -> bytes:
+        self.values.clear()
+        self.deadlines.clear()
         return OK
 
     # -- strings -----------------------------------------------------------------------------------
@@ -131,13 +135,13 @@ class Database:
     def push(self, key: bytes, *values: bytes, left: bool) -> bytes:
         self.values[key] = elements = self.elements(key)
         (elements.extendleft if left else elements.extend)(values)
-        self.pushed[key] = None
-        return integer(len(elements))
+        length = len(elements)
+        self.on_push(key)
+        return integer(length)
 
     def take(self, key: bytes, left: bool) -> bytes | None:
-        if not (elements := self.elements(key)):
-            return None
-        value = elements.popleft() if left else elements.pop()
+        elements = self.elements(key)
+        value = (elements.popleft() if left else elements.pop()) if elements else None
         if not elements:
             self.remove(key)
         return value
@@ -145,35 +149,31 @@ class Database:
     def range(self, key: bytes, first: bytes, last: bytes) -> bytes:
         values = list(self.elements(key))
         begin, end = (n + len(values) if n < 0 else n for n in (number(first), number(last)))
-        return array(bulk(value) for value in values[max(begin, 0) : max(end + 1, 0)])
+        return array(map(bulk, values[max(begin, 0) : max(end + 1, 0)]))
 
 
 ANY = 1 << 20
-COMMANDS: dict[bytes, tuple[Callable[..., bytes], int, int]] = {
-    b"GET": (lambda data, key: bulk(data.find(key, bytes)), 1, 1),
-    b"SET": (Database.set, 2, ANY),
-    b"INCR": (Database.increase, 1, 1),
-    b"INCRBY": (Database.increase, 2, 2),
-    b"DEL": (
-        lambda data, *keys: integer(
-            sum(data.find(key) is not None and data.remove(key) for key in keys)
-        ),
-        1,
-        ANY,
-    ),
-    b"EXISTS": (
-        lambda data, *keys: integer(sum(data.find(key) is not None for key in keys)),
-        1,
-        ANY,
-    ),
-    b"EXPIRE": (lambda data, key, amount: data.expire(key, number(amount)), 2, 2),
-    b"PEXPIRE": (lambda data, key, amount: data.expire(key, number(amount) / 1000), 2, 2),
-    b"TTL": (Database.ttl, 1, 1),
-    b"FLUSHALL": (Database.flush, 0, 1),
-    b"LPUSH": (lambda data, key, *values: data.push(key, *values, left=True), 2, ANY),
-    b"RPUSH": (lambda data, key, *values: data.push(key, *values, left=False), 2, ANY),
-    b"LPOP": (lambda data, key: bulk(data.take(key, left=True)), 1, 1),
-    b"RPOP": (lambda data, key: bulk(data.take(key, left=False)), 1, 1),
-    b"LLEN": (lambda data, key: integer(len(data.elements(key))), 1, 1),
-    b"LRANGE": (Database.range, 3, 3),
+COMMANDS: dict[bytes, tuple[int, int, Callable[..., bytes]]] = {
+    b"GET": (1, 1, lambda data, key: bulk(data.find(key, bytes))),
+    b"SET": (2, ANY, Database.set),
+    b"INCR": (1, 1, Database.increase),
+    b"INCRBY": (2, 2, Database.increase),
+    b"DEL": (1, ANY, Database.remove_all),
+    b"EXISTS": (1, ANY, lambda data, *keys: integer(sum(data.find(k) is not None for k in keys))),
+    b"EXPIRE": (2, 2, lambda data, key, amount: data.expire(key, number(amount))),
+    b"PEXPIRE": (2, 2, lambda data, key, amount: data.expire(key, number(amount) / 1000)),
+    b"TTL": (1, 1, Database.ttl),
+    b"FLUSHALL": (0, 1, Database.clear),
+    b"LPUSH": (2, ANY, lambda data, key, *values: data.push(key, *values, left=True)),
+    b"RPUSH": (2, ANY, lambda data, key, *values: data.push(key, *values, left=False)),
+    b"LPOP": (1, 1, lambda data, key: bulk(data.take(key, left=True))),
+    b"RPOP": (1, 1, lambda data, key: bulk(data.take(key, left=False))),
+    b"LLEN": (1, 1, lambda data, key: integer(len(data.elements(key)))),
+    b"LRANGE": (3, 3, Database.range),
+    b"PING": (0, 1, lambda _, text=None: b"+PONG\r\n" if text is None else bulk(text)),
+    b"ECHO": (1, 1, lambda _, text: bulk(text)),
+    b"SELECT": (1, 1, lambda *_: OK),
+    b"CLIENT": (1, ANY, lambda *_: OK),
+    b"COMMAND": (0, ANY, lambda *_: array([])),
+    b"CONFIG": (1, ANY, lambda *_: array([])),
 }

@@ -1,17 +1,15 @@
-"""The processes behind the sessions: the store, which owns the data, and the channels of
-publish/subscribe.
-"""
+"""The process that owns the data and the channels of publish/subscribe."""
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ergo_py import NO_REPLY, PID, Actor, Caller, Down, Reject, Request, Timer
+from ergo_py import NO_REPLY, PID, Actor, Caller, Request
 
 from .database import CommandError, Database
-from .resp import Command
+from .resp import Command, array, bulk, error
 
-__all__ = ["Channels", "Execute", "Pop", "Store"]
+__all__ = ["Execute", "Open", "Pop", "Store"]
 
 
 @dataclass
@@ -24,22 +22,19 @@ class Execute(Request[list[bytes]]):
 
 
 @dataclass
-class Pop(Request[tuple[bytes, bytes] | None]):
-    """Take the first element of the first list that is not empty, or wait. The answer: key and
-    element, or None after the time.
+class Pop(Request[bytes]):
+    """Take the first element of the first list that is not empty, or wait for one. The answer is
+    the reply.
     """
 
     keys: list[bytes]
-    seconds: float
 
 
 @dataclass
-class TimeIsUp:
-    session: PID
+class Open(Request[None]):
+    """Open a channel: the event of that name, which any process may publish."""
 
-
-class Sweep:
-    """Tells the store to remove keys whose deadline has passed."""
+    event: str
 
 
 class Store(Actor):
@@ -49,89 +44,51 @@ class Store(Actor):
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.waiting: dict[PID, tuple[Caller, set[bytes], Timer | None]] = {}
-        self.queues: dict[bytes, dict[PID, None]] = {}
-        self.watched: set[PID] = set()
+        database.on_push = self.serve_waiting
+        self.waiting: dict[bytes, deque[Caller]] = {}
+        self.channels: set[str] = set()
 
     def init(self) -> None:
-        self.send_every(1.0, self.pid, Sweep())
+        self.send_every(1.0, self.pid, "tidy up")
 
     def handle_message(self, message: object, sender: PID) -> None:
-        match message:
-            case TimeIsUp(session) if session in self.waiting:
-                self.reply(self.dismiss(session), None)
-            case Down(PID() as session):
-                self.watched.discard(session)
-                if session in self.waiting:
-                    self.dismiss(session)
-            case Sweep():
-                self.database.remove_expired()
+        self.database.remove_expired()
+        for key, queue in [*self.waiting.items()]:
+            self.waiting[key] = deque(caller for caller in queue if not caller.settled)
+            if not self.waiting[key]:
+                del self.waiting[key]
 
-    def handle_call(self, request: object, caller: Caller) -> object:
-        match request, caller.pid:
-            case Execute(commands), _:
-                replies = self.database.execute(commands)
-                if self.database.pushed:
-                    self.serve_waiting()
-                return replies
-            case Pop(keys, seconds), PID() as session:
-                return self.pop(keys, seconds, caller, session)
-        raise Reject(LookupError(f"no answer to {request!r}"))
+    def handle_call(self, request: Execute | Pop | Open, caller: Caller) -> object:
+        match request:
+            case Execute(commands):
+                return self.database.execute(commands)
+            case Pop(keys):
+                return self.pop(keys, caller)
+            case Open(event) if event not in self.channels:
+                self.register_event(event, open=True)
+                self.channels.add(event)
+        return None
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        return {"keys": str(len(self.database.values)), "blocked_clients": str(len(self.waiting))}
+        callers = {caller for queue in self.waiting.values() for caller in queue}
+        blocked = sum(not caller.settled for caller in callers)
+        return {"keys": str(len(self.database.values)), "blocked_clients": str(blocked)}
 
-    def pop(self, keys: list[bytes], seconds: float, caller: Caller, session: PID) -> object:
-        """Answer at once, or later: a session waits in at most a single call at a time."""
+    def pop(self, keys: list[bytes], caller: Caller) -> object:
         try:
             for key in keys:
                 if (value := self.database.take(key, left=True)) is not None:
-                    return key, value
-        except CommandError as error:
-            raise Reject(error) from None
-        timer = self.send_after(seconds, self.pid, TimeIsUp(session)) if seconds else None
-        self.waiting[session] = caller, set(keys), timer
+                    return array([bulk(key), bulk(value)])
+        except CommandError as refusal:
+            return error(str(refusal))
         for key in keys:
-            self.queues.setdefault(key, {})[session] = None
-        if session not in self.watched:
-            self.watched.add(session)
-            self.monitor(session)
+            self.waiting.setdefault(key, deque()).append(caller)
         return NO_REPLY
 
-    def serve_waiting(self) -> None:
-        """Give new elements to the sessions that wait for them, first come, first served."""
-        database = self.database
-        for key in database.pushed:
-            # A later command of the same batch may have removed the list, or set a string in its
-            # place.
-            while (queue := self.queues.get(key)) and isinstance(database.find(key), deque):
-                caller, value = self.dismiss(next(iter(queue))), database.take(key, left=True)
-                if value is not None and not self.reply(caller, (key, value)):
-                    database.push(key, value, left=True)  # the session has just ended
-        database.pushed.clear()
-
-    def dismiss(self, session: PID) -> Caller:
-        """Remove a session from the waiting list."""
-        caller, keys, timer = self.waiting.pop(session)
-        if timer is not None:
-            timer.cancel()
-        for key in keys:
-            del self.queues[key][session]
-            if not self.queues[key]:
-                del self.queues[key]
-        return caller
-
-
-class Channels(Actor):
-    """Owns an event for each channel. When it fails, its events end, and every subscribed session
-    is told.
-    """
-
-    def __init__(self) -> None:
-        self.events: set[str] = set()
-
-    def handle_call(self, request: str, caller: Caller) -> None:
-        """Make the event of that name, which any process may publish, unless it exists."""
-        if request not in self.events:
-            self.register_event(request, open=True)
-            self.events.add(request)
+    def serve_waiting(self, key: bytes) -> None:
+        """Give new elements to the callers that wait for them, first come, first served."""
+        queue = self.waiting.get(key)
+        while queue and (elements := self.database.elements(key)):
+            caller = queue.popleft()
+            if not caller.settled and self.reply(caller, array([bulk(key), bulk(elements[0])])):
+                self.database.take(key, left=True)

@@ -18,7 +18,7 @@ from examples.guide.framing import Resp, RespDecoder
 from examples.redis.__main__ import Session
 from examples.redis.database import Database
 from examples.redis.resp import Command, array, bulk
-from examples.redis.store import Channels, Store
+from examples.redis.store import Store
 from tests.examples.programs import EXAMPLES, Program, promised, running
 from tests.meta.wires import spawn_meta
 from tests.support import Puppet
@@ -271,10 +271,13 @@ def test_a_client_that_waits_is_not_harmed_by_a_string_in_the_place_of_its_list(
     waiting.send("BLPOP a b 0")
     wait_for_waiters(other, 1)
 
-    other.send("RPUSH a x", "SET a text", "RPUSH b y")
+    other.send("SET a text", "RPUSH a x", "RPUSH b y", "RPUSH b z")
 
-    assert [other.reply() for _ in range(3)] == [1, "+OK", 1]
+    replies = [other.reply() for _ in range(4)]
+    assert replies[1].startswith("-WRONGTYPE")
+    assert (replies[0], replies[2:]) == ("+OK", [1, 1])
     assert waiting.reply() == ["b", "y"]
+    assert other.ask("LRANGE b 0 -1") == ["z"]
 
 
 def wait_for_waiters(client: Client, count: int) -> None:
@@ -311,13 +314,12 @@ def test_a_subscriber_gets_its_confirmation_first_and_then_every_message(server:
 
 
 @pytest.mark.parametrize("reader", ["task", "thread"])
-async def test_a_subscriber_is_disconnected_when_the_channels_fail(reader: Any) -> None:
+async def test_a_subscriber_is_disconnected_when_the_store_fails(reader: Any) -> None:
     with trio.fail_after(TIMEOUT):
         async with open_node("redis@localhost") as node:
             server = TCPServer(receiver=Session, framing=Resp(), batch=True, reader=reader)
             children = [
                 ChildSpec("store", Store, Database()),
-                ChildSpec("channels", Channels),
                 ChildSpec("door", Puppet),
             ]
             await node.supervise(children)
@@ -328,7 +330,7 @@ async def test_a_subscriber_is_disconnected_when_the_channels_fail(reader: Any) 
                 await stream.send_all(b"SUBSCRIBE news\r\n")
                 assert (await stream.receive_some()).endswith(b":1\r\n")
 
-                assert node.kill("channels")
+                assert node.kill("store")
 
                 assert await stream.receive_some() == b""
 
