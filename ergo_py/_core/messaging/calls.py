@@ -106,7 +106,7 @@ class Calls:
             begun = self._short_cut(self, process, sender, to, request, priority)
             if begun is not None:
                 if type(begun) is TaskCaller:
-                    return begun.value
+                    return begun.result() if begun.value is None else begun.value
                 caller, left = begun
                 await self._end_short_cut(process, caller, left, timeout)
                 return caller.result()
