@@ -7,14 +7,18 @@ stack, and finds the process and the callback there. A starved loop, which is re
 processor time, has the same stack. The scheduling counters of the thread tell the two cases apart.
 """
 
+import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter, process_time
 from types import FrameType
 from typing import Final, NamedTuple
+
+import trio
 
 from ..metas.meta import Meta
 from ..metas.reader import Reader
@@ -25,11 +29,13 @@ from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.info import BlockedReport
 from ..vocabulary.text import shown
 
-__all__ = ["RunTimes", "Watchdog", "look_at_loop", "run_times", "was_starved"]
+__all__ = ["RunTimes", "Watchdog", "look_at_loop", "of_program", "run_times", "was_starved"]
 
 _STACK_LIMIT: Final = 50
 _ON_THE_WAY: Final = ("ergo_py._core.", "trio.", "outcome.")
 _KERNEL_USES: Final = frozenset({"structlog", "traceback", "linecache"})
+_FRAMEWORK: Final = (str(Path(__file__).parents[2]), str(Path(trio.__file__).parent))
+"""The folders with the code of ergo_py and trio."""
 
 
 class Watchdog:
@@ -182,6 +188,19 @@ def was_starved(before: RunTimes | None, after: RunTimes | None) -> bool:
     # On a busy machine a waiting thread tries to take the GIL less often than every interval.
     wants_lock = waits * sys.getswitchinterval() * 4 >= at
     return queued + (others_ran if wants_lock else 0.0) > at / 2
+
+
+def of_program(stack: str) -> str:
+    """The frames of a report that belong to the program, for the log; all frames if none do."""
+    entries = re.split(r'^(?=  File ")', stack, flags=re.MULTILINE)
+    # The frames of the program before the loop are those of its start.
+    loop = max((at for at, each in enumerate(entries) if "in unrolled_run\n" in each), default=-1)
+    kept = [
+        each
+        for each in entries[loop + 1 :]
+        if not each.removeprefix('  File "').startswith(_FRAMEWORK)
+    ]
+    return "".join(kept) or stack
 
 
 # -- the process on the stack ----------------------------------------------------------------------

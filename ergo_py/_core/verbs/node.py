@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, overload
 
 import trio
 from trio.lowlevel import current_task
 
 from ..inspection.snapshots import describe_living, event_info, meta_info, node_info, process_info
+from ..inspection.watchdog import of_program
 from ..kernel import Kernel
 from ..messaging.publisher import BLOCKED
 from ..metas.meta import Meta
@@ -47,6 +48,12 @@ __all__ = ["Node"]
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+_NOT_ON_THE_LOOP: Final = (
+    "`await trio.sleep(…)` instead of `time.sleep(…)`; spawn(…, dispatcher=PINNED) runs plain "
+    "callbacks in a thread"
+)
 
 
 class Node(NodeInspection):
@@ -582,15 +589,19 @@ class Node(NodeInspection):
         """Called in the watchdog's thread."""
         self._blocked += 1
         self._last_blocked = report
+        facts = {
+            "process": None if report.process is None else str(report.process),
+            "name": report.name,
+            "behaviour": report.behaviour,
+            "callback": report.callback,
+            "message_type": report.message_type,
+            "advice": None if report.starved or report.callback is None else _NOT_ON_THE_LOOP,
+        }
         self.log.warning(
             "the event loop gets no time to run" if report.starved else "the event loop is blocked",
             seconds=round(report.seconds, 3),
-            process=str(report.process),
-            name=report.name,
-            behaviour=report.behaviour,
-            callback=report.callback,
-            message_type=report.message_type,
-            exception=report.stack,
+            **{fact: value for fact, value in facts.items() if value is not None},
+            exception=of_program(report.stack),
         )
         self._kernel.publisher.announce(BLOCKED, report)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,12 @@ import pytest
 import trio
 
 from ergo_py import PID, Actor, Alias, BlockedReport, Caller, MetaProcess, Node, Reason
+from ergo_py._core.inspection import watchdog as watchdog_module
 from ergo_py._core.inspection.watchdog import (
     RunTimes,
     Watchdog,
     look_at_loop,
+    of_program,
     run_times,
     was_starved,
 )
@@ -780,3 +783,31 @@ def test_a_callback_that_moves_on_while_its_stack_is_read_is_still_named(
     thread.join(PATIENCE)
     assert report is not None
     assert (report.callback, report.message_type) == ("handle_message", "str")
+
+
+# -- the line of the log ---------------------------------------------------------------------------
+
+KERNEL = (
+    f'  File "{Path(watchdog_module.__file__).parents[1] / "loop.py"}", line 5, in serve\n    x()\n'
+)
+TRIO = f'  File "{Path(trio.__file__).parent / "_run.py"}", line 9, in unrolled_run\n    y()\n'
+START = '  File "shop.py", line 90, in <module>\n    trio.run(main)\n'
+CALLBACK = '  File "shop.py", line 7, in handle_message\n    time.sleep(5)\n'
+LIBRARY = '  File "json/decoder.py", line 7, in decode\n'
+
+
+@pytest.mark.parametrize(
+    "stack, shown",
+    [
+        (START + TRIO + KERNEL + CALLBACK, CALLBACK),
+        (START + TRIO + KERNEL + CALLBACK + LIBRARY + KERNEL, CALLBACK + LIBRARY),
+        (START + TRIO + KERNEL, START + TRIO + KERNEL),
+        (KERNEL + CALLBACK, CALLBACK),
+        ("", ""),
+    ],
+    ids=["callback", "library", "kernel only", "cut", "empty"],
+)
+def test_the_log_shows_the_frames_of_the_program_that_block_the_loop(
+    stack: str, shown: str
+) -> None:
+    assert of_program(stack) == shown
