@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         TaskEndedError,
         TaskError,
         TaskTimeoutError,
+        TooManyChildrenError,
         TooManyProcessesError,
         TooManyReadersError,
         TooManyTasksError,
@@ -179,6 +180,7 @@ if TYPE_CHECKING:
         STOP,
         TEMPORARY,
         TRANSIENT,
+        AutoShutdown,
         Backoff,
         Budget,
         ChildSpec,
@@ -229,6 +231,7 @@ __all__ = [
     "ApplicationNeededError",
     "ApplicationStartError",
     "ApplicationUnknownError",
+    "AutoShutdown",
     "Backoff",
     "BackgroundTask",
     "BadInputError",
@@ -382,6 +385,7 @@ __all__ = [
     "TaskTimeoutError",
     "ThreadPool",
     "Timer",
+    "TooManyChildrenError",
     "TooManyProcessesError",
     "TooManyReadersError",
     "TooManyTasksError",
@@ -430,7 +434,8 @@ if not TYPE_CHECKING:
                 "RelationUnknownError SendError ServiceBusyError ServiceError "
                 "ServiceGoneError ServiceTimeoutError SpawnError SupervisionError "
                 "TargetDownError TargetTypeError TaskEndedError TaskError TaskTimeoutError "
-                "TooManyProcessesError TooManyReadersError TooManyTasksError UnhandledCallError"
+                "TooManyChildrenError TooManyProcessesError TooManyReadersError TooManyTasksError "
+                "UnhandledCallError"
             ),
             "_core.vocabulary.ids": "PID Alias EventName Key Name NodeName Ref",
             "_core.vocabulary.info": (
@@ -468,7 +473,7 @@ if not TYPE_CHECKING:
             "supervision.specs": (
                 "ALL_FOR_ONE ALWAYS BRUTAL DEAD_LETTER DROP ESCALATE INFINITE KEEP NEVER "
                 "ON_FAILURE ONE_FOR_ONE PERMANENT REST_FOR_ONE RESTART RESUME "
-                "SIMPLE_ONE_FOR_ONE STOP TEMPORARY TRANSIENT Backoff Budget ChildSpec "
+                "SIMPLE_ONE_FOR_ONE STOP TEMPORARY TRANSIENT AutoShutdown Backoff Budget ChildSpec "
                 "RestartPolicy Strategy SupervisorSpec"
             ),
             "supervision.supervisor": "ChildCount Supervisor",

@@ -27,7 +27,7 @@ from .streams.events import EventStream, open_events, open_topic
 from .streams.parts import CalledStream, PartStream
 from .supervision.handle import SupervisorHandle
 from .supervision.pool import PoolHandle
-from .supervision.specs import ChildSpec, Strategy, SupervisorSpec
+from .supervision.specs import AutoShutdown, ChildSpec, Strategy, SupervisorSpec
 from .supervision.supervisor import Supervisor
 from .supervision.tree import TreeNode, take_tree
 from .tasks.handle import Task
@@ -56,7 +56,8 @@ class Node(kernel_node.Node, TaskVerbs):
         strategy: Strategy | None = None,
         intensity: int | None = None,
         period: float | None = None,
-        auto_shutdown: bool | None = None,
+        auto_shutdown: AutoShutdown | bool | None = None,
+        max_children: int | None = None,
         **options: Unpack[SpawnKeywords],
     ) -> SupervisorHandle:
         """Start a supervisor that belongs to the node, and return when all its children are ready.
@@ -74,6 +75,7 @@ class Node(kernel_node.Node, TaskVerbs):
             "intensity": intensity,
             "period": period,
             "auto_shutdown": auto_shutdown,
+            "max_children": max_children,
         }
         keywords: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if isinstance(children, SupervisorSpec):

@@ -42,7 +42,9 @@ def run(
     ``main`` is an async function that takes the node; ``run`` returns its result. Or ``main`` is a
     behaviour class, which is spawned as a process: the program ends with that process, and ``run``
     returns its reason. After a signal the result is None. The options are those of
-    :func:`open_node`.
+    :func:`open_node`, with another default: ``on_escalation="stop"``. If a supervisor of the node
+    gives up, the node stops and ``run`` raises, so that the program ends with a status that is not
+    zero.
 
     The first signal starts a graceful shutdown, within the node's ``stop_timeout``. A second signal
     within half a second counts as the same: some programs signal both a process and its group. A
@@ -51,6 +53,8 @@ def run(
 
     Raises:
         BadInputError: ``main`` is neither, or an option is invalid.
+        EscalationError: a supervisor of the node gave up. With ``on_escalation="keep"`` the program
+            continues without it.
         NotAllowedError: the call stands at the top level of a file that ``ergo run`` or ``ergo
             shell`` imports, and would run twice.
     """
@@ -62,6 +66,7 @@ def run(
     is_behaviour = isinstance(main, type) and issubclass(main, Behaviour)
     if not is_behaviour:
         _check_main(main)
+    options.setdefault("on_escalation", "stop")
     context = open_node(name, **options)
 
     async def whole() -> T | Any:

@@ -16,14 +16,19 @@ import trio
 from ergo_py import (
     Actor,
     BadInputError,
+    ChildSpec,
     Crashed,
     Custom,
+    EscalationError,
     InitError,
     Node,
     NodeStoppedError,
     Normal,
     Reason,
+    RestartLimit,
     Shutdown,
+    Supervisor,
+    SupervisorSpec,
     open_node,
     run,
 )
@@ -144,6 +149,74 @@ def test_a_behaviour_that_ends_at_once_is_no_error(children: int) -> None:
     result = run(Brief, watchdog=None, log_output="none")
 
     assert result == Custom("brief")
+
+
+class Failing(Actor):
+    """Fails as soon as it runs."""
+
+    def post_start(self) -> None:
+        raise Failed("on purpose")
+
+
+class GivesUp(Supervisor):
+    def children(self) -> SupervisorSpec:
+        return SupervisorSpec([ChildSpec("failing", Failing)], intensity=1)
+
+
+async def supervise_and_wait(node: Node) -> str:
+    await node.supervise([ChildSpec("failing", Failing)], intensity=1)
+    with trio.move_on_after(0.3):
+        await trio.sleep_forever()
+    return "went on"
+
+
+@pytest.mark.parametrize("main", [supervise_and_wait, GivesUp])
+def test_a_supervisor_that_gives_up_ends_the_program_with_an_error(main: Any) -> None:
+    with pytest.raises(EscalationError) as caught:
+        run(main, log_output="none", watchdog=None)
+
+    assert isinstance(caught.value.reason, RestartLimit)
+    assert isinstance(caught.value.__cause__, Failed)
+
+
+def test_a_program_may_go_on_without_a_supervisor_that_gave_up() -> None:
+    result = run(supervise_and_wait, on_escalation="keep", log_output="none", watchdog=None)
+
+    assert result == "went on"
+
+
+def test_a_program_exits_with_a_failure_if_its_supervisor_gives_up(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import trio
+from ergo_py import Actor, ChildSpec, run
+
+class Failing(Actor):
+    def post_start(self):
+        raise ValueError("on purpose")
+
+async def main(node):
+    await node.supervise([ChildSpec("failing", Failing)], intensity=1)
+    await trio.sleep_forever()
+
+if __name__ == "__main__":
+    run(main)
+""",
+        encoding="utf-8",
+    )
+    for command in ([str(program)], ["-m", "ergo_py", "run", str(program)]):
+        ended = subprocess.run(
+            [sys.executable, *command],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert ended.returncode == 1
+        assert "gave up, and the node stopped" in ended.stderr
 
 
 def test_a_behaviour_that_cannot_start_raises() -> None:

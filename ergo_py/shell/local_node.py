@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from .._core.verbs.behaviour import Behaviour
-from .._core.vocabulary.errors import BadInputError, ControlSocketError, ErgoError
+from .._core.vocabulary.errors import BadInputError, ControlSocketError, ErgoError, EscalationError
 from .._core.vocabulary.reasons import Crashed, is_failure
 from ..blocking.loop_thread import OwnedNode, open_node
 from ..control.evaluator import Session
@@ -43,6 +43,10 @@ def run(options: argparse.Namespace) -> Status:
         )
     except ControlSocketError:
         raise
+    except EscalationError as error:
+        # The log has the errors of the children already.
+        complain(str(error))
+        return Status.FAILED
     except Exception as error:
         if isinstance(error, BadInputError) and error.what == "name":
             raise Leave(Status.USAGE, str(error)) from None

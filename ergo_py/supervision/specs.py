@@ -38,6 +38,7 @@ __all__ = [
     "STOP",
     "TEMPORARY",
     "TRANSIENT",
+    "AutoShutdown",
     "Backoff",
     "Budget",
     "ChildKeywords",
@@ -87,6 +88,19 @@ class RestartPolicy(Enum):
     def wants(self, reason: Reason) -> bool:
         """Return whether a child with this policy restarts after this reason."""
         return self is PERMANENT or (self is TRANSIENT and is_failure(reason))
+
+
+class AutoShutdown(Enum):
+    """When a supervisor ends by itself, because children have ended for good."""
+
+    NEVER = "never"
+    """Never. No child may be ``significant``."""
+    ANY_SIGNIFICANT = "any significant"
+    """When a ``significant`` child has ended for good."""
+    ALL_SIGNIFICANT = "all significant"
+    """When the last of its ``significant`` children has ended for good."""
+    LAST_CHILD = "last child"
+    """When its last child has ended for good, or any ``significant`` child."""
 
 
 PERMANENT: Final = RestartPolicy.PERMANENT
@@ -358,9 +372,13 @@ class SupervisorSpec:
     intensity: int = 3
     """More than this many restarts within ``period`` seconds end the supervisor."""
     period: float = 5.0
-    auto_shutdown: bool = True
-    """Whether the supervisor ends when its last child has ended for good. With SIMPLE_ONE_FOR_ONE
-    it never does.
+    auto_shutdown: AutoShutdown | bool = AutoShutdown.LAST_CHILD
+    """When the supervisor ends by itself. True is LAST_CHILD, False is ANY_SIGNIFICANT. With
+    SIMPLE_ONE_FOR_ONE it never does.
+    """
+    max_children: int | None = None
+    """How many children it may have, including those that restart; None for no limit. Beyond it
+    ``start_child`` of a template and ``add_child`` raise ``TooManyChildrenError``.
     """
 
     def __post_init__(self) -> None:
@@ -373,10 +391,23 @@ class SupervisorSpec:
             )
         check_number("SupervisorSpec(intensity)", self.intensity, least=0, whole=True)
         check_number("SupervisorSpec(period)", self.period, least=1e-6)
-        if not isinstance(self.auto_shutdown, bool):
+        if isinstance(self.auto_shutdown, bool):
+            chosen = AutoShutdown.LAST_CHILD if self.auto_shutdown else AutoShutdown.ANY_SIGNIFICANT
+            object.__setattr__(self, "auto_shutdown", chosen)
+        elif not isinstance(self.auto_shutdown, AutoShutdown):
             raise BadInputError(
-                "SupervisorSpec(auto_shutdown)", self.auto_shutdown, "True or False"
+                "SupervisorSpec(auto_shutdown)",
+                self.auto_shutdown,
+                f"{', '.join(f'AutoShutdown.{each.name}' for each in AutoShutdown)}, True or False",
             )
+        if self.max_children is not None:
+            check_number("SupervisorSpec(max_children)", self.max_children, least=1, whole=True)
+            if self.strategy is not SIMPLE_ONE_FOR_ONE and len(self.children) > self.max_children:
+                raise BadInputError(
+                    "SupervisorSpec(max_children)",
+                    self.max_children,
+                    f"at least {len(self.children)}, the number of its first children",
+                )
         seen: set[str] = set()
         for child in self.children:
             if not isinstance(child, ChildSpec):
@@ -392,8 +423,23 @@ class SupervisorSpec:
                     "a different name for each child: two children have this name",
                 )
             seen.add(child.name)
+            self.check_significance(child)
         if self.strategy is SIMPLE_ONE_FOR_ONE:
             self._check_template()
+
+    def check_significance(self, child: ChildSpec) -> None:
+        """Check that the end of a significant child has an effect.
+
+        Raises:
+            BadInputError: the child is significant, and the supervisor never ends by itself.
+        """
+        if child.significant and self.auto_shutdown is AutoShutdown.NEVER:
+            raise BadInputError(
+                f"ChildSpec({child.name!r}, significant=…)",
+                True,
+                "False under a supervisor with AutoShutdown.NEVER; or choose ANY_SIGNIFICANT or "
+                "ALL_SIGNIFICANT there",
+            )
 
     def _check_template(self) -> None:
         if len(self.children) != 1:

@@ -22,6 +22,7 @@ from .._core.vocabulary.errors import (
     ChildRunningError,
     ChildUnknownError,
     NotAllowedError,
+    TooManyChildrenError,
 )
 from .._core.vocabulary.info import Phase
 from .._core.vocabulary.reasons import Reason, RestartLimit, Shutdown, is_failure
@@ -42,7 +43,7 @@ from .actions import (
     StopChild,
 )
 from .child import PENDING, RUNNING, STARTING, STOPPING, Child, Window
-from .specs import ChildSpec, Strategy, SupervisorSpec
+from .specs import AutoShutdown, ChildSpec, Strategy, SupervisorSpec
 from .start_order import StartOrder
 
 __all__ = ["Supervision"]
@@ -74,7 +75,9 @@ class Supervision:
         self._order = StartOrder(spec.strategy)
         self._actions: list[Action] = []
         self._up: list[Child] = []
-        """Children that had not ended for good at the last full scan."""
+        """Children that count for the supervisor's own end, and had not ended for good at the last
+        full scan.
+        """
         if not self._is_simple:
             for child in spec.children:
                 self._make(child.name, child)
@@ -168,6 +171,7 @@ class Supervision:
                 self._add(spec, asker)
             case StartChild(name, args) if self._is_simple and name == self.spec.children[0].name:
                 template = self.spec.children[0]
+                self._refuse_too_many(template.name)
                 child = self._make(f"{template.name}-{next(self._positions)}", template, args)
                 self._start_for(child, asker, or_back_to=PENDING)
             case StartChild(name, args):
@@ -227,7 +231,14 @@ class Supervision:
         self._refuse_simple("add_child")
         if spec.name in self.children:
             raise ChildExistsError(spec.name)
+        self.spec.check_significance(spec)
+        self._refuse_too_many(spec.name)
         self._start_for(self._make(spec.name, spec), asker, or_back_to=PENDING)
+
+    def _refuse_too_many(self, name: str) -> None:
+        limit = self.spec.max_children
+        if limit is not None and len(self.children) >= limit:
+            raise TooManyChildrenError(name, limit)
 
     def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any) -> None:
         if args:
@@ -319,19 +330,27 @@ class Supervision:
             self._remove(child, reason)
             return
         self._actions.append(Gone(child.name, reason))
+        policy = self.spec.auto_shutdown
         if child.spec.significant:
-            self._end(Shutdown(f"its significant child {child.name!r} ended: {reason}"))
-        elif self.spec.auto_shutdown and self._all_are_down():
+            if policy is not AutoShutdown.ALL_SIGNIFICANT or self._all_are_down():
+                self._end(Shutdown(f"its significant child {child.name!r} ended: {reason}"))
+        elif policy is AutoShutdown.LAST_CHILD and self._all_are_down():
             self._end(Shutdown(f"no child is left; the last was {child.name!r}: {reason}"))
 
     def _all_are_down(self) -> bool:
+        """Whether all children have ended for good; with ALL_SIGNIFICANT, all significant ones."""
+        is_counted = self.spec.auto_shutdown is not AutoShutdown.ALL_SIGNIFICANT
         # Scan all children only when none of the last scan's list is still up: a scan at each end
         # would take quadratic time when many children end in a row.
         up = self._up
         while up and (up[-1].phase in _DOWN or self.children.get(up[-1].name) is not up[-1]):
             up.pop()
         if not up:
-            up.extend(child for child in self.children.values() if child.phase not in _DOWN)
+            up.extend(
+                child
+                for child in self.children.values()
+                if child.phase not in _DOWN and (is_counted or child.spec.significant)
+            )
         return not up
 
     def _restart(self, child: Child, reason: Reason, now: float) -> None:

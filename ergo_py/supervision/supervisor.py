@@ -143,8 +143,8 @@ class Supervisor(SupervisionDriver):
         further arguments.
 
         Raises:
-            ChildUnknownError, ChildRunningError, ChildDisabledError, ChildBusyError: the operation
-                is refused, and nothing is changed.
+            ChildUnknownError, ChildRunningError, ChildDisabledError, ChildBusyError,
+                TooManyChildrenError: the operation is refused, and nothing is changed.
             SpawnError: the child could not be started; its state is as before.
         """
         pid: PID = await self._operate(StartChild(child, args))
@@ -176,7 +176,9 @@ class Supervisor(SupervisionDriver):
         """Start a further child, after all others.
 
         Raises:
-            ChildExistsError, NameTakenError: the operation is refused, and nothing is changed.
+            ChildExistsError, NameTakenError, TooManyChildrenError: the operation is refused, and
+                nothing is changed.
+            BadInputError: the child is significant, and the supervisor never ends by itself.
             SpawnError: the child could not be started, and was not added.
             NotAllowedError: the strategy is SIMPLE_ONE_FOR_ONE.
         """

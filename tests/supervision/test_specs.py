@@ -20,6 +20,7 @@ from ergo_py import (
     TEMPORARY,
     TRANSIENT,
     Actor,
+    AutoShutdown,
     Backoff,
     BadInputError,
     BehaviourError,
@@ -159,6 +160,14 @@ CHILD = ChildSpec("a", Worker)
         {"period": -1.0},
         {"period": math.nan},
         {"auto_shutdown": None},
+        {"auto_shutdown": "never"},
+        {"max_children": 0},
+        {"max_children": True},
+        {"max_children": 1, "children": [CHILD, CHILD.named("b")]},
+        {
+            "auto_shutdown": AutoShutdown.NEVER,
+            "children": [ChildSpec("a", Worker, significant=True, restart=TEMPORARY)],
+        },
         {"strategy": SIMPLE_ONE_FOR_ONE},
         {"strategy": SIMPLE_ONE_FOR_ONE, "children": [CHILD, CHILD.named("b")]},
         {
@@ -180,9 +189,16 @@ def test_a_supervisor_has_sensible_defaults_and_takes_any_sequence() -> None:
         ONE_FOR_ONE,
         3,
         5.0,
-        True,
+        AutoShutdown.LAST_CHILD,
     )
+    assert spec.max_children is None
     assert list(spec.children) == [CHILD]
+
+
+def test_a_bool_is_short_for_the_usual_kinds_of_automatic_shutdown() -> None:
+    chosen = [SupervisorSpec((CHILD,), auto_shutdown=flag).auto_shutdown for flag in (True, False)]
+
+    assert chosen == [AutoShutdown.LAST_CHILD, AutoShutdown.ANY_SIGNIFICANT]
 
 
 @pytest.mark.parametrize(

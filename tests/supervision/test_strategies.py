@@ -21,6 +21,7 @@ from ergo_py import (
     TEMPORARY,
     TRANSIENT,
     Actor,
+    AutoShutdown,
     Backoff,
     BadInputError,
     Budget,
@@ -240,11 +241,17 @@ class Model:
         kid.wanted = False
         if self.strategy is SIMPLE_ONE_FOR_ONE:
             self.kids.remove(kid)
-        elif kid.spec.significant or (
-            self.spec.auto_shutdown
-            and all(one.phase in (P.COMPLETED, P.FAILED) for one in self.kids)
-        ):
+        elif self.ends_with(kid):
             self.ended = Shutdown("any")
+
+    def ends_with(self, kid: Kid) -> bool:
+        policy = self.spec.auto_shutdown
+        left = [one for one in self.kids if one.phase not in (P.COMPLETED, P.FAILED)]
+        if kid.spec.significant:
+            return policy is not AutoShutdown.ALL_SIGNIFICANT or not any(
+                one.spec.significant for one in left
+            )
+        return policy is AutoShutdown.LAST_CHILD and not left
 
     def restart(self, kid: Kid, reason: Reason, now: float) -> None:
         budget = kid.spec.budget
@@ -380,12 +387,16 @@ class StrategyMachine(RuleBasedStateMachine):
         data=st.data(),
         count=st.integers(1, 5),
         intensity=st.integers(0, 6),
-        automatic=st.booleans(),
+        automatic=st.sampled_from([*AutoShutdown, True, False]),
     )
-    def begin(self, data: st.DataObject, count: int, intensity: int, automatic: bool) -> None:
+    def begin(
+        self, data: st.DataObject, count: int, intensity: int, automatic: AutoShutdown | bool
+    ) -> None:
         self.open(data, count, intensity, automatic)
 
-    def open(self, data: st.DataObject, count: int, intensity: int, automatic: bool) -> None:
+    def open(
+        self, data: st.DataObject, count: int, intensity: int, automatic: AutoShutdown | bool
+    ) -> None:
         names = NAMES[:1] if self.strategy is SIMPLE_ONE_FOR_ONE else NAMES[:count]
         specs = [data.draw(children(name)) for name in names]
         if self.strategy is SIMPLE_ONE_FOR_ONE:
@@ -398,6 +409,8 @@ class StrategyMachine(RuleBasedStateMachine):
                     budget=specs[0].budget,
                 )
             ]
+        if any(one.significant for one in specs) and automatic is AutoShutdown.NEVER:
+            automatic = AutoShutdown.ALL_SIGNIFICANT
         spec = SupervisorSpec(
             specs, self.strategy, intensity=intensity, period=5.0, auto_shutdown=automatic
         )

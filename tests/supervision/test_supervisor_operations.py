@@ -13,6 +13,7 @@ from ergo_py import (
     TEMPORARY,
     TRANSIENT,
     Actor,
+    AutoShutdown,
     BadInputError,
     ChildDisabledError,
     ChildEnabledError,
@@ -36,6 +37,7 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
     TargetDownError,
+    TooManyChildrenError,
 )
 from tests.supervised import Child, Deaf, Fragile, Log, crash, phases, three
 from tests.support import Recorder, plan_of, process_of, running_node
@@ -352,6 +354,116 @@ async def test_auto_shutdown_decides_whether_a_supervisor_ends_with_its_last_chi
         await wait_all_tasks_blocked()
 
         assert (node.whereis("top") is None) == automatic
+
+
+@pytest.mark.parametrize(
+    "policy, ends_after",
+    [
+        (AutoShutdown.LAST_CHILD, 1),
+        (AutoShutdown.ANY_SIGNIFICANT, 1),
+        (AutoShutdown.ALL_SIGNIFICANT, 2),
+    ],
+)
+async def test_auto_shutdown_decides_which_significant_children_end_the_supervisor(
+    policy: AutoShutdown, ends_after: int
+) -> None:
+    async with running_node() as node:
+        specs = [
+            ChildSpec("a", Child, [], significant=True, restart=TRANSIENT),
+            ChildSpec("b", Child, [], significant=True, restart=TEMPORARY),
+            ChildSpec("c", Child, []),
+            ChildSpec("d", Child, [], significant=True, restart=TRANSIENT),
+        ]
+        tree = await node.supervise(specs, auto_shutdown=policy, name="top")
+        # A child that is stopped has not ended by itself.
+        await tree.stop_child("d")
+        await crash(node, "a")
+        assert node.whereis("top") is not None
+
+        for number, name in enumerate(("b", "a"), 1):
+            node.send(name, Normal())
+            await wait_all_tasks_blocked()
+            assert (node.whereis("top") is None) == (number >= ends_after)
+            if number >= ends_after:
+                break
+
+        assert node.processes() == []
+
+
+async def test_a_significant_child_is_refused_under_a_supervisor_that_never_ends() -> None:
+    async with running_node() as node:
+        tree = await node.supervise(
+            [ChildSpec("a", Child, [], restart=TEMPORARY)],
+            auto_shutdown=AutoShutdown.NEVER,
+            name="top",
+        )
+        with pytest.raises(BadInputError, match=r"AutoShutdown\.NEVER"):
+            await tree.add_child(ChildSpec("b", Child, [], significant=True, restart=TEMPORARY))
+        node.send("a", Normal())
+        await wait_all_tasks_blocked()
+
+        assert node.whereis("top") == tree.pid
+        assert phases(tree) == {"a": Phase.COMPLETED}
+
+
+async def test_many_significant_children_that_end_in_a_row_take_a_single_scan_each() -> None:
+    async with running_node() as node:
+        tree = await node.supervise(
+            [
+                ChildSpec(f"child {number}", Child, [], significant=True, restart=TEMPORARY)
+                for number in range(50)
+            ],
+            auto_shutdown=AutoShutdown.ALL_SIGNIFICANT,
+        )
+        top = process_of(node, tree.pid)
+        for number in range(50):
+            assert top.reason is None
+            node.send(f"child {number}", Normal())
+            await wait_all_tasks_blocked()
+
+        assert isinstance(top.reason, Shutdown)
+        assert "'child 49'" in top.reason.detail
+
+
+async def test_max_children_bounds_the_children_of_a_template() -> None:
+    async with running_node() as node:
+        template = ChildSpec.template("worker", Child, [], register=False, restart=TEMPORARY)
+        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE, max_children=2)
+        first = await tree.start_child("worker")
+        await tree.start_child("worker")
+        with pytest.raises(TooManyChildrenError, match="max_children=2"):
+            await tree.start_child("worker")
+        assert tree.count().running == 2
+
+        node.send(first, Normal())
+        await wait_all_tasks_blocked()
+        await tree.start_child("worker")
+
+        assert tree.count().total == 2
+
+
+async def test_a_child_that_cannot_start_takes_no_place_of_max_children() -> None:
+    async with running_node() as node:
+        template = ChildSpec.template("worker", Fragile, [], register=False)
+        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE, max_children=1)
+        for _ in range(3):
+            with pytest.raises(InitError):
+                await tree.start_child("worker", [False])
+        await tree.start_child("worker", [True])
+
+        assert tree.count().running == 1
+
+
+async def test_max_children_bounds_added_children() -> None:
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("a", Child, [])], max_children=2)
+        await tree.add_child(ChildSpec("b", Child, []))
+        with pytest.raises(TooManyChildrenError, match="'c' was not started"):
+            await tree.add_child(ChildSpec("c", Child, []))
+        await tree.remove_child("a")
+        await tree.add_child(ChildSpec("c", Child, []))
+
+        assert [child.name for child in tree.children()] == ["b", "c"]
 
 
 async def test_stopping_the_last_child_does_not_end_the_supervisor() -> None:

@@ -35,7 +35,8 @@
     │   ├── ChildNotRunningError            there is nothing to stop
     │   ├── ChildDisabledError              the child was disabled
     │   ├── ChildEnabledError               the child is not disabled
-    │   └── ChildBusyError                  another operation on the child is in progress
+    │   ├── ChildBusyError                  another operation on the child is in progress
+    │   └── TooManyChildrenError            the supervisor has max_children already
     ├── ServiceError                        carries service and message: nothing is lost
     │   ├── ServiceGoneError                its child does not restart; carries the reason
     │   ├── ServiceBusyError                too many requests wait for its child to restart
@@ -116,6 +117,7 @@ __all__ = [
     "TaskEndedError",
     "TaskError",
     "TaskTimeoutError",
+    "TooManyChildrenError",
     "TooManyProcessesError",
     "TooManyReadersError",
     "TooManyTasksError",
@@ -455,6 +457,20 @@ class ChildExistsError(SupervisionError):
             "name",
             child,
         )
+
+
+class TooManyChildrenError(SupervisionError):
+    """The supervisor has as many children as its ``max_children`` allows. ``limit`` is that
+    number.
+    """
+
+    def __init__(self, child: str, limit: int) -> None:
+        super().__init__(
+            f"the supervisor has max_children={limit} children, so {child!r} was not started; "
+            "stop or remove a child first, or raise the limit",
+            child,
+        )
+        self.limit = limit
 
 
 class ChildRunningError(SupervisionError):

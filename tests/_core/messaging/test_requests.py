@@ -537,12 +537,13 @@ async def test_a_wrong_argument_of_request_opens_no_request(
     async with running_node() as node:
         asker = await node.spawn(Asker, [])
 
-        async def attempt(me: Any) -> Any:
+        async def attempt(me: Any) -> None:
             with pytest.raises(error):
                 me.request(to, 1, **options)
-            return me._process.requests
 
-        assert not await node.call(asker, attempt)
+        await node.call(asker, attempt)
+
+        assert not process_of(node, asker).requests
 
 
 def test_result_of_refuses_another_request() -> None:

@@ -54,6 +54,7 @@ from ergo_py._core.vocabulary.errors import (
     TaskEndedError,
     TaskError,
     TaskTimeoutError,
+    TooManyChildrenError,
     TooManyProcessesError,
     TooManyReadersError,
     TooManyTasksError,
@@ -219,6 +220,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
     (SupervisionError("refused", "db"), {"child": "db"}, ["refused"]),
     (ChildUnknownError("db", ["a", "b"]), {"child": "db"}, ["no child 'db'", "there are 'a', 'b'"]),
     (ChildUnknownError("db"), {"child": "db"}, ["no child 'db'", "there is none"]),
+    (TooManyChildrenError("db", 3), {"child": "db", "limit": 3}, ["max_children=3", "'db'"]),
     (ChildExistsError("db"), {"child": "db"}, ["'db' already", "remove_child('db')"]),
     (
         ChildRunningError("db", OTHER),
