@@ -12,6 +12,7 @@ from ._core.vocabulary.ids import Alias
 from ._core.vocabulary.messages import LogRecord, Response
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
+from .idle import IdleVerbs, serve_idle
 from .methods import serve_methods
 from .service import Service
 from .streams.verbs import StreamVerbs
@@ -19,7 +20,7 @@ from .streams.verbs import StreamVerbs
 __all__ = ["Actor"]
 
 
-class Actor(StreamVerbs):
+class Actor(StreamVerbs, IdleVerbs):
     """A process with a mailbox and callbacks. Subclass it and override the callbacks you need.
 
     The lifecycle, in order:
@@ -74,6 +75,7 @@ class Actor(StreamVerbs):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         serve_methods(cls)
+        serve_idle(cls)
 
     def service(self, name: str) -> Service:
         """Return the restart-proof address of a supervised child on this node. Messages sent

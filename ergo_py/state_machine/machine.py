@@ -24,6 +24,7 @@ from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.states import Operation
 from ..actor import Actor
+from ..idle import serve_idle
 from ..methods import serve_methods
 from .states import (
     AtMethod,
@@ -126,6 +127,7 @@ class StateMachine(Actor):
         cls.handle_message = StateMachine.handle_message if waits else _handle_message_at_once
         cls.handle_call = StateMachine.handle_call if waits else _handle_call_at_once
         serve_methods(cls)
+        serve_idle(cls)
         cls.init = (
             StateMachine.init
             if waits or inspect.iscoroutinefunction(cls.first_state)

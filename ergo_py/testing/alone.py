@@ -158,6 +158,11 @@ class Alone(Generic[B]):
         return self._notes.tasks
 
     @property
+    def idle_timeout(self) -> float | None:
+        """The idle timeout it has set; None without one. No time passes by itself."""
+        return self._notes.idle_timeout
+
+    @property
     def links(self) -> list[Any]:
         """The targets it is linked to."""
         return self._notes.links

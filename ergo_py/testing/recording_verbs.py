@@ -44,6 +44,7 @@ from .._core.vocabulary.options import (
     read_options,
 )
 from .._core.vocabulary.reasons import Crashed, Normal, Reason, as_reason
+from ..idle import IdleVerbs
 from ..streams.verbs import StreamVerbs
 from ..tasks.function import Work, name_of
 from ..tasks.handle import Completion, Task
@@ -186,6 +187,7 @@ class Notes:
     logged: list[dict[str, Any]] = field(default_factory=list)
     stopped: Reason | None = None
     trap_exit: bool = False
+    idle_timeout: float | None = None
     priority: Priority = Priority.NORMAL
     now: float = 0.0
     table: Timers = field(default_factory=Timers)
@@ -254,7 +256,7 @@ class Notes:
         return timer
 
 
-class RecordingVerbs(StreamVerbs):
+class RecordingVerbs(StreamVerbs, IdleVerbs):
     """A base placed just before ``Behaviour`` in the method resolution order, so that overrides in
     the class still win.
     """
@@ -479,6 +481,11 @@ class RecordingVerbs(StreamVerbs):
         on_failure: Callable[[Any, Exception], Any] | None = None,
     ) -> NoReturn:
         raise NotAllowedError("a behaviour alone runs no functions; test map_stream with a node")
+
+    def set_idle_timeout(self, seconds: float | None) -> None:
+        if seconds is not None:
+            check_number("idle timeout", seconds, least=1e-6, hint=", or None")
+        self._notes.idle_timeout = seconds
 
     def stream(self, parts: Iterable[Any] | AsyncIterable[Any], *, credit: int = 16) -> NoReturn:
         raise NotAllowedError("a behaviour alone answers no parts; test stream with a node")

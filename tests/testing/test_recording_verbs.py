@@ -19,6 +19,7 @@ from ergo_py import (
     RelationUnknownError,
 )
 from ergo_py._core.verbs.behaviour import Behaviour
+from ergo_py.idle import IdleVerbs
 from ergo_py.streams.verbs import StreamVerbs
 from ergo_py.tasks.verbs import TaskVerbs
 from ergo_py.testing import Alone, Sent
@@ -28,13 +29,13 @@ from ergo_py.testing.recording_verbs import RecordingVerbs
 THROUGH_THE_NODE = {"inspect_meta", "meta_info"}
 # A test sets the connection itself; without that it says, as in any process, that there is none.
 # The spec of a class needs no process.
-ATTRIBUTES = {"connection", "spec"}
+ATTRIBUTES = {"connection", "spec", "handle_idle"}
 
 
 def verbs() -> list[str]:
     return [
         name
-        for cls in (Behaviour, TaskVerbs, StreamVerbs)
+        for cls in (Behaviour, TaskVerbs, StreamVerbs, IdleVerbs)
         for name in vars(cls)
         if not name.startswith("_")
     ]

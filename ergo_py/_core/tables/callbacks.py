@@ -42,6 +42,7 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "handle_log": ("record",),
     "handle_inspect": ("*items",),
     "handle_child_exit": ("child", "reason"),
+    "handle_idle": (),
     "pre_stop": ("reason",),
     "pre_restart": ("reason",),
     "terminate": ("reason",),
