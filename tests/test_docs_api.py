@@ -15,6 +15,7 @@ import ergo_py.blocking
 import ergo_py.meta
 import ergo_py.network
 import ergo_py.testing
+import ergo_py.web
 import ergo_py.workers
 
 MODULES = (
@@ -23,6 +24,7 @@ MODULES = (
     ergo_py.meta,
     ergo_py.network,
     ergo_py.testing,
+    ergo_py.web,
     ergo_py.workers,
 )
 API = Path(__file__).parent.parent / "docs" / "api"

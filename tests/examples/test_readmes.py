@@ -23,6 +23,7 @@ ELSEWHERE = {
     "testing": "tests/examples/test_testing.py",
     "tutorial": "tests/examples/test_tutorial.py",
     "udp": "tests/examples/test_sockets.py",
+    "web": "tests/examples/test_web.py",
 }
 """Examples that need a partner, or print more than their READMEs show, and the tests that run
 them.

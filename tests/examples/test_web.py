@@ -1,0 +1,100 @@
+"""The chat of `examples/web`: REST, WebSockets and events reach each other, and a crash of the room
+closes no connection.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from ergo_py import Node, open_node
+from examples.web.chat import Chat, Say
+from tests.web.rig import Peer, get, post, until
+from tests.web.test_websocket import Client, upgrade
+
+
+@asynccontextmanager
+async def chatting() -> AsyncIterator[tuple[Node, int]]:
+    async with open_node("chat@localhost", log_output="none") as node:
+        await node.spawn(Chat, 0, name="chat")
+        yield node, await node.call("door", "port")
+
+
+async def dial(port: int) -> Peer:
+    return Peer(await trio.open_tcp_stream("127.0.0.1", port))
+
+
+def line(name: str, text: str) -> bytes:
+    return json.dumps({"name": name, "text": text}).encode()
+
+
+async def test_a_line_reaches_rest_websockets_and_events() -> None:
+    async with chatting() as (_, port):
+        rest, talk, events = [await dial(port) for _ in range(3)]
+        assert (await talk.ask(upgrade("/talk?name=ann"))).status == 101
+        client = Client(talk)
+        await events.send(get("/messages/events"))
+        assert (await events.head()).headers["content-type"] == "text/event-stream"
+        assert (await rest.ask(post("/messages", line("bob", "hi")))).status == 201
+        assert json.loads((await client.next())[1]) == {"name": "bob", "text": "hi"}
+        await client.send(1, b"hello")
+        assert json.loads((await client.next())[1]) == {"name": "ann", "text": "hello"}
+        first = await events.until(b"\n\n")
+        assert b'"text": "hi"' in first
+        assert b'"text": "hello"' in await events.until(b"\n\n")
+        lines = json.loads((await rest.ask(get("/messages"))).body)
+        assert [each["text"] for each in lines] == ["hi", "hello"]
+        assert b"<!doctype html>" in (await rest.ask(get())).body
+        assert (await rest.ask(get("/nowhere"))).status == 404
+        for peer in (rest, talk, events):
+            await peer.aclose()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"name": 1, "text": "x"}', line("a", "x" * 1_001)])
+async def test_a_wrong_line_is_refused(body: bytes) -> None:
+    async with chatting() as (_, port):
+        peer = await dial(port)
+        assert (await peer.ask(post("/messages", body))).status == 400
+        await peer.aclose()
+
+
+async def test_a_crash_of_the_room_closes_no_connection() -> None:
+    async with chatting() as (node, port):
+        talk = await dial(port)
+        assert (await talk.ask(upgrade("/talk?name=ann"))).status == 101
+        before = node.whereis("room")
+        assert before is not None
+        node.kill(before)
+        await until(lambda: node.whereis("room") not in (None, before))
+        client = Client(talk)
+        with trio.fail_after(30):
+            while True:
+                # The visitor joins the new room in a moment.
+                node.send("room", Say("x", "again"))
+                with trio.move_on_after(0.1):
+                    assert json.loads((await client.next())[1])["text"] == "again"
+                    break
+        await talk.aclose()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_curl_is_a_client() -> None:
+    async with chatting() as (_, port):
+        command = [
+            "curl",
+            "-s",
+            "-d",
+            line("c", "url").decode(),
+            f"http://127.0.0.1:{port}/messages",
+        ]
+        await trio.run_process(command)
+        done = await trio.run_process(
+            ["curl", "-s", f"http://127.0.0.1:{port}/messages"], capture_stdout=True
+        )
+
+    assert isinstance(done, subprocess.CompletedProcess)
+    assert json.loads(done.stdout) == [{"name": "c", "text": "url"}]
