@@ -34,12 +34,15 @@ HEAVY = {
     "dataclasses",
     "inspect",
     "logging",
+    "prompt_toolkit",
+    "pygments",
     "pytest",
     "rich",
     "socket",
     "ssl",
     "structlog",
     "subprocess",
+    "textual",
     "trio",
 }
 
@@ -74,6 +77,12 @@ def test_import_of_behaviours_loads_no_logging_library() -> None:
 
     assert loaded & {"structlog", "rich", "asyncio", "pytest", "trio.testing"} == set()
     assert "ergo_py.control.server" not in loaded
+
+
+def test_commands_about_a_running_node_load_no_event_loop_and_no_terminal_library() -> None:
+    loaded = modules_after("from ergo_py.shell.cli import main\nimport ergo_py.shell.prompt")
+
+    assert loaded & {"asyncio", "prompt_toolkit", "pygments", "rich", "textual", "trio"} == set()
 
 
 OPENS = """\

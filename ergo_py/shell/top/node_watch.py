@@ -146,10 +146,6 @@ class NodeWatch:
         self.node = node
         self.os_pid = os_pid
         self.may: list[str] = []
-        self.life = 0
-        """Counts the programs that the node has been found in: the numbers of processes are valid
-        in one of them only.
-        """
         self.request = request
         self.is_paused = False
         self._interval = interval
@@ -207,44 +203,44 @@ class NodeWatch:
         """
         while True:
             others = [path for path in _paths_of(self.node) if path != self.path]
+            trouble = ""
             for paths in ([self.path], others):
-                found, is_silent = await self._open(paths)
-                if len(found) == 1:
+                found, refusals = await self._open(paths)
+                if len(found) == 1 and not refusals:
                     return found[0]
                 for connection in found:
                     connection.close()
-                if is_silent or found:
-                    break
-            if is_silent:
-                trouble = f"{self.node} does not answer: its program is stopped, or gets no time"
-            elif found:
-                trouble = (
-                    f"{self.node} has ended, and {len(found)} other programs have a node of this "
-                    "name; leave with q, and choose with --pid"
-                )
-            else:
-                trouble = f"{self.node} has ended; the view waits for it to start again"
-            self._on_trouble(trouble)
+                if len(found) > 1:
+                    refusals.append(
+                        f"{self.node} has ended, and {len(found)} other programs have a node of "
+                        "this name; leave with q, and choose with --pid"
+                    )
+                trouble = trouble or " ".join(refusals)
+            self._on_trouble(
+                trouble or f"{self.node} has ended; the view waits for it to start again"
+            )
             await asyncio.sleep(_SEARCH)
 
-    async def _open(self, paths: list[Path]) -> tuple[list[Connection], bool]:
-        """Connections to these sockets, and whether a program listens that does not answer."""
-        found, is_silent = [], False
+    async def _open(self, paths: list[Path]) -> tuple[list[Connection], list[str]]:
+        """Connections to these sockets, and why others that listen cannot be used."""
+        found, refusals = [], []
         for path in paths:
             try:
                 found.append(await Connection.open(path))
             except TimeoutError:
-                is_silent = True
+                refusals.append(
+                    f"{self.node} does not answer: its program is stopped, or gets no time to run"
+                )
             except OSError:  # a socket that a killed program has left
                 continue
             except ControlError as error:
                 if error.code == "version":
                     raise
-        return found, is_silent
+                refusals.append(error.text)
+        return found, refusals
 
     async def _follow(self, connection: Connection) -> None:
         self.path, self.os_pid, self.may = connection.path, connection.os_pid, connection.may
-        self.life += 1
         clock = asyncio.get_running_loop().time
         # The node counts rates from the request before.
         await self._ask(connection, Request(limit=1))

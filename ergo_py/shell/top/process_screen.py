@@ -149,8 +149,17 @@ class ProcessScreen(Screen[None]):
     async def _work(self, act: str | None) -> None:
         """Fill the tab until the worker is cancelled, by another tab or the end of the screen."""
         try:
-            if self._connection is None:
-                self._connection = await self._connect()
+            while self._connection is None:
+                try:
+                    self._connection = await self._connect()
+                    self._notice = ""
+                except TimeoutError:
+                    self._notice = f"{self._watch.node} does not answer"
+                    await asyncio.sleep(self._interval)
+                self._show_bars()
+            if self._is_over:
+                self._end("the process has ended")
+                return
             if act is not None:
                 await self._act(self._connection, act)
             await self._fill(self._connection)
@@ -170,7 +179,7 @@ class ProcessScreen(Screen[None]):
                 raise ConnectionError("another program")
         except ControlError as error:
             if error.code == "no_such_process":
-                self._end("the process has ended")
+                self._is_over = True
         except BaseException:
             connection.close()
             raise

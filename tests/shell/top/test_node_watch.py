@@ -220,3 +220,24 @@ def test_a_cancelled_request_is_cancelled_at_the_node_and_the_next_is_answered()
     with open_node("view@here", control="look", log_output="none", watchdog=None) as node:
         node.spawn(Recorder, name="recorder")
         asyncio.run(story())
+
+
+def test_a_node_that_refuses_for_now_says_why_and_is_asked_again(runtime_directory: Path) -> None:
+    path = runtime_directory / "node"
+
+    async def story() -> None:
+        refusals = iter([{"error": {"code": "busy", "text": "32 clients are too many"}}])
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(said(next(refusals, GREETING)))
+            while line := await reader.readline():
+                writer.write(said({"id": json.loads(line)["id"], "ok": True, "result": NOTHING}))
+            writer.close()
+
+        async with listening(path, serve):
+            listener = Listener(path)
+            async with listener.running():
+                await listener.gets(1)
+                assert listener.heard == ["32 clients are too many"]
+
+    asyncio.run(story())

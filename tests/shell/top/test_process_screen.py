@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("textual", reason="needs the package textual")
 from ergo_py import Actor
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.meta import TCPServer
+from ergo_py.shell.top.process_screen import ProcessScreen
 from tests.shell.top.rig import Shelf, until, watched
 
 
@@ -113,6 +115,37 @@ def test_a_process_that_has_ended_says_so(node: OwnedNode) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("other", [{"uptime": 1e9}, {"behaviour": "Bell"}])
+def test_a_number_of_an_earlier_program_opens_no_other_process(
+    node: OwnedNode, other: dict[str, Any]
+) -> None:
+    async def story() -> None:
+        async with watched("view") as view:
+            await until(lambda: view.names == ["shelf"])
+            row = {**(view.app.processes.row_at(0) or {}), **other}
+            await view.app.push_screen(ProcessScreen(view.app.watch_of_node, row, 0.1))
+            await view.see("has ended, and this process with it", "notice")
+            assert view.page == ""
+
+    asyncio.run(story())
+
+
+def test_a_node_that_does_not_answer_for_a_while_is_asked_again(
+    node: OwnedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with watched("view") as view:
+            await until(lambda: view.names == ["shelf"])
+            monkeypatch.setattr("ergo_py.shell.top.node_watch._GREETING", 0.0)
+            await view.press("enter")
+            await view.see("view@here does not answer", "notice")
+            monkeypatch.setattr("ergo_py.shell.top.node_watch._GREETING", 60.0)
+            await view.see("behaviour  Shelf")
+            assert view.bar("notice") == ""
+
+    asyncio.run(story())
+
+
 def test_a_change_is_made_only_after_a_confirmation(node: OwnedNode) -> None:
     async def story() -> None:
         async with watched("view") as view:
@@ -149,7 +182,9 @@ def test_without_permission_there_are_no_keys_for_changes() -> None:
                 await until(lambda: view.names == ["shelf"])
                 await view.press("enter")
                 await view.see("suspended  False")
-                await view.press("s", "y", "K", "y")
+                for key in ("s", "u", "x", "K"):
+                    await view.press(key)
+                    assert isinstance(view.app.screen, ProcessScreen)
                 await view.see("suspended  False")
                 assert "kill" not in view.bar("keys")
 
