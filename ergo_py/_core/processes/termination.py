@@ -364,7 +364,12 @@ def release(process: "Process") -> Iterator[None] | None:
         router.registry.free_name(name)
     for alias in aliases:
         router.registry.drop_alias(alias)
-    keys, groups = router.directory.forget(process.id) if router.directory else ((), ())
+    directory = router.directory
+    # Not `if directory`, a method of Python that C calls: each process that ends would pay for it.
+    if directory.registries or directory.groups or directory.watchers:
+        keys, groups = directory.forget(process.id)
+    else:
+        keys, groups = (), ()
     if process.timers:
         at_once(_cancel_timers(process.timers))
     if process.requests:
