@@ -378,11 +378,14 @@ class _Way:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_for_end, connection, nursery.cancel_scope)
             self._task = task = current_task()
-            while True:
-                while self._waiting:
-                    await self._write(connection)
-                self._note_written()
-                await park(task)
+            try:
+                while True:
+                    while self._waiting:
+                        await self._write(connection)
+                    self._note_written()
+                    await park(task)
+            except OSError:  # the other end is gone
+                nursery.cancel_scope.cancel()
 
     async def _write(self, connection: socket.socket) -> None:
         data = self._waiting[0]

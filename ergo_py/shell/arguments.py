@@ -142,6 +142,17 @@ class _Grammar:
             metavar="PERMISSIONS",
             help="offer a control socket that permits look, act, attach, or several with commas",
         )
+        command.add_argument(
+            "--network",
+            choices=["local"],
+            help="join the network of your nodes on this machine; the name is name@place then",
+        )
+        command.add_argument(
+            "--types",
+            type=lambda text: text.split(","),
+            metavar="MODULES",
+            help="modules of messages that travel; without it, the program's TYPES",
+        )
         return command
 
     def at_node(

@@ -18,28 +18,45 @@ from ..node import Node
 from ..program import run as run_program
 from .exit_codes import Leave, Status
 from .output import complain
-from .program_loader import Program, load
+from .program_loader import Program, load, load_module
 from .prompt import Prompt, write
 
 __all__ = ["run", "shell"]
 
 
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
+def _settings(options: argparse.Namespace, program: Program | None) -> dict[str, Any]:
     return {
         "log_level": options.log_level,
         "log_output": options.log_output,
         "control": options.control,
+        "network": _network(options, program),
     }
+
+
+def _network(options: argparse.Namespace, program: Program | None) -> Any:
+    if options.network is None:
+        if options.types is not None:
+            raise Leave(Status.USAGE, "--types needs --network local")
+        return None
+    try:
+        from ..network.local import Local as LocalNetwork  # noqa: PLC0415 - few programs need it
+    except ModuleNotFoundError as error:
+        raise Leave(Status.USAGE, str(error)) from None
+    types = [] if program is None else getattr(program.module, "TYPES", [])
+    if options.types is not None:
+        types = [load_module(name) for name in options.types]
+    return LocalNetwork(types=types)
 
 
 def run(options: argparse.Namespace) -> Status:
     """Run a program: ``ergo run``."""
     program = load(options.target, options.arguments, needs_app=True)
+    settings = _settings(options, program)
     try:
         result = run_program(
             program.app,
             name=program.name if options.name is None else options.name,
-            **_settings(options),
+            **settings,
         )
     except ControlSocketError:
         raise
@@ -72,8 +89,8 @@ def shell(options: argparse.Namespace) -> Status:
     if name is None:
         name = "shell@localhost" if program is None else program.name
     try:
-        node = open_node(name, **_settings(options))
-    except BadInputError as error:
+        node = open_node(name, **_settings(options, program))
+    except (BadInputError, OSError) as error:
         raise Leave(Status.USAGE, str(error)) from None
     local = None
     try:

@@ -16,7 +16,7 @@ from .._core.verbs.behaviour import Behaviour
 from ..program import refusing_run
 from .exit_codes import Leave, Status
 
-__all__ = ["Program", "load"]
+__all__ = ["Program", "load", "load_module"]
 
 _WANTED = "an `async def main(node)`, or a behaviour class such as `class App(Actor)`"
 
@@ -58,6 +58,15 @@ def load(target: str, arguments: list[str], *, needs_app: bool) -> Program:
         else where.removesuffix(".__main__").rpartition(".")[2]
     )
     return Program(module, app, f"{stem}@localhost")
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module that the command line names beside the program.
+
+    Raises:
+        Leave: there is no such module, or it cannot be imported.
+    """
+    return _import_module(name, sys.argv[1:])
 
 
 def _import_file(path: Path, arguments: list[str]) -> ModuleType:

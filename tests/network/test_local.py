@@ -273,3 +273,24 @@ async def test_many_large_messages_pass_a_slow_socket(meeting_place: Path) -> No
             for number in range(50):
                 nursery.start_soon(call, number)
         assert sorted(answers) == list(range(50))
+
+
+async def test_a_node_survives_a_peer_that_closes_its_connections(meeting_place: Path) -> None:
+    network = make_network("local", meeting_place, beat=0.02, patience=600.0)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(meeting_place / "c@test.node"))
+        listener.listen(8)
+        async with (
+            running_node("a@test", network=network) as a,
+            running_node("b@test", network=network) as b,
+        ):
+            pid = await b.spawn(Counter)
+            trio_listener = trio.socket.from_stdlib_socket(listener.dup())
+            with trio_listener:
+                for _ in range(20):
+                    a.send(Name("x", "c@test"), b"x" * 300_000)
+                    connection, _ = await trio_listener.accept()
+                    connection.close()
+                    a.send(Name("x", "c@test"), b"x" * 300_000)
+
+            assert await a.call(pid, Total()) == 0

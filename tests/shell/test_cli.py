@@ -4,6 +4,7 @@ with.
 
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -323,6 +324,7 @@ def test_a_blocked_loop_has_its_own_exit_status(ergo: Ergo) -> None:
 
 PROGRAM = """
 import sys
+import tempfile
 from ergo_py import Actor
 
 async def main(node):
@@ -378,6 +380,70 @@ def test_options_choose_the_log_level_and_the_log_output(ergo: Ergo, tmp_path: P
     assert status == Status.DONE
     assert ("hello", 5) in [(one["event"], one.get("number")) for one in told]
     assert ergo("run", "--log-level", "loud", program)[0] == Status.USAGE
+
+
+NETWORKED = """
+from dataclasses import dataclass
+from ergo_py import Actor, Name, open_node
+from ergo_py.network import Local
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+
+TYPES = [Question]
+
+class Answerer(Actor):
+    def handle_call(self, request, caller):
+        return request.text.upper()
+
+async def main(node):
+    async with open_node("other@here", network=Local(types=TYPES)) as other:
+        await other.spawn(Answerer, name="answerer")
+        print(await node.call(Name("answerer", "other@here"), Question("hello")), node.nodes())
+"""
+
+
+@pytest.fixture
+def short_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for sockets of the test alone."""
+    with tempfile.TemporaryDirectory(prefix="ergo-", dir="/tmp") as directory:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        yield Path(directory)
+
+
+def test_a_program_joins_the_network_of_the_machine(
+    ergo: Ergo, tmp_path: Path, short_directory: Path
+) -> None:
+    (tmp_path / "networked.py").write_text(NETWORKED)
+    program = f"{tmp_path}/networked.py"
+
+    status, out, err = ergo("run", "--network", "local", "--name", "first@here", program)
+    listed = ergo("run", "--network", "local", "--types", "networked", "--name", "a@here", program)
+
+    assert status == Status.DONE, err
+    assert (out, err) == ("HELLO ['other@here']\n", "")
+    assert listed[:2] == (Status.DONE, "HELLO ['other@here']\n")
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        (["--types", "networked"], "--types needs --network local"),
+        (["--network", "nats"], "invalid choice: 'nats'"),
+        (["--network", "local", "--name", "alone"], "such as 'shop@berlin'"),
+        (["--network", "local", "--types", "no_such_module"], "no module 'no_such_module'"),
+    ],
+)
+def test_a_wrong_network_on_the_command_line_is_refused(
+    ergo: Ergo, tmp_path: Path, short_directory: Path, options: list[str], text: str
+) -> None:
+    (tmp_path / "networked.py").write_text(NETWORKED)
+
+    status, out, err = ergo("run", *options, f"{tmp_path}/networked.py")
+
+    assert status == Status.USAGE
+    assert text in out + err
 
 
 def test_the_command_is_installed_under_its_name() -> None:
