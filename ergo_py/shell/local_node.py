@@ -90,6 +90,8 @@ def shell(options: argparse.Namespace) -> Status:
         name = "shell@localhost" if program is None else program.name
     try:
         node = open_node(name, **_settings(options, program))
+    except ControlSocketError:
+        raise
     except (BadInputError, OSError) as error:
         raise Leave(Status.USAGE, str(error)) from None
     local = None
