@@ -128,14 +128,16 @@ async def test_a_reader_that_exits_the_program_leaves_no_root_behind(is_alone: b
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.send(b"x")
+    pollers: list[SocketPoller] = []
     with ours, theirs, pytest.RaisesGroup(SystemExit):
         async with trio.open_nursery() as nursery:
-            poller = SocketPoller(nursery.start_soon)
-            if not is_alone:
-                poller.open(turns)
-            watching = watch_alone if is_alone else poller.watch
-            args = (ours, exits, turns) if is_alone else (ours, exits)
-            nursery.start_soon(watching, *args)
+            if is_alone:
+                nursery.start_soon(watch_alone, ours, exits, turns)
+            else:
+                pollers.append(SocketPoller(nursery.start_soon))
+                pollers[0].open(turns)
+                nursery.start_soon(pollers[0].watch, ours, exits)
 
-    poller.close()
+    for poller in pollers:
+        poller.close()
     assert not turns.is_open

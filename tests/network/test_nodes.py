@@ -1,6 +1,7 @@
 """Two nodes: the verbs work with a target on another node as with a target on the own node."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from ergo_py import (
     UnhandledCallError,
     Why,
 )
-from ergo_py.network import MessageTypeError, NodeBusyError, RemoteError, UnreadableError
+from ergo_py.network import Local, MessageTypeError, NodeBusyError, RemoteError, UnreadableError
 from tests.network.pairs import TYPES, Add, Echo, Order, Total, make_network, two_nodes, until
 from tests.support import Puppet, Recorder, kernel_of, running_node
 
@@ -215,8 +216,9 @@ async def test_a_thread_and_a_reader_thread_send_to_another_node(network: Any) -
 
 def make_like(network: Any, **settings: Any) -> Any:
     """A network of the same kind with other settings."""
-    kind = type(network).__name__.lower()
-    return make_network(kind, getattr(network, "_directory", None), **settings)
+    if isinstance(network, Local):
+        return make_network("local", network.settings["directory"], **settings)
+    return make_network("memory", **settings)
 
 
 async def test_send_wait_tells_whether_a_mailbox_has_taken_the_message(network: Any) -> None:
@@ -290,10 +292,11 @@ async def test_a_message_that_cannot_travel_is_refused_in_the_turn_of_its_sender
         assert await a.call(pid, Total()) == 0
 
 
-async def test_a_type_that_the_receiver_does_not_know_costs_that_message_only() -> None:
-    here = make_network("memory")
-    there = make_network("memory", types=[Total, Echo])
-    there._carriers = here._carriers  # the same nodes, with another list of types
+async def test_a_type_that_the_receiver_does_not_know_costs_that_message_only(
+    meeting_place: Path,
+) -> None:
+    here = make_network("local", meeting_place)
+    there = make_network("local", meeting_place, types=[Total, Echo])
     async with (
         running_node("a@test", network=here) as a,
         running_node("b@test", network=there) as b,
