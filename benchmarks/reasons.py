@@ -167,6 +167,25 @@ LOSSES: tuple[Reason, ...] = (
 
 GOALS: tuple[Reason, ...] = (
     Reason(
+        "group of",
+        "A broadcast looks up each member, and appends an envelope to its mailbox; the members wake "
+        "up in turns of the scheduler.",
+    ),
+    Reason(
+        "reply in parts",
+        "Each part is a message with an address and a number, and the reader grants credit for the "
+        "next parts.",
+    ),
+    Reason(
+        "map_stream",
+        "Each item runs in a task with a slot, a time limit and a place in the order of results.",
+    ),
+    Reason(
+        "run_task",
+        "A task is a process with a mailbox, a parent, a reason and an entry among the children; "
+        "a nursery starts a function.",
+    ),
+    Reason(
         "tell",
         "The floor has no envelope, no counters and no lanes. The envelope is a tuple that "
         "outlives its send, so that the garbage collector scans it: a seventh of a message in a "

@@ -20,10 +20,8 @@ from tests.network.pairs import Add, Echo, Total, make_network, two_nodes
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Puppet, Recorder, kernel_of, running_node
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
-
-async def test_a_break_shorter_than_the_patience_is_invisible() -> None:
+async def test_a_break_shorter_than_the_patience_is_invisible(autojump_clock: Any) -> None:
     heard: list[Any] = []
     got: list[Any] = []
     network = make_network("memory")
@@ -45,7 +43,7 @@ async def test_a_break_shorter_than_the_patience_is_invisible() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_lost_frames_are_sent_again(seed: int) -> None:
+async def test_lost_frames_are_sent_again(seed: int, autojump_clock: Any) -> None:
     got: list[Any] = []
     network = make_network("memory")
     async with two_nodes(network, limit=10_000) as (a, b):
@@ -62,7 +60,9 @@ async def test_lost_frames_are_sent_again(seed: int) -> None:
     assert got == list(range(200))
 
 
-async def test_both_nodes_end_the_session_in_a_partition_and_begin_another() -> None:
+async def test_both_nodes_end_the_session_in_a_partition_and_begin_another(
+    autojump_clock: Any,
+) -> None:
     heard: dict[str, list[Any]] = {"a": [], "b": []}
     network = make_network("memory")
     async with two_nodes(network, limit=1000) as (a, b):
@@ -92,7 +92,7 @@ def monitor_of(target: Any) -> Any:
     return lambda me: me.monitor(target)
 
 
-async def test_a_lost_node_is_told_in_a_single_step() -> None:
+async def test_a_lost_node_is_told_in_a_single_step(autojump_clock: Any) -> None:
     heard: list[Any] = []
     errors: list[Any] = []
     network = make_network("memory", backlog=2000, window=1024)
@@ -136,7 +136,7 @@ async def send_wait(node: Any, pid: Any, results: list[Any]) -> None:
     results.append(await node.send_wait(pid, b"y" * 900))
 
 
-async def test_a_node_that_was_lost_watches_nothing_here() -> None:
+async def test_a_node_that_was_lost_watches_nothing_here(autojump_clock: Any) -> None:
     network = make_network("memory")
     async with two_nodes(network, limit=1000) as (a, b):
         pid = await b.spawn(Puppet)
@@ -150,7 +150,7 @@ async def test_a_node_that_was_lost_watches_nothing_here() -> None:
         assert kernel_of(b).relations.count(pid) == 0
 
 
-async def test_a_frozen_node_goes_on_after_the_thaw() -> None:
+async def test_a_frozen_node_goes_on_after_the_thaw(autojump_clock: Any) -> None:
     network = make_network("memory")
     async with two_nodes(network, limit=1000) as (a, b):
         pid = await b.spawn(Counter)
@@ -163,7 +163,7 @@ async def test_a_frozen_node_goes_on_after_the_thaw() -> None:
         assert await a.call(pid, Total()) == 5
 
 
-async def test_a_late_answer_is_dropped_and_counted() -> None:
+async def test_a_late_answer_is_dropped_and_counted(autojump_clock: Any) -> None:
     network = make_network("memory")
     async with two_nodes(network, limit=1000) as (a, b):
         pid = await b.spawn(Counter)
@@ -178,7 +178,7 @@ async def test_a_late_answer_is_dropped_and_counted() -> None:
         assert await a.call(pid, Total()) == 0
 
 
-async def test_a_node_knows_a_limited_number_of_other_nodes() -> None:
+async def test_a_node_knows_a_limited_number_of_other_nodes(autojump_clock: Any) -> None:
     network = make_network("memory")
     async with running_node("a@test", network=network, limit=1000) as a:
         for number in range(1500):
@@ -192,7 +192,7 @@ async def test_a_node_knows_a_limited_number_of_other_nodes() -> None:
         network.thaw("a@test")
 
 
-async def test_local_messages_are_never_encoded() -> None:
+async def test_local_messages_are_never_encoded(autojump_clock: Any) -> None:
     async with running_node("a@test", network=make_network("memory"), limit=1000) as a:
         pid = await a.spawn(Recorder)
         message = object()

@@ -1060,4 +1060,4 @@ async def test_any_exception_that_leaves_a_callback_ends_only_its_process(
 def test_every_kind_of_envelope_that_a_process_gets_has_a_handler() -> None:
     kinds = {kind for name in envelopes.__all__ if type(kind := getattr(envelopes, name)) is int}
 
-    assert set(HANDLERS) == kinds - {envelopes.MESSAGE, envelopes.CALL, envelopes.RESPONSE}
+    assert set(HANDLERS) == kinds - {envelopes.MESSAGE, envelopes.CALL}
