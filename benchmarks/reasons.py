@@ -168,8 +168,8 @@ LOSSES: tuple[Reason, ...] = (
 GOALS: tuple[Reason, ...] = (
     Reason(
         "group of",
-        "A broadcast looks up each member, and appends an envelope to its mailbox; the members wake "
-        "up in turns of the scheduler.",
+        "A broadcast looks up each member, and appends an envelope to its mailbox; the members "
+        "wake up in turns of the scheduler.",
     ),
     Reason(
         "reply in parts",

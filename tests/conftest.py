@@ -39,6 +39,31 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
+_UNCOVERED = (
+    "tests/examples/",
+    "tests/shell/completion/",
+    "tests/shell/scaffold/",
+    "tests/workers/",
+    "tests/test_architecture.py",
+    "tests/test_chaos.py",
+    "tests/test_docs_",
+    "tests/test_forge.py",
+    "tests/test_links.py",
+    "tests/test_makefile.py",
+    "tests/test_private_access.py",
+    "tests/test_prose.py",
+    "tests/test_readme.py",
+    "tests/test_state_owners.py",
+)
+"""Tests that read files, or run other programs: counting their lines only makes them slower."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(_UNCOVERED):
+            item.add_marker(pytest.mark.no_cover)
+
+
 def pytest_collection_finish() -> None:
     # Imported and collected objects stay until the end, and every gc.collect() of a test would look
     # at all of them.
