@@ -77,7 +77,7 @@ class Behaviour(LinksAndEvents):
         ),
     )
 
-    @classmethod
+    @classmethod  # pyright: ignore[reportArgumentType] - a class is a function of its arguments
     def spec(cls: Callable[P, B], *args: P.args, **kwargs: P.kwargs) -> Callable[[], B]:
         """The class with all arguments of its constructor, keyword arguments too, for every place
         that takes a behaviour: ``spawn(Worker.spec(1, retries=3), name="worker")``.
