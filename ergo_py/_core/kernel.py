@@ -276,10 +276,11 @@ class Kernel:
 
     def tell_group(self, group: object, notice: GroupJoined | GroupLeft) -> None:
         """Notify all processes that monitor a group."""
-        for pid in tuple(self.router.directory.watchers.get(group, ())):
-            watcher = self.router.processes.get(pid)
-            if watcher is not None:
-                self.router.signal(watcher, SYSTEM_LANE, (NOTICE, self.pid, None, notice))
+        watchers = map(
+            self.router.processes.get, tuple(self.router.directory.watchers.get(group, ()))
+        )
+        for watcher in filter(None, watchers):
+            self.router.signal(watcher, SYSTEM_LANE, (NOTICE, self.pid, None, notice))
 
     def tell_all(self, target: Watched, reason: Reason) -> None:
         """Notify all watchers of ``target`` that it has ended."""

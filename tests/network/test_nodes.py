@@ -11,6 +11,7 @@ from ergo_py import (
     NO_REPLY,
     PID,
     Actor,
+    Behind,
     Caller,
     CallTimeoutError,
     Crashed,
@@ -655,3 +656,46 @@ async def test_a_key_of_a_registry_of_another_node_is_an_address(network: Any) -
         await until(lambda: heard)
 
         assert heard == [Down(key, Custom("done"))]
+
+
+async def test_local_sends_of_a_node_with_a_network_wait_and_come_from_threads() -> None:
+    async with running_node("a@test", network=make_network("memory")) as a:
+        heard: list[Any] = []
+        pid = await a.spawn(Recorder, heard, mailbox_size=50)
+        assert await a.send_wait(pid, 1)
+        await trio.to_thread.run_sync(lambda: a.send(pid, 2, priority=Priority.HIGH))
+        await until(lambda: sorted(heard) == [1, 2])
+
+
+async def test_a_watch_stays_while_a_process_still_watches() -> None:
+    heard: list[Any] = []
+    async with two_nodes(make_network("memory")) as (a, b):
+        pid = await b.spawn(Puppet)
+        watchers = [await a.spawn(Talker, heard) for _ in range(2)]
+        for watcher in watchers:
+            await a.call(watcher, lambda me: me.monitor(pid))
+        await a.call(watchers[0], lambda me: me.demonitor(pid))
+        await a.call(pid, None)
+        b.send_exit(pid, "done")
+        await until(lambda: heard)
+
+        assert heard == [Down(pid, Custom("done"))]
+
+
+async def test_a_reader_task_that_drops_sends_to_another_node() -> None:
+    heard: list[Any] = []
+
+    class Source(MetaProcess):
+        async def start(self) -> None:
+            self.send(pid, 1)
+            with pytest.raises(MessageTypeError):
+                self.send(pid, object())
+            await trio.sleep_forever()
+
+    async with two_nodes(make_network("memory")) as (a, b):
+        pid = await b.spawn(Recorder, heard)
+        talker = await a.spawn(Talker, [])
+        await a.call(talker, lambda me: me.spawn_meta(Source(), when_behind=Behind.DROP_NEWEST))
+        await until(lambda: heard)
+
+        assert heard == [1]

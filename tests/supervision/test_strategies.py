@@ -879,3 +879,17 @@ def test_a_temporary_child_starts_again_on_request_although_its_group_restarts()
     actions = plan.exited("b", "b", Shutdown(), None, 1.0)
 
     assert actions == [Start("b", Shutdown())]
+
+
+def test_a_transient_child_that_ends_normally_does_not_restart_with_its_siblings() -> None:
+    transient = ChildSpec("b", Worker, restart=TRANSIENT)
+    plan = begun(ChildSpec("a", Worker), transient, ChildSpec("c", Worker), strategy=ALL_FOR_ONE)
+    plan.exited("a", "a", Killed(), None, 1.0)
+
+    plan.exited("b", "b", Normal(), None, 1.0)
+    actions = plan.exited("c", "c", Shutdown(), None, 1.0)
+
+    assert actions == [Start("a", Killed())]
+    assert plan.started("a", "a2", 1.0) == [Start("c", Shutdown())]
+    assert plan.started("c", "c2", 1.0) == []
+    assert plan.find("b").pid is None

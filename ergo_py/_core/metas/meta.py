@@ -446,8 +446,7 @@ class Meta:
 
     def drop_request(self, number: int, /) -> None:
         """Forget a request that is answered or cancelled."""
-        if self.requests is not None:
-            self.requests.pop(number, None)
+        (self.requests or {}).pop(number, None)
 
     def takes_responses(self) -> bool:
         """Whether it still handles answers."""

@@ -235,8 +235,7 @@ class Process(Lifecycle):
 
     def drop_request(self, number: int, /) -> None:
         """Forget a request that is answered or cancelled."""
-        if self.requests is not None:
-            self.requests.pop(number, None)
+        (self.requests or {}).pop(number, None)
 
     def cancel_request(self, ref: Ref) -> bool:
         """Cancel a request: no response follows."""

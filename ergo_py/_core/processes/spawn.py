@@ -137,7 +137,8 @@ def spawn_at_once(
         starting.send(None)
     except StopIteration as started:
         return started.value  # type: ignore[no-any-return]
-    starting.close()
+    finally:
+        starting.close()
     raise AssertionError(f"the start of {behaviour.__qualname__} has to wait")
 
 

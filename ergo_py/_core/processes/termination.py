@@ -372,8 +372,8 @@ def release(process: "Process") -> Iterator[None] | None:
         keys, groups = (), ()
     if process.timers:
         at_once(_cancel_timers(process.timers))
-    if process.requests:
-        at_once(_abandon_requests(process.requests))
+    # Only if `_clear` was cut off.
+    at_once(_abandon_requests(process.requests)) if process.requests else None
     if kernel.log.watched:
         kernel.remove_logger(process.id)
     if not is_unrelated:

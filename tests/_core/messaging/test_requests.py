@@ -19,6 +19,8 @@ from ergo_py import (
     ChildSpec,
     Crashed,
     Dispatcher,
+    InitError,
+    InitTimeoutError,
     Killed,
     MailboxFullError,
     MetaProcess,
@@ -41,6 +43,7 @@ from ergo_py import (
     exposed,
     state,
 )
+from ergo_py._core.messaging.requests import RequestCaller
 from tests.dispatched import everywhere
 from tests.support import Failed, Puppet, kernel_of, process_of, running_node, waiters_of
 
@@ -690,3 +693,89 @@ async def test_a_trace_shows_requests_and_responses() -> None:
             nursery.start_soon(read)
 
         assert any(entry.callback == "handle_response" for entry in entries)
+
+
+class _Waiting:
+    """An asker with a single request, for a test of the request alone."""
+
+    id = PID("test@localhost", 1, 1)
+
+    def add_request(self, caller: Any) -> None:
+        pass
+
+    def drop_request(self, number: int) -> None:
+        pass
+
+    def takes_responses(self) -> bool:
+        return False
+
+
+def test_a_request_that_is_over_leaves_a_queue_at_once() -> None:
+    asking: Any = _Waiting()
+    request = RequestCaller(asking, 1, "to", "question")
+    request.settle(None, None)
+    left: list[int] = []
+
+    request.wait_in(lambda: left.append(1))
+
+    assert left == [1]
+
+
+async def test_a_process_that_ends_abandons_its_open_requests() -> None:
+    async with running_node() as node:
+        silent = await node.spawn(Puppet)
+        asker = await node.spawn(Puppet)
+        gate = trio.Event()
+
+        async def ask_and_end(me: Any) -> None:
+            me.request(silent, lambda _: gate.wait(), timeout=None)
+            me.stop()
+
+        node.send(asker, ask_and_end)
+        await node.wait_ended(asker)
+        gate.set()
+
+        assert await node.call(silent, None) == []
+        assert node.info().late_replies == 1
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+async def test_a_request_made_in_an_init_that_fails_is_abandoned(is_nested: bool) -> None:
+    class Failing(Actor):
+        async def init(self) -> None:
+            self.request(silent, lambda _: gate.wait(), timeout=None)
+            if is_nested:
+                await self.spawn(type("Inner", (Inner,), {}))
+            raise LookupError
+
+    class Inner(Actor):
+        async def init(self) -> None:
+            self.request(silent, lambda _: gate.wait(), timeout=None)
+            await trio.sleep_forever()
+
+    async with running_node() as node:
+        silent = await node.spawn(Puppet)
+        gate = trio.Event()
+        with pytest.raises((InitError, InitTimeoutError)):
+            await node.spawn(Failing, init_timeout=0.05)
+        gate.set()
+
+        assert await node.call(silent, None) == []
+
+
+async def test_a_process_that_ends_in_a_single_step_abandons_its_requests() -> None:
+    class Plain(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> None:
+            self.request(silent, lambda _: gate.wait(), timeout=None)
+
+    gate = trio.Event()
+    async with running_node() as node:
+        silent = await node.spawn(Puppet)
+        parent = await node.spawn(Puppet)
+        plain = await node.call(parent, lambda me: me.spawn(Plain))
+        await node.call(plain, None)
+        node.send_exit(parent, Normal())
+        await node.wait_ended(plain)
+        gate.set()
+
+        assert await node.call(silent, None) == []
