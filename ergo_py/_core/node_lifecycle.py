@@ -325,7 +325,10 @@ class NodeContext(Generic[N]):
 
     async def _close(self, kernel: Kernel) -> None:
         if self._network is not None:
-            await self._network.close(_GRACE)
+            try:
+                await self._network.close(_GRACE)
+            except BaseException as error:
+                kernel.fail("closing the network failed", error)
         kernel.router.close()
         kernel.thread_fairness.stop()
         for close in (self._close_control, None if self._watchdog is None else self._watchdog.stop):

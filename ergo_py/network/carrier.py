@@ -1,19 +1,10 @@
 """`Carrier` and `Sink`: the interface between a network and the engine that carries its frames."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
-__all__ = ["Carrier", "NodeIdentity", "Sink"]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeIdentity:
-    """A node of a network: its name and the number of its start."""
-
-    name: str
-    creation: int
+__all__ = ["Carrier", "Sink"]
 
 
 class Sink(Protocol):

@@ -131,7 +131,7 @@ class Executor:
 
     def _send(self, op: Send) -> None:
         to, sender = self._address(op.to), sender_of(op.sender)
-        message = self._read(op.body)
+        message = self.read(op.body)
         if isinstance(message, Unreadable):
             self._bury(sender, to, message)
             return
@@ -142,7 +142,7 @@ class Executor:
 
     def _ask(self, op: Ask) -> None:
         to, sender = self._address(op.to), sender_of(op.sender)
-        message = self._read(op.body)
+        message = self.read(op.body)
         if isinstance(message, Unreadable):
             self._bury(sender, to, message)
             self._peer.send_answer(op.number, False, None)
@@ -175,7 +175,7 @@ class Executor:
 
     def _call(self, op: Call) -> None:
         to = self._address(op.to)
-        request = self._read(op.body)
+        request = self.read(op.body)
         caller = RemoteCaller(self, sender_of(op.sender), op.number, to, request)
         self._calls.add(caller)
         if isinstance(request, Unreadable):
@@ -190,7 +190,8 @@ class Executor:
             self._calls.discard(caller)
             self._peer.send_answer(caller.number, caller.value, caller.error)
 
-    def _read(self, body: bytes) -> Any:
+    def read(self, body: bytes) -> Any:
+        """The value with these bytes, or an `Unreadable` in its place."""
         try:
             return self._peer.network.types.decode(body)
         except UnreadableValueError as error:
@@ -210,7 +211,7 @@ class Executor:
         if op.is_kill:
             receiver.kill()
             return
-        reason = self._read(op.body)
+        reason = self.read(op.body)
         if isinstance(reason, Unreadable):
             reason = Shutdown(reason.why)
         receiver.ask_to_exit(sender_of(op.sender), reason)

@@ -74,7 +74,7 @@ class Network:
         self._flusher: Task | None = None
         self._alarm: _Alarm | None = None
         self._logged: set[str] = set()
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         self._joined = trio.Event()
         self._scope = trio.CancelScope()
         kernel.router.join_network(self)
@@ -99,7 +99,7 @@ class Network:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(self._carrier_task)
                     self._joined.set()
-        except BaseException as error:
+        except Exception as error:
             if self._joined.is_set():
                 raise
             self._failure = _alone(error)
@@ -223,8 +223,14 @@ class Network:
                 peer.session.close(str(error), False)
             self.log_once(f"a frame of node {sender} is unreadable", str(error))
             return
-        if sender != self.kernel.pid.node:
-            self.peer(sender).receive(frame)
+        if sender == self.kernel.pid.node:
+            return
+        try:
+            peer = self.peer(sender)
+        except NetworkError as error:
+            self.log_once("a frame of a further node is dropped", str(error))
+            return
+        peer.receive(frame)
 
     def connected(self, node: str) -> None:
         """The carrier reaches a node, perhaps again: the session says where it is."""
@@ -281,8 +287,8 @@ class Network:
                 self.arm(deadline)
 
 
-def _alone(error: BaseException) -> BaseException:
+def _alone(error: Exception) -> Exception:
     """The error of a nursery with a single task."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

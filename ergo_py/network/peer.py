@@ -400,6 +400,13 @@ class Peer:
         except ValueError as error:
             self.session.close(str(error), False)
             return
+        try:
+            self._execute(op)
+        except Exception as error:
+            # An operation of another node must not end the tasks of this node.
+            self.network.log_once(f"an operation of node {self.node} failed", shown(error))
+
+    def _execute(self, op: Operation) -> None:
         match op:
             case Answer():
                 self._answered(op.number, op.body)
@@ -412,14 +419,7 @@ class Peer:
             case Subscribed():
                 self._joining.discard((op.number, op.subscriber))
             case _:
-                self._execute(op)
-
-    def _execute(self, op: Operation) -> None:
-        try:
-            self.executor.execute(op)
-        except Exception as error:
-            # An operation of another node must not end the tasks of this node.
-            self.network.log_once(f"an operation of node {self.node} failed", shown(error))
+                self.executor.execute(op)
 
     def _answered(self, number: int, body: bytes) -> None:
         caller = self._calls.pop(number, None)
@@ -538,7 +538,7 @@ class Peer:
         for number, data in enumerate(lost, 1):
             op = decode_operation(data)
             if isinstance(op, Send | Ask):
-                message = self.network.types.decode(op.body)
+                message = self.executor.read(op.body)
                 to = address_of(op.to, self.node, self.network.types.decode)
                 self.router.dead_letters.add(sender_of(op.sender), to, message, why)
             if not number % 64:

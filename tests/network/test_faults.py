@@ -11,14 +11,16 @@ from ergo_py import (
     Exit,
     Name,
     NodeName,
+    NodeStoppedError,
     NoNode,
     TargetDownError,
     Why,
 )
 from ergo_py.network import NetworkError
+from ergo_py.network.frames import Hello, encode_frame
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Puppet, Recorder, kernel_of, running_node
+from tests.support import Puppet, Recorder, Witness, kernel_of, running_node
 
 
 async def test_a_break_shorter_than_the_patience_is_invisible(autojump_clock: Any) -> None:
@@ -198,3 +200,70 @@ async def test_local_messages_are_never_encoded(autojump_clock: Any) -> None:
         message = object()
         a.send(pid, message)
         assert await a.call(pid, message) == [message]
+
+
+class OddError(Exception):
+    """A listed exception that cannot be made again from its arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first)
+
+
+async def test_a_lost_message_that_cannot_be_read_again_is_a_dead_letter(
+    autojump_clock: Any,
+) -> None:
+    network = make_network("memory", types=[OddError])
+    async with running_node("a@test", network=network, limit=1000) as a:
+        assert a.send(Name("x", "nowhere@test"), OddError("a", "b"))
+        await trio.sleep(1.0)
+
+        assert [letter.why for letter in a.dead_letters()] == [Why.NO_NODE]
+
+
+async def test_invitations_of_too_many_nodes_do_not_end_a_node(autojump_clock: Any) -> None:
+    network = make_network("memory")
+    async with running_node("a@test", network=network, limit=1000) as a:
+        for number in range(1200):
+            invitation = encode_frame(Hello(1, 1, number + 1, 0, 1000))
+            network.carry(f"n{number}@test", "a@test", invitation)
+        await trio.sleep(1.0)
+        pid = await a.spawn(Recorder)
+
+        assert await a.call(pid, None) == []
+
+
+async def test_a_node_that_has_stopped_refuses_messages_to_other_nodes(
+    autojump_clock: Any,
+) -> None:
+    network = make_network("memory")
+    async with two_nodes(network, limit=1000) as (a, b):
+        pid = await b.spawn(Counter)
+        await a.call(pid, Total())
+    for to in (pid, Name("x", "elsewhere@test")):
+        with pytest.raises(NodeStoppedError):
+            a.send(to, Add(1))
+        with pytest.raises(NodeStoppedError):
+            await a.call(to, Total())
+
+
+class BrokenNetwork:
+    """A network that cannot be closed."""
+
+    def join_network(self, _kernel: object) -> "BrokenNetwork":
+        return self
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self, seconds: float) -> None:
+        raise LookupError("broken")
+
+
+async def test_a_network_that_cannot_be_closed_does_not_keep_the_node_open() -> None:
+    ends: list[Any] = []
+    with pytest.raises(LookupError, match="broken"):
+        async with running_node("a@test", network=BrokenNetwork()) as a:
+            await a.spawn(Witness, ends)
+
+    assert a.exit_report is not None
+    assert len(ends) == 1

@@ -103,7 +103,12 @@ class _RemoteAddresses:
     def resolve(self: Any, to: Target) -> Receiver | None:
         router: Any = super()
         found: Receiver | None = router.resolve(to)
-        if found is None and not isinstance(to, str) and to.node not in ("", self.node):
+        if (
+            found is None
+            and not self.stopped
+            and not isinstance(to, str)
+            and to.node not in ("", self.node)
+        ):
             peer: Receiver = self.remote.peer(to.node)
             return peer
         return found
