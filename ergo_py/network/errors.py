@@ -41,13 +41,25 @@ class MessageTooLargeError(SendError):
 
 
 class NodeBusyError(MailboxFullError):
-    """Too many bytes wait for another node. Nothing was sent."""
+    """Too many bytes wait for another node, and nothing was sent; or ``send_wait`` got no answer in
+    its ``timeout``, and the message may still arrive.
+    """
 
-    def __init__(self, target: object, message: object, node: str, limit: int) -> None:
+    def __init__(
+        self,
+        target: object,
+        message: object,
+        node: str,
+        limit: int,
+        timeout: float | None = None,
+    ) -> None:
         SendError.__init__(
             self,
             f"{limit} bytes wait for the node {node!r}, which is its backlog; send later, use "
-            "`await send_wait(...)`, or open the network with a larger backlog=",
+            "`await send_wait(...)`, or open the network with a larger backlog="
+            if timeout is None
+            else f"no mailbox on {node!r} has taken the message to {target!r} within {timeout:g} "
+            "s; it may still arrive: wait longer, or send less often",
             target,
             message,
         )

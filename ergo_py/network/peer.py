@@ -249,7 +249,8 @@ class Peer:
         try:
             return bool(caller.result())
         except CallTimeoutError:
-            raise NodeBusyError(to, message, self.node, self.mailbox.limit) from None
+            limit = self.mailbox.limit
+            raise NodeBusyError(to, message, self.node, limit, timeout) from None
         except TargetDownError:
             return False
 

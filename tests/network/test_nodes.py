@@ -247,7 +247,7 @@ async def test_send_wait_waits_for_room_in_a_mailbox_of_another_node(network: An
             assert await a.send_wait(pid, "queued")
         with pytest.raises(MailboxFullError):
             await a.send_wait(refuses, "refused")
-        with pytest.raises(NodeBusyError):
+        with pytest.raises(NodeBusyError, match=r"within 0.01 s; it may still arrive"):
             await a.send_wait(waits, "late", timeout=0.01)
         results: list[bool] = []
         async with trio.open_nursery() as nursery:
