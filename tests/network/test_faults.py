@@ -10,6 +10,7 @@ from ergo_py import (
     EventName,
     Exit,
     Name,
+    Node,
     NodeName,
     NodeStoppedError,
     NoNode,
@@ -261,9 +262,11 @@ class BrokenNetwork:
 
 async def test_a_network_that_cannot_be_closed_does_not_keep_the_node_open() -> None:
     ends: list[Any] = []
+    nodes: list[Node] = []
     with pytest.raises(LookupError, match="broken"):
         async with running_node("a@test", network=BrokenNetwork()) as a:
+            nodes.append(a)
             await a.spawn(Witness, ends)
 
-    assert a.exit_report is not None
+    assert nodes[0].exit_report is not None
     assert len(ends) == 1
