@@ -20,7 +20,7 @@ RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 PEERS := .venv-peers/.installed
 RELEASE := .venv-release/.installed
-# The C extension was built from its source as it is, or cannot be built.
+# The C extension was built from its sources as they are, or cannot be built.
 SPEED := $(VENV)/.built-speed
 # The tests of the functions that the C extension replaces. `make test` and `make test-deep` run all
 # tests with it.
@@ -53,7 +53,7 @@ $(DEV): $(RUN) | $(SPEED)
 	@$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
-$(SPEED): $(RUN) hatch_build.py ergo_py/_core/speed/_speed.c
+$(SPEED): $(RUN) hatch_build.py $(wildcard ergo_py/_core/speed/*.[ch])
 	@echo "building the C extension ..."
 	@$(BIN)/python hatch_build.py || true  # without the extension the package is slower, and complete
 	@touch $@

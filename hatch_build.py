@@ -20,7 +20,6 @@ except ImportError:  # run by make
     BuildHookInterface = object
 
 FOLDER = "ergo_py/_core/speed"
-SOURCE = "_speed.c"
 MODULE = "_speed" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 SANITIZERS = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
@@ -51,7 +50,7 @@ def build(root: Path, into: Path, flags: list[str]) -> Path:
         *("-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-cast-function-type"),
         *flags,
         *(f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")),
-        str(root / FOLDER / SOURCE),
+        *(str(source) for source in sorted((root / FOLDER).glob("*.c"))),
         "-o",
         str(unfinished),
     ]

@@ -31,11 +31,12 @@ IN_SDIST = [
     "Makefile",
     "README.md",
     "docs/tutorial.md",
-    "ergo_py/_core/speed/_speed.c",
     "examples/counter/main.py",
     "hatch_build.py",
     "pyproject.toml",
     "tests/conftest.py",
+    # The C extension is built from all of them.
+    *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(f"{PACKAGE}/**/*.[ch]")),
 ]
 
 

@@ -116,7 +116,7 @@ def test_the_wheel_holds_only_the_package(dist: Path) -> None:
     }
     assert "ergo_py/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not any(re.search(r"(^|/)test_\w+\.py$|\.pyc$", name) for name in names)
+    assert not any(re.search(r"(^|/)test_\w+\.py$|\.(pyc|c|h)$", name) for name in names)
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "ergo_py").rglob("*.py")} < names
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "ergo_py").rglob("*.in")} < names
     assert "ergo = ergo_py.shell.cli:main" in entry_points
@@ -134,7 +134,7 @@ def test_the_sdist_holds_the_checked_in_files(dist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
     needed = {
-        "ergo_py/_core/speed/_speed.c",
+        *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("ergo_py/**/*.[ch]")),
         "hatch_build.py",
         "LICENSE",
         "README.md",

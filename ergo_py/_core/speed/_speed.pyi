@@ -1,4 +1,5 @@
-"""The C extension, as type checkers see it. `_speed.c` says what each part stands in for."""
+"""The C extension, as type checkers see it. `speed.h` describes its files, and each C function names
+the Python function that it stands in for."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable

@@ -1,0 +1,112 @@
+/* Behaviour.send and Router.send. */
+#include "speed.h"
+
+/* Whether any thread may append to the main lane of a process without a check, and the lane is one
+   of ours. A lane that a supervisor kept for a restarted child may be a deque. */
+static inline int takes_direct(PyObject* process) {
+    PyObject* main = SLOT(process, of_process.main);
+    return SLOT(process, of_process.takes_direct) == Py_True && main != NULL &&
+           Py_IS_TYPE(main, &LaneType);
+}
+
+/* Append a message to the main lane of `receiver`, and wake it if it sleeps: the lines of
+   Router.send that hot paths repeat. The receiver must be kept alive by the caller. */
+static int deliver(PyObject* receiver, PyObject* sender, PyObject* message) {
+    if (lane_push((Lane*)SLOT(receiver, of_process.main), 0, sender, Py_None, message) < 0)
+        return -1;
+    PyObject *task = SLOT(receiver, of_process.task), *mark = NULL;
+    if (Py_IS_TYPE(task, bound.Task))
+        mark = SLOT(task, mark_of_task);
+    else if (Py_IS_TYPE(task, bound.TaskPlaceholder))
+        mark = SLOT(task, mark_of_placeholder);
+    return mark == Py_None ? 0 : call_method(receiver, str_wake);
+}
+
+static int is_on_loop(PyObject* router) {
+    PyObject* ident = SLOT(router, of_router.loop_thread);
+    return ident != NULL && PyLong_AsUnsignedLong(ident) == PyThread_get_thread_ident();
+}
+
+/* The process at `to` that takes direct appends, from the cache in a slot of `owner` or from the
+   router's table. NULL if there is none, or with an error. The reference is the caller's own. */
+static PyObject* direct_receiver(PyObject* owner, Py_ssize_t cache, PyObject* router, PyObject* to,
+                                 int may_cache) {
+    PyObject* receiver = SLOT(owner, cache);
+    if (is_process(receiver) && SLOT(receiver, of_process.id) == to) {
+        return takes_direct(receiver) ? Py_NewRef(receiver) : NULL;
+    }
+    PyObject* processes = SLOT(router, of_router.processes);
+    if (processes == NULL || !PyDict_CheckExact(processes)) return NULL;
+    receiver = PyDict_GetItemWithError(processes, to);
+    if (!is_process(receiver)) return NULL;
+    Py_INCREF(receiver);
+    /* The end of the process in the cache may run Python code. */
+    if (may_cache) Py_XSETREF(SLOT(owner, cache), Py_NewRef(receiver));
+    if (takes_direct(receiver)) return receiver;
+    Py_DECREF(receiver);
+    return NULL;
+}
+
+/* Behaviour.send(to, message), without a priority, to the PID of a process that takes direct
+   appends. 1 if it is done, 0 if Python has to do it, -1 with an error. */
+static int send_from(PyObject* process, PyObject* to, PyObject* message) {
+    PyObject* router = SLOT(process, of_process.router);
+    PyObject* last = SLOT(process, of_process.last_receiver);
+    int is_cached = is_process(last) && SLOT(last, of_process.id) == to;
+    if (!is_cached) {
+        if (!Py_IS_TYPE(to, bound.PID) || SLOT(process, of_process.priority) != bound.NORMAL)
+            return 0;
+        if (router == NULL || !PyObject_TypeCheck(router, bound.Router)) return 0;
+    }
+    /* Only the loop's thread may write the cache. */
+    PyObject* receiver = direct_receiver(process, of_process.last_receiver, router, to,
+                                         !is_cached && is_on_loop(router));
+    if (receiver == NULL) return PyErr_Occurred() ? -1 : 0;
+    int failed = add_one(process, of_process.sent) < 0 ||
+                 deliver(receiver, SLOT(process, of_process.id), message) < 0;
+    Py_DECREF(receiver);
+    return failed ? -1 : 1;
+}
+
+/* Call the Python function with the arguments of its twin. */
+static PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args,
+                           Py_ssize_t count, PyObject* keywords) {
+    PyObject* stack[8] = {self};
+    Py_ssize_t all = count + (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords));
+    if (all >= (Py_ssize_t)Py_ARRAY_LENGTH(stack)) {
+        return PyErr_Format(PyExc_TypeError, "too many arguments: %zd", all);
+    }
+    for (Py_ssize_t i = 0; i < all; i++) stack[i + 1] = args[i];
+    return PyObject_Vectorcall(function, stack, (size_t)count + 1, keywords);
+}
+
+/* Behaviour.send(to, message, *, priority=None) */
+PyObject* behaviour_send(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                                PyObject* keywords) {
+    if (count == 2 && keywords == NULL) {
+        PyObject* process = PyObject_GetAttr(self, str_process);
+        if (process == NULL) return NULL;
+        int done = is_process(process) ? send_from(process, args[0], args[1]) : 0;
+        Py_DECREF(process);
+        if (done < 0) return NULL;
+        if (done) Py_RETURN_TRUE;
+    }
+    return call_twin(bound.behaviour_send, self, args, count, keywords);
+}
+
+/* Router.send(sender, to, message, priority) */
+PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
+                             PyObject* keywords) {
+    if (count == 4 && keywords == NULL && args[3] == bound.NORMAL &&
+        Py_IS_TYPE(args[1], bound.PID)) {
+        PyObject* receiver = direct_receiver(router, of_router.last_receiver, router, args[1], 1);
+        if (receiver == NULL && PyErr_Occurred()) return NULL;
+        if (receiver != NULL) {
+            int failed = deliver(receiver, args[0], args[2]);
+            Py_DECREF(receiver);
+            if (failed) return NULL;
+            Py_RETURN_TRUE;
+        }
+    }
+    return call_twin(bound.router_send, router, args, count, keywords);
+}

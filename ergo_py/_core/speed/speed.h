@@ -1,0 +1,225 @@
+/* The steps that every message takes, in C. The Python code is complete without this module and is
+   its judge: each function here says which Python function it stands in for, does the common case
+   only, and calls the Python function for everything else.
+
+   Rules of these files:
+   - Objects of Python classes keep their layout. Their slots are read and written at the offset of
+     the member descriptor, which bind() looks up once, at import; bind() fails if a slot is gone.
+   - The module needs the GIL: an append to a lane and the check of the receiver's mark are a single
+     step, because no Python code runs between them. So no KeyboardInterrupt can separate them, and
+     no thread can see the one without the other.
+   - A reference is borrowed only while no Python code can run. */
+#ifndef ERGO_SPEED_H
+#define ERGO_SPEED_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <structmember.h>
+#include <string.h>
+#include <time.h>
+
+/* Between the files of this module only. */
+#pragma GCC visibility push(hidden)
+
+/* Kinds of envelopes, as in envelopes.py. */
+#define MESSAGE 0
+#define CALL 1
+
+/* ---- lane.c: the MAIN lane of a mailbox --------------------------------------------------------- */
+
+/* An envelope (kind, sender, ref, payload) without its tuple: 32 bytes, and no object that the
+   garbage collector has to count. */
+typedef struct {
+    long kind;
+    PyObject *sender, *ref, *payload;
+} Entry;
+
+typedef struct {
+    PyObject_HEAD Entry* ring; /* NULL until the first append */
+    Py_ssize_t size;           /* of the ring: 0 or a power of two */
+    Py_ssize_t head, length;   /* the first entry, and how many there are */
+    size_t changes;            /* an iterator that finds another number raises */
+} Lane;
+
+extern PyTypeObject LaneType;
+
+#define LARGEST_IDLE_RING 1024 /* an empty lane returns the memory of a larger ring */
+
+static inline Entry* lane_at(Lane* lane, Py_ssize_t index) {
+    return &lane->ring[(lane->head + index) & (lane->size - 1)];
+}
+
+int lane_grow(Lane* lane);
+
+static inline int lane_make_room(Lane* lane) {
+    return lane->length < lane->size ? 0 : lane_grow(lane);
+}
+
+/* Append an envelope. Takes references of its own. */
+static inline int lane_push(Lane* lane, long kind, PyObject* sender, PyObject* ref,
+                            PyObject* payload) {
+    if (lane_make_room(lane) < 0) return -1;
+    Entry* entry = lane_at(lane, lane->length++);
+    entry->kind = kind;
+    entry->sender = Py_NewRef(sender), entry->ref = Py_NewRef(ref),
+    entry->payload = Py_NewRef(payload);
+    lane->changes++;
+    return 0;
+}
+
+/* Take the first entry, with its references. The lane must not be empty. */
+static inline Entry lane_take(Lane* lane) {
+    Entry entry = lane->ring[lane->head];
+    lane->head = (lane->head + 1) & (lane->size - 1);
+    lane->changes++;
+    if (--lane->length == 0 && lane->size > LARGEST_IDLE_RING) {
+        PyMem_Free(lane->ring);
+        lane->ring = NULL, lane->size = lane->head = 0;
+    }
+    return entry;
+}
+
+static inline void entry_release(Entry entry) {
+    Py_DECREF(entry.sender);
+    Py_DECREF(entry.ref);
+    Py_DECREF(entry.payload);
+}
+
+PyObject* entry_steal(Entry entry);
+
+extern PyTypeObject LaneIteratorType;
+
+/* ---- slots.c: Python classes whose slots are used here ------------------------------------------- */
+
+extern struct Bound {
+    PyTypeObject *Calls, *Mailbox, *PID, *Process, *Router, *Task, *TaskCaller, *TaskPlaceholder,
+        *Turn;
+    PyObject *NORMAL, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *SLEEP;
+    PyObject *answer_now, *behaviour_send, *check_plain, *current_task, *note_error,
+        *note_late_reply, *open_scopes, *protected_answer, *router_send;
+} bound;
+
+extern struct OfProcess {
+    Py_ssize_t id, last_receiver, main, priority, router, sent, takes_direct, task;
+    Py_ssize_t accepting, behaviour, callback_task, inline_calls, state, turn, waiting;
+} of_process;
+
+extern struct OfTurn {
+    Py_ssize_t handled, handling, running_time, woken;
+} of_turn;
+
+extern struct OfRouter {
+    Py_ssize_t last_receiver, loop_thread, processes, references;
+} of_router;
+
+extern struct OfCalls {
+    Py_ssize_t free, router, turn_of;
+} of_calls;
+
+extern struct OfCaller {
+    Py_ssize_t callee, deferred, error, number, pid, request, settled, task, to, value;
+} of_caller;
+
+extern struct OfMailbox {
+    Py_ssize_t ahead, limit, waiters;
+} of_mailbox;
+
+extern Py_ssize_t mark_of_task, mark_of_placeholder, context_of_task, status_of_task;
+
+extern PyObject *str_admit_waiters, *str_handle_call, *str_handle_message, *str_look, *str_own_turn,
+    *str_perf_counter, *str_process, *str_wake;
+extern PyObject* zero; /* 0.0 */
+
+#define SLOT(object, offset) (*(PyObject**)((char*)(object) + (offset)))
+
+static inline int is_process(PyObject* object) {
+    return object != NULL && PyObject_TypeCheck(object, bound.Process);
+}
+
+/* object.slot += 1 */
+static inline int add_one(PyObject* object, Py_ssize_t offset) {
+    PyObject* old = SLOT(object, offset);
+    long long number = old == NULL ? -1 : PyLong_AsLongLong(old);
+    if (number == -1 && old == NULL) PyErr_SetString(PyExc_AttributeError, "an unset counter");
+    if (number == -1 && PyErr_Occurred()) return -1;
+    PyObject* more = PyLong_FromLongLong(number + 1);
+    if (more == NULL) return -1;
+    SLOT(object, offset) = more;
+    Py_DECREF(old);
+    return 0;
+}
+
+static inline int call_method(PyObject* object, PyObject* name) {
+    PyObject* done = PyObject_CallMethodNoArgs(object, name);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static inline void slot_set(PyObject* object, Py_ssize_t offset, PyObject* value) {
+    Py_XSETREF(SLOT(object, offset), Py_NewRef(value));
+}
+
+PyObject* bind(PyObject* module, PyObject* objects);
+
+/* ---- the envelope in progress -------------------------------------------------------------------- */
+
+/* Put another envelope into the tuple of the last one. Steals the references of the entry. */
+static inline int tuple_refill(PyObject* envelope, Entry entry) {
+    PyObject* kind = PyLong_FromLong(entry.kind);
+    if (kind == NULL) {
+        entry_release(entry);
+        return -1;
+    }
+    PyObject* items[4] = {kind, entry.sender, entry.ref, entry.payload};
+    for (Py_ssize_t i = 0; i < 4; i++) {
+        PyObject* old = PyTuple_GET_ITEM(envelope, i);
+        PyTuple_SET_ITEM(envelope, i, items[i]);
+        items[i] = old;
+    }
+    /* The garbage collector stops to track tuples of strings and numbers. */
+    if (!PyObject_GC_IsTracked(envelope)) PyObject_GC_Track(envelope);
+    for (Py_ssize_t i = 0; i < 4; i++) Py_DECREF(items[i]);
+    return 0;
+}
+
+/* Turn.handle(envelope). Steals the references of the entry. */
+static inline int begin_handling(PyObject* turn, Entry entry) {
+    PyObject* old = SLOT(turn, of_turn.handling);
+    /* Most often only the slot refers to the last envelope: use its tuple again, as zip() does. A
+       tuple of Python 3.14 keeps its hash, so it cannot be used again. */
+    int is_free = PY_VERSION_HEX < 0x030E0000 && old != NULL && PyTuple_CheckExact(old) &&
+                  Py_REFCNT(old) == 1 && PyTuple_GET_SIZE(old) == 4;
+    if (is_free) {
+        if (tuple_refill(old, entry) < 0) return -1;
+    } else {
+        PyObject* envelope = entry_steal(entry);
+        if (envelope == NULL) return -1;
+        SLOT(turn, of_turn.handling) = envelope;
+        Py_XDECREF(old);
+    }
+    return add_one(turn, of_turn.handled);
+}
+
+/* ---- functions of the module --------------------------------------------------------------------- */
+
+/* send.c */
+PyObject* behaviour_send(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                         PyObject* keywords);
+PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
+                      PyObject* keywords);
+
+/* inline_calls.c */
+PyObject* answer(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* short_cut(PyObject* module, PyObject* const* args, Py_ssize_t count);
+
+/* coroutine_rest.c */
+extern PyTypeObject RestType;
+PyObject* rest_new(PyObject* coroutine, PyObject* yielded);
+
+/* batch.c */
+extern PyTypeObject BatchType;
+PyObject* batch_begin(PyObject* module, PyObject* args);
+
+#pragma GCC visibility pop
+#endif
