@@ -1,5 +1,4 @@
-"""The C extension, as type checkers see it. `speed.h` describes its files, and each C function names
-the Python function that it stands in for."""
+"""The C extension, as type checkers see it. `speed.h` describes its files."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
