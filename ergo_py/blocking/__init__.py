@@ -15,12 +15,14 @@ from .._core.vocabulary.public_names import show_under
 from .handles import BlockingService, BlockingStream, BlockingSupervisor
 from .loop_thread import OwnedNode, handle, open_node
 from .node import BlockingNode
+from .tasks import BlockingTask
 
 __all__ = [
     "BlockingNode",
     "BlockingService",
     "BlockingStream",
     "BlockingSupervisor",
+    "BlockingTask",
     "OwnedNode",
     "handle",
     "open_node",

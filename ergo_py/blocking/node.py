@@ -3,7 +3,7 @@ calling thread waits.
 """
 
 import contextvars
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
@@ -22,17 +22,19 @@ from .._core.verbs.node_inspection import Queued
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.ids import PID, Alias, EventName, Ref, Target
-from .._core.vocabulary.info import ApplicationInfo, MetaInfo, NodeInfo, ProcessInfo
+from .._core.vocabulary.info import ApplicationInfo, EventInfo, MetaInfo, NodeInfo, ProcessInfo
 from .._core.vocabulary.messages import DeadLetter, Published, Request
 from .._core.vocabulary.options import SpawnKeywords
 from .._core.vocabulary.reasons import Reason, Shutdown
 from ..applications.application import Application
+from ..groups import Group, Registry
 from ..node import Node
 from ..streams.parts import PartStream
 from ..supervision.specs import ChildSpec, SupervisorSpec
 from ..supervision.tree import TreeNode
 from .futures import ask
 from .handles import BlockingService, BlockingStream, BlockingSupervisor
+from .tasks import BlockingTaskVerbs
 
 __all__ = ["BlockingNode"]
 
@@ -41,7 +43,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class BlockingNode:
+class BlockingNode(BlockingTaskVerbs):
     """A node's methods without ``await``, for every thread except the node's own. Errors are raised
     in the calling thread.
     """
@@ -248,6 +250,30 @@ class BlockingNode:
         """The process with this name; None if the name is free."""
         return self._node.whereis(name)
 
+    def registry(self, name: str, *, unique: bool | None = None) -> Registry:
+        """The registry of that name, made on first use. Raises as ``Node.registry``."""
+        return self._node.registry(name, unique=unique)
+
+    def registries(self) -> list[str]:
+        """The names of all registries, the oldest first."""
+        return self._node.registries()
+
+    def group(self, name: Hashable) -> Group:
+        """The process group of that name. Raises as ``Node.group``."""
+        return self._node.group(name)
+
+    def groups(self) -> list[Any]:
+        """The names of all groups that have members."""
+        return self._node.groups()
+
+    def nodes(self) -> list[str]:
+        """The names of the nodes that are connected to this node. Empty without a network."""
+        return self._node.nodes()
+
+    def discover(self) -> list[str]:
+        """The names of all other nodes of the network that can be reached now."""
+        return self._node.discover()
+
     # -- inspection --------------------------------------------------------------------------------
 
     def info(self) -> NodeInfo:
@@ -356,6 +382,12 @@ class BlockingNode:
         stream = self._node.events(event, max_waiting=max_waiting)
         return BlockingStream(stream, self._wait, stream.close)
 
+    def event_info(self, event: str | EventName) -> EventInfo:
+        """A snapshot of an event, with the losses of each subscriber. Raises as
+        ``Node.event_info``.
+        """
+        return self._node.event_info(event)
+
     def open_topic(self, name: str, *, buffer: int = 0) -> None:
         """Make an event that all may publish. Raises as ``Node.open_topic``."""
         self._node.open_topic(name, buffer=buffer)
@@ -417,7 +449,6 @@ class BlockingNode:
     # -- waiting -----------------------------------------------------------------------------------
 
     def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine on the loop, and block this thread until it is done."""
         bridge = self._node._router.bridge
         bridge.refuse_on_loop("a blocking verb", "`await` and the node's own verb")
         parker: Parker[outcome.Outcome[T]] = Parker()

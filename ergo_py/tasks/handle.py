@@ -69,7 +69,7 @@ class Completion(Generic[R]):
         self._events: list[trio.Event] = []
         self._frames: list[tuple[BaseException, TracebackType | None]] = []
         self._taken = False
-        self._on_settled: Callable[[Any, BaseException | None], None] | None = None
+        self._on_settled: list[Callable[[Any, BaseException | None], None]] = []
         self._on_failure: Callable[[BaseException], None] = _ignore
 
     def belong_to(
@@ -87,8 +87,15 @@ class Completion(Generic[R]):
 
     def deliver_to(self, deliver: Callable[[Any, BaseException | None], None]) -> None:
         """Call ``deliver`` with the result, which counts as taken then."""
-        self._on_settled = deliver
+        self.when_settled(deliver)
         self._taken = True
+
+    def when_settled(self, deliver: Callable[[Any, BaseException | None], None]) -> None:
+        """Call ``deliver`` on the loop with value and error, once they are there."""
+        if self.is_done:
+            deliver(self._value, self.error)
+        else:
+            self._on_settled.append(deliver)
 
     def settle(self, value: R | None, error: BaseException | None) -> bool:
         """Set the result, and wake the tasks that wait for it. False if it was set before."""
@@ -102,8 +109,9 @@ class Completion(Generic[R]):
         events, self._events = self._events, []
         for event in events:
             event.set()
-        if self._on_settled is not None:
-            self._on_settled(value, error)
+        receivers, self._on_settled = self._on_settled, []
+        for deliver in receivers:
+            deliver(value, error)
         if not self.has_handle:
             self.report()
         return True

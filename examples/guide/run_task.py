@@ -3,7 +3,16 @@ from typing import Any
 import trio
 import trio.testing
 
-from ergo_py import Actor, Caller, TaskResult, TaskSupervisor, TaskTimeoutError, first_of, open_node
+from ergo_py import (
+    Actor,
+    Caller,
+    TaskResult,
+    TaskSupervisor,
+    TaskTimeoutError,
+    blocking,
+    first_of,
+    open_node,
+)
 
 
 async def price_at(shop: str, seconds: float) -> int:
@@ -51,7 +60,7 @@ class Buyer(Actor):
 async def main() -> None:
     async with open_node(log_level="off") as node:
         buyer = await node.spawn(Buyer)
-        for request in ("both", "first", "patient", "sum"):
+        for request in ("both", "first", "patient", "factorial"):
             print(f"{request}:", await node.call(buyer, request))
         for shop in ("market", "closed"):
             node.send(buyer, shop)
@@ -62,5 +71,14 @@ async def main() -> None:
         print("supervised:", await task)
 
 
+def plain_code() -> None:
+    with blocking.open_node(log_level="off") as node:
+        tasks = [node.run_task(factorial, number) for number in (3, 4, 5)]
+        print("futures:", [task.result(timeout=5) for task in tasks])
+        with node.map_stream(factorial, range(1_000_000), at_once=4) as results:
+            print("the first two:", next(results), next(results))
+
+
 if __name__ == "__main__":
     trio.run(main)
+    plain_code()

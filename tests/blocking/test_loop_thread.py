@@ -35,6 +35,7 @@ from ergo_py import (
     Reject,
     Shutdown,
 )
+from ergo_py.blocking import BlockingNode
 from ergo_py.blocking import loop_thread as loop_thread_module
 from ergo_py.blocking.loop_thread import OwnedNode, handle, open_node
 from tests.support import kernel_of, replace_private
@@ -511,3 +512,18 @@ def test_the_inspection_verbs_need_no_await() -> None:
         assert node.crashes() == node.ended()
         with pytest.raises(ProcessUnknownError):
             node.get_state(clerk)
+
+
+def test_a_blocking_node_has_every_verb_of_a_node() -> None:
+    missing = {
+        name for name in dir(Node) if not name.startswith("_") and not hasattr(BlockingNode, name)
+    }
+
+    # `call` is `call_from_thread`; the code that runs the loop stops the node, adds loggers and
+    # loads applications; `run_async` reaches a pool.
+    assert missing == {"add_logger", "alive", "call_from_thread", "load_applications", "pool"} | {
+        "remove_logger",
+        "stop",
+        "stop_soon",
+        "stopping",
+    }
