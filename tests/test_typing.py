@@ -1,5 +1,5 @@
-"""The typing test is tests/typing/spawn_and_call.py, and `make types` runs it. Here: that it cannot
-be passed by silently.
+"""The typing tests are in tests/typing, and `make types` runs them. Here: that none of them passes
+by silence.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CASES = ROOT / "tests" / "typing" / "spawn_and_call.py"
+FILES = sorted((ROOT / "tests" / "typing").glob("*.py"))
 
 MYPY = re.compile(r"# type: ignore\[[\w, -]+\]")
 PYRIGHT = re.compile(r"# pyright: ignore\[[\w, ]+\]")
@@ -23,13 +23,18 @@ def settings(tool: str) -> dict[str, Any]:
     return found
 
 
-def lines_below(heading: str) -> list[str]:
-    """The lines of a top-level function or class of the cases."""
-    body = re.search(
-        rf"^{heading}\b.*\n((?:(?: .*)?\n)+)", CASES.read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert body, f"no {heading!r}"
-    return [line for line in body[1].splitlines() if line.strip()]
+def cases(beginning: str) -> list[Any]:
+    """The lines of all top-level functions and classes that begin so, in all files."""
+    found: list[Any] = []
+    for file in FILES:
+        for name, body in re.findall(
+            rf"^(?:async def|def|class) ({beginning}\w*)\b.*\n((?:(?: .*)?\n)+)",
+            file.read_text(encoding="utf-8"),
+            re.MULTILINE,
+        ):
+            lines = [line for line in body.splitlines() if line.strip()]
+            found.append(pytest.param(lines, id=f"{file.stem}-{name}"))
+    return found
 
 
 def test_make_types_hands_the_tests_to_both_checkers() -> None:
@@ -66,23 +71,34 @@ def test_no_setting_omits_the_cases_or_allows_needless_ignores() -> None:
     assert not {"exclude", "ignore"} & basedpyright.keys()
 
 
-@pytest.mark.parametrize("heading", ["async def wrong_for_a_node", "class Wrong"])
-def test_every_mistake_among_the_cases_is_expected_of_both_checkers(heading: str) -> None:
-    lines = [
-        line
-        for line in lines_below(heading)
-        if not line.lstrip().startswith(("def ", "async def "))
+def test_every_part_of_the_interface_has_cases() -> None:
+    assert [file.stem for file in FILES] == [
+        "groups",
+        "methods",
+        "spawn_and_call",
+        "streams",
+        "tasks",
+        "testing_kit",
+    ]
+    assert len(cases("(?i:wrong)")) >= 7
+    assert len(cases("(?i:right)")) >= 8
+
+
+@pytest.mark.parametrize("lines", cases("(?i:wrong)"))
+def test_every_mistake_among_the_cases_is_expected_of_both_checkers(lines: list[str]) -> None:
+    mistakes = [
+        line for line in lines if not line.lstrip().startswith(("def ", "async def ", "@", "class"))
     ]
 
-    assert len(lines) >= 5
-    for line in lines:
+    assert mistakes
+    for line in mistakes:
         assert MYPY.search(line), f"mypy is not expected to refuse: {line}"
         assert PYRIGHT.search(line), f"basedpyright is not expected to refuse: {line}"
 
 
-@pytest.mark.parametrize("heading", ["async def right_for_a_node", "class Right"])
-def test_no_case_that_must_be_accepted_is_ignored(heading: str) -> None:
-    text = "\n".join(lines_below(heading))
+@pytest.mark.parametrize("lines", cases("(?i:right)"))
+def test_no_case_that_must_be_accepted_is_ignored(lines: list[str]) -> None:
+    text = "\n".join(lines)
 
-    assert text.count("assert_type(") >= 5
+    assert text.count("assert_type(") >= 2
     assert "ignore" not in text
