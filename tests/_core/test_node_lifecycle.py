@@ -639,13 +639,16 @@ async def test_an_init_that_cannot_be_ended_is_abandoned_and_its_spawner_gets_an
 async def test_the_exit_report_lists_stopped_killed_and_abandoned_processes(
     fast_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with running_node(limit=600, log_output="json", log_level="info") as node:
+    # 600 seconds are half a minute of real time, so that a busy machine has no influence.
+    async with running_node(
+        limit=6000, stop_timeout=600, log_output="json", log_level="info"
+    ) as node:
         up = node.exit_report
-        await node.spawn(Puppet, name="willing")
-        busy = await node.spawn(Puppet, name="busy", shutdown=0.1)
+        await node.spawn(Puppet, name="willing", shutdown=600)
+        busy = await node.spawn(Puppet, name="busy", shutdown=0.1, terminate_timeout=600)
         stubborn = await node.spawn(Stubborn, name="stubborn", shutdown=0.1, terminate_timeout=0.1)
-        parent = await node.spawn(Puppet, name="parent")
-        await node.call(parent, lambda me: me.spawn(Puppet, name="child"))
+        parent = await node.spawn(Puppet, name="parent", shutdown=600)
+        await node.call(parent, lambda me: me.spawn(Puppet, name="child", shutdown=600))
         node.send(busy, lambda me: trio.Event().wait())
         node.send(stubborn, "begin")
         await wait_all_tasks_blocked()
