@@ -183,9 +183,9 @@ build: $(RELEASE)       ## Build wheel and sdist into dist
 	rm -rf dist
 	.venv-release/bin/python -m build
 
-release-check: build    ## Build wheel and sdist, and check that version, changelog and files are ready for a release
+release-check: build    ## Build wheel and sdist, and check that version, changelog and files are ready for a release; ARGS=--upload checks the addresses, too
 	.venv-release/bin/twine check --strict dist/*
-	.venv-release/bin/python .ci/release_check.py dist
+	.venv-release/bin/python .ci/release_check.py dist $(ARGS)
 
 chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away its resources; ARGS="--seconds 600" continues
 	$(BIN)/python -m benchmarks.chaos $(ARGS)

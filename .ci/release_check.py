@@ -1,9 +1,10 @@
-"""Check that a release is complete: version, changelog, addresses, repository, wheel and sdist.
+"""Check that a release is complete: version, changelog, repository, wheel and sdist.
 
-    python .ci/release_check.py DIST
+    python .ci/release_check.py DIST [--upload]
 
 DIST is the folder with the built files. It prints every problem, and exits with status 1 if there
-is any; `make release-check` builds the files first.
+is any; `make release-check` builds the files first. The addresses in pyproject.toml are needed for
+an upload only: a placeholder among them is a problem with --upload, and a reminder without.
 """
 
 import re
@@ -70,12 +71,16 @@ def problems_of_tree(root: Path) -> Iterator[str]:
         yield f"the section {version} of CHANGELOG.md has no date: write [{version}] - YYYY-MM-DD"
     if section(changelog, "Unreleased"):
         yield f"the section Unreleased of CHANGELOG.md is not empty: move it to {version}"
-    for name, address in project.get("urls", {}).items():
-        if re.search(r"\.example(/|$)", address):
-            yield f"the address {name} of pyproject.toml is the placeholder {address}"
     readme = (root / "README.md").read_text(encoding="utf-8")
     for shown in sorted(set(re.findall(r"ergo_py-(\d[\w.]*)-py3", readme)) - {version}):
         yield f"README.md shows the wheel of version {shown}, not {version}"
+
+
+def placeholders(root: Path) -> Iterator[str]:
+    """Addresses in pyproject.toml that lead nowhere."""
+    for name, address in project_of(root).get("urls", {}).items():
+        if re.search(r"\.example(/|$)", address):
+            yield f"the address {name} of pyproject.toml is the placeholder {address}"
 
 
 def problems_of_repository(root: Path, version: str) -> Iterator[str]:
@@ -124,20 +129,26 @@ def _is_litter(name: str) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Print the problems, and return the status."""
+    for_upload = "--upload" in arguments
+    folders = [Path(each) for each in arguments if each != "--upload"] or [ROOT / "dist"]
     version = project_of(ROOT)["version"]
+    addresses = list(placeholders(ROOT))
     problems = [
         *problems_of_tree(ROOT),
         *problems_of_repository(ROOT, version),
-        *problems_of_files(Path(arguments[0] if arguments else ROOT / "dist"), version),
+        *problems_of_files(folders[0], version),
+        *(addresses if for_upload else []),
     ]
     for problem in problems:
         sys.stdout.write(f"{problem}\n")
-    sys.stdout.write(
-        f"{len(problems)} problems: {PACKAGE} {version} cannot be released yet\n"
-        if problems
-        else f"{PACKAGE} {version} can be released: git tag -s v{version}\n"
-    )
-    return 1 if problems else 0
+    if addresses and not for_upload:
+        sys.stdout.write(f"before the upload, replace {len(addresses)} placeholder addresses\n")
+    if problems:
+        sys.stdout.write(f"{len(problems)} problems: {PACKAGE} {version} cannot be released yet\n")
+        return 1
+    next_step = "twine upload dist/*" if for_upload else f"git tag -s v{version}"
+    sys.stdout.write(f"{PACKAGE} {version} can be released: {next_step}\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -70,7 +70,6 @@ def test_a_complete_tree_has_no_problems(tree: Path) -> None:
         ("CHANGELOG.md", "[1.2.0]", "[1.3.0]", "CHANGELOG.md has no section for 1.2.0"),
         ("CHANGELOG.md", " - 2026-11-30", "", "the section 1.2.0 of CHANGELOG.md has no date"),
         ("CHANGELOG.md", "sed]\n", "sed]\n\n- More.\n", "Unreleased of CHANGELOG.md is not empty"),
-        ("pyproject.toml", "forge.org", "x.example", "Source of pyproject.toml is the placeholder"),
         ("pyproject.toml", '"1.2.0"', '"1.2.0.dev1"', "1.2.0.dev1 is no version of a release"),
         ("README.md", "1.2.0", "1.1.0", "README.md shows the wheel of version 1.1.0, not 1.2.0"),
     ],
@@ -81,6 +80,29 @@ def test_a_gap_in_the_tree_is_named(
     replace(tree / file, old, new)
 
     assert problem in "\n".join(check.problems_of_tree(tree))
+
+
+def test_a_placeholder_address_stops_an_upload_and_is_a_reminder_before(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git(tree, "init", "--quiet")
+    replace(tree / "pyproject.toml", "forge.org", "forge.example")
+    git(tree, "add", ".")
+    git(tree, "commit", "--quiet", "--message", "first")
+    dist = tree.parent / f"{tree.name} dist"
+    build(dist, wheel=[*check.IN_WHEEL, *INFO], sdist=check.IN_SDIST)
+    monkeypatch.setattr(check, "ROOT", tree)
+
+    assert check.main([str(dist)]) == 0
+    assert capsys.readouterr().out == (
+        "before the upload, replace 1 placeholder addresses\n"
+        "ergo_py 1.2.0 can be released: git tag -s v1.2.0\n"
+    )
+    assert check.main([str(dist), "--upload"]) == 1
+    assert capsys.readouterr().out == (
+        "the address Source of pyproject.toml is the placeholder https://forge.example/ergo_py\n"
+        "1 problems: ergo_py 1.2.0 cannot be released yet\n"
+    )
 
 
 def git(tree: Path, *arguments: str) -> None:
@@ -148,3 +170,10 @@ def test_the_files_that_a_release_needs_are_in_this_repository() -> None:
     missing = [name for name in check.IN_WHEEL + check.IN_SDIST if not (ROOT / name).is_file()]
 
     assert missing == []
+
+
+def test_this_repository_has_a_dated_section_of_its_version_in_the_changelog() -> None:
+    problems = list(check.problems_of_tree(ROOT))
+
+    # Between releases the next section collects changes.
+    assert [each for each in problems if "Unreleased" not in each] == []
