@@ -3,14 +3,14 @@
 import os
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import trio
 from trio.lowlevel import wait_readable
 
-from .._core.tables.pending_calls import Caller, Deadline
+from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
 from .._core.vocabulary.ids import PID, Alias, Target
@@ -18,14 +18,14 @@ from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_flag, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
-from ..meta.readers import when_served
 from ..meta.receivers import check_receiver
-from ..meta.sockets.messages import Cause, TCPClose
+from ..meta.sockets.messages import Cause
 from ..meta.sockets.options import StreamOptions, WhenSlow
 from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.shutdown import Reminder
 from ..meta.sockets.tcp import TCPConnection
 from ..meta.sockets.tls import TLSFiles
+from .line import StreamLine
 from .messages.responses import Headers, Response
 from .messages.websockets import WSConnected, WSDisconnected
 from .parsing.deflate import Deflate, offered_deflate
@@ -128,8 +128,15 @@ class WebSocketClient(TCPConnection):
         return self._new_websocket(b"", None)
 
     def _new_websocket(self, rest: bytes, deflate: Deflate | None) -> WebSocket:
-        self._websocket = WebSocket(
+        line = StreamLine(
             self,
+            self.peer,
+            (self._reader, self._input, self._writer, self._shutdown),
+            receiver=self._receiver,
+            drop_if_slow=self._drop_if_slow,
+        )
+        self._websocket = WebSocket(
+            line,
             is_client=True,
             max_message=self._max_message,
             interval=self._ping_interval,
@@ -199,49 +206,6 @@ class WebSocketClient(TCPConnection):
         assert self._websocket is not None
         self._websocket.begin()
         return WSConnected(self.id, None, self._agreed[0])
-
-    # -- for the WebSocket -------------------------------------------------------------------------
-
-    @property
-    def is_held_up(self) -> bool:
-        """Whether this side does not read, since its receiver is behind."""
-        return self._reader.is_held_up()
-
-    def now(self) -> float:
-        """The time on the node's clock."""
-        return self._now()
-
-    def arm(self, deadline: Deadline, seconds: float) -> None:
-        """Let a deadline expire."""
-        self._meta.kernel.clock.arm_call(deadline, seconds)
-
-    def put(self, data: bytes, caller: Caller | None = None) -> bool:
-        """Write. True if the operating system has taken everything; else the caller is answered
-        when it has.
-        """
-        done = self._writer.put(data, caller)
-        if not done and self._writer.is_slow:
-            self._drop_if_slow()
-        return done
-
-    def hang_up(self) -> None:
-        """Close, after everything is written."""
-        self._shutdown.close(TCPClose())
-
-    def cut(self, cause: Cause, detail: str) -> None:
-        """End at once."""
-        self._shutdown.abort(cause, detail)
-        self._shutdown.end(cause, detail)
-
-    def when_answered(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when the receiver has served all messages, and its answers are written."""
-        meta = self._meta
-        receiver = meta.router.resolve(self._receiver())
-        when_served(meta, receiver, lambda: when_served(meta, meta, then))
-
-    def blame(self, detail: str) -> None:
-        """End because of an error of the server, after everything is written."""
-        self._shutdown.note_mistake(detail)
 
     # -- messages ----------------------------------------------------------------------------------
 

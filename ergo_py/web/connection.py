@@ -4,22 +4,25 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-from .._core.tables.pending_calls import Caller, Deadline
+from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.reasons import Reason
-from ..meta.readers import start_beside, when_served
-from ..meta.sockets.messages import Cause, TCPClose, TCPConnected
+from ..meta.readers import start_beside
+from ..meta.sockets.messages import Cause, TCPConnected
 from ..meta.sockets.options import StreamOptions
 from ..meta.sockets.streams.connection import AcceptingServer
 from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.sessions import end_session
 from ..meta.sockets.streams.shutdown import Reminder
 from ..meta.sockets.tcp import TCPConnection
-from .exchange import WrongLengthError, unavailable
-from .http_session import HTTPSession, Phase
+from .http.exchange import unavailable
+from .http.phase import Phase
+from .http.response_stream import ResponseStream, WrongLengthError
+from .http.session import HTTPSession
+from .line import StreamLine
 from .messages.requests import End, HTTPRequest, ReadBody, SentEvent, Write
 from .messages.websockets import WSClose, WSConnected
 from .site import Site
@@ -36,6 +39,7 @@ class WebConnection(TCPConnection):
 
     kind = "http"
     _http: HTTPSession
+    _line: StreamLine
     _site: Site
     _websocket: WebSocket | None = None
 
@@ -56,7 +60,14 @@ class WebConnection(TCPConnection):
         return self
 
     def _begin_http(self, _alias: Alias) -> StreamParser:
-        self._http = HTTPSession(self, self._site)
+        self._line = StreamLine(
+            self,
+            self.peer,
+            (self._reader, self._input, self._writer, self._shutdown),
+            receiver=self._receiver,
+            drop_if_slow=self._drop_if_slow,
+        )
+        self._http = HTTPSession(self, self._line, self._site)
         return self._http
 
     def _receiver(self) -> Target:
@@ -69,36 +80,13 @@ class WebConnection(TCPConnection):
 
     # -- for the session ---------------------------------------------------------------------------
 
-    @property
-    def last_out(self) -> float:
-        """When the operating system last took bytes for the peer."""
-        return self._writer.last
-
-    def put(self, data: bytes, caller: Caller | None = None) -> bool:
-        """Write. True if the operating system has taken everything; else the caller is answered
-        when it has.
-        """
-        done = self._writer.put(data, caller)
-        if not done and self._writer.is_slow:
-            self._drop_if_slow()
-        return done
-
-    def hang_up(self) -> None:
-        """Close, after everything is written."""
-        self._shutdown.close(TCPClose())
-
-    def cut(self, cause: Cause, detail: str) -> None:
-        """End at once: the peer sees a reset."""
-        self._shutdown.abort(cause, detail)
-        self._shutdown.end(cause, detail)
-
-    def read_on(self) -> None:
-        """Wake the reader, which waits because its session was paused."""
-        self._reader.wait.ring()
-
     def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run an async function beside the reader."""
         start_beside(self, work)
+
+    def cut(self, cause: Cause, detail: str) -> None:
+        """End at once: the peer sees a reset."""
+        self._line.cut(cause, detail)
 
     def drain(self) -> None:
         """End in order."""
@@ -131,43 +119,20 @@ class WebConnection(TCPConnection):
         self._reader.use(self._socket, actor.id)
         place = agreement.place
         self._websocket = websocket = WebSocket(
-            self,
+            self._line,
             is_client=False,
             max_message=place.max_message,
             interval=place.ping_interval,
             deflate=agreement.deflate,
             rest=rest,
         )
-        self.put(agreement.answer)
+        self._line.put(agreement.answer)
         self.send(actor.id, WSConnected(self.id, agreement.request, agreement.subprotocol))
         self._input.use(websocket, self._now)
         websocket.begin()
-        self.read_on()
+        self._line.read_on()
         if self._site.is_draining:
             self.drain()
-
-    @property
-    def is_held_up(self) -> bool:
-        """Whether this side does not read, since its receiver is behind."""
-        return self._reader.is_held_up()
-
-    def now(self) -> float:
-        """The time on the node's clock."""
-        return self._now()
-
-    def arm(self, deadline: Deadline, seconds: float) -> None:
-        """Let a deadline expire."""
-        self._meta.kernel.clock.arm_call(deadline, seconds)
-
-    def when_answered(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when the receiver has served all messages, and its answers are written."""
-        meta = self._meta
-        receiver = meta.router.resolve(self._receiver())
-        when_served(meta, receiver, lambda: when_served(meta, meta, then))
-
-    def blame(self, detail: str) -> None:
-        """End because of an error of the peer, after everything is written."""
-        self._shutdown.note_mistake(detail)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -182,12 +147,12 @@ class WebConnection(TCPConnection):
         http, kind = self._http, type(message)
         if kind not in (Write, SentEvent, End):
             return False
-        if http.is_current(message.ref):
+        if (stream := http.stream_of(message.ref)) is not None:
             try:
                 if kind is End:
                     http.end_stream()
                 else:
-                    http.write(message.data if kind is Write else message.encode())
+                    stream.write(message.data if kind is Write else message.encode())
             except WrongLengthError:
                 pass  # the connection is cut
         return True
@@ -215,22 +180,21 @@ class WebConnection(TCPConnection):
             return NO_REPLY if piece is None else piece
         elif kind not in (Write, SentEvent, End):
             raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
-        elif not http.is_current(request.ref):
+        elif (stream := http.stream_of(request.ref)) is None:
             raise Reject(BrokenPipeError(_NO_STREAM))
         else:
-            answer = self._call_stream(request, caller)
+            answer = self._call_stream(stream, request, caller)
         if answer is NO_REPLY and self._writer.is_slow:
             await self._peer_is_slow()
         return answer
 
-    def _call_stream(self, request: Any, caller: Caller) -> object:
-        http = self._http
+    def _call_stream(self, stream: ResponseStream, request: Any, caller: Caller) -> object:
         try:
             if type(request) is End:
-                http.end_stream()
+                self._http.end_stream()
                 return None
             data = request.data if type(request) is Write else request.encode()
-            return len(data) if http.write(data, caller) else NO_REPLY
+            return len(data) if stream.write(data, caller) else NO_REPLY
         except WrongLengthError as error:
             raise Reject(ValueError(str(error))) from None
 

@@ -14,7 +14,7 @@ from ..meta.receivers import ReceiverOption, Receivers
 from .messages.requests import HTTPRequest, read_path
 from .messages.responses import HTTPError
 from .messages.websockets import Accept
-from .parsing.http1 import RequestError
+from .parsing.http1 import Head, RequestError
 
 __all__ = ["STREAM", "WHOLE", "Body", "Networks", "Place", "Route", "Routes"]
 
@@ -75,6 +75,10 @@ class Place:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.prefix}>"
+
+    def takes_websocket(self, head: Head) -> bool:
+        """Whether a request is for a WebSocket."""
+        return self.kind == "websocket"
 
     def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None] | None:
         """The work that answers a request, for an application or a file; None if an actor does."""

@@ -9,6 +9,7 @@ from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.reasons import Crashed
 from ..meta.sockets.messages import Address, Endpoint
+from .messages.requests import HTTPRequest
 from .options import WebOptions
 from .parsing.http1 import Head
 from .routes import Networks, Routes
@@ -75,6 +76,20 @@ class Site:
     def count(self, status: int) -> None:
         """Count a response."""
         self.statuses[status // 100] += 1
+
+    def log_access(self, request: HTTPRequest | None, status: int, sent: int, since: float) -> None:
+        """Write a line about a response of ``sent`` bytes to a request that came at ``since``; the
+        request is None if it could not be read.
+        """
+        self.log.info(
+            "request",
+            client="" if request is None else request.client,
+            method="" if request is None else request.method,
+            path="" if request is None else "/" + "/".join(request.path),
+            status=status,
+            bytes=sent,
+            seconds=round(self.now() - since, 6),
+        )
 
     def begin_drain(self) -> None:
         """Take no further requests."""

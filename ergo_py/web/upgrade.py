@@ -9,8 +9,8 @@ from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import InitError, MailboxFullError, SpawnError
 from .._core.vocabulary.ids import Alias
 from ..meta.receivers import make_actor
-from .exchange import unavailable
-from .http_session import HTTPSession
+from .http.exchange import unavailable
+from .http.session import HTTPSession
 from .messages.requests import HTTPRequest
 from .messages.responses import HTTPError, Response, bare_response, upgrade_response
 from .messages.websockets import Accept, WSUpgrade

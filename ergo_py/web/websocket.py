@@ -37,15 +37,7 @@ _LINGER: Final = 5.0
 class Line(Protocol):
     """The part of a connection that a WebSocket uses."""
 
-    @property
-    def id(self) -> Alias:
-        """The alias of the connection."""
-        ...
-
-    @property
-    def last_in(self) -> float:
-        """When bytes last came from the peer."""
-        ...
+    id: Alias
 
     @property
     def is_held_up(self) -> bool:

@@ -16,6 +16,7 @@ from ..._core.vocabulary.public_names import show_public_names
 from ..messages.requests import HTTPRequest
 from ..messages.responses import HTTPError, Response, bare_response, http_date
 from ..routes import Place
+from .dialogue import Dialogue, PeerLeftError
 
 __all__ = ["Files"]
 
@@ -54,19 +55,23 @@ class Files(Place):
 
     def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None] | None:
         """Read the file in a thread, and write it."""
-        return self._serve(session, request)
+        return self._serve(Dialogue(session, request))
 
-    async def _serve(self, session: Any, request: HTTPRequest) -> None:
+    async def _serve(self, dialogue: Dialogue) -> None:
+        request = dialogue.request
         takes_gzip = "gzip" in request.headers.get("accept-encoding", "")
         parts = request.path[len(self.parts) :]
         try:
             found = await trio.to_thread.run_sync(self._open, parts, takes_gzip)
         except HTTPError as error:
-            session.respond(error.response)
+            if not dialogue.has_ended:
+                dialogue.respond(error.response)
             return
         file, facts, encoding = found
         try:
-            await self._send(session, request, file, facts, encoding)
+            await self._send(dialogue, file, facts, encoding)
+        except PeerLeftError:
+            pass
         finally:
             await trio.to_thread.run_sync(file.close)
 
@@ -117,8 +122,9 @@ class Files(Place):
         return os.fdopen(number, "rb"), facts, f"{encoding}|{kind}"
 
     async def _send(
-        self, session: Any, request: HTTPRequest, file: BinaryIO, facts: os.stat_result, told: str
+        self, dialogue: Dialogue, file: BinaryIO, facts: os.stat_result, told: str
     ) -> None:
+        request = dialogue.request
         encoding, _, kind = told.partition("|")
         tag = f'"{facts.st_mtime_ns:x}-{facts.st_size:x}{"-gz" if encoding else ""}"'
         fields = [
@@ -132,7 +138,7 @@ class Files(Place):
         ]
         known = [each.strip(" \t") for each in request.headers.get("if-none-match", "").split(",")]
         if tag in known or f"W/{tag}" in known or known == ["*"]:
-            session.respond(Response(304, b"", fields[1:]))
+            dialogue.respond(Response(304, b"", fields[1:]))
             return
         if encoding:
             fields.append(("content-encoding", encoding))
@@ -141,24 +147,25 @@ class Files(Place):
         if asked is not None and request.headers.get("if-range", tag) == tag:
             chosen = _read_range(asked, facts.st_size)
             if chosen == (-1, -1):
-                session.respond(bare_response(416, [("content-range", f"bytes */{facts.st_size}")]))
+                dialogue.respond(
+                    bare_response(416, [("content-range", f"bytes */{facts.st_size}")]),
+                )
                 return
             if chosen is not None:
                 (begin, end), status = chosen, 206
                 fields.append(("content-range", f"bytes {begin}-{end - 1}/{facts.st_size}"))
-        session.respond(Response(status, b"", fields, stream=True, length=end - begin))
+        dialogue.respond(Response(status, b"", fields, stream=True, length=end - begin))
         if request.method == "HEAD":
             return
         await trio.to_thread.run_sync(file.seek, begin)
         left = end - begin
-        while left and not request.gone:
+        while left:
             piece = await trio.to_thread.run_sync(file.read, min(_PIECE, left))
             if not piece:
                 raise OSError("a file has become shorter while it was sent")
             left -= len(piece)
-            await session.write_all(piece)
-        if not request.gone:
-            session.end_stream()
+            await dialogue.write(piece)
+        dialogue.end()
 
 
 def _read_range(asked: str, size: int) -> tuple[int, int] | None:

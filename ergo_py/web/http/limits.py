@@ -4,9 +4,9 @@ from collections.abc import Callable
 from math import ceil, inf
 from typing import Final, Protocol
 
-from .._core.tables.pending_calls import Deadline
-from .parsing.http1 import RequestError
-from .site import Site
+from ..._core.tables.pending_calls import Deadline
+from ..parsing.http1 import RequestError
+from ..site import Site
 
 __all__ = ["TimeLimits", "Traffic"]
 

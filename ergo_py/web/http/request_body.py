@@ -1,0 +1,134 @@
+"""`RequestBody`: the body of the request under way. It is collected whole, pulled in pieces, or
+skipped.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.errors import NotAllowedError
+from ..parsing.http1 import RequestError, RequestParser
+from .limits import TimeLimits
+
+__all__ = ["MOST_SKIPPED", "RequestBody"]
+
+MOST_SKIPPED: Final = 64 * 1024
+"""Bytes of an unwanted body that are read and dropped, so that the connection can go on."""
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class RequestBody:
+    """The bodies of a connection's requests, a single one at a time."""
+
+    __slots__ = ("_limits", "_pieces", "_put", "_reader", "_reply", "_size", "awaits_sign")
+
+    def __init__(
+        self,
+        limits: TimeLimits,
+        put: Callable[[bytes], object],
+        reply: Callable[[Caller, Any, BaseException | None], object],
+    ) -> None:
+        """``put`` writes to the peer, and ``reply`` answers a call."""
+        self._limits = limits
+        self._put = put
+        self._reply = reply
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._reader: tuple[Caller, int] | None = None
+        """A call that waits for the next piece, and how much it takes."""
+        self.awaits_sign = False
+        """The peer waits for ``100 Continue``."""
+
+    def begin(self, awaits_sign: bool) -> None:
+        """Another request has begun."""
+        self.awaits_sign = awaits_sign
+        self._size = 0
+
+    def want(self) -> None:
+        """The body is wanted now: its time counts, and the peer may send it."""
+        self._limits.begin_body()
+        if self.awaits_sign:
+            self.awaits_sign = False
+            self._put(_CONTINUE)
+
+    def drop(self) -> None:
+        """Forget the body: its request was refused."""
+        self._pieces = []
+        self.awaits_sign = False
+
+    # -- whole bodies ------------------------------------------------------------------------------
+
+    def collect(self, parser: RequestParser, most: int) -> bytes | None:
+        """The whole body; None if it is not complete.
+
+        Raises:
+            RequestError: it is longer than ``most`` bytes.
+        """
+        piece = parser.take_body(most - self._size + 1)
+        self._count(piece, most)
+        if piece:
+            self._pieces.append(piece)
+        if not parser.body_is_done:
+            return None
+        whole = b"".join(self._pieces)
+        self._pieces = []
+        self._size = 0
+        return whole
+
+    def _count(self, piece: bytes, most: int) -> None:
+        self._size += len(piece)
+        if self._size > most:
+            raise RequestError(413, f"the body is longer than {most} bytes")
+
+    # -- unwanted bodies ---------------------------------------------------------------------------
+
+    def begin_skipping(self) -> None:
+        """Drop the rest of a body that was not read. Its time counts."""
+        self._size = 0
+        self._limits.begin_body()
+
+    def skip(self, parser: RequestParser) -> bool:
+        """Drop some bytes. False if they are too many to go on."""
+        self._size += len(parser.take_body(MOST_SKIPPED))
+        return parser.body_is_done or self._size <= MOST_SKIPPED
+
+    # -- bodies that are pulled --------------------------------------------------------------------
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether a call waits for the next piece."""
+        return self._reader is not None
+
+    def read(self, caller: Caller, most: int) -> None:
+        """Let a call wait for the next piece.
+
+        Raises:
+            NotAllowedError: another call waits for it.
+        """
+        if self._reader is not None:
+            raise NotAllowedError("another ReadBody waits for the same body")
+        self._reader = caller, most
+        self.want()
+
+    def give(self, parser: RequestParser, limit: int) -> bool:
+        """Answer the waiting call with a piece, if any has come. Returns whether there is more to
+        do without waiting.
+
+        Raises:
+            RequestError: the body is longer than ``limit`` bytes.
+        """
+        assert self._reader is not None
+        caller, most = self._reader
+        piece = parser.take_body(most)
+        if piece or parser.body_is_done:
+            self._count(piece, limit)
+            self._reader = None
+            self._reply(caller, piece, None)
+            return False
+        return parser.has_more
+
+    def leave_reader(self) -> None:
+        """The exchange has ended: so has the waiting call."""
+        if self._reader is not None:
+            (caller, _), self._reader = self._reader, None
+            self._reply(caller, None, NotAllowedError("the exchange has ended"))

@@ -1,0 +1,171 @@
+"""`ResponseStream`: a streamed response under way. `BodyWriter`: its frames."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from ..._core.tables.pending_calls import Caller
+from ...meta.sockets.messages import Cause
+from .exchange import Exchange
+
+__all__ = ["BodyWriter", "Outlet", "ResponseStream", "WrongLengthError"]
+
+_ROOM: Final = 64 * 1024
+"""Bytes that may wait for the peer before an application waits."""
+
+
+class Outlet(Protocol):
+    """The part of a connection that a response uses."""
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the peer."""
+        ...
+
+    def put(self, data: bytes, caller: Caller | None = None) -> bool:
+        """Write. True if the operating system has taken everything; else the caller is answered
+        when it has.
+        """
+        ...
+
+    def cut(self, cause: Cause, detail: str) -> None:
+        """End at once, so that the peer does not take a part for the whole."""
+        ...
+
+
+class WrongLengthError(Exception):
+    """A streamed response is longer or shorter than its length."""
+
+
+class BodyWriter:
+    """Frames a streamed response: in chunks, by its length, or until the connection closes."""
+
+    __slots__ = ("_chunked", "_left")
+
+    def __init__(self, length: int | None, chunked: bool) -> None:
+        self._left = length
+        self._chunked = chunked
+
+    def frame(self, data: bytes) -> bytes:
+        """The bytes to write for a piece.
+
+        Raises:
+            WrongLengthError: the response is longer than its length.
+        """
+        if self._left is not None:
+            if len(data) > self._left:
+                raise WrongLengthError(f"{len(data)} bytes, and {self._left} are left")
+            self._left -= len(data)
+        # An empty chunk would be the end.
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked and data else bytes(data)
+
+    def end(self) -> bytes:
+        """The bytes after the last piece.
+
+        Raises:
+            WrongLengthError: the response is shorter than its length.
+        """
+        if self._left:
+            raise WrongLengthError(f"{self._left} bytes are missing")
+        return b"0\r\n\r\n" if self._chunked else b""
+
+
+class ResponseStream:
+    """A streamed response, from its head to its end. Everything here happens on the loop."""
+
+    __slots__ = ("_frames", "_guard", "_outlet", "_room", "is_events", "is_open", "sent")
+
+    def __init__(
+        self, outlet: Outlet, exchange: Exchange, frames: BodyWriter, *, is_events: bool
+    ) -> None:
+        self._outlet = outlet
+        self._frames = frames
+        self._room: trio.Event | None = None
+        """Wakes applications that wait for a slow peer."""
+        self._guard: _StreamGuard | None = None
+        self.is_events = is_events
+        """Whether these are server-sent events."""
+        self.is_open = True
+        self.sent = 0
+        """Bytes of the body."""
+        callee = exchange.callee
+        if callee is not None:
+            # If its actor ends before the response does, the peer must not take a part for the
+            # whole.
+            self._guard = guard = _StreamGuard(exchange, self._lost_actor)
+            guard.assign(callee)
+            guard.defer(callee)
+
+    def _lost_actor(self) -> None:
+        self._guard = None
+        self._outlet.cut(Cause.FAILED, "the actor of a streamed response has ended before its End")
+
+    def write(self, data: bytes, caller: Caller | None = None) -> bool:
+        """Write a piece. True if the operating system has taken it.
+
+        Raises:
+            WrongLengthError: it is longer than its length; the connection is cut.
+        """
+        try:
+            framed = self._frames.frame(data)
+        except WrongLengthError as error:
+            self._outlet.cut(Cause.FAILED, f"a response is longer than its length: {error}")
+            raise
+        self.sent += len(data)
+        return not framed or self._outlet.put(framed, caller)
+
+    async def write_and_wait(self, data: bytes) -> None:
+        """Write a piece for an application, and wait while the peer is slow."""
+        self.write(data)
+        while self.is_open and self._outlet.pending > _ROOM:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+
+    def written(self) -> None:
+        """Some of the waiting bytes are out."""
+        if self._room is not None and self._outlet.pending <= _ROOM:
+            self._free()
+
+    def end(self) -> None:
+        """Write the end.
+
+        Raises:
+            WrongLengthError: it is shorter than its length; the connection is cut.
+        """
+        try:
+            last = self._frames.end()
+        except WrongLengthError as error:
+            self._outlet.cut(Cause.FAILED, f"a response is shorter than its length: {error}")
+            raise
+        if last:
+            self._outlet.put(last)
+
+    def close(self) -> None:
+        """Note that the exchange has ended."""
+        self.is_open = False
+        if self._guard is not None:
+            self._guard.abandon()
+            self._guard = None
+        if self._room is not None:
+            self._free()
+
+    def _free(self) -> None:
+        assert self._room is not None
+        self._room.set()
+        self._room = None
+
+
+class _StreamGuard(Caller):
+    """Hears of the end of the actor that streams a response."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, exchange: Exchange, ended: Callable[[], None]) -> None:
+        super().__init__(exchange.pid, exchange.number, exchange.to, None)
+        self._ended = ended
+
+    def awaken(self) -> None:
+        """The actor has ended."""
+        self._ended()

@@ -1,0 +1,496 @@
+"""`HTTPSession`: the HTTP of a connection. It turns the bytes of the peer into calls of actors, and
+their answers into responses, one exchange at a time.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.errors import NotAllowedError
+from ..._core.vocabulary.ids import Ref
+from ...meta.sockets.messages import Cause
+from ...meta.sockets.streams.sessions import end_session
+from ..messages.requests import HTTPGone, HTTPRequest, ReadBody, read_path
+from ..messages.responses import HTTPError, Response, bare_response, response_head
+from ..parsing.http1 import Head, RequestError, RequestParser
+from ..routes import STREAM, Place
+from ..site import Site
+from .exchange import Exchange, answer_of, unavailable
+from .limits import TimeLimits
+from .phase import Phase
+from .receiver_calls import ReceiverCalls
+from .request_body import MOST_SKIPPED, RequestBody
+from .response_stream import BodyWriter, ResponseStream
+from .wire import Host, Wire
+
+__all__ = ["HTTPSession"]
+
+_IN_A_ROW: Final = 64
+"""Requests to begin in one step, so that other work gets its turn."""
+_WAITING: Final = 64 * 1024
+"""Bytes of requests, or of a body, that may wait here. Then nothing is read."""
+_EVENT_PAUSE: Final = 15.0
+"""Seconds after which a silent stream of events gets a comment."""
+_LARGE: Final = 16 * 1024
+"""Bytes of a body that are not worth a copy behind the head."""
+
+_HEAD, _BODY, _UNDER_WAY = Phase.HEAD, Phase.BODY, Phase.UNDER_WAY
+_SKIPS, _UPGRADING, _CLOSED = Phase.SKIPS, Phase.UPGRADING, Phase.CLOSED
+
+
+class HTTPSession:
+    """The HTTP of a connection: a parser, as the connection's reader sees it. Everything here
+    happens on the loop.
+    """
+
+    __slots__ = (
+        "_advances",
+        "_body",
+        "_calls",
+        "_exchange",
+        "_head",
+        "_host",
+        "_limits",
+        "_parser",
+        "_place",
+        "_request",
+        "_response",
+        "_since",
+        "_sent",
+        "_wire",
+        "closes",
+        "count",
+        "error",
+        "has_more",
+        "paused",
+        "phase",
+        "requests",
+        "site",
+        "stream",
+        "unfinished",
+    )
+
+    def __init__(self, host: Host, wire: Wire, site: Site) -> None:
+        self._host = host
+        self._wire = wire
+        self.site = site
+        self._parser = RequestParser()
+        self.phase = _HEAD
+        self._head: Head | None = None
+        self._request: HTTPRequest | None = None
+        self._place: Place | None = None
+        self._exchange: Exchange | None = None
+        self._response: Response | None = None
+        self.stream: ResponseStream | None = None
+        """The streamed response under way, if there is any."""
+        self._sent = 0
+        """Bytes of a response's body that is not streamed."""
+        self._advances = False
+        self._calls = ReceiverCalls(self, site, host.begin_beside)
+        self._limits = TimeLimits(wire, site, self._check_time)
+        self._body = RequestBody(self._limits, wire.put, site.calls.reply)
+        self._since = 0.0
+        """When the exchange began, for the access log."""
+        self.closes = False
+        """The connection ends after the response."""
+        self.requests = 0
+        # The parser of the connection's input
+        self.has_more = False
+        self.paused = False
+        """Nothing may be read: enough waits here, or the protocol may change."""
+        self.unfinished = self.count = 0
+        self.error: str | None = None
+
+    # -- the reader --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The connection is ready: the peer has its time from now on."""
+        self._limits.check_by(self.site.now() + self.site.options.idle_timeout)
+
+    def feed(self, data: bytes) -> Sequence[object]:
+        """Take bytes of the peer, and begin what they ask for."""
+        if self.phase is not _CLOSED:
+            if data:
+                self._parser.feed(data)
+            self.advance()
+            self.has_more = self.paused
+        return ()
+
+    def advance(self) -> None:
+        """Go as far as the bytes of the peer allow."""
+        if self._advances:
+            # A step has led here: its loop goes on.
+            return
+        self._advances = True
+        try:
+            for _ in range(_IN_A_ROW):
+                if not self._step():
+                    break
+            else:
+                self.site.soon(self.advance)
+        except RequestError as error:
+            self._refuse(error)
+        finally:
+            self._advances = False
+        is_full = self.phase is _UPGRADING or (
+            self.phase is _UNDER_WAY and self._parser.unread >= _WAITING
+        )
+        if is_full is not self.paused:
+            self.paused = is_full
+            if not is_full:
+                self._wire.read_on()
+
+    def _step(self) -> bool:
+        phase = self.phase
+        if phase is _HEAD:
+            if self._wire.pending > self.site.options.write_limit:
+                return False
+            head = self._parser.next_head()
+            if head is None:
+                if self._parser.unread:
+                    self._limits.begin_head()
+                return False
+            if self._limits.in_head:
+                self._limits.end_head()
+            self._begin_exchange(head)
+            return True
+        if phase is _BODY:
+            return self._collect()
+        if phase is _SKIPS:
+            return self._skip()
+        if self._body.has_reader:
+            assert self._place is not None
+            return self._body.give(self._parser, self._place.max_body)
+        return False
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _begin_exchange(self, head: Head) -> None:
+        site, wire = self.site, self._wire
+        self.requests += 1
+        self._head = head
+        self._body.begin(head.expects_continue)
+        self.closes = not head.keeps_alive
+        if site.options.access_log:
+            self._since = site.now()
+        client, scheme, host = site.client_of(wire.peer, head)
+        path = read_path(head.path)
+        request = self._request = HTTPRequest(
+            head.method,
+            path,
+            head,
+            connection=wire.id,
+            peer=wire.peer,
+            scheme=scheme,
+            client=client,
+            host=host,
+        )
+        if site.is_draining:
+            self._respond(unavailable())
+            return
+        if not site.serves(host):
+            self._respond(bare_response(421))
+            return
+        place = self._place = site.routes.find(path)
+        if place is None:
+            self._respond(bare_response(404))
+            return
+        if place.takes_websocket(head):
+            self.phase = _UPGRADING
+            self._begin_call(place, request)
+            self._host.upgrade(self, request, place)
+            return
+        refusal = place.refusal(head.method)
+        if refusal is not None:
+            self._respond(refusal.response)
+        elif head.length is not None and head.length > place.max_body:
+            self._respond(bare_response(413))
+        elif self._parser.body_is_done or place.body is STREAM:
+            self._ask()
+        else:
+            self._body.want()
+            self.phase = _BODY
+
+    def _collect(self) -> bool:
+        """Collect a whole body. Returns whether there is more to do without waiting."""
+        place, parser, request = self._place, self._parser, self._request
+        assert place is not None
+        assert request is not None
+        whole = self._body.collect(parser, place.max_body)
+        if whole is None:
+            return parser.has_more
+        request.take_body(whole)
+        self._ask()
+        return True
+
+    def _skip(self) -> bool:
+        """Drop the rest of a body that was not read."""
+        parser = self._parser
+        if not self._body.skip(parser):
+            self._close()
+            return False
+        if parser.body_is_done:
+            self.phase = _HEAD
+            return True
+        return parser.has_more
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        place, request = self._place, self._request
+        assert place is not None
+        assert request is not None
+        self.phase = _UNDER_WAY
+        self._calls.ask(self._begin_call(place, request), place)
+
+    def _begin_call(self, place: Place, request: HTTPRequest) -> Exchange:
+        exchange = self._exchange = Exchange(
+            self._wire.id, self.site.next_reference(), None, request, self._settled
+        )
+        request.begin(exchange, len(place.parts))
+        return exchange
+
+    def _settled(self, exchange: Exchange) -> None:
+        if exchange is not self._exchange or exchange.is_over:
+            return
+        response, told = answer_of(exchange)
+        if told:
+            self.site.log.error(told, request=repr(exchange.request))
+        self._respond(response)
+
+    def answer(self, exchange: Exchange, response: Response) -> None:
+        """Write a response, unless the exchange has ended."""
+        if not exchange.is_over:
+            # The time for the answer is over with its beginning.
+            exchange.abandon()
+            self._respond(response)
+
+    def fail(self, exchange: Exchange, detail: str) -> None:
+        """Tell the peer that there is no response, or no whole one, unless the exchange has
+        ended.
+        """
+        if self.stream is None:
+            self.answer(exchange, bare_response(500))
+        elif not exchange.is_over:
+            self._wire.cut(Cause.FAILED, detail)
+
+    # -- responses ---------------------------------------------------------------------------------
+
+    def _respond(self, response: Response) -> None:
+        """Write a response, or the beginning of a streamed one."""
+        head, parser, wire = self._head, self._parser, self._wire
+        is_http_10 = head is not None and head.is_http_10
+        has_body = head is None or head.method != "HEAD"
+        if not self.closes and (self.site.is_draining or not parser.body_is_done):
+            # A peer that still waits for `100 Continue` may send its body or not.
+            self.closes = (
+                self.site.is_draining or self._body.awaits_sign or parser.left > MOST_SKIPPED
+            )
+        self._response = response
+        if response.stream:
+            if response.length is None and is_http_10:
+                self.closes = True
+            start = response_head(response, self.closes, is_http_10)
+            self._sent = 0
+            wire.put(start)
+            if has_body:
+                self._begin_stream(response, chunked=response.length is None and not is_http_10)
+                return
+        else:
+            start = response_head(response, self.closes, is_http_10)
+            body = response.body if has_body else b""
+            self._sent = len(body)
+            if len(body) <= _LARGE:
+                wire.put(start + body)
+            else:
+                wire.put(start)
+                wire.put(body)
+        self._finish()
+
+    def _begin_stream(self, response: Response, *, chunked: bool) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        self.stream = ResponseStream(
+            self._wire,
+            exchange,
+            BodyWriter(response.length, chunked),
+            is_events=response.is_events,
+        )
+        if response.is_events:
+            self._limits.check_by(self.site.now() + _EVENT_PAUSE)
+
+    def stream_of(self, ref: Ref) -> ResponseStream | None:
+        """The streamed response with this reference, if it is under way."""
+        exchange = self._exchange
+        return self.stream if exchange is not None and exchange.ref == ref else None
+
+    def end_stream(self) -> None:
+        """End the streamed response.
+
+        Raises:
+            WrongLengthError: it is shorter than its length; the connection is cut.
+        """
+        assert self.stream is not None
+        self.stream.end()
+        self._finish()
+
+    def written(self) -> None:
+        """Some of the waiting bytes are out."""
+        if self.stream is not None:
+            self.stream.written()
+        self.advance()
+
+    def say_last(self) -> None:
+        """The connection ends on this side: tell a peer that waits for its response."""
+        if self.stream is None and self.phase in (_BODY, _UNDER_WAY, _UPGRADING):
+            last = unavailable()
+            self._wire.put(response_head(last, True, False) + last.body)
+
+    def _finish(self) -> None:
+        """The response is written: go on with the next request, or close."""
+        response = self._response
+        if response is not None:
+            self.site.count(response.status)
+            if self.site.options.access_log:
+                sent = self._sent if self.stream is None else self.stream.sent
+                self.site.log_access(self._request, response.status, sent, self._since)
+        self._end_exchange()
+        self._head = self._request = self._place = self._response = None
+        if self.closes:
+            self._close()
+        elif self._parser.body_is_done:
+            self.phase = _HEAD
+        else:
+            self.phase = _SKIPS
+            self._body.begin_skipping()
+        if not self._advances:
+            self.advance()
+
+    def _end_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+        self._body.leave_reader()
+        if exchange is not None:
+            exchange.finish()
+            if exchange.actor is not None:
+                end_session(exchange.actor, self._wire.id)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _refuse(self, error: RequestError) -> None:
+        """Refuse what cannot be read, and close."""
+        self.closes = True
+        if self.stream is not None:
+            self._wire.cut(Cause.PROTOCOL_ERROR, error.detail)
+            return
+        self._end_exchange()
+        self._body.drop()
+        self._parser = RequestParser()
+        self._respond(HTTPError(error.status, error.detail).response)
+
+    def _close(self) -> None:
+        self.phase = _CLOSED
+        self.paused = False
+        self._limits.stop()
+        self._wire.hang_up()
+
+    def drain(self) -> None:
+        """End in order: at once if there is no exchange under way, else after it."""
+        if self.phase is _CLOSED or self.phase is _UPGRADING:
+            return
+        if self.phase is _HEAD and not self._limits.in_head and not self._parser.unread:
+            self._close()
+            return
+        self.closes = True
+        if self.stream is not None and self.stream.is_events:
+            self.end_stream()
+
+    def gone(self, cause: Cause) -> None:
+        """The connection has ended."""
+        exchange = self._exchange
+        self.phase = _CLOSED
+        self._limits.stop()
+        callee = None if exchange is None else exchange.callee
+        if exchange is not None and self.stream is not None and callee is not None:
+            self.site.tell(self._wire.id, callee.id, HTTPGone(self._wire.id, exchange.ref, cause))
+        self._end_exchange()
+
+    # -- bodies that are pulled --------------------------------------------------------------------
+
+    def read_body(self, request: ReadBody, caller: Caller) -> bytes | None:
+        """The next piece of the body; None if the caller has to wait for it.
+
+        Raises:
+            NotAllowedError: there is no such exchange, or it has a reader already.
+        """
+        exchange = self._exchange
+        if exchange is None or exchange.ref != request.ref or self.phase is not _UNDER_WAY:
+            raise NotAllowedError("the exchange of this ReadBody has ended")
+        if self._parser.body_is_done:
+            return b""
+        self._body.read(caller, request.most)
+        self.advance()
+        return None
+
+    @property
+    def body_is_done(self) -> bool:
+        """Whether the whole body of the request was read."""
+        return self._parser.body_is_done
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _check_time(self) -> None:
+        """Act if a time limit has passed; otherwise check again."""
+        if self.phase is _CLOSED:
+            return
+        options, wire, now = self.site.options, self._wire, self.site.now()
+        if wire.pending and now >= wire.last_out + options.idle_timeout:
+            wire.cut(Cause.TIMEOUT, f"the peer took nothing for {options.idle_timeout:g} s")
+            return
+        try:
+            moment = self._next_limit(now)
+        except RequestError as error:
+            self._refuse(error)
+            return
+        if moment <= now:
+            self._close()
+        else:
+            self._limits.check_by(moment)
+
+    def _next_limit(self, now: float) -> float:
+        """When the next time limit passes; a time in the past if an idle connection has to end.
+
+        Raises:
+            RequestError: a time limit for the peer has passed.
+        """
+        if self.phase is _HEAD:
+            return self._limits.of_head(now)
+        if self.phase is _BODY or self.phase is _SKIPS or self._body.has_reader:
+            return self._limits.of_body(now)
+        if self.stream is not None and self.stream.is_events:
+            last = self._wire.last_out
+            if now >= last + _EVENT_PAUSE and not self._wire.pending:
+                self.stream.write(b":\n\n")
+                last = now
+            return max(last + _EVENT_PAUSE, now + 1.0)
+        return now + self.site.options.idle_timeout
+
+    # -- another protocol --------------------------------------------------------------------------
+
+    def refuse_upgrade(self, response: Response) -> None:
+        """Answer a request for a WebSocket with a response."""
+        if self.phase is _UPGRADING:
+            self.phase = _UNDER_WAY
+            self._respond(response)
+
+    def leave(self) -> bytes:
+        """End HTTP on this connection, for another protocol. Returns the bytes after it."""
+        rest = self._parser.take_unread()
+        self.site.count(101)
+        self.phase = _CLOSED
+        self._limits.stop()
+        self._end_exchange()
+        self._head = self._request = self._place = None
+        return rest

@@ -1,0 +1,127 @@
+"""`Dialogue`: an exchange, as an application uses it that is no actor."""
+
+from typing import Any
+
+import trio
+
+from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.errors import NotAllowedError
+from ..messages.requests import HTTPRequest, ReadBody
+from ..messages.responses import Response
+
+__all__ = ["Dialogue", "PeerLeftError"]
+
+
+class PeerLeftError(OSError):
+    """The exchange has ended: its peer has left, or its time is over."""
+
+    def __init__(self) -> None:
+        super().__init__("the client has left, or the exchange has ended")
+
+
+class Dialogue:
+    """Reads the body of a request, and writes its response. Nothing is written after the end of
+    the exchange, since the connection may serve another request by then. On the loop.
+    """
+
+    __slots__ = ("_ended", "_session", "_stream", "request")
+
+    def __init__(self, session: Any, request: HTTPRequest) -> None:
+        self._session = session
+        self._stream: Any = None
+        self._ended: trio.Event | None = None
+        self.request = request
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the exchange has ended."""
+        return self.request.gone
+
+    async def wait_until_ended(self) -> None:
+        """Wait until the response is complete, or the peer has left."""
+        while not self.has_ended:
+            if self._ended is None:
+                self._ended = trio.Event()
+                self.request.exchange.watch(self._ended.set)
+            await self._ended.wait()
+
+    # -- the request -------------------------------------------------------------------------------
+
+    @property
+    def body_is_done(self) -> bool:
+        """Whether the whole body was read. Ask only before the exchange has ended."""
+        done: bool = self._session.body_is_done
+        return done
+
+    async def read(self, most: int) -> bytes:
+        """The next piece of the body; empty at its end.
+
+        Raises:
+            PeerLeftError: the exchange has ended.
+        """
+        if self.has_ended:
+            raise PeerLeftError
+        exchange = self.request.exchange
+        waiter = _Waiter(exchange.pid, exchange.number, None, None)
+        waiter.begin()
+        piece: bytes | None
+        try:
+            piece = self._session.read_body(ReadBody(exchange.ref, most), waiter)
+            if piece is None:
+                await waiter.wait()
+                piece = waiter.result()
+        except NotAllowedError:
+            if self.has_ended:
+                raise PeerLeftError from None
+            raise
+        assert piece is not None
+        return piece
+
+    # -- the response ------------------------------------------------------------------------------
+
+    def respond(self, response: Response) -> None:
+        """Write a response, or the head of a streamed one.
+
+        Raises:
+            PeerLeftError: the exchange has ended.
+        """
+        if self.has_ended:
+            raise PeerLeftError
+        self._session.answer(self.request.exchange, response)
+        if not self.has_ended:
+            self._stream = self._session.stream
+
+    async def write(self, data: bytes) -> None:
+        """Write a piece of a streamed response, and wait while the peer is slow.
+
+        Raises:
+            PeerLeftError: the exchange has ended.
+        """
+        if self._stream is None or not self._stream.is_open:
+            raise PeerLeftError
+        await self._stream.write_and_wait(data)
+
+    def end(self) -> None:
+        """End a streamed response.
+
+        Raises:
+            PeerLeftError: the exchange has ended.
+        """
+        if self.has_ended:
+            raise PeerLeftError
+        self._session.end_stream()
+
+
+class _Waiter(Caller):
+    """A call that a task waits for."""
+
+    __slots__ = ("_event",)
+
+    def begin(self) -> None:
+        self._event = trio.Event()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+    def awaken(self) -> None:
+        self._event.set()
