@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial, wraps
 from inspect import signature
 from math import inf
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from ._core import node_lifecycle
 from ._core.kernel import Kernel
@@ -33,6 +33,9 @@ from .supervision.tree import TreeNode, take_tree
 from .tasks.handle import Task
 from .tasks.process import Runner
 from .tasks.verbs import TaskVerbs
+
+if TYPE_CHECKING:
+    from .network.remote_node import RemoteNode
 
 __all__ = ["Node", "open_node"]
 
@@ -254,6 +257,24 @@ class Node(kernel_node.Node, TaskVerbs):
         supervised child that is down, with parent and state.
         """
         return self._run(lambda: take_tree(self._kernel, self._applications.infos()))
+
+    def at(self, name: str) -> "RemoteNode":
+        """Return a handle for another node of the network: whether it is there, and its processes
+        by name. From any thread.
+
+        Raises:
+            BadInputError: this is not the name of another node.
+            NotAllowedError: this node has no network.
+        """
+        network = self._router.remote
+        if network is None:
+            raise NotAllowedError(
+                f"the node {self.name!r} has no network; open it with "
+                "`open_node(…, network=Local(types=[…]))`"
+            )
+        from .network.remote_node import RemoteNode  # noqa: PLC0415 - few nodes have a network
+
+        return RemoteNode(self._kernel, network, name)
 
     def _run_task(
         self,

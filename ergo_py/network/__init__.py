@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from .carriers.local import Local
+    from .carriers.memory import Memory
     from .errors import (
         MessageTooLargeError,
         MessageTypeError,
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
         RemoteError,
         UnreadableError,
     )
-    from .local import Local
-    from .memory import Memory
+    from .remote_node import RemoteNode
 
 __all__ = [
     "Local",
@@ -30,6 +31,7 @@ __all__ = [
     "NodeBusyError",
     "NodeNameTakenError",
     "RemoteError",
+    "RemoteNode",
     "UnreadableError",
 ]
 
@@ -41,7 +43,8 @@ if not TYPE_CHECKING:
                 "MessageTooLargeError MessageTypeError NetworkError NodeBusyError "
                 "NodeNameTakenError RemoteError UnreadableError"
             ),
-            "local": "Local",
-            "memory": "Memory",
+            "carriers.local": "Local",
+            "carriers.memory": "Memory",
+            "remote_node": "RemoteNode",
         },
     )

@@ -7,7 +7,7 @@ from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
 from .._core.vocabulary.envelopes import ADDRESSED, MESSAGE, Overflow, Priority
 from .._core.vocabulary.errors import MailboxFullError, RelationExistsError
-from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
+from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Reason, Shutdown
 from .errors import UnreadableError
@@ -18,6 +18,7 @@ from .operations import (
     Exit,
     Operation,
     Place,
+    Question,
     Send,
     Unwatch,
     Watch,
@@ -112,6 +113,8 @@ class Executor:
                 self._unwatch(op.number)
             case Exit():
                 self._exit(op)
+            case Question():
+                self._answer_question(op)
             case _:
                 raise AssertionError(op)
 
@@ -215,6 +218,26 @@ class Executor:
         if isinstance(reason, Unreadable):
             reason = Shutdown(reason.why)
         receiver.ask_to_exit(sender_of(op.sender), reason)
+
+    # -- questions to the node itself --------------------------------------------------------------
+
+    def _answer_question(self, op: Question) -> None:
+        value: object = None
+        error: Exception | None = None
+        argument = self.read(op.body)
+        match op.about, argument:
+            case "ping", None:
+                pass
+            case "whereis", str(name):
+                holder = self.router.registry.names.get(name)
+                value = None if holder is None or not isinstance(holder.id, PID) else holder.id
+            case _:
+                text = (
+                    f"the node {self.router.node!r} does not know the question {op.about!r}; "
+                    "perhaps it runs another version of ergo_py"
+                )
+                error = UnreadableError(text, NodeName(self.router.node), None)
+        self._peer.send_answer(op.number, value, error)
 
     # -- watches -----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from .._core.vocabulary.reasons import (
     NoNode,
     NoProcess,
     Normal,
+    Reason,
     RestartLimit,
     Shutdown,
     Unregistered,
@@ -243,6 +244,13 @@ class MessageTypes:
             raise RefusedValueError("it is nested too deeply, or contains itself") from None
         except (OverflowError, UnicodeEncodeError) as error:
             raise RefusedValueError(text_of(error)) from None
+
+    def encode_reason(self, reason: Reason) -> bytes:
+        """The bytes of a reason. A value in it that cannot travel becomes text."""
+        try:
+            return self.encode(reason)
+        except RefusedValueError:
+            return self.encode(Shutdown(str(reason)))
 
     def _plain(self, value: Any) -> Any:
         """The value as MessagePack knows it: other types become extensions."""

@@ -23,7 +23,7 @@ from .._core.vocabulary.envelopes import EVENT, Lane
 from .._core.vocabulary.ids import PID, Alias, EventName
 from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.reasons import Reason
-from .carrier import Carrier
+from .carriers.carrier import Carrier
 from .errors import NetworkError
 from .frames import Frame, decode_frame, encode_frame
 from .message_types import MessageTypes
@@ -144,11 +144,11 @@ class Network:
 
     def watch(self, target: Any, watcher: PID) -> None:
         """Watch a target on another node."""
-        self.peer(target.node).watch(target, watcher)
+        self.peer(target.node).watches.add(target, watcher)
 
     def unwatch(self, target: Any) -> None:
         """End the watch of a target on another node."""
-        self.peer(target.node).unwatch(target)
+        self.peer(target.node).watches.remove(target)
 
     def tell(self, watcher: PID, target: Any, reason: Reason) -> None:
         """Tell another node that a process it watches here has ended."""

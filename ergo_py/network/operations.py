@@ -17,6 +17,7 @@ __all__ = [
     "Failure",
     "Operation",
     "Place",
+    "Question",
     "Send",
     "Sender",
     "Subscribed",
@@ -149,8 +150,29 @@ class Subscribed(msgspec.Struct, array_like=True, tag=10, frozen=True):
     subscriber: int
 
 
+class Question(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """A question to the node itself. ``number`` identifies it for its answer. A node that does not
+    know the question says so, and the session continues.
+    """
+
+    number: int
+    about: str
+    body: bytes
+
+
 Operation = (
-    Send | Ask | Call | Answer | Failed | Watch | Unwatch | Ended | Exit | Event | Subscribed
+    Send
+    | Ask
+    | Call
+    | Answer
+    | Failed
+    | Watch
+    | Unwatch
+    | Ended
+    | Exit
+    | Event
+    | Subscribed
+    | Question
 )
 
 

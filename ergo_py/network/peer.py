@@ -13,16 +13,12 @@ from .._core.runtime.time_slices import in_slices
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import Lane, Priority
 from .._core.vocabulary.errors import (
-    CallFailedError,
     CallTimeoutError,
-    DeadlockError,
-    MailboxFullError,
     TargetDownError,
-    UnhandledCallError,
 )
-from .._core.vocabulary.ids import PID, Alias, EventName, NodeName, Target
+from .._core.vocabulary.ids import PID, Alias, NodeName, Target
 from .._core.vocabulary.messages import Published, Why
-from .._core.vocabulary.reasons import Crashed, Killed, NoNode, Reason, Shutdown
+from .._core.vocabulary.reasons import Killed, NoNode, Reason, Shutdown
 from .._core.vocabulary.text import shown
 from .errors import (
     MessageTooLargeError,
@@ -32,6 +28,7 @@ from .errors import (
     UnreadableError,
 )
 from .executor import Executor
+from .failures import error_of, failure_of
 from .frames import Frame
 from .message_types import RefusedValueError, UnreadableValueError
 from .operations import (
@@ -45,10 +42,9 @@ from .operations import (
     Failure,
     Operation,
     Place,
+    Question,
     Send,
     Subscribed,
-    Unwatch,
-    Watch,
     address_of,
     decode_operation,
     encode_operation,
@@ -58,6 +54,7 @@ from .operations import (
 )
 from .outlet import Outlet
 from .session import Session, State
+from .watches import Watches
 
 if TYPE_CHECKING:
     from .network import Network
@@ -107,16 +104,10 @@ class Peer:
         self._calls: dict[int, Caller] = {}
         """Calls and confirmed messages to that node that wait for an answer."""
         self._sweep_at = _SWEEP
-        self._watches: dict[Any, int] = {}
-        """The targets there that processes here watch, with the number of the watch."""
-        self._watched: dict[int, Any] = {}
-        """The same by number."""
-        self._joining: set[tuple[int, int]] = set()
-        """Subscriptions, by the number of the watch and of the process, that wait for the
-        publications that their event keeps.
-        """
+        self.watches = Watches(self)
         self._is_dirty = False
         self._sent_all = trio.Event()
+        self._down = trio.Event()
 
     def __repr__(self) -> str:
         return f"<node {self.node} {self.session.state.value}>"
@@ -129,7 +120,7 @@ class Peer:
     @property
     def is_idle(self) -> bool:
         """Whether the peer can be forgotten: no session, no attempt, no watch."""
-        return self.session.state is State.IDLE and not self._watches and not self.mailbox.waiters
+        return self.session.state is State.IDLE and not self.watches and not self.mailbox.waiters
 
     # -- receiver ----------------------------------------------------------------------------------
 
@@ -151,7 +142,8 @@ class Peer:
         """Always False: every message travels."""
         return False
 
-    def _place(self, target: Any) -> Place:
+    def place(self, target: Any) -> Place:
+        """An address there, as it travels."""
         try:
             return place_of(target, self.network.types.encode)
         except RefusedValueError as error:
@@ -187,7 +179,8 @@ class Peer:
 
     def push_message(self, lane: Lane, sender: PID | Alias, to: Any, packed: Packed) -> None:
         """Queue a message."""
-        self._push(Send(self._place(to), sender_place(sender), _PRIORITIES[lane], packed.body))
+        op = Send(self.place(to), sender_place(sender), _PRIORITIES[lane], packed.body)
+        self.session.push(encode_operation(op))
 
     def push_waiting(self, lane: Lane, sender: PID | Alias, to: Any, message: object) -> None:
         """Queue a message that has waited for room. Its sender cannot be told of an error now."""
@@ -202,14 +195,13 @@ class Peer:
     def push_call(self, lane: Lane, caller: Caller, request: object) -> None:
         """Queue a call. If its request cannot travel, the call fails."""
         try:
-            place, packed = self._place(caller.to), self.pack(caller.to, request)
+            place, packed = self.place(caller.to), self.pack(caller.to, request)
         except (MessageTypeError, MessageTooLargeError) as error:
             caller.settle(None, error)
             return
         self._remember(caller)
         priority, sender = _PRIORITIES[lane], sender_place(caller.pid)
-        self._push(Call(caller.number, place, sender, priority, packed.body))
-        self.wake()
+        self.push(Call(caller.number, place, sender, priority, packed.body))
 
     async def send_wait(
         self,
@@ -225,7 +217,7 @@ class Peer:
         Raises:
             MailboxFullError: the mailbox refuses, or did not take it within ``timeout`` seconds.
         """
-        place, packed = self._place(to), self.pack(to, message)
+        place, packed = self.place(to), self.pack(to, message)
         lane, task = LANES[priority], current_task()
         caller = TaskCaller(sender, next(self.router.references), to, message, task, self)
         if timeout is not None:
@@ -254,62 +246,69 @@ class Peer:
         except TargetDownError:
             return False
 
+    async def ask(self, about: str, request: object, value: object, timeout: float | None) -> Any:
+        """Ask that node itself, not one of its processes, and wait for the answer.
+
+        Raises:
+            TargetDownError: there is no connection to the node.
+            CallTimeoutError: it did not answer in time.
+            UnreadableError: it does not know the question.
+        """
+        task, number = current_task(), next(self.router.references)
+        to, sender = NodeName(self.node), self.network.kernel.pid
+        caller = TaskCaller(sender, number, to, request, task, self)
+        if timeout is not None:
+            self.network.kernel.clock.arm_call(caller, timeout)
+        else:
+            caller.wait_without_limit()
+        self._remember(caller)
+        self.push(Question(number, about, self.network.types.encode(value)))
+        try:
+            await park_as(task, caller)
+        except BaseException:
+            caller.abandon()
+            raise
+        return caller.result()
+
+    def connect(self) -> None:
+        """Begin a session, unless there is one."""
+        self.session.connect()
+        self._after()
+
+    async def wait_down(self) -> Reason:
+        """Wait until the session, or the attempt to begin one, has ended."""
+        self.connect()
+        await self._down.wait()
+        assert self.reason is not None
+        return self.reason
+
     def _push_confirmed(self, caller: Caller, to: Any, priority: Priority, packed: Packed) -> None:
         self._remember(caller)
-        self._push(Ask(caller.number, to, sender_place(caller.pid), priority, packed.body))
-        self.wake()
+        self.push(Ask(caller.number, to, sender_place(caller.pid), priority, packed.body))
 
     def send_exit(self, sender: PID, to: Any, reason: Reason) -> None:
         """Ask a process there to end."""
-        self._push(Exit(self._place(to), sender_place(sender), False, self.encode_reason(reason)))
-        self.wake()
+        self.push(
+            Exit(
+                self.place(to),
+                sender_place(sender),
+                False,
+                self.network.types.encode_reason(reason),
+            )
+        )
 
     def send_kill(self, to: Any) -> None:
         """Kill a process there."""
         sender = sender_place(self.network.kernel.pid)
-        self._push(Exit(self._place(to), sender, True, self.encode_reason(Killed())))
-        self.wake()
-
-    def watch(self, target: Any, watcher: PID) -> None:
-        """Have that node tell when the target ends. It sends a new subscriber of an event the
-        publications that the event keeps; until then the subscriber gets no others.
-        """
-        number = self._watches.get(target)
-        is_known = number is not None
-        if number is None:
-            number = next(self.router.references)
-            self._watches[target] = number
-            self._watched[number] = target
-        if isinstance(target, NodeName):
-            self.session.connect()
-            self._after()
-        elif isinstance(target, EventName):
-            self._joining.add((number, watcher.number))
-            self._push(Watch(number, self._place(target), watcher.number))
-            self.wake()
-        elif not is_known:
-            self._push(Watch(number, self._place(target), 0))
-            self.wake()
-
-    def unwatch(self, target: Any) -> None:
-        """End the watch of a target."""
-        number = self._watches.pop(target, None)
-        if number is None:
-            return
-        del self._watched[number]
-        if not isinstance(target, NodeName) and self.is_up:
-            self._push(Unwatch(number))
-            self.wake()
+        self.push(Exit(self.place(to), sender, True, self.network.types.encode_reason(Killed())))
 
     def send_ended(self, number: int, reason: Reason) -> None:
         """Tell that node that the target of its watch has ended."""
-        self._push(Ended(number, self.encode_reason(reason)))
-        self.wake()
+        self.push(Ended(number, self.network.types.encode_reason(reason)))
 
     def send_subscribed(self, number: int, subscriber: int) -> None:
         """Tell that node that a subscriber has got the publications that an event keeps."""
-        self._push(Subscribed(number, subscriber))
-        self.wake()
+        self.push(Subscribed(number, subscriber))
 
     def send_publication(
         self, number: int, subscriber: int, producer: PID, publication: Published
@@ -324,8 +323,7 @@ class Peer:
                 f"publications of {publication.event.name!r} cannot travel", str(error)
             )
             return False
-        self._push(Event(number, subscriber, sender_place(producer), publication.at, body))
-        self.wake()
+        self.push(Event(number, subscriber, sender_place(producer), publication.at, body))
         return True
 
     def send_answer(self, number: int, value: object, error: BaseException | None) -> None:
@@ -335,44 +333,19 @@ class Peer:
             if error is None:
                 op = Answer(number, self.network.types.encode(value))
             else:
-                op = Failed(number, *self._failure(error))
+                op = Failed(number, *failure_of(error, self.network.types))
         except RefusedValueError as refusal:
             what = "an answer" if error is None else "an error"
             self.network.kernel.logger.error(
                 f"{what} cannot travel to node {self.node}", error=str(refusal)
             )
             op = Failed(number, Failure.UNSENDABLE, self.network.types.encode(str(refusal)))
-        self._push(op)
-        self.wake()
+        self.push(op)
 
-    def _failure(self, error: BaseException) -> tuple[str, bytes]:
-        encode = self.network.types.encode
-        match error:
-            case TargetDownError():
-                return Failure.DOWN, self.encode_reason(error.reason)
-            case CallFailedError():
-                return Failure.CRASHED, self.encode_reason(error.reason)
-            case UnreadableError():
-                return Failure.UNREADABLE, encode(str(error))
-            case MailboxFullError():
-                return Failure.FULL, encode(error.limit)
-            case UnhandledCallError():
-                return Failure.UNHANDLED, encode(error.behaviour)
-            case DeadlockError():
-                return Failure.DEADLOCK, encode(list(error.ring))
-            case Exception():
-                return Failure.REJECTED, encode(error)
-        return Failure.REJECTED, encode(RemoteError(type(error).__qualname__, str(error)))
-
-    def encode_reason(self, reason: Reason) -> bytes:
-        """The bytes of a reason. A value in it that cannot travel becomes text."""
-        try:
-            return self.network.types.encode(reason)
-        except RefusedValueError:
-            return self.network.types.encode(Shutdown(str(reason)))
-
-    def _push(self, op: Operation) -> None:
+    def push(self, op: Operation) -> None:
+        """Queue an operation, and send it soon."""
         self.session.push(encode_operation(op))
+        self.wake()
 
     def _remember(self, caller: Caller) -> None:
         calls = self._calls
@@ -414,11 +387,11 @@ class Peer:
             case Failed():
                 self._failed(op)
             case Ended():
-                self._ended(op)
+                self.watches.end(op)
             case Event():
-                self._published(op)
+                self.watches.publish(op)
             case Subscribed():
-                self._joining.discard((op.number, op.subscriber))
+                self.watches.note_subscribed(op)
             case _:
                 self.executor.execute(op)
 
@@ -449,55 +422,7 @@ class Peer:
             payload = self.network.types.decode(op.body)
         except UnreadableValueError as error:
             payload = RemoteError("unreadable", str(error))
-        caller.settle(None, self._error(op.kind, caller.to, caller.request, payload))
-
-    def _error(self, kind: str, to: Any, request: object, payload: Any) -> BaseException:
-        match kind:
-            case Failure.DOWN:
-                return TargetDownError(to, request, payload)
-            case Failure.CRASHED:
-                return CallFailedError(to, request, payload)
-            case Failure.FULL:
-                return MailboxFullError(to, request, payload)
-            case Failure.UNHANDLED:
-                return UnhandledCallError(to, request, str(payload))
-            case Failure.DEADLOCK:
-                return DeadlockError(to, request, payload)
-            case Failure.UNREADABLE:
-                return UnreadableError(str(payload), to, request)
-            case Failure.UNSENDABLE:
-                return CallFailedError(
-                    to, request, Crashed.told(RemoteError("MessageTypeError", str(payload)), "")
-                )
-        return payload if isinstance(payload, Exception) else RemoteError(kind, str(payload))
-
-    def _ended(self, op: Ended) -> None:
-        target = self._watched.pop(op.number, None)
-        if target is None:
-            return  # the watch was undone meanwhile
-        del self._watches[target]
-        try:
-            reason = self.network.types.decode(op.body)
-        except UnreadableValueError as error:
-            reason = Shutdown(str(error))
-        self.network.kernel.tell_all(target, reason)
-
-    def _published(self, op: Event) -> None:
-        name = self._watched.get(op.number)
-        if name is None:
-            return
-        try:
-            message = self.network.types.decode(op.body)
-        except UnreadableValueError as error:
-            self.network.log_once(f"publications of {name} are unreadable", str(error))
-            return
-        number, only, joining = op.number, op.subscriber, self._joining
-
-        def gets(pid: PID) -> bool:
-            return pid.number == only if only else (number, pid.number) not in joining
-
-        publication = Published(name, message, op.at)
-        self.network.hand_out(name, sender_of(op.producer), publication, gets)
+        caller.settle(None, error_of(op.kind, caller.to, caller.request, payload))
 
     # -- session -----------------------------------------------------------------------------------
 
@@ -517,15 +442,14 @@ class Peer:
         self.creation = 0
         self.reason = reason = NoNode(self.node, why)
         calls, self._calls = self._calls, {}
-        watches, self._watches, self._watched = self._watches, {}, {}
-        self._joining.clear()
         self.mailbox.refuse_waiters()
         for caller in calls.values():
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         if lost:
             self.network.kernel.start(self._bury, lost, was_up, name=f"network: lost {self.node}")
-        for target in watches:
-            self.network.kernel.tell_all(target, reason)
+        self.watches.end_all(reason)
+        self._down.set()
+        self._down = trio.Event()
         self.executor.forget(creation)
         if was_up:
             self.network.note_down(self, Shutdown(why) if is_orderly else reason)

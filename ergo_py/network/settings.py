@@ -6,7 +6,7 @@ from types import ModuleType
 from .._core.kernel import Kernel
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
-from .carrier import Carrier
+from .carriers.carrier import Carrier
 from .message_types import MessageTypes
 from .network import Network
 from .session import Timing

@@ -39,7 +39,7 @@ def _network(options: argparse.Namespace, program: Program | None) -> Any:
             raise Leave(Status.USAGE, "--types needs --network local")
         return None
     try:
-        from ..network.local import Local as LocalNetwork  # noqa: PLC0415 - few programs need it
+        from ..network.carriers.local import Local as LocalNetwork  # noqa: PLC0415 - few programs need it
     except ModuleNotFoundError as error:
         raise Leave(Status.USAGE, str(error)) from None
     types = [] if program is None else getattr(program.module, "TYPES", [])

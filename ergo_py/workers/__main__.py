@@ -10,7 +10,7 @@ settings = json.loads(sys.argv[1])
 # Modules are found where the first program finds them.
 sys.path[:] = settings["path"]
 
-from ..network.local import Local  # noqa: E402
+from ..network.carriers.local import Local  # noqa: E402
 from ..node import open_node  # noqa: E402
 from .references import referent_of  # noqa: E402
 from .worker_node import READY  # noqa: E402

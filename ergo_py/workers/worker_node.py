@@ -21,7 +21,7 @@ from ..actor import Actor
 from ..meta.programs.messages import PortErrorLine, PortExited, PortLine
 from ..meta.programs.options import StopTimes
 from ..meta.programs.port import Port
-from ..network.local import Local
+from ..network.carriers.local import Local
 from ..node import Node
 from ..supervision.specs import Backoff, ChildSpec
 from .references import reference_of

@@ -10,14 +10,14 @@ from typing import Final
 import trio
 from trio.lowlevel import Task, current_task
 
-from .._core.kernel import Kernel
-from .._core.runtime.parking import park, wake
-from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.public_names import show_public_names
+from ..._core.kernel import Kernel
+from ..._core.runtime.parking import park, wake
+from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.public_names import show_public_names
+from ..errors import NodeNameTakenError
+from ..network import Network
+from ..settings import NetworkSettings
 from .carrier import Sink
-from .errors import NodeNameTakenError
-from .network import Network
-from .settings import NetworkSettings
 
 __all__ = ["Memory"]
 

@@ -22,15 +22,15 @@ from urllib.parse import quote, unquote
 import trio
 from trio.lowlevel import current_task
 
-from .._core.kernel import Kernel
-from .._core.runtime.parking import park, wake
-from .._core.vocabulary.errors import ControlSocketError
-from .._core.vocabulary.public_names import show_public_names
-from ..control import socket_paths
+from ..._core.kernel import Kernel
+from ..._core.runtime.parking import park, wake
+from ..._core.vocabulary.errors import ControlSocketError
+from ..._core.vocabulary.public_names import show_public_names
+from ...control import socket_paths
+from ..errors import NetworkError, NodeNameTakenError
+from ..network import Network
+from ..settings import NetworkSettings
 from .carrier import Sink
-from .errors import NetworkError, NodeNameTakenError
-from .network import Network
-from .settings import NetworkSettings
 
 __all__ = ["Local"]
 

@@ -1,0 +1,1 @@
+"""Carriers: they carry the frames of sessions between nodes."""

@@ -1,0 +1,104 @@
+"""`Watches`: the targets on another node that processes here watch, and their events."""
+
+from typing import TYPE_CHECKING, Any
+
+from .._core.vocabulary.ids import PID, EventName, NodeName
+from .._core.vocabulary.messages import Published
+from .._core.vocabulary.reasons import Reason, Shutdown
+from .message_types import UnreadableValueError
+from .operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+__all__ = ["Watches"]
+
+
+class Watches:
+    """The watches of a single other node. Each has a number, so that a late notice of a watch that
+    was undone has no effect.
+    """
+
+    def __init__(self, peer: "Peer") -> None:
+        self._peer = peer
+        self._numbers: dict[Any, int] = {}
+        self._targets: dict[int, Any] = {}
+        self._joining: set[tuple[int, int]] = set()
+        """Subscriptions, by the number of the watch and of the process, that wait for the
+        publications that their event keeps.
+        """
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, target: Any, watcher: PID) -> None:
+        """Have that node tell when the target ends. It sends a new subscriber of an event the
+        publications that the event keeps; until then the subscriber gets no others.
+        """
+        number = self._numbers.get(target)
+        is_known = number is not None
+        if number is None:
+            number = next(self._peer.router.references)
+            self._numbers[target] = number
+            self._targets[number] = target
+        if isinstance(target, NodeName):
+            self._peer.connect()
+        elif isinstance(target, EventName):
+            self._joining.add((number, watcher.number))
+            self._peer.push(Watch(number, self._peer.place(target), watcher.number))
+        elif not is_known:
+            self._peer.push(Watch(number, self._peer.place(target), 0))
+
+    def remove(self, target: Any) -> None:
+        """End the watch of a target."""
+        number = self._numbers.pop(target, None)
+        if number is None:
+            return
+        del self._targets[number]
+        if not isinstance(target, NodeName) and self._peer.is_up:
+            self._peer.push(Unwatch(number))
+
+    def end(self, op: Ended) -> None:
+        """Tell the processes here that a target has ended."""
+        target = self._targets.pop(op.number, None)
+        if target is None:
+            return  # the watch was undone meanwhile
+        del self._numbers[target]
+        network = self._peer.network
+        try:
+            reason = network.types.decode(op.body)
+        except UnreadableValueError as error:
+            reason = Shutdown(str(error))
+        network.kernel.tell_all(target, reason)
+
+    def end_all(self, reason: Reason) -> None:
+        """Tell the processes here that the node of all targets is lost."""
+        targets = list(self._numbers)
+        self._numbers.clear()
+        self._targets.clear()
+        self._joining.clear()
+        for target in targets:
+            self._peer.network.kernel.tell_all(target, reason)
+
+    def publish(self, op: Event) -> None:
+        """Give a publication of a watched event to its subscribers here."""
+        name = self._targets.get(op.number)
+        if name is None:
+            return
+        network = self._peer.network
+        try:
+            message = network.types.decode(op.body)
+        except UnreadableValueError as error:
+            network.log_once(f"publications of {name} are unreadable", str(error))
+            return
+        number, only, joining = op.number, op.subscriber, self._joining
+
+        def gets(pid: PID) -> bool:
+            return pid.number == only if only else (number, pid.number) not in joining
+
+        publication = Published(name, message, op.at)
+        network.hand_out(name, sender_of(op.producer), publication, gets)
+
+    def note_subscribed(self, op: Subscribed) -> None:
+        """Note that a subscriber has got all publications that the event keeps."""
+        self._joining.discard((op.number, op.subscriber))
