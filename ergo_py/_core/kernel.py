@@ -12,6 +12,12 @@ from trio.lowlevel import current_task
 
 from .messaging.calls import Calls
 from .messaging.clock import Clock
+from .messaging.copies import (
+    CopyingCalls,
+    CopyingObservedRouter,
+    CopyingPublisher,
+    CopyingRouter,
+)
 from .messaging.handoff import turns_of_loop
 from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Spawned
 from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
@@ -95,21 +101,32 @@ class Kernel:
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
         store = DeadLetters(options.dead_letters)
         turns = turns_of_loop(options.direct_handoff)
+        network = options.network
+        is_strict = network is not None and network.is_strict
+        self.is_plain = self.observer is None and not is_strict
+        """Whether messages and calls may take short cuts past the router."""
+        inline = options.inline_calls and self.is_plain
         if self.observer is None:
-            kind = Router if options.network is None else NetworkRouter
-            self.router = kind(
-                name, creation, bridge, self.clock, store, options.inline_calls, turns
-            )
-            self.calls = Calls(self.router)
+            kind = Router if network is None else CopyingRouter if is_strict else NetworkRouter
+            self.router = kind(name, creation, bridge, self.clock, store, inline, turns)
         else:
-            # Without inline calls: these would bypass the deliveries that the observer has to see.
-            observed = ObservedRouter if options.network is None else ObservedNetworkRouter
-            self.router = observed(
-                self.observer, name, creation, bridge, self.clock, store, False, turns
+            observed = (
+                ObservedRouter
+                if network is None
+                else CopyingObservedRouter
+                if is_strict
+                else ObservedNetworkRouter
             )
-            self.calls = ObservedCalls(self.router)
+            self.router = observed(
+                self.observer, name, creation, bridge, self.clock, store, inline, turns
+            )
         token = Ref(name, creation, next(self.router.references))
-        self.publisher = Publisher(self.router, self.pid, token)
+        if is_strict:
+            self.calls: Calls = CopyingCalls(self.router)
+            self.publisher: Publisher = CopyingPublisher(self.router, self.pid, token)
+        else:
+            self.calls = (Calls if self.observer is None else ObservedCalls)(self.router)
+            self.publisher = Publisher(self.router, self.pid, token)
         if self.log.wants("debug"):
             self.publisher.log_dead_letters(self._log_dead_letter)
         self.relations = Relations()

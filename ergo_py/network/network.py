@@ -24,9 +24,10 @@ from .._core.vocabulary.ids import PID, Alias, EventName
 from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.reasons import Reason
 from .carriers.carrier import Carrier
-from .errors import NetworkError
+from .errors import MessageTooLargeError, MessageTypeError, NetworkError
 from .frames import Frame, decode_frame, encode_frame
-from .message_types import MessageTypes
+from .message_types import MessageTypes, RefusedValueError
+from .outlet import Packed
 from .peer import Peer
 from .session import Timing
 
@@ -141,6 +142,36 @@ class Network:
             del self._peers[name]
         if len(self._peers) >= _NODES:
             raise NetworkError(f"a node is connected to at most {_NODES} other nodes")
+
+    def copied(self, to: Any, message: object) -> object:
+        """The message as another node would get it. Messages of the framework that are not listed
+        stay as they are.
+        """
+        if type(message).__module__.startswith("ergo_py"):
+            return message
+        return self.types.decode(self.pack(to, message).body)
+
+    def pack(self, to: Any, message: object) -> Packed:
+        """Encode a message, in the turn and in the thread of its sender.
+
+        Raises:
+            MessageTypeError: the message cannot travel.
+            MessageTooLargeError: the carrier does not take a message of its size.
+        """
+        try:
+            body = self.types.encode(message)
+        except RefusedValueError as error:
+            raise MessageTypeError(
+                f"a {type(message).__qualname__} cannot travel to {to!r}: {error}", to, message
+            ) from None
+        if len(body) > self.max_message:
+            raise MessageTooLargeError(
+                f"a {type(message).__qualname__} of {len(body)} bytes is too large for {to!r}; "
+                f"allowed are {self.max_message} bytes: send it in parts",
+                to,
+                message,
+            )
+        return Packed(message, body)
 
     def watch(self, target: Any, watcher: PID) -> None:
         """Watch a target on another node."""

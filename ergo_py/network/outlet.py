@@ -13,10 +13,20 @@ from .errors import NodeBusyError
 if TYPE_CHECKING:
     from .peer import Peer
 
-__all__ = ["Outlet"]
+__all__ = ["Outlet", "Packed"]
 
 _PROMISES: Final = 64
 """Most messages of threads that may be on their way to the loop. Their size is not known yet."""
+
+
+class Packed:
+    """A message that was encoded when it was sent."""
+
+    __slots__ = ("body", "message")
+
+    def __init__(self, message: object, body: bytes) -> None:
+        self.message = message
+        self.body = body
 
 
 class Outlet(Mailbox):

@@ -52,28 +52,18 @@ from .operations import (
     sender_of,
     sender_place,
 )
-from .outlet import Outlet
+from .outlet import Outlet, Packed
 from .session import Session, State
 from .watches import Watches
 
 if TYPE_CHECKING:
     from .network import Network
 
-__all__ = ["Packed", "Peer"]
+__all__ = ["Peer"]
 
 _PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
 _SWEEP: Final = 256
 """Calls in flight after which calls that were settled otherwise, by a timeout, are forgotten."""
-
-
-class Packed:
-    """A message that was encoded when it was sent."""
-
-    __slots__ = ("body", "message")
-
-    def __init__(self, message: object, body: bytes) -> None:
-        self.message = message
-        self.body = body
 
 
 class Peer:
@@ -160,22 +150,7 @@ class Peer:
             MessageTypeError: the message cannot travel.
             MessageTooLargeError: the carrier does not take a message of its size.
         """
-        if isinstance(message, Packed):
-            return message
-        try:
-            body = self.network.types.encode(message)
-        except RefusedValueError as error:
-            raise MessageTypeError(
-                f"a {type(message).__qualname__} cannot travel to {to!r}: {error}", to, message
-            ) from None
-        if len(body) > self.network.max_message:
-            raise MessageTooLargeError(
-                f"a {type(message).__qualname__} of {len(body)} bytes is too large for {to!r}; "
-                f"allowed are {self.network.max_message} bytes: send it in parts",
-                to,
-                message,
-            )
-        return Packed(message, body)
+        return message if isinstance(message, Packed) else self.network.pack(to, message)
 
     def push_message(self, lane: Lane, sender: PID | Alias, to: Any, packed: Packed) -> None:
         """Queue a message."""

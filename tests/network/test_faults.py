@@ -250,6 +250,8 @@ async def test_a_node_that_has_stopped_refuses_messages_to_other_nodes(
 class BrokenNetwork:
     """A network that cannot be closed."""
 
+    is_strict = False
+
     def join_network(self, _kernel: object) -> "BrokenNetwork":
         return self
 

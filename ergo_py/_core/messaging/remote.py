@@ -38,6 +38,11 @@ class RunningNetwork(Protocol):
 class Network(Protocol):
     """The description of a network, as ``open_node(network=…)`` takes it."""
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether messages between processes of a node are encoded, too."""
+        ...
+
     def join_network(self, kernel: Any, /) -> RunningNetwork:
         """Make the network of a node that opens."""
         ...
@@ -77,6 +82,14 @@ class RemoteNodes(Protocol):
 
     def peer(self, node: str) -> RemoteReceiver:
         """The other node of this name. It is connected on first use."""
+        ...
+
+    def copied(self, to: object, message: object) -> object:
+        """The message as another node would get it.
+
+        Raises:
+            MessageTypeError: the message cannot travel.
+        """
         ...
 
     def watch(self, target: "PID | Alias | Name | EventName | NodeName", watcher: PID) -> None:

@@ -88,6 +88,8 @@ class Local:
         """The listed types."""
         self._settings = NetworkSettings(self.types, beat, patience, backlog, window)
         self._directory = None if directory is None else Path(directory)
+        self.is_strict = False
+        """Messages between processes of a node are never encoded."""
         self.settings = {
             "directory": None if directory is None else os.fspath(self._directory or ""),
             "beat": beat,

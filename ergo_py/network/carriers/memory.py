@@ -49,6 +49,7 @@ class Memory:
         patience: float = 5.0,
         backlog: int = 16 << 20,
         window: int = 1 << 20,
+        strict: bool = False,
     ) -> None:
         """Describe the network.
 
@@ -58,10 +59,15 @@ class Memory:
             patience: a node that is silent for this many seconds is down.
             backlog: bytes that may wait for a node before ``send`` refuses.
             window: bytes that may be on the way to a node.
+            strict: encode also the messages, requests, answers and publications between processes
+                of a node, so that a test finds values that could not travel. Messages of a process
+                to itself and those of its meta-processes stay as they are.
 
         Raises:
             BadInputError: a value is invalid.
         """
+        self.is_strict = strict
+        """Whether messages between processes of a node are encoded, too."""
         self._settings = NetworkSettings(types, beat, patience, backlog, window)
         self._carriers: dict[str, _MemoryCarrier] = {}
         self._cuts: set[frozenset[str]] = set()
