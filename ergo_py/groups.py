@@ -57,6 +57,12 @@ class _Handle:
             raise ProcessUnknownError(to)
         return found
 
+    def _find_owner(self, to: Target) -> PID:
+        """The PID of a process that gets an entry, which its end removes."""
+        found = self._find(to)
+        found.become_owner()
+        return found.id
+
     def _broadcast(
         self, pids: tuple[PID, ...], message: object, sender: PID | None, priority: Priority
     ) -> int:
@@ -117,7 +123,7 @@ class Registry(_Handle):
             BadInputError: the key cannot be hashed.
         """
         full = self._key(key)
-        self._run(lambda: self._directory.register(self._table, full, self._find(to).id, value))
+        self._run(lambda: self._directory.register(self._table, full, self._find_owner(to), value))
 
     def unregister(self, key: Hashable, to: Target | None = None) -> None:
         """Remove a key from its process; with duplicate keys, from the process ``to``, or from all.
@@ -247,7 +253,7 @@ class Group(_Handle):
         return self._run(self._join, to)
 
     def _join(self, to: Target) -> bool:
-        pid = self._find(to).id
+        pid = self._find_owner(to)
         if not self._directory.join(self._name, pid):
             return False
         self._kernel.tell_group(self._name, GroupJoined(self._name, pid))
@@ -305,7 +311,7 @@ class Group(_Handle):
         return self._run(self._monitor, to)
 
     def _monitor(self, to: Target) -> list[PID]:
-        if not self._directory.watch(self._name, self._find(to).id):
+        if not self._directory.watch(self._name, self._find_owner(to)):
             raise RelationExistsError("monitor", self._name)
         return list(self._directory.groups.get(self._name, ()))
 

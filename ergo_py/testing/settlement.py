@@ -104,7 +104,9 @@ def busy(node: Node, *, except_for: Collection[Target] = ()) -> list[str]:
         if isinstance(meta, Meta) and meta not in excepted:
             lines += _busy_meta(meta)
     if router.bridge.pending:
-        lines.append(f"{router.bridge.pending} that threads have handed over wait for the loop")
+        lines.append(
+            f"{len(router.bridge.pending)} that threads have handed over wait for the loop"
+        )
     return lines
 
 

@@ -59,8 +59,8 @@ class Process(Lifecycle):
     failures.
     """
     __slots__ = (
-        *("behaviour", "env", "parent", "last_receiver", "priority", "reason", "sent", "trap_exit"),
-        "unhandled",
+        *("behaviour", "env", "is_owner", "parent", "last_receiver", "priority", "reason", "sent"),
+        *("trap_exit", "unhandled"),
         # Created on first use.
         *("deferred", "ending", "events", "owned", "postponed", "requests", "slots", "tasks"),
         "timers",
@@ -90,6 +90,10 @@ class Process(Lifecycle):
         """The reason with which it ended or is ending."""
         self.sent = 0
         self.unhandled = 0
+        self.is_owner = False
+        """Whether it has ever owned anything. The end of a process that has not, as most processes,
+        looks for nothing to release.
+        """
         # Created on first use: a process that never needs these does not pay for them.
         self.owned: dict[object, Stoppable] | None = None
         self.events: list[EventName] | None = None
@@ -172,6 +176,7 @@ class Process(Lifecycle):
     def own_tasks(self) -> BackgroundTasks:
         """Its background tasks, created on first use."""
         if self.tasks is None:
+            self.become_owner()
             self.tasks = BackgroundTasks(self)
         return self.tasks
 
@@ -230,6 +235,7 @@ class Process(Lifecycle):
     def add_request(self, caller: RequestCaller, /) -> None:
         """Own an open request."""
         if self.requests is None:
+            self.become_owner()
             self.requests = {}
         self.requests[caller.number] = caller
 
@@ -251,11 +257,16 @@ class Process(Lifecycle):
 
     # -- children, timers, events, addresses -------------------------------------------------------
 
+    def become_owner(self) -> None:
+        """Note that it owns something, which its end has to release."""
+        self.is_owner = True
+
     def adopt(self, child: "Process") -> bool:
         """Own a child. Returns whether its ``init`` runs in a callback of this process, which waits
         for it: a child whose ``init`` calls its parent would wait forever.
         """
         if self.owned is None:
+            self.become_owner()
             self.owned = {}
         self.owned[child.id] = child
         if child.callback_task is not self.callback_task:
@@ -266,18 +277,21 @@ class Process(Lifecycle):
     def own(self, key: object, thing: Stoppable) -> None:
         """Register a child or meta-process that must not outlive this process."""
         if self.owned is None:
+            self.become_owner()
             self.owned = {}
         self.owned[key] = thing
 
     def add_timer(self, timer: Timer) -> None:
         """Own a timer: it ends with this process."""
         if self.timers is None:
+            self.become_owner()
             self.timers = Owned()
         self.timers.append(timer)
 
     def add_event(self, event: EventName) -> None:
         """Own an event: it ends with this process."""
         if self.events is None:
+            self.become_owner()
             self.events = []
         self.events.append(event)
 
@@ -299,6 +313,7 @@ class Process(Lifecycle):
         alias = Alias(self.router.node, self.router.creation, next(self.router.numbers))
         self.router.registry.add_alias(alias, self)
         if self.aliases is None:
+            self.become_owner()
             self.aliases = {}
         self.aliases[alias] = None
         return alias
@@ -390,14 +405,10 @@ class Process(Lifecycle):
         callbacks, kernel = self.callbacks, self.kernel
         relations = kernel.relations
         return (
-            not self.owned
-            and not self.tasks
-            and self.slots is None
-            and not self.events
+            (not self.is_owner or self._owns_little())
             and not callbacks.has_stop_hooks
             and "terminate" not in callbacks.asynchronous
-            and not self.requests
-            and (not (self.main or self.deferred or self.timers) or self._has_little_to_release())
+            and (not (self.main or self.deferred) or self._has_few_messages())
             and not (self.mailbox.ahead or self.postponed)
             and (self.ending is None or not self.ending.abandoned)
             and (not kernel.watches or self.id not in kernel.watches)
@@ -407,8 +418,16 @@ class Process(Lifecycle):
             )
         )
 
-    def _has_little_to_release(self) -> bool:
-        return len(self.main) + len(self.deferred or ()) + len(self.timers or ()) <= MANY
+    def _owns_little(self) -> bool:
+        """Whether all that it owns can be released at once."""
+        return (
+            not (self.owned or self.tasks or self.events)
+            and self.slots is None
+            and len(self.timers or ()) + len(self.requests or ()) <= MANY
+        )
+
+    def _has_few_messages(self) -> bool:
+        return len(self.main) + len(self.deferred or ()) <= MANY
 
     def end_at_once(self, reason: Reason) -> None:
         """Terminate the process, in the same order as :meth:`Ending.finish`."""
@@ -477,6 +496,7 @@ class Process(Lifecycle):
         """Become a supervisor, and return the slots of its children: those that its predecessor
         left, if its own supervisor has restarted it.
         """
+        self.become_owner()
         self.slots = {} if self.slot is None else self.slot.inner
         return self.slots
 

@@ -2,7 +2,7 @@
 that a watcher may start a replacement as soon as it is told.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 import trio
@@ -93,8 +93,8 @@ class Ending:
                 await self._call_last("terminate", reason)
             # Mostly there is little to release, and termination pays only for these checks.
             is_busy = process.main or process.mailbox.ahead or process.deferred
-            has_open = process.timers or process.requests
-            if is_busy or has_open or process.slots or process.kernel.relations:
+            owns = process.is_owner and (process.timers or process.requests or process.slots)
+            if is_busy or owns or process.kernel.relations:
                 await _clear(process, reason)
         except BaseException:
             release_at_once(process)
@@ -359,21 +359,13 @@ def release(process: "Process") -> Iterator[None] | None:
     slot = process.slot
     if slot is not None and slot.fate is Fate.KEEP and not box.holds_signals():
         process.leave_lane(slot)
-    name, aliases = process.name, process.aliases or ()
+    addresses: Iterable[Alias | Key] = ()
+    groups: Iterable[Hashable] = ()
+    if process.is_owner:
+        addresses, groups = _release_owned(process)
+    name = process.name
     if name is not None and router.registry.names.get(name) is process:
         router.registry.free_name(name)
-    for alias in aliases:
-        router.registry.drop_alias(alias)
-    directory = router.directory
-    # Not `if directory`, a method of Python that C calls: each process that ends would pay for it.
-    if directory.registries or directory.groups or directory.watchers:
-        keys, groups = directory.forget(process.id)
-    else:
-        keys, groups = (), ()
-    if process.timers:
-        at_once(_cancel_timers(process.timers))
-    # Only if `_clear` was cut off.
-    at_once(_abandon_requests(process.requests)) if process.requests else None
     if kernel.log.watched:
         kernel.remove_logger(process.id)
     if not is_unrelated:
@@ -396,13 +388,28 @@ def release(process: "Process") -> Iterator[None] | None:
     for group in groups:
         kernel.tell_group(group, GroupLeft(group, process.id, reason))
     if not is_unrelated or process.events:
-        watching = _watching(process, (*aliases, *keys))
+        watching = _watching(process, addresses)
         if len(watching) > MANY:
             return _tell_many(process, watching, reason, lived)
         for relation in watching:
             kernel.tell(relation, reason)
     _tell(process, reason, lived)
     return None
+
+
+def _release_owned(process: "Process") -> tuple[list[Alias | Key], Iterable[Hashable]]:
+    """Cancel its timers and requests, and free its addresses. Returns its addresses, and the groups
+    that it was in.
+    """
+    router = process.router
+    for alias in process.aliases or ():
+        router.registry.drop_alias(alias)
+    keys, groups = router.directory.forget(process.id)
+    if process.timers:
+        at_once(_cancel_timers(process.timers))
+    if process.requests:
+        at_once(_abandon_requests(process.requests))
+    return [*(process.aliases or ()), *keys], groups
 
 
 def _watching(process: "Process", addresses: Iterable[Alias | Key]) -> list[Relation]:

@@ -102,7 +102,6 @@ class Bridge:
         "_bell",
         "_closed",
         "_edge",
-        "_inbox",
         "_node",
         "_on_error",
         "_token",
@@ -110,6 +109,7 @@ class Bridge:
         "_why",
         "lock",
         "loop_thread",
+        "pending",
     )
 
     def __init__(
@@ -118,7 +118,10 @@ class Bridge:
         self._node = node
         self._token = token
         self._on_error = on_error
-        self._inbox: deque[Job] = deque()
+        self.pending: deque[Job] = deque()
+        """The jobs that threads have posted and that have not run yet. Public, since each process
+        that ends checks whether it is empty. Only the methods of this class change it.
+        """
         self._armed = False
         """The loop has been woken for the present batch and will drain the inbox."""
         self._bell = _NO_BELL
@@ -133,11 +136,6 @@ class Bridge:
         """Guards the few counters that both threads and the loop change."""
         self.loop_thread = get_ident()
         _bridges.add(self)
-
-    @property
-    def pending(self) -> int:
-        """The number of jobs that threads have posted and that have not run yet."""
-        return len(self._inbox)
 
     def on_loop(self) -> bool:
         """Say whether this is the thread of the node's event loop."""
@@ -167,7 +165,7 @@ class Bridge:
             raise NodeStoppedError(self._node, self._why)
         # Append first, then check the flag; `_drain` clears the flag first, then reads the queue.
         # So either this thread sees the flag down and wakes the loop, or the loop sees the job.
-        self._inbox.append((job, args))
+        self.pending.append((job, args))
         if not self._armed:
             self._arm()
 
@@ -191,7 +189,7 @@ class Bridge:
 
     def catch_up(self) -> None:
         """Run the jobs posted so far, on the loop, before the caller's next step."""
-        for _ in range(0, len(self._inbox), _TURN):
+        for _ in range(0, len(self.pending), _TURN):
             self._drain()
 
     def hang_bell(self) -> None:
@@ -218,7 +216,7 @@ class Bridge:
                 # Read before `_drain` clears the flag: a later ring belongs to the next batch, and
                 # must stay readable.
                 os.eventfd_read(bell)
-                is_root = turns.begin(task, len(self._inbox) > 1)
+                is_root = turns.begin(task, len(self.pending) > 1)
                 self._drain()
                 if is_root:
                     turns.serve(task)
@@ -283,7 +281,7 @@ class Bridge:
     def _drain(self) -> None:
         with self._edge:
             self._armed = False
-        inbox = self._inbox
+        inbox = self.pending
         while inbox:
             # Bounded, so that busy threads cannot starve the other tasks on the loop.
             for _ in range(min(_TURN, len(inbox))):

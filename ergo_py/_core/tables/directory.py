@@ -23,7 +23,7 @@ class RegistryTable:
 
 
 class Directory:
-    """All registries and groups of a node. False while no process has a key or is in a group."""
+    """All registries and groups of a node."""
 
     __slots__ = ("_keys_of", "_groups_of", "groups", "registries", "watchers")
 
@@ -35,10 +35,6 @@ class Directory:
         """The processes that monitor a group, which may be empty."""
         self._keys_of: dict[PID, dict[Key, None]] = {}
         self._groups_of: dict[PID, dict[tuple[str, Hashable], None]] = {}
-
-    def __bool__(self) -> bool:
-        # Each process that ends asks. Most nodes have neither keys nor groups.
-        return bool(self._keys_of or self._groups_of)
 
     # -- registries --------------------------------------------------------------------------------
 

@@ -273,6 +273,55 @@ async def test_an_ended_process_remains_in_no_table(autojump_clock: MockClock, h
         assert list(kernel_of(node).roots) == [other]
 
 
+OWNED: dict[str, Callable[[Any], Any]] = {
+    "alias": lambda me: me.create_alias(),
+    "timer": lambda me: me.send_after(1_000, "other", 1),
+    "request": lambda me: me.request("other", lambda _other: NO_REPLY, timeout=None),
+    "event": lambda me: me.register_event("event"),
+    "key": lambda me: me.node.registry("keys").register("key", me.pid),
+    "group": lambda me: me.node.group("group").join(me.pid),
+    "monitored group": lambda me: me.node.group("watched").monitor(me.pid),
+    "child": lambda me: me.spawn(Puppet),
+}
+
+
+@pytest.mark.parametrize("how", ["stopped", "stopped by its owner"])
+@pytest.mark.parametrize("owned", OWNED)
+async def test_each_thing_that_a_process_owns_is_released_when_it_ends(
+    owned: str, how: str
+) -> None:
+    async with running_node() as node:
+        await node.spawn(Puppet, name="other")
+        owner = await node.spawn(Puppet)
+        before = _left(node)
+        pid = await node.call(owner, lambda me: me.spawn(Puppet))
+        await node.call(pid, OWNED[owned])
+        await wait_all_tasks_blocked()
+        with_owned = _left(node)
+        node.send(pid if how == "stopped" else owner, lambda me: me.stop())
+        await node.wait_ended(pid)
+        await wait_all_tasks_blocked()
+        after = _left(node)
+
+    owner_ended = how != "stopped"
+    assert with_owned != before | {"processes": before["processes"] + 1}
+    assert after == before | {"processes": before["processes"] - owner_ended}
+
+
+def _left(node: Node) -> dict[str, int]:
+    """How much there is of everything that a process can own."""
+    directory, info = router_of(node).directory, node.info()
+    return {
+        "processes": info.processes,
+        "aliases": info.aliases,
+        "timers": info.timers,
+        "requests": len(process_of(node, "other").deferred or ()),
+        "events": len(node.events()),
+        "keys": sum(len(table.entries) for table in directory.registries.values()),
+        "groups": len(directory.groups) + len(directory.watchers),
+    }
+
+
 async def test_tables_do_not_grow_after_many_rounds_of_linking_and_dying(
     autojump_clock: MockClock,
 ) -> None:

@@ -92,7 +92,6 @@ class DirectoryMachine(RuleBasedStateMachine):
         assert {
             (group, pid) for group, pids in directory.watchers.items() for pid in pids
         } == self.watchers
-        assert bool(directory) is bool(self.entries or self.members or self.watchers)
         assert all(directory.groups.values())
         for name, key, pid in self.entries:
             holder = directory.find(Key(name, key))
