@@ -7,7 +7,7 @@ from .alone import Alone, Ask
 from .clock import VirtualClock
 from .crashes import ExpectedCrash, expect_crash
 from .faults import Deaf, Fault, crashing, delaying, dropping, filled
-from .fixtures import checked_node
+from .fixtures import checked_node, checked_nodes
 from .leaks import LeakError, no_leaks
 from .probes import Probe, Received
 from .recording_verbs import Armed, Called, Publication, Requested, Sent, Spawned, StartedTask
@@ -40,6 +40,7 @@ __all__ = [
     "VirtualClock",
     "busy",
     "checked_node",
+    "checked_nodes",
     "crashing",
     "delaying",
     "dropping",

@@ -1,9 +1,9 @@
-"""`checked_node`: a node for a single test, checked for leaks and crashes after shutdown. The
-pytest plugin's fixture uses it.
+"""`checked_node` and `checked_nodes`: nodes for a single test, checked for leaks and crashes after
+shutdown. The pytest plugin's fixture uses the first.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import trio
@@ -15,7 +15,7 @@ from ..node import Node, open_node
 from .crashes import CrashLog, ExpectedCrash
 from .leaks import LeakError, take_inventory
 
-__all__ = ["checked_node"]
+__all__ = ["checked_node", "checked_nodes"]
 
 _DEFAULTS: Final[dict[str, Any]] = {"watchdog": None, "stop_timeout": 5.0}
 """No watchdog: a test at a breakpoint is no blocked loop, and the watchdog does not see virtual
@@ -48,6 +48,23 @@ async def checked_node(
         NotAllowedError: the event loop is not trio.
     """
     __tracebackhide__ = True
+    async with checked_nodes(name, grace=grace, expect_crash=expect_crash, **options) as (node,):
+        yield node
+
+
+@asynccontextmanager
+async def checked_nodes(
+    *names: str,
+    grace: float = 2.0,
+    expect_crash: type[BaseException] | Sequence[type[BaseException]] = (),
+    **options: Any,
+) -> AsyncIterator[tuple[Node, ...]]:
+    """Open several nodes for a test, in this order, and check all of them as :func:`checked_node`
+    does when they are down. The last node is closed first.
+
+    With ``network=Memory(types=[…])`` they can talk to each other, and the network can be cut.
+    """
+    __tracebackhide__ = True
     if not trio.lowlevel.in_trio_task():
         raise NotAllowedError(
             "a node lives in trio, and this is another event loop; with anyio's plugin, let the "
@@ -57,12 +74,17 @@ async def checked_node(
     expected = [ExpectedCrash(error, None, None) for error in _errors(expect_crash)]
     before = take_inventory()
     log = CrashLog(expected=expected)
-    async with open_node(name, **{**_DEFAULTS, **options}) as node:
-        node._kernel.watch_crashes(log)
-        yield node
+    nodes: list[Node] = []
+    async with AsyncExitStack() as stack:
+        for name in names:
+            node = await stack.enter_async_context(open_node(name, **{**_DEFAULTS, **options}))
+            node._kernel.watch_crashes(log)
+            nodes.append(node)
+        yield tuple(nodes)
     lines = [f"{ended} crashed: {ended.reason}" for ended in log.unexpected]
     lines += [f"expected {each}, but there was none" for each in expected if not each.fulfilled]
-    lines += _left_on(node)
+    for node in nodes:
+        lines += _left_on(node)
     lines += await before.left_after(grace)
     if lines:
         raise LeakError(lines)

@@ -1,4 +1,4 @@
-"""`settle`: waits until a node is idle, with no message in flight and no process at work."""
+"""`settle`: waits until nodes are idle, with no message in flight and no process at work."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -40,20 +40,23 @@ class UnsettledError(ErgoError, AssertionError):
 
 async def settle(
     node: Node,
-    *,
+    *others: Node,
     timeout: float = 5.0,
     except_for: Collection[Target] = (),
     ignore: Collection[str] = (),
 ) -> None:
     """Wait until every mailbox is empty, every process sleeps, nothing waits in the bridge, and all
-    threads are quiet.
+    threads are quiet; with several nodes, on all of them at the same time.
 
     Timers that have not fired are no work, nor are messages for a suspended process. Virtual time
     does not jump during the wait. Input from outside cannot be known: bytes that are still inside
-    the operating system or the network, or data that a reader is about to receive.
+    the operating system or the network, or data that a reader is about to receive. Between nodes of
+    a ``Memory``, no frame is on its way then, except those that a cut, a loss or a freeze keeps
+    back.
 
     Args:
         node: the node that is to settle.
+        others: further nodes of this test that are to settle with it.
         timeout: real seconds, also with a virtual clock.
         except_for: processes and meta-processes that may be busy, such as a process that waits for
             an answer of the test.
@@ -76,7 +79,7 @@ async def settle(
                 *stirring(before, after),
                 *(f"worker thread {name}" for name in after.working.values()),
             ]
-            left = busy(node, except_for=except_for)
+            left = [line for each in (node, *others) for line in busy(each, except_for=except_for)]
             if scope.cancelled_caught and not left:
                 left.append("tasks that are no process of this node never rest")
             left += [f"{name} is at work" for name in stirred]

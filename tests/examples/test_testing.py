@@ -8,11 +8,13 @@ import pytest
 
 from tests.examples.programs import EXAMPLES, ROOT, promised
 
-TESTS = re.findall(
-    r"^(?:async )?def (test_\w+)",
-    (EXAMPLES / "testing" / "test_thermostat.py").read_text(encoding="utf-8"),
-    re.MULTILINE,
-)
+TESTS = [
+    name
+    for path in sorted((EXAMPLES / "testing").glob("test_*.py"))
+    for name in re.findall(
+        r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE
+    )
+]
 
 
 def test_the_tests_of_the_example_are_run_with_all_others(pytestconfig: pytest.Config) -> None:

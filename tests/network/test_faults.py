@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from ergo_py import (
+    BadInputError,
     Down,
     EventName,
     Exit,
@@ -272,3 +273,18 @@ async def test_a_network_that_cannot_be_closed_does_not_keep_the_node_open() -> 
 
     assert nodes[0].exit_report is not None
     assert len(ends) == 1
+
+
+async def test_a_fault_of_a_node_that_never_joined_is_refused() -> None:
+    network = make_network("memory")
+    async with running_node("a@test", network=network):
+        for fault in (
+            lambda: network.cut("a@test", "b@tset"),
+            lambda: network.heal("b@tset", "a@test"),
+            lambda: network.freeze("b@tset"),
+            lambda: network.thaw("b@tset"),
+        ):
+            with pytest.raises(BadInputError, match=r"'b@tset'.*of this network: \['a@test'\]"):
+                fault()
+    network.cut("a@test", "a@test")
+    network.heal("a@test", "a@test")

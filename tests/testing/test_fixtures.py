@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, BadInputError, MetaProcess, NotAllowedError
-from ergo_py.testing import Deaf, LeakError, checked_node, expect_crash
-from tests.support import Failed, Puppet, Stubborn, needs_proc
+from ergo_py import Actor, BadInputError, MetaProcess, NotAllowedError, TargetDownError
+from ergo_py.network import Memory
+from ergo_py.testing import Deaf, LeakError, checked_node, checked_nodes, expect_crash
+from tests.support import Failed, Puppet, Recorder, Stubborn, needs_proc
 
 
 class Broken(Actor):
@@ -140,3 +141,23 @@ async def test_a_value_that_is_no_exception_class_is_refused() -> None:
     with pytest.raises(BadInputError):
         async with checked_node(expect_crash=wrong):
             pass
+
+
+async def test_several_nodes_are_checked_together() -> None:
+    with pytest.raises(LeakError) as caught:
+        async with checked_nodes("a@test", "b@test", network=Memory()) as (a, b):
+            puppet = await a.spawn(Puppet)
+            await b.spawn(Recorder)
+            a.send(puppet, lambda _: 1 / 0)
+
+    assert [line.partition(": ")[2] for line in caught.value.left] == [
+        "crashed: ZeroDivisionError: division by zero"
+    ]
+    async with checked_nodes("a@test", "b@test", network=Memory(), expect_crash=ValueError) as two:
+        assert [node.name for node in two] == ["a@test", "b@test"]
+        with pytest.raises(TargetDownError):
+            await two[0].call(await two[0].spawn(Puppet), raise_it)
+
+
+def raise_it(_: object) -> None:
+    raise ValueError

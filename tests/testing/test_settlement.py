@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, Caller, MetaProcess, Node
+from ergo_py.network import Memory
 from ergo_py.testing import Probe, UnsettledError, VirtualClock, busy, delaying, settle
 from tests.support import Puppet, Recorder, needs_proc, running_node
 
@@ -284,3 +285,35 @@ async def test_a_message_that_waits_for_a_full_receiver_is_not_settled() -> None
             busy = "\n".join(failure.value.busy)
 
     assert "Slow" in busy
+
+
+async def test_several_nodes_settle_together(virtual_clock: VirtualClock) -> None:
+    heard: list[Any] = []
+    network = Memory()
+    async with (
+        running_node("a@test", network=network, limit=1000) as a,
+        running_node("b@test", network=network, limit=1000) as b,
+    ):
+        last = await b.spawn(Recorder, heard)
+        gate = trio.Event()
+
+        class Passer(Actor):
+            async def handle_message(self, message: Any, sender: Any) -> None:
+                await gate.wait()
+                self.send(last, message)
+
+        passer = await b.spawn(Passer)
+        for number in range(5):
+            a.send(passer, number)
+        await settle(a)
+        with pytest.raises(UnsettledError, match=r"b@test.* is running, in handle_message"):
+            await settle(a, b, timeout=0.05)
+        gate.set()
+        await settle(a, b)
+        assert heard == [0, 1, 2, 3, 4]
+        network.cut("a@test", "b@test")
+        a.send(passer, 5)
+        await settle(a, b)
+
+        assert heard == [0, 1, 2, 3, 4]
+        assert virtual_clock.current_time() == 0

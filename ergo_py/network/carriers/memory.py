@@ -70,6 +70,8 @@ class Memory:
         """Whether messages between processes of a node are encoded, too."""
         self._settings = NetworkSettings(types, beat, patience, backlog, window)
         self._carriers: dict[str, _MemoryCarrier] = {}
+        self._names: set[str] = set()
+        """All nodes that have ever joined."""
         self._cuts: set[frozenset[str]] = set()
         self._frozen: set[str] = set()
         self._held: list[tuple[str, str, bytes]] = []
@@ -83,11 +85,20 @@ class Memory:
     # -- faults ------------------------------------------------------------------------------------
 
     def cut(self, one: str, other: str) -> None:
-        """Lose all frames between two nodes, until :meth:`heal`."""
+        """Lose all frames between two nodes, until :meth:`heal`.
+
+        Raises:
+            BadInputError: no node of this name has joined; also of the other methods.
+        """
+        self._check_name(one)
+        self._check_name(other)
         self._cuts.add(frozenset((one, other)))
 
     def heal(self, one: str | None = None, other: str | None = None) -> None:
         """Carry frames between two nodes again; without arguments, between all nodes."""
+        for name in (one, other):
+            if name is not None:
+                self._check_name(name)
         healed = list(self._cuts) if one is None or other is None else [frozenset((one, other))]
         self._cuts.difference_update(healed)
         for pair in healed:
@@ -103,22 +114,27 @@ class Memory:
         self._random = Random(seed)
 
     def freeze(self, node: str) -> None:
-        """Hold all frames from and to a node, until :meth:`thaw`."""
+        """Hold all frames from and to a node, until :meth:`thaw`: for the others it is silent, as a
+        program that is stopped.
+        """
+        self._check_name(node)
         self._frozen.add(node)
 
     def thaw(self, node: str) -> None:
         """Carry the frames that were held, in their order."""
+        self._check_name(node)
         self._frozen.discard(node)
         held, self._held = self._held, []
         for sender, to, frame in held:
             self.carry(sender, to, frame)
 
-    # -- carriers ----------------------------------------------------------------------------------
+    def _check_name(self, node: str) -> None:
+        if node not in self._names:
+            raise BadInputError(
+                "node", node, f"the name of a node of this network: {sorted(self._names)}"
+            )
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no frame is on its way."""
-        return not self._held and all(carrier.is_quiet for carrier in self._carriers.values())
+    # -- carriers ----------------------------------------------------------------------------------
 
     def carry(self, sender: str, to: str, frame: bytes) -> None:
         """Carry a frame from a node to another."""
@@ -146,6 +162,7 @@ class Memory:
                 f"a running node of this network has the name {name!r}; give each node its own name"
             )
         self._carriers[name] = carrier
+        self._names.add(name)
 
     def remove(self, name: str) -> None:
         """Remove a node that goes down."""
@@ -167,11 +184,6 @@ class _MemoryCarrier:
         self._frames: deque[tuple[str, bytes | None]] = deque()
         self._task: Task | None = None
         self._sink: Sink | None = None
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no frame waits."""
-        return not self._frames
 
     async def run(self, sink: Sink, *, task_status: trio.TaskStatus[None]) -> None:
         """Deliver frames until cancelled."""
