@@ -278,13 +278,14 @@ async def test_a_network_that_cannot_be_closed_does_not_keep_the_node_open() -> 
 async def test_a_fault_of_a_node_that_never_joined_is_refused() -> None:
     network = make_network("memory")
     async with running_node("a@test", network=network):
-        for fault in (
-            lambda: network.cut("a@test", "b@tset"),
-            lambda: network.heal("b@tset", "a@test"),
-            lambda: network.freeze("b@tset"),
-            lambda: network.thaw("b@tset"),
-        ):
+        faults: list[tuple[Any, ...]] = [
+            (network.cut, "a@test", "b@tset"),
+            (network.heal, "b@tset", "a@test"),
+            (network.freeze, "b@tset"),
+            (network.thaw, "b@tset"),
+        ]
+        for fault, *nodes in faults:
             with pytest.raises(BadInputError, match=r"'b@tset'.*of this network: \['a@test'\]"):
-                fault()
+                fault(*nodes)
     network.cut("a@test", "a@test")
     network.heal("a@test", "a@test")
