@@ -29,6 +29,7 @@ from .runtime.cancel_scopes import is_being_closed
 from .runtime.dispatcher_threads import DispatcherThreads
 from .runtime.idle_handlers import IdleHandlers
 from .runtime.thread_fairness import ThreadFairness
+from .runtime.thread_parent import RaiseCancel
 from .tables.callbacks import CALLBACKS, Callbacks
 from .tables.child_slot import ChildSlot
 from .tables.class_mistakes import check_names, misspelled
@@ -160,6 +161,8 @@ class Kernel:
         many as Python's own thread pools have at most.
         """
         self.idle_handlers = IdleHandlers(nursery)
+        self.raise_cancel: RaiseCancel | None = None
+        """Raises `trio.Cancelled` in any thread; for ``trio.from_thread``."""
         self.threads_abandoned = 0
         self._loggers: dict[PID, int] = {}
         self._on_fatal: Callable[[], object] = _nothing
@@ -169,6 +172,10 @@ class Kernel:
     def attach(self, node: Any) -> None:
         """Take the public `Node`, which it belongs to."""
         self.node = node
+
+    def learn_cancellation(self, raise_cancel: RaiseCancel) -> None:
+        """Take the function that raises `trio.Cancelled` in threads."""
+        self.raise_cancel = raise_cancel
 
     def begin_stop(self) -> None:
         """Start no more processes of the node: it goes down."""

@@ -24,6 +24,7 @@ from .processes.process import processes_of
 from .runtime.abandonable import Abandonable
 from .runtime.bridge import Lock
 from .runtime.keyboard_interrupt import Interrupts
+from .runtime.thread_parent import capture_cancellation
 from .runtime.time_slices import in_slices
 
 # Every node uses the C extension, if it was built.
@@ -248,6 +249,7 @@ class NodeContext(Generic[N]):
                 bridge = kernel.router.bridge
                 bridge.hang_bell()
                 kernel.start(partial(bridge.serve, kernel.router.turns), name="threads")
+                kernel.learn_cancellation(await capture_cancellation())
                 if options.network is not None:
                     await self._join_network(kernel, options.network)
                 self._ready.set()

@@ -18,6 +18,7 @@ from ..runtime.bridge import get_ident, stack_of
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.detached_task import DetachedTask, without_cancellation
 from ..runtime.parking import PARKED, park
+from ..runtime.thread_parent import HostTask, ThreadParent
 from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, diagnostics, runs_callbacks
 from ..tables.pending_calls import Caller
@@ -61,6 +62,7 @@ class Handler:
         "state",
         "task",
         "worker",
+        "worker_host",
         "worker_scope",
     )
 
@@ -83,6 +85,8 @@ class Handler:
         """The cancel scope around the worker thread that runs a plain callback."""
         self.worker = 0
         """The identifier of that thread; 0 if there is none."""
+        self.worker_host: HostTask | None = None
+        """Serves ``trio.from_thread`` in that thread."""
         self.abandoned_threads: set[str] = set()
         """Worker threads that may still use the resources: those that run ``init`` or
         ``terminate``, and an abandoned worker thread of the handler.
@@ -111,9 +115,11 @@ class Handler:
             self.meta.wake()
 
     def cancel(self) -> None:
-        """Cancel the callback in progress."""
+        """Cancel the callback in progress. In a worker thread, ``trio.from_thread`` raises."""
         if self.task is not None:
             self.task.cancel()
+        if self.worker_host is not None:
+            self.worker_host.cancel()
 
     async def _run(self) -> None:
         meta = self.meta
@@ -253,9 +259,15 @@ class Handler:
                 self._worker_ended(name)
 
         self.abandoned_threads.add(name)
-        self.context.run(adopt, *await self._in_worker(self.context, call))
+        self.context.run(adopt, *await self._in_worker(self._new_host(), self.context, call))
 
-    async def _in_worker(self, own: Context, work: Any, *args: Any) -> tuple[Context, Context]:
+    def _new_host(self) -> HostTask:
+        meta = self.meta
+        return HostTask(meta.kernel, f"{meta.callbacks.behaviour}: for its worker thread")
+
+    async def _in_worker(
+        self, host: HostTask, own: Context, work: Any, *args: Any
+    ) -> tuple[Context, Context]:
         """Run blocking user code in a worker thread, with a copy of the context. Cancellation
         abandons the thread. Returns the copy after and before the work.
         """
@@ -265,11 +277,13 @@ class Handler:
         context: Any = before.copy()
         # A loop that is never idle must not starve the worker thread.
         kernel.thread_fairness.watch()
+        parent: Any = ThreadParent(self.meta.router.bridge, host)
         try:
             await trio.to_thread.run_sync(
-                context.run, work, *args, abandon_on_cancel=True, limiter=kernel.workers
+                parent.run, context.run, work, *args, abandon_on_cancel=True, limiter=kernel.workers
             )
         finally:
+            host.cancel()  # an abandoned thread is to end
             kernel.thread_fairness.unwatch()
         return context, before
 
@@ -290,9 +304,10 @@ class Handler:
         try:
             # Shielded: a thread cannot be cancelled, only abandoned. The termination decides when.
             with trio.CancelScope(shield=True) as self.worker_scope:
-                adopt(*await self._in_worker(copy_context(), self._work, envelope))
+                self.worker_host = host = self._new_host()
+                adopt(*await self._in_worker(host, copy_context(), self._work, envelope))
         finally:
-            self.worker_scope = None
+            self.worker_scope = self.worker_host = None
             # Deliver the sends and replies of the burst before anything else happens, including
             # the end of this meta-process.
             self.meta.router.bridge.catch_up()
@@ -453,7 +468,7 @@ class Handler:
         # A plain callback in a worker thread cannot be cancelled, so even a kill waits for it.
         if not ending.kills or self.worker_scope is not None:
             await ending.wait_for_step(task.gone.wait)
-        task.cancel()
+        self.cancel()
         if self.worker_scope is not None:
             # The callback may be blocked in a resource that the reader has opened.
             self.meta.reader.unblock()

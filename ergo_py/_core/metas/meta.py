@@ -16,7 +16,6 @@ from ..messaging.router import LANES, check_priority
 from ..messaging.waiters import TaskWaiter
 from ..runtime.bridge import get_ident
 from ..runtime.parking import park_as, wake
-from ..runtime.resources import Resources
 from ..tables.callbacks import META_CALLBACKS
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller
@@ -33,6 +32,7 @@ from .handler import Handler
 from .inbox import TwoLanes
 from .outbox import Outbox, envelope
 from .reader import Reader
+from .resources import Resources
 from .termination import Ending, Phase
 
 if TYPE_CHECKING:

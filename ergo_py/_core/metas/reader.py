@@ -7,7 +7,8 @@ import trio
 from trio.lowlevel import Task, current_task
 
 from ..runtime.bridge import ReaderThread, get_ident
-from ..runtime.detached_task import DetachedTask, without_cancellation
+from ..runtime.detached_task import DetachedTask, is_cut_off, without_cancellation
+from ..runtime.thread_parent import HostTask, ThreadParent
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..vocabulary.errors import NodeStoppedError, SpawnError
 from ..vocabulary.reasons import Normal
@@ -23,7 +24,7 @@ class Reader:
     it refuses to end.
     """
 
-    __slots__ = ("abandoned", "gone", "has_thread", "meta", "task", "thread")
+    __slots__ = ("_host", "abandoned", "gone", "has_thread", "meta", "task", "thread")
 
     def __init__(self, meta: "Meta") -> None:
         self.meta = meta
@@ -32,6 +33,8 @@ class Reader:
             "start" not in meta.callbacks.asynchronous if in_task is None else not in_task
         )
         self.thread: ReaderThread | None = None
+        self._host: HostTask | None = None
+        """Serves ``trio.from_thread`` in the thread."""
         self.task: DetachedTask | None = None
         self.abandoned = False
         """It did not end when asked to: it may not send any more."""
@@ -53,6 +56,7 @@ class Reader:
             self.task.start(meta.kernel, self.read, name, meta.handler.context)
             return
         kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
+        self._host = HostTask(meta.kernel, f"{meta.callbacks.behaviour}: for its reader")
         self.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", self._read_in_thread)
         try:
             thread.start()
@@ -88,6 +92,7 @@ class Reader:
     # -- in the thread -----------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
+        ThreadParent(self.meta.router.bridge, self._host).enter()
         # The reader has a copy of the context of the handler: both may run at the same time.
         result = outcome.capture(self.meta.handler.context.copy().run, self._run_start)
         try:
@@ -146,7 +151,7 @@ class Reader:
         self.gone.set()
         if meta.ending.reason is not None:
             # The reader was asked to end, so its exception is no failure.
-            if isinstance(result, outcome.Error):
+            if isinstance(result, outcome.Error) and not is_cut_off(result.error):
                 meta.pass_on(result.error)
         elif isinstance(result, outcome.Error):
             meta.finish(meta.failed("start", result.error))
@@ -172,6 +177,8 @@ class Reader:
         self.unblock()
         if self.task is not None:
             self.task.cancel()
+        if self._host is not None:
+            self._host.cancel()
 
     def unblock(self) -> None:
         """Wake a thread that is blocked in a resource of the meta-process."""
@@ -191,6 +198,8 @@ class Reader:
                 waited=meta.options.stop_timeout,
             )
             return
+        if self._host is not None:
+            await self._host.cut_off()
         meta.ending.note_abandoned(is_thread=thread is not None)
         name, stack = ("task", "") if thread is None else (thread.name, thread.stack())
         meta.log.error(

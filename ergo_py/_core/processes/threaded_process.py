@@ -17,6 +17,7 @@ from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_resch
 from ..kernel import Kernel
 from ..runtime.bridge import Bridge, Parker, get_ident
 from ..runtime.dispatcher_threads import Job, ThreadGroup
+from ..runtime.thread_parent import RaiseCancel
 from ..tables.callbacks import Callbacks, check_plain, check_waiting
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller, ring_of
@@ -372,11 +373,13 @@ class _Hop:
             "_task",
             "_was_cancelled",
         ),
-        *("verb", "is_waiting", "job"),
+        *("verb", "is_waiting", "job", "raise_cancel"),
     )
 
     def __init__(self, process: DispatchedProcess, name: str, function: Callable[[], Any]) -> None:
-        self.job = Job(function, self.awaken, process)
+        self.job = Job(function, self.awaken, process, self)
+        self.raise_cancel: RaiseCancel | None = None
+        """Raises the cancellation that the task has received, for ``trio.from_thread``."""
         self._process = process
         self._name = name
         self._task: Task = current_task()
@@ -402,6 +405,10 @@ class _Hop:
         with trio.move_on_after(_GRACE, shield=True):
             await wait_task_rescheduled(self._abort)
 
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Await the coroutine of ``trio.from_thread`` in the task of the process. In the thread."""
+        return self._process.wait_for(coroutine)
+
     def take(self, verb: _AsyncVerb) -> None:
         """Have the task await a coroutine for the callback."""
         if self._is_left:
@@ -424,7 +431,9 @@ class _Hop:
             verb.refuse(self._process)
             raise
         except BaseException as error:
-            self._was_cancelled = isinstance(error, trio.Cancelled)
+            if isinstance(error, trio.Cancelled):
+                self._was_cancelled = True
+                self.raise_cancel = self._process.kernel.raise_cancel
             result = outcome.Error(error)
         finally:
             self.is_waiting = False
@@ -458,8 +467,9 @@ class _Hop:
         )
         return False
 
-    def _abort(self, _raise_cancel: Callable[[], NoReturn]) -> Abort:
+    def _abort(self, raise_cancel: RaiseCancel) -> Abort:
         process = self._process
+        self.raise_cancel = raise_cancel
         abandonable = process.turn.abandonable
         # init and the last callbacks have their own time limits; an abandoned process has no time
         # left.

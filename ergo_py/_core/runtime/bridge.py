@@ -19,8 +19,7 @@ from weakref import WeakSet
 
 import outcome
 import trio
-from trio._threads import PARENT_TASK_DATA
-from trio.lowlevel import Task, TrioToken, current_task, enable_ki_protection, wait_readable
+from trio.lowlevel import TrioToken, current_task, enable_ki_protection, wait_readable
 
 from ..vocabulary.errors import NodeStoppedError, NotAllowedError
 from .parking import TrioTurns
@@ -33,7 +32,6 @@ __all__ = [
     "bells",
     "get_ident",
     "stack_of",
-    "task_waiting_for_thread",
     "thread_names",
     "wait_in_slices",
 ]
@@ -380,13 +378,6 @@ class ReaderThread:
         except OSError:  # no /proc here: only Python knows the name
             pass
         body()
-
-
-def task_waiting_for_thread() -> Task | None:
-    """The task that waits for this thread in ``trio.to_thread.run_sync``; None if none does."""
-    # trio stores the task there while its worker thread is busy.
-    register = getattr(PARENT_TASK_DATA, "task_register", None)
-    return None if register is None else register[0]
 
 
 def thread_names() -> dict[int, str]:

@@ -13,6 +13,7 @@ from ..vocabulary.dispatchers import Dispatcher, Pinned, Pod, ThreadPool
 from ..vocabulary.errors import BadInputError, NodeStoppedError
 from .bridge import Bridge, ReaderThread, get_ident, stack_of
 from .thread_fairness import ThreadFairness
+from .thread_parent import ThreadHost, ThreadParent
 
 __all__ = ["ThreadGroup", "DispatcherThreads", "Job"]
 
@@ -22,12 +23,18 @@ class Job:
     the thread takes it to run the job, the loop to withdraw it.
     """
 
-    __slots__ = ("_finished", "_tickets", "function", "ident", "outcome", "owner")
+    __slots__ = ("_finished", "_tickets", "function", "host", "ident", "outcome", "owner")
 
     def __init__(
-        self, function: Callable[[], Any], finished: Callable[[], None], owner: Any = None
+        self,
+        function: Callable[[], Any],
+        finished: Callable[[], None],
+        owner: Any = None,
+        host: ThreadHost | None = None,
     ) -> None:
         self.function = function
+        self.host = host
+        """Serves ``trio.from_thread`` in the callback."""
         self.owner = owner
         """The process that the callback belongs to."""
         self._finished = finished
@@ -119,11 +126,15 @@ class ThreadGroup:
     def _work(self, cpu: int | None, warn: Callable[[str], None]) -> None:
         if cpu is not None:
             _stay_on(cpu, warn)
+        parent = ThreadParent(self._bridge)
+        parent.enter()
         while (job := self._jobs.get()) is not None:
             self._at_work = job
+            parent.serve(job.host)
             job.run(self._bridge)
             # Drop the references: the job must not stay alive while this thread waits.
             self._at_work = None
+            parent.serve(None)
             del job
 
 

@@ -16,7 +16,8 @@ from ..messaging.publisher import BLOCKED
 from ..metas.meta import Meta
 from ..processes.process import Process
 from ..processes.spawn import caller_in, spawn_process
-from ..runtime.bridge import get_ident, task_waiting_for_thread
+from ..runtime.bridge import get_ident
+from ..runtime.thread_parent import task_waiting_for_thread
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import Priority

@@ -11,7 +11,7 @@ from ergo_py import Counter, Flag
 from ergo_py._core.metas.reader import Reader
 from ergo_py._core.metas.shared_state import watched_class
 from tests._core.metas.metas import COLOURS, InTask, InThread, owning
-from tests._core.runtime.test_resources import Lines
+from tests._core.metas.test_resources import Lines
 from tests.support import replace_logger, replace_private
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ergo_py._core.runtime.resources import Doorbell
-from ergo_py._core.runtime.wakeable_file import can_block, make_wakeable
+from ergo_py._core.metas.resources import Doorbell
+from ergo_py._core.metas.wakeable_file import can_block, make_wakeable
 
 
 @pytest.fixture

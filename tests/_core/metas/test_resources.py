@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from ergo_py import BadInputError, MetaProcess, Normal, NotAllowedError
-from ergo_py._core.runtime.resources import Doorbell, Resources, _end_program
+from ergo_py._core.metas.resources import Doorbell, Resources, _end_program
 from tests._core.metas.metas import owning
 from tests.support import Failed, replace_logger
 
