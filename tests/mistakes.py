@@ -367,6 +367,12 @@ def _() -> None:
     TCPServer(port=7777, **options)
 
 
+@mistake("`TCPServer(port=7777, backlog=100)`")
+def _() -> None:
+    options: Any = {"backlog": 100}
+    TCPServer(port=7777, **options)
+
+
 @mistake('`return "fine"` in `handle_inspect`')
 def _() -> None:
     class Counter(Actor):

@@ -129,6 +129,15 @@ def unknown_command(line: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_comment_that_names_a_file_stands_above_a_block(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+
+    named = re.findall(r"^ *<!-- (file: .*) -->$", text, re.MULTILINE)
+
+    assert named == [block.mark for block in blocks(text) if block.mark.startswith("file: ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_a_page_is_a_file_that_tests_run_or_is_repeated_by_them(page: Path) -> None:
     wrong = [
         (block.info, block.text[:60], complaint(page, block))

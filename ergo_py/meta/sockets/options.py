@@ -9,7 +9,7 @@ from typing import Any, Final, TypedDict
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.hints import did_you_mean
-from ..._core.vocabulary.options import check_flag, check_number
+from ..._core.vocabulary.options import MetaKeywords, check_flag, check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..checks import check_bytes
 from ..parsing.framing import Framing, Raw
@@ -220,11 +220,11 @@ def read_stream_options(
             if parameter.kind is parameter.KEYWORD_ONLY
         }
         allowed = sorted(known | own)
-        raise BadInputError(
-            f"{what}(…, {unknown[0]}=…)",
-            keywords[unknown[0]],
-            "one of " + ", ".join(allowed) + did_you_mean(unknown[0], allowed, "{}"),
-        )
+        if unknown[0] in MetaKeywords.__annotations__:
+            right = f"`spawn_meta({what}(…), {unknown[0]}=…)`: it is an option of spawn_meta"
+        else:
+            right = "one of " + ", ".join(allowed) + did_you_mean(unknown[0], allowed, "{}")
+        raise BadInputError(f"{what}(…, {unknown[0]}=…)", keywords[unknown[0]], right)
     return StreamOptions(**keywords)
 
 

@@ -540,7 +540,8 @@ async def test_a_grandchild_that_keeps_the_pipe_open_is_ended_with_the_port() ->
 
 @needs_proc
 async def test_a_grandchild_outside_of_the_group_does_not_keep_the_port_open() -> None:
-    endless = 'trap "" PIPE; echo $$; while :; do echo more; done 2>/dev/null'
+    # Long lines: the pipe is never empty, and the owner has few messages to handle.
+    endless = 'trap "" PIPE; echo $$; a=$(printf %4000s); while :; do echo "$a"; done 2>/dev/null'
     stranger = f"setsid timeout 100 bash -c '{endless}'"
     async with owning() as owned:
         # It ends once the other program has left the group and speaks.

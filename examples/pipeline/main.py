@@ -1,0 +1,191 @@
+"""A pipeline from TCP to a slow database: sessions check lines, the database stores batches, and
+peers that send faster than the database stores are slowed down.
+
+    python examples/pipeline/main.py
+"""
+
+import sqlite3
+import time
+from collections import Counter
+from dataclasses import dataclass
+from math import isfinite
+
+import trio
+
+from ergo_py import (
+    PID,
+    PINNED,
+    Actor,
+    Alias,
+    ChildSpec,
+    Down,
+    Node,
+    Overflow,
+    Priority,
+    Supervisor,
+    run,
+)
+from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
+
+__all__ = ["BATCH", "ROOM", "Database", "Door", "Pipeline", "Row", "Session", "Stored"]
+
+ROOM = 200  # rows that may wait for the database: its mailbox
+BATCH = 100  # rows of a transaction
+WITHIN = 0.05  # seconds that a row waits for others at most
+
+
+@dataclass(frozen=True)
+class Row:
+    sensor: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """To a session: so many of its rows are in the database."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class WriteNow:
+    """The first row of a batch has waited long enough."""
+
+
+class Database(Actor):
+    """The consumer. Its plain callbacks have a thread, so a transaction may block."""
+
+    def __init__(self, path: str, seconds: float) -> None:
+        self.path = path
+        self.seconds = seconds
+        self.rows: list[tuple[PID | Alias, Row]] = []
+        self.stored = self.largest = 0
+
+    def init(self) -> None:
+        self.connection = sqlite3.connect(self.path)
+        self.connection.execute("create table if not exists row (sensor text, value real)")
+
+    def handle_message(self, message: Row | WriteNow, sender: PID | Alias) -> None:
+        match message:
+            case Row():
+                self.rows.append((sender, message))
+                if len(self.rows) == 1:  # a lane of its own: a full mailbox does not refuse it
+                    self.timer = self.send_after(
+                        WITHIN, self.pid, WriteNow(), priority=Priority.HIGH
+                    )
+                if len(self.rows) == BATCH:
+                    self.write()
+            case WriteNow() if self.rows:
+                self.write()
+
+    def write(self) -> None:
+        self.timer.cancel()
+        with self.connection:
+            self.connection.executemany(
+                "insert into row values (?, ?)", [(row.sensor, row.value) for _, row in self.rows]
+            )
+            time.sleep(self.seconds)  # as a database on the other side of the ocean
+        for session, count in Counter(session for session, _ in self.rows).items():
+            self.send(session, Stored(count))
+        self.stored += len(self.rows)
+        self.largest = max(self.largest, len(self.rows))
+        self.rows.clear()
+
+    def handle_call(self, request: object, caller: object) -> tuple[int, int]:
+        """The number of stored rows, and the size of the largest batch."""
+        return self.stored, self.largest
+
+    def terminate(self, reason: object) -> None:
+        self.connection.close()
+
+
+def read_row(line: bytes) -> Row | None:
+    try:
+        sensor, value = line.decode().split()
+        return Row(sensor, float(value)) if isfinite(float(value)) else None
+    except ValueError:
+        return None
+
+
+class Session(Actor):
+    """The stage in between, for a single connection: checks its lines, and passes rows on."""
+
+    def init(self) -> None:
+        self.stored = 0
+        self.monitor("database")
+
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
+        match message:
+            case TCPData(data=line):
+                row = read_row(line)
+                if row is None:
+                    self.answer("refused: write SENSOR VALUE")
+                else:
+                    await self.send_wait("database", row)  # waits while the database has no room
+            case Stored(count):
+                self.stored += count
+                self.answer(f"stored {self.stored}")
+            case Down():
+                self.stop()  # the peer sends again what was not stored
+
+    def answer(self, line: str) -> None:
+        self.send(self.connection, TCPSend(line.encode() + b"\n"))
+
+
+class Door(Actor):
+    """The producer: a server that reads a connection only while its session keeps up."""
+
+    def __init__(self, port: int) -> None:
+        self.server = TCPServer(
+            "127.0.0.1",
+            port,
+            receiver=Session,
+            framing=Delimiter(b"\n", max_frame=200),
+        )
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.server, backlog=20)  # lines ahead of a session
+
+    def handle_call(self, request: object, caller: object) -> int:
+        return self.server.local.port
+
+
+class Pipeline(Supervisor):
+    def __init__(self, path: str, seconds: float, port: int = 0) -> None:
+        super().__init__(
+            [
+                ChildSpec(
+                    "database",
+                    Database,
+                    path,
+                    seconds,
+                    dispatcher=PINNED,
+                    mailbox_size=ROOM,
+                    overflow=Overflow.WAIT,
+                ),
+                ChildSpec("door", Door, port),
+            ]
+        )
+
+
+async def send_rows(port: int, sensor: str, count: int) -> None:
+    """A peer: sends rows as fast as it can, and waits until all are stored."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(b"".join(b"%s %d\n" % (sensor.encode(), i) for i in range(count)))
+        answers = b""
+        while not answers.endswith(b"stored %d\n" % count):
+            answers += await stream.receive_some()
+
+
+async def main(node: Node) -> None:
+    await node.spawn(Pipeline, ":memory:", 0.01, name="pipeline")
+    port = await node.call("door", "port")
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(send_rows, port, f"sensor-{number}", 500)
+    stored, largest = await node.call("database", "figures")
+    print(f"4 peers sent 2000 rows; {stored} are stored, in batches of at most {largest}")
+
+
+if __name__ == "__main__":
+    run(main, name="pipeline@localhost")
