@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
-from trio.lowlevel import current_task
+from trio.lowlevel import Task, current_task
 
 from .messaging.calls import Calls
 from .messaging.clock import Clock
@@ -67,7 +67,7 @@ from .vocabulary.options import LEVELS, NodeOptions
 from .vocabulary.reasons import Crashed, NoProcess, Reason
 from .vocabulary.text import shown
 
-__all__ = ["Kernel"]
+__all__ = ["Kernel", "TaskGuard"]
 
 
 def _nothing() -> None:
@@ -452,15 +452,8 @@ class Kernel:
         self.nursery.start_soon(self._run, function, args, name=name)
 
     async def _run(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
-        task = current_task()
-        try:
+        with TaskGuard(self):
             await function(*args)
-        except trio.Cancelled:
-            raise
-        except BaseException as error:
-            if isinstance(error, GeneratorExit) and is_being_closed(task):
-                raise
-            self.fail(f"a task of the node failed: {task.name}", error)
 
     def fail(self, what: str, error: BaseException) -> None:
         """Handle a failure of the kernel itself: stop the node as gracefully as possible, and raise
@@ -485,3 +478,27 @@ class Kernel:
     def on_fatal(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` when a process caught an exception meant for the whole program."""
         self._on_fatal = callback
+
+
+class TaskGuard:
+    """The body of a task of the node, as a context manager: an exception that leaves it stops the
+    node gracefully.
+    """
+
+    __slots__ = ("_kernel", "_task")
+
+    _task: Task
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def __enter__(self) -> None:
+        self._task = current_task()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if error is None or isinstance(error, trio.Cancelled):
+            return False
+        if isinstance(error, GeneratorExit) and is_being_closed(self._task):
+            return False
+        self._kernel.fail(f"a task of the node failed: {self._task.name}", error)
+        return True

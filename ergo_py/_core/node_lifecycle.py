@@ -16,7 +16,7 @@ from trio.lowlevel import enable_ki_protection, in_trio_task
 from .inspection.mailbox_backlog import Backlogs
 from .inspection.state import remember_messages
 from .inspection.watchdog import Watchdog
-from .kernel import Kernel
+from .kernel import Kernel, TaskGuard
 from .messaging.observer import Sight
 from .messaging.remote import Network, RunningNetwork
 from .processes.children import kill_all, stop_all
@@ -248,7 +248,8 @@ class NodeContext(Generic[N]):
                 # needs.
                 bridge = kernel.router.bridge
                 bridge.hang_bell()
-                kernel.start(partial(bridge.serve, kernel.router.turns), name="threads")
+                turns, guard = kernel.router.turns, TaskGuard(kernel)
+                nursery.start_soon(bridge.serve, turns, guard, name="threads")
                 kernel.learn_cancellation(await capture_cancellation())
                 if options.network is not None:
                     await self._join_network(kernel, options.network)

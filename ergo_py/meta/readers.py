@@ -3,6 +3,7 @@ that are either, as their user chooses; they behave the same either way.
 """
 
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from math import ceil, inf
 from typing import Any, Literal
 
@@ -12,7 +13,6 @@ from .._core.messaging.receiver import Receiver
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process
 from .._core.runtime.bridge import Parker
-from .._core.runtime.detached_task import DetachedTask
 from .._core.tables.pending_calls import Caller, Deadline
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.envelopes import FENCE, Lane
@@ -115,7 +115,9 @@ def start_beside(process: MetaProcess, work: Callable[[], Awaitable[None]]) -> N
         except Exception as error:
             meta.finish(meta.failed("start", error))
 
-    DetachedTask().start(meta.kernel, run, f"{meta.callbacks.behaviour}: beside its reader")
+    # In an empty context: the task must not see the context variables of the process that runs now.
+    name = f"{meta.callbacks.behaviour}: beside its reader"
+    Context().run(lambda: meta.kernel.start(run, name=name))
 
 
 async def hand_over(meta: Meta, to: Target, message: object) -> bool:

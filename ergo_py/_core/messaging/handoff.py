@@ -119,7 +119,12 @@ class Handoff(TrioTurns):
     def serve(self, root: Task) -> bool:
         ready = self._ready
         if not ready:
-            self.end(root)
+            if self._deferred:
+                self.end(root)
+            else:
+                # Inlined end(): most batches of plain callbacks wake no process.
+                self._root = None
+                self.defers = False
             return False
         left, end = _IN_A_ROW, perf_counter() + SLICE
         try:
@@ -172,12 +177,12 @@ class Handoff(TrioTurns):
         """Run a scheduled task until it waits or ends."""
         context, hooks = _loop.GLOBAL_RUN_CONTEXT, self._hooks
         outer = context.task
-        if len(hooks) > 1:
-            # Instruments expect one step at a time, so the outer step ends for them.
-            self._tell("after_task_step", outer)
-            context.task = task
-            self._tell("before_task_step", task)
+        # Instruments expect one step at a time, so the outer step ends for them.
+        if "after_task_step" in hooks:
+            self._runner.instruments.call("after_task_step", outer)
         context.task = task
+        if "before_task_step" in hooks:
+            self._runner.instruments.call("before_task_step", task)
         send, task._next_send_fn = task._next_send_fn, None
         final: Outcome[object] | None = None
         trap: Any = None
@@ -192,12 +197,12 @@ class Handoff(TrioTurns):
                 self._wait(task, trap)
             else:
                 self._runner.task_exited(task, final)
-            if len(hooks) > 1:
-                self._tell("after_task_step", task)
+            if "after_task_step" in hooks:
+                self._runner.instruments.call("after_task_step", task)
         finally:
             context.task = outer
-        if len(hooks) > 1:
-            self._tell("before_task_step", outer)
+        if "before_task_step" in hooks:
+            self._runner.instruments.call("before_task_step", outer)
 
     def _wait(self, task: Any, trap: Any) -> None:
         """Let a task wait in a trap."""
@@ -219,10 +224,6 @@ class Handoff(TrioTurns):
             )
             self._runner.reschedule(task, error)
             task._next_send_fn = task.coro.throw
-
-    def _tell(self, hook: str, task: Any) -> None:
-        if hook in self._hooks:
-            self._runner.instruments.call(hook, task)
 
 
 def _inner(traceback: Any) -> TracebackType | None:

@@ -12,6 +12,7 @@ import traceback
 from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from math import inf
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -198,8 +199,11 @@ class Bridge:
             pass
 
     @enable_ki_protection
-    async def serve(self, turns: TrioTurns) -> None:
-        """Run the jobs of threads until the bridge is closed.
+    async def serve(
+        self, turns: TrioTurns, guard: AbstractContextManager[None, bool | None]
+    ) -> None:
+        """Run the jobs of threads until the bridge is closed. ``guard`` handles a failure: a
+        coroutine around this one would cost each wake-up another frame.
 
         While this runs, a batch wakes the loop through an eventfd: a write and a read. trio's
         ``run_sync_soon`` takes a lock, a socket and two queues. Without an eventfd the bridge uses
@@ -208,25 +212,26 @@ class Bridge:
         bell, task = self._bell, current_task()
         if bell == _NO_BELL:
             return
-        try:
-            while not self._closed:
-                await wait_readable(bell)
-                # Read before `_drain` clears the flag: a later ring belongs to the next batch, and
-                # must stay readable.
-                os.eventfd_read(bell)
-                is_root = turns.begin(task, len(self.pending) > 1)
+        with guard:
+            try:
+                while not self._closed:
+                    await wait_readable(bell)
+                    # Read before `_drain` clears the flag: a later ring belongs to the next batch,
+                    # and must stay readable.
+                    os.eventfd_read(bell)
+                    is_root = turns.begin(task, len(self.pending) > 1)
+                    self._drain()
+                    if is_root:
+                        turns.serve(task)
+            finally:
+                # Threads ring under this lock. So none of them writes to a descriptor number that
+                # the system has reused.
+                with self._edge:
+                    self._bell = _NO_BELL
+                    os.close(bell)
+                # Drain even an empty inbox: after a ring that is no longer read, the flag would
+                # stay up and no thread would wake the loop again.
                 self._drain()
-                if is_root:
-                    turns.serve(task)
-        finally:
-            # Threads ring under this lock. So none of them writes to a descriptor number that the
-            # system has reused.
-            with self._edge:
-                self._bell = _NO_BELL
-                os.close(bell)
-            # Drain even an empty inbox: after a ring that is no longer read, the flag would stay up
-            # and no thread would wake the loop again.
-            self._drain()
 
     def close(self, why: str = "") -> None:
         """Run the jobs accepted so far, and refuse all later jobs; ``why`` is for their errors."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -524,7 +525,7 @@ async def test_many_jobs_are_done_in_several_turns_and_in_order(has_bell: bool) 
     async with trio.open_nursery() as nursery:
         if has_bell:
             bridge.hang_bell()
-        nursery.start_soon(bridge.serve, TrioTurns())
+        nursery.start_soon(bridge.serve, TrioTurns(), nullcontext())
         await trio.testing.wait_all_tasks_blocked()
         for number in range(2_000):
             bridge.post(done.append, number)
@@ -567,7 +568,7 @@ async def served(kind: type[Bridge], use: Callable[[Bridge], T]) -> T:
     bridge = make_bridge(kind)
     async with trio.open_nursery() as nursery:
         bridge.hang_bell()
-        nursery.start_soon(bridge.serve, TrioTurns())
+        nursery.start_soon(bridge.serve, TrioTurns(), nullcontext())
         await trio.testing.wait_all_tasks_blocked()
         try:
             return await in_thread(lambda: use(bridge))
@@ -657,7 +658,7 @@ async def test_the_bell_is_never_rung_after_it_is_closed(
                     accepted.append(await in_thread(lambda: flood(bridge)))
 
                 bridge.hang_bell()
-                nursery.start_soon(bridge.serve, TrioTurns())
+                nursery.start_soon(bridge.serve, TrioTurns(), nullcontext())
                 for _ in range(3):
                     nursery.start_soon(flood_in_thread)
                 for _ in range(5):
@@ -681,7 +682,7 @@ async def test_serving_ends_with_the_bridge_and_leaves_no_descriptor_open() -> N
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             bridge.hang_bell()
-            nursery.start_soon(bridge.serve, TrioTurns())
+            nursery.start_soon(bridge.serve, TrioTurns(), nullcontext())
             await trio.testing.wait_all_tasks_blocked()
             while_served = open_descriptors()
             bridge.post(ran.append, "job")
@@ -698,7 +699,7 @@ async def test_a_bridge_works_without_a_bell_after_its_serving_was_cancelled() -
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             bridge.hang_bell()
-            nursery.start_soon(bridge.serve, TrioTurns())
+            nursery.start_soon(bridge.serve, TrioTurns(), nullcontext())
             await trio.testing.wait_all_tasks_blocked()
             bridge.post(ran.append, "while it was served")
             nursery.cancel_scope.cancel()
@@ -712,7 +713,7 @@ async def test_a_bridge_without_eventfd_uses_run_sync_soon(monkeypatch: pytest.M
     bridge = make_bridge()
 
     bridge.hang_bell()
-    await bridge.serve(TrioTurns())
+    await bridge.serve(TrioTurns(), nullcontext())
 
     assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
 
@@ -727,7 +728,7 @@ async def test_a_bridge_without_a_free_descriptor_uses_run_sync_soon(
     bridge = make_bridge()
 
     bridge.hang_bell()
-    await bridge.serve(TrioTurns())
+    await bridge.serve(TrioTurns(), nullcontext())
 
     assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
 
@@ -737,7 +738,7 @@ async def test_an_unread_ring_does_not_leave_the_flag_up() -> None:
     ran: list[str] = []
     async with trio.open_nursery() as nursery:
         bridge.hang_bell()
-        nursery.start_soon(bridge.serve, TrioTurns())
+        nursery.start_soon(bridge.serve, TrioTurns(), nullcontext())
         await trio.testing.wait_all_tasks_blocked()
         bridge.post(ran.append, "done by the way")
         bridge.pending.popleft()

@@ -157,7 +157,8 @@ class Writer:
                 self._turns.defer(self.flush)
             self._held.append(data if type(data) is bytes else bytes(data))
             return True
-        self.flush()
+        if self._held:
+            self.flush()
         self._serve(data)
         return True
 
