@@ -25,9 +25,7 @@ import pytest
 import trio
 import trio.testing
 
-from ergo_py import (
-    NodeStoppedError,
-)
+from ergo_py import Actor, NodeStoppedError, Reason, Shutdown, open_node
 from ergo_py._core.runtime import bridge as bridge_module
 from ergo_py._core.runtime.bridge import (
     Bridge,
@@ -748,6 +746,29 @@ async def test_an_unread_ring_does_not_leave_the_flag_up() -> None:
         await in_thread(lambda: bridge.run(ran.append, "afterwards"))
 
     assert ran == ["afterwards"]
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="the system has no eventfd")
+async def test_a_bridge_that_fails_stops_the_node_in_an_orderly_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_fd: int) -> int:
+        raise OSError(errno.EIO, "broken on purpose")
+
+    ended: list[Reason] = []
+
+    class Ends(Actor):
+        def terminate(self, reason: Reason) -> None:
+            ended.append(reason)
+
+    with pytest.raises(OSError, match="broken on purpose"):
+        async with open_node("broken@test", log_output="none") as node:
+            pid = await node.spawn(Ends)
+            monkeypatch.setattr(os, "eventfd_read", broken)
+            await in_thread(lambda: node.send(pid, "wake up"))
+            await trio.sleep_forever()
+
+    assert ended == [Shutdown()]
 
 
 async def test_a_thread_reaches_the_loop_while_the_mock_clock_is_stopped(
