@@ -27,8 +27,8 @@ PROMISES_IN_SECTION = {
     "N": 7,
     "S": 6,
 }
-OF_NETWORKS = [*range(1, 7), *range(8, 19), 20, 24, 26]
-"""The numbers left out are those of networks over several machines."""
+OF_NETWORKS = [*range(1, 21), 22, 24, 25, 26]
+"""D21 (accounting) and D23 (permits) are not promised yet."""
 EXPECTED = [
     f"{section}{number}"
     for section, last in PROMISES_IN_SECTION.items()

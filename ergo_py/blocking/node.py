@@ -270,9 +270,11 @@ class BlockingNode(BlockingTaskVerbs):
         """The names of the nodes that are connected to this node. Empty without a network."""
         return self._node.nodes()
 
-    def discover(self) -> list[str]:
-        """The names of all other nodes of the network that can be reached now."""
-        return self._node.discover()
+    def discover(self, seconds: float = 0.5) -> list[str]:
+        """The names of all other nodes of the network that can be reached now. A network that asks
+        them waits so many seconds for the answers.
+        """
+        return self._wait(partial(self._node.discover, seconds))
 
     # -- inspection --------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Networks of nodes: messages, calls, links, monitors and events between nodes.
 
 ``open_node("a@shop", network=Local(types=[messages]))`` joins the network of this user on this
-machine. Needs the extra ``ergo_py[network]``.
+machine; ``network=NATS("nats://host", …)`` joins a network of any machines. Needs the extra
+``ergo_py[network]``, and for credentials of NATS ``ergo_py[nats]``.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from .._core.vocabulary.public_names import load_on_first_use
 if TYPE_CHECKING:
     from .carriers.local import Local
     from .carriers.memory import Memory
+    from .carriers.nats.nats_network import NATS
     from .errors import (
         MessageTooLargeError,
         MessageTypeError,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from .remote_node import RemoteNode
 
 __all__ = [
+    "NATS",
     "Local",
     "Memory",
     "MessageTooLargeError",
@@ -45,6 +48,7 @@ if not TYPE_CHECKING:
             ),
             "carriers.local": "Local",
             "carriers.memory": "Memory",
+            "carriers.nats.nats_network": "NATS",
             "remote_node": "RemoteNode",
         },
     )

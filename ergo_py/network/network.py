@@ -68,8 +68,7 @@ class Network:
         self.types = MessageTypes(types)
         self.timing = timing
         self.backlog = backlog
-        self.max_message = carrier.max_frame - _HEADERS
-        self._carrier = carrier
+        self.carrier = carrier
         self._peers: dict[str, Peer] = {}
         self._dirty: list[Peer] = []
         self._flusher: Task | None = None
@@ -108,7 +107,7 @@ class Network:
             self._joined.set()
 
     async def _carrier_task(self, *, task_status: trio.TaskStatus[None]) -> None:
-        await self._carrier.run(self, task_status=task_status)
+        await self.carrier.run(self, task_status=task_status)
 
     async def close(self, seconds: float) -> None:
         """Send what is queued, for at most ``seconds``, and say farewell to all other nodes."""
@@ -118,7 +117,7 @@ class Network:
         for peer in list(self._peers.values()):
             peer.session.close("the node goes down", True)
         with trio.move_on_after(seconds), suppress(OSError):
-            await self._carrier.flush()
+            await self.carrier.flush()
         self._scope.cancel()
         if self._flusher is not None:
             flusher, self._flusher = self._flusher, None
@@ -214,13 +213,23 @@ class Network:
 
     # -- nodes -------------------------------------------------------------------------------------
 
+    @property
+    def max_message(self) -> int:
+        """The most bytes of a single message."""
+        return self.carrier.max_frame - _HEADERS
+
     def nodes(self) -> list[str]:
         """The names of the connected nodes."""
         return sorted(name for name, peer in self._peers.items() if peer.is_up)
 
-    def discover(self) -> list[str]:
+    async def discover(self, seconds: float) -> list[str]:
         """The names of all nodes of the network that can be reached."""
-        return sorted(self._carrier.nodes())
+        return sorted(await self.carrier.discover(seconds))
+
+    def is_up(self, node: str) -> bool:
+        """Whether a node is connected."""
+        peer = self._peers.get(node)
+        return peer is not None and peer.is_up
 
     def note_up(self, peer: Peer) -> None:
         """Announce a node that is connected now."""
@@ -242,7 +251,7 @@ class Network:
 
     def transmit(self, node: str, frame: Frame) -> None:
         """Give a frame to the carrier."""
-        self._carrier.send(node, encode_frame(frame))
+        self.carrier.send(node, encode_frame(frame))
 
     def frame(self, sender: str, data: bytes | memoryview) -> None:
         """Take a frame of another node."""

@@ -144,8 +144,13 @@ class _Grammar:
         )
         command.add_argument(
             "--network",
-            choices=["local"],
-            help="join the network of your nodes on this machine; the name is name@place then",
+            metavar="NETWORK",
+            help="join the network of your nodes on this machine (local), or the network of a NATS "
+            "server (nats://host:4222); the name is name@place then; else ERGO_NETWORK",
+        )
+        command.add_argument(
+            "--cluster",
+            help="the cluster of nodes on the NATS server; else ERGO_CLUSTER, else ergo",
         )
         command.add_argument(
             "--types",
@@ -206,6 +211,10 @@ def make_parser() -> argparse.ArgumentParser:
     command = grammar.at_node("attach", "open a prompt in a running program", json=False)
     _for_simple_terminals(command, "the prompt that needs no package")
     _add_acts(grammar)
+    command = grammar.command("nats", "print the permissions of nodes for a NATS server")
+    command.add_argument("what", choices=["permissions"])
+    command.add_argument("names", metavar="NAME", nargs="+", help="a node, as in shop@berlin")
+    command.add_argument("--cluster", default="ergo", help="the cluster of these nodes")
     grammar.command("completion", "print the completion script of a shell").add_argument(
         "shell", choices=SHELLS
     )

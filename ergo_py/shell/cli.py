@@ -62,6 +62,8 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
         from .completion.scripts import SCRIPTS  # noqa: PLC0415 - no other command needs it
 
         return lambda options: show(SCRIPTS[options.shell].rstrip())
+    if name == "nats":
+        return _nats
     try:
         from .commands import COMMANDS  # noqa: PLC0415 - some platforms lack its modules
     except ModuleNotFoundError as error:
@@ -72,6 +74,14 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
             raise
         raise Leave(Status.FAILED, text) from error
     return COMMANDS[name]
+
+
+def _nats(options: argparse.Namespace) -> None:
+    try:
+        from ..network.carriers.nats.permissions import permissions_text  # noqa: PLC0415 - seldom needed
+    except ModuleNotFoundError as error:
+        raise Leave(Status.USAGE, str(error)) from None
+    show(permissions_text(options.cluster, options.names).rstrip())
 
 
 def _complete(parser: argparse.ArgumentParser, typed: list[str]) -> Status:

@@ -4,6 +4,7 @@ The other commands talk to a running node, and import neither this module nor th
 """
 
 import argparse
+import os
 import traceback
 from typing import Any
 
@@ -14,6 +15,7 @@ from .._core.vocabulary.errors import BadInputError, ControlSocketError, ErgoErr
 from .._core.vocabulary.reasons import Crashed, is_failure
 from ..blocking.loop_thread import OwnedNode, open_node
 from ..control.evaluator import Session
+from ..network.errors import NetworkError
 from ..node import Node
 from ..program import run as run_program
 from .exit_codes import Leave, Status
@@ -34,18 +36,38 @@ def _settings(options: argparse.Namespace, program: Program | None) -> dict[str,
 
 
 def _network(options: argparse.Namespace, program: Program | None) -> Any:
-    if options.network is None:
-        if options.types is not None:
-            raise Leave(Status.USAGE, "--types needs --network local")
+    """The network of the command line, or else of the environment."""
+    where = options.network or os.environ.get("ERGO_NETWORK", "")
+    if not where:
+        if options.types is not None or options.cluster is not None:
+            option = "--types" if options.types is not None else "--cluster"
+            raise Leave(Status.USAGE, f"{option} needs --network local or --network nats://host")
         return None
-    try:
-        from ..network.carriers.local import Local as LocalNetwork  # noqa: PLC0415 - few programs need it
-    except ModuleNotFoundError as error:
-        raise Leave(Status.USAGE, str(error)) from None
     types = [] if program is None else getattr(program.module, "TYPES", [])
     if options.types is not None:
         types = [load_module(name) for name in options.types]
-    return LocalNetwork(types=types)
+    try:
+        from ..network import NATS  # noqa: PLC0415 - few programs need it
+        from ..network import Local as LocalNetwork  # noqa: PLC0415 - few programs need it
+    except ModuleNotFoundError as error:
+        raise Leave(Status.USAGE, str(error)) from None
+    if where == "local":
+        return LocalNetwork(types=types)
+    if "://" not in where:
+        raise Leave(
+            Status.USAGE,
+            f"the network {where!r} is neither local nor a URL such as nats://host:4222",
+        )
+    try:
+        return NATS(
+            where,
+            types=types,
+            cluster=options.cluster or os.environ.get("ERGO_CLUSTER") or "ergo",
+            credentials=os.environ.get("ERGO_CREDENTIALS") or None,
+            tls=os.environ.get("ERGO_TLS_CA") or None,
+        )
+    except BadInputError as error:
+        raise Leave(Status.USAGE, str(error)) from None
 
 
 def run(options: argparse.Namespace) -> Status:
@@ -60,6 +82,9 @@ def run(options: argparse.Namespace) -> Status:
         )
     except ControlSocketError:
         raise
+    except NetworkError as error:
+        complain(str(error))
+        return Status.FAILED
     except EscalationError as error:
         # The log has the errors of the children already.
         complain(str(error))

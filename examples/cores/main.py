@@ -17,7 +17,7 @@ async def main() -> None:
     async with open_node("cores@example", network=network) as node:
         specs = worker_nodes(primes.start, network, count=WORKERS, name="core", place="example")
         await node.supervise(specs)
-        print("nodes:", *node.discover())
+        print("nodes:", *await node.discover())
 
         totals: dict[int, int] = {}
         async with trio.open_nursery() as nursery:

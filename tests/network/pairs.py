@@ -1,18 +1,31 @@
 """Two nodes of a network in a single test."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from typing import Any
 
 import trio
 
 from ergo_py import Node, Request
-from ergo_py.network import Local, Memory
-from tests.support import running_node
+from ergo_py.network import NATS, Local, Memory
+from tests.support import kernel_of, running_node
 
-__all__ = ["TYPES", "Add", "Colour", "Echo", "Order", "Total", "make_network", "two_nodes", "until"]
+__all__ = [
+    "TYPES",
+    "Add",
+    "Colour",
+    "Echo",
+    "Order",
+    "Total",
+    "carrier_of",
+    "make_network",
+    "two_nodes",
+    "until",
+]
 
 
 class Colour(Enum):
@@ -50,15 +63,19 @@ class Order:
     note: str = ""
 
 
+_clusters = count()
 TYPES = [Add, Total, Echo, Order, Colour]
 
 
-def make_network(kind: str, directory: Any = None, **settings: Any) -> Any:
-    """A network for the nodes of a test."""
+def make_network(kind: str, place: Any = None, **settings: Any) -> Any:
+    """A network for the nodes of a test, which meet at a directory or at a server."""
     settings = {"types": TYPES, **settings}
     if kind == "memory":
         return Memory(**settings)
-    return Local(directory=directory, **settings)
+    if kind == "nats":
+        # Each network has a cluster of its own, so that tests can share a server.
+        return NATS(place, **{"cluster": f"test-{next(_clusters)}-{os.getpid()}", **settings})
+    return Local(directory=place, **settings)
 
 
 @asynccontextmanager
@@ -69,6 +86,11 @@ async def two_nodes(network: Any, **options: Any) -> AsyncIterator[tuple[Node, N
         running_node("b@test", network=network, **options) as b,
     ):
         yield a, b
+
+
+def carrier_of(node: Node) -> Any:
+    """The carrier of the network of a node."""
+    return kernel_of(node).router.remote.carrier
 
 
 async def until(condition: Any) -> None:

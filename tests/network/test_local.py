@@ -4,10 +4,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,54 +13,9 @@ import trio
 from ergo_py import BadInputError, Down, Name, NodeName, NoNode, TargetDownError, Why, open_node
 from ergo_py.network import Local, NetworkError, NodeNameTakenError
 from tests.network.pairs import TYPES, Add, Echo, Total, make_network, until
+from tests.network.programs import COUNTER, other_program
 from tests.network.test_nodes import Counter, Talker
 from tests.support import running_node
-
-PROGRAM = """
-import sys, trio
-from ergo_py import Actor, open_node
-from ergo_py.network import Local
-from tests.network.pairs import TYPES
-from tests.network.test_nodes import Counter
-
-async def main():
-    beat, patience = map(float, sys.argv[2:])
-    network = Local(types=TYPES, directory=sys.argv[1], beat=beat, patience=patience)
-    async with open_node("b@test", network=network, watchdog=None) as node:
-        await node.spawn(Counter, name="counter")
-        print("ready", flush=True)
-        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
-
-trio.run(main)
-"""
-
-COUNTER = Name("counter", "b@test")
-
-
-@asynccontextmanager
-async def other_program(
-    directory: Path, beat: float = 1.0, patience: float = 30.0
-) -> AsyncIterator[trio.Process]:
-    """The node b@test in a program of its own."""
-    program = await trio.lowlevel.open_process(
-        [sys.executable, "-c", PROGRAM, str(directory), str(beat), str(patience)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        assert program.stdout is not None
-        with trio.fail_after(60):
-            assert (await program.stdout.receive_some(100)).startswith(b"ready")
-        yield program
-    finally:
-        if program.returncode is None:
-            program.send_signal(signal.SIGCONT)
-            program.kill()
-        await program.wait()
-        for pipe in (program.stdin, program.stdout):
-            if pipe is not None:
-                await pipe.aclose()
 
 
 async def test_two_programs_send_call_and_watch(meeting_place: Path) -> None:
@@ -80,7 +31,7 @@ async def test_two_programs_send_call_and_watch(meeting_place: Path) -> None:
         watcher = await a.spawn(Talker, heard)
         await a.call(watcher, lambda me: me.monitor(NodeName("b@test")))
         await a.call(watcher, lambda me: me.monitor(COUNTER))
-        assert a.discover() == ["b@test"]
+        assert await a.discover() == ["b@test"]
 
         assert program.stdin is not None
         await program.stdin.aclose()

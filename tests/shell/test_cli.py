@@ -429,8 +429,10 @@ def test_a_program_joins_the_network_of_the_machine(
 @pytest.mark.parametrize(
     "options, text",
     [
-        (["--types", "networked"], "--types needs --network local"),
-        (["--network", "nats"], "invalid choice: 'nats'"),
+        (["--types", "networked"], "--types needs --network local or --network nats://host"),
+        (["--cluster", "shop"], "--cluster needs --network local or --network nats://host"),
+        (["--network", "nats"], "'nats' is neither local nor a URL such as nats://host:4222"),
+        (["--network", "http://host"], "the URL of a NATS server, such as"),
         (["--network", "local", "--name", "alone"], "such as 'shop@berlin'"),
         (["--network", "local", "--types", "no_such_module"], "no module 'no_such_module'"),
     ],
@@ -444,6 +446,19 @@ def test_a_wrong_network_on_the_command_line_is_refused(
 
     assert status == Status.USAGE
     assert text in out + err
+
+
+def test_a_network_that_cannot_be_joined_is_a_short_error(
+    ergo: Ergo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "networked.py").write_text(NETWORKED)
+    monkeypatch.setenv("ERGO_NETWORK", "nats://127.0.0.1:1")
+
+    status, out, err = ergo("run", "--name", "a@b", f"{tmp_path}/networked.py")
+
+    assert (status, out) == (Status.FAILED, "")
+    assert "no NATS server accepts this node: nats://127.0.0.1:1" in err
+    assert "Traceback" not in err
 
 
 def test_the_command_is_installed_under_its_name() -> None:

@@ -50,7 +50,7 @@ async def test_worker_nodes_run_in_programs_of_their_own(network: Local) -> None
             assert await node.call(worker, Ask("hello"), timeout=60) == "hello!"
             programs.add(await node.call(worker, Ask("program"), timeout=60))
         assert len(programs) == 3
-        assert node.discover() == ["worker-1@here", "worker-2@here"]
+        assert await node.discover() == ["worker-1@here", "worker-2@here"]
     for program in programs - {os.getpid()}:
         with pytest.raises(ProcessLookupError):
             os.kill(program, 0)

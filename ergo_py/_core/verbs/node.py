@@ -516,10 +516,15 @@ class Node(NodeInspection):
         remote = self._router.remote
         return [] if remote is None else self._run(remote.nodes)
 
-    def discover(self) -> list[str]:
-        """The names of all other nodes of the network that can be reached now."""
+    async def discover(self, seconds: float = 0.5) -> list[str]:
+        """The names of all other nodes of the network that can be reached now.
+
+        Args:
+            seconds: how long to wait for the answers, if the network has to ask them.
+        """
+        check_number("seconds", seconds, least=0)
         remote = self._router.remote
-        return [] if remote is None else self._run(remote.discover)
+        return [] if remote is None else await remote.discover(seconds)
 
     @property
     def stopping(self) -> bool:

@@ -19,12 +19,16 @@ class Sink(Protocol):
     def unreachable(self, node: str, why: str, /) -> None:
         """Note that no node of this name listens."""
 
+    def is_up(self, node: str, /) -> bool:
+        """Whether there is a session with a node."""
+        ...
+
 
 class Carrier(Protocol):
     """Carries frames between nodes. It may lose, double and reorder them."""
 
     max_frame: int
-    """The largest frame, in bytes."""
+    """The largest frame, in bytes. It may change when the carrier connects."""
 
     async def run(self, sink: Sink, *, task_status: trio.TaskStatus[None]) -> None:
         """Carry frames until cancelled. ``started`` is called when the node can be reached.
@@ -36,8 +40,10 @@ class Carrier(Protocol):
     def send(self, to: str, frame: bytes) -> None:
         """Carry a frame to a node, or drop it. Never waits."""
 
-    def nodes(self) -> list[str]:
-        """The names of all nodes that listen now, without this node."""
+    async def discover(self, seconds: float, /) -> list[str]:
+        """The names of all nodes that listen now, without this node. A carrier that asks them waits
+        this long for their answers.
+        """
         ...
 
     async def flush(self) -> None:

@@ -287,7 +287,7 @@ class _LocalCarrier:
         else:
             self._lose(to)
 
-    def nodes(self) -> list[str]:
+    async def discover(self, _seconds: float, /) -> list[str]:
         """The names of all other nodes that listen now."""
         found = []
         for path in sorted(self._place.glob(f"*{_SUFFIX}")):

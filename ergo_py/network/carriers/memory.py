@@ -231,7 +231,7 @@ class _MemoryCarrier:
         """Carry a frame to a node."""
         self._hub.carry(self._name, to, frame)
 
-    def nodes(self) -> list[str]:
+    async def discover(self, _seconds: float, /) -> list[str]:
         """The names of the other nodes."""
         return self._hub.others(self._name)
 

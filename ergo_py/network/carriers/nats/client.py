@@ -1,0 +1,215 @@
+"""`Client`: a client of NATS that connects again whenever its connection breaks."""
+
+import ssl
+from collections.abc import Sequence
+from random import random
+from time import perf_counter
+from typing import Final, Protocol
+
+import trio
+
+from ...errors import NetworkError
+from . import wire
+from .connection import Connection, RefusedError
+from .login import Credentials, ServerAddress
+from .wire import Message, Ping, Pong, ServerError, ServerInfo
+
+__all__ = ["Client", "ClientHandler"]
+
+_ATTEMPT: Final = 2.0
+"""Seconds for connecting to a single server."""
+_PING: Final = 1.0
+"""Seconds between our pings. A server that leaves two of them unanswered is lost."""
+_FIRST_PAUSE: Final = 0.05
+_PAUSE: Final = 0.5
+"""The longest pause between attempts while other nodes still have patience."""
+_LONG_PAUSE: Final = 5.0
+"""The longest pause after that."""
+_SLICE: Final = 0.001
+"""Seconds of messages after which the reader lets other tasks run."""
+
+
+class ClientHandler(Protocol):
+    """The user of a client. Its methods run on the loop and never wait."""
+
+    def connected(self, info: ServerInfo, /) -> None:
+        """Note that the client is connected, perhaps again, and subscribed."""
+
+    def message(self, message: Message, /) -> None:
+        """Take a message."""
+
+    def disconnected(self, why: str, /) -> None:
+        """Note that the connection is lost. The client connects again."""
+
+    def refused(self, text: str, /) -> None:
+        """Note that the server has refused an operation."""
+
+
+class Client:
+    """A client of a server, or of a cluster of servers."""
+
+    def __init__(
+        self,
+        servers: Sequence[ServerAddress],
+        handler: ClientHandler,
+        *,
+        name: str,
+        subscriptions: Sequence[str],
+        credentials: Credentials | None,
+        context: ssl.SSLContext | None,
+        tls_first: bool,
+        patience: float,
+    ) -> None:
+        self._servers = list(servers)
+        self._named: list[ServerAddress] = []
+        """Further servers, which the connected server has named."""
+        self._handler = handler
+        self._name = name
+        self._subscriptions = [(subject, n) for n, subject in enumerate(subscriptions, 1)]
+        self._credentials = credentials
+        self._context = context
+        self._tls_first = tls_first
+        self._patience = patience
+        self._connection: Connection | None = None
+        self._unanswered = 0
+        self.connected = 0
+        """How often the client has connected."""
+
+    @property
+    def server(self) -> ServerAddress | None:
+        """The connected server."""
+        return None if self._connection is None else self._connection.address
+
+    def publish(self, subject: str, reply: str, payload: bytes) -> None:
+        """Publish a message, or drop it if the client is not connected."""
+        if self._connection is not None:
+            self._connection.send(wire.publish(subject, reply, payload))
+
+    async def flush(self) -> None:
+        """Wait until everything published has been written."""
+        if self._connection is not None:
+            await self._connection.wait_written()
+
+    async def run(self) -> None:
+        """Stay connected until cancelled.
+
+        Raises:
+            NetworkError: no server could be reached at the start.
+        """
+        connection = await self._connect_first()
+        while True:
+            server = connection.address
+            why = await self._use(connection)
+            self._handler.disconnected(f"{server}: {why}")
+            connection = await self._connect_again(server)
+
+    # -- connecting --------------------------------------------------------------------------------
+
+    async def _connect_first(self) -> Connection:
+        errors: list[str] = []
+        for server in self._servers:
+            try:
+                return await self._open(server)
+            except (OSError, RefusedError) as error:
+                errors.append(f"{server}: {_shown(error)}")
+        raise NetworkError("no NATS server accepts this node: " + "; ".join(errors))
+
+    async def _connect_again(self, lost: ServerAddress) -> Connection:
+        began, pause = trio.current_time(), _FIRST_PAUSE
+        while True:
+            known = dict.fromkeys([*self._servers, *self._named])
+            # The lost server comes last: another may take over at once.
+            for server in sorted(known, key=lambda server: server == lost):
+                try:
+                    return await self._open(server)
+                except (OSError, RefusedError) as error:
+                    self._handler.disconnected(f"{server}: {_shown(error)}")
+            has_patience = trio.current_time() - began < self._patience
+            # Half of the pause is random, so that not all nodes come back in the same moment.
+            await trio.sleep(pause * (0.5 + random() / 2))
+            pause = min(2 * pause, _PAUSE if has_patience else _LONG_PAUSE)
+
+    async def _open(self, server: ServerAddress) -> Connection:
+        try:
+            with trio.fail_after(_ATTEMPT):
+                return await Connection.open(
+                    server,
+                    self._context,
+                    self._tls_first,
+                    self._credentials,
+                    self._name,
+                    self._subscriptions,
+                )
+        except trio.TooSlowError:
+            raise RefusedError(f"it does not answer within {_ATTEMPT:g} s") from None
+
+    # -- connected ---------------------------------------------------------------------------------
+
+    async def _use(self, connection: Connection) -> str:
+        """Use a connection until it is lost. Returns why."""
+        self._learn(connection, connection.info)
+        self._connection = connection
+        self.connected += 1
+        self._unanswered = 0
+        why = "it has closed the connection"
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connection.write)
+                nursery.start_soon(self._ping, connection, nursery.cancel_scope)
+                self._handler.connected(connection.info)
+                why = await self._read(connection)
+                nursery.cancel_scope.cancel()
+            if self._unanswered >= 2:
+                why = "it is silent"
+        except* (OSError, RefusedError) as group:
+            why = _shown(group.exceptions[0])
+        finally:
+            self._connection = None
+            with trio.CancelScope(shield=True):
+                await connection.close()
+        return why
+
+    async def _read(self, connection: Connection) -> str:
+        why = "it has closed the connection"
+        end = perf_counter() + _SLICE
+        while operations := await connection.receive():
+            for operation in operations:
+                match operation:
+                    case Message():
+                        self._handler.message(operation)
+                        if perf_counter() >= end:
+                            await trio.lowlevel.checkpoint()
+                            end = perf_counter() + _SLICE
+                    case Ping():
+                        connection.send(wire.PONG)
+                    case Pong():
+                        self._unanswered = 0
+                    case ServerInfo():
+                        self._learn(connection, operation)
+                        if operation.is_lame_duck and self._has_another(connection):
+                            return "it goes down"
+                    case ServerError():
+                        why = operation.text
+                        if operation.is_permission:
+                            self._handler.refused(operation.text)
+        return why
+
+    async def _ping(self, connection: Connection, scope: trio.CancelScope) -> None:
+        while self._unanswered < 2:
+            self._unanswered += 1
+            connection.send(wire.PING)
+            await trio.sleep(_PING)
+        scope.cancel()
+
+    def _learn(self, connection: Connection, info: ServerInfo) -> None:
+        places = [connection.address.at(place) for place in info.connect_urls]
+        self._named = [place for place in places if place is not None]
+
+    def _has_another(self, connection: Connection) -> bool:
+        return any(server != connection.address for server in (*self._servers, *self._named))
+
+
+def _shown(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,134 @@
+"""`NATS`: a network of nodes on any machines, over the servers of a NATS cluster."""
+
+import os
+import ssl
+from collections.abc import Iterable
+from dataclasses import replace
+from types import ModuleType
+
+from ...._core.kernel import Kernel
+from ...._core.vocabulary.errors import BadInputError
+from ...._core.vocabulary.options import check_number
+from ...._core.vocabulary.public_names import show_public_names
+from ...network import Network
+from ...settings import NetworkSettings
+from .carrier import NatsCarrier
+from .login import Credentials, ServerAddress
+
+__all__ = ["NATS"]
+
+
+class NATS:
+    """The network of all nodes that are connected to a NATS server or cluster.
+
+    For example::
+
+        network = NATS("nats://127.0.0.1:4222", cluster="shop", types=[messages])
+        async with open_node("orders@berlin", network=network) as node:
+            total = await node.call(Name("counter", "stock@paris"), Total())
+
+    A broken connection, a restarted server or a change to another server is invisible to processes,
+    if it takes less than ``patience`` seconds.
+    """
+
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        *,
+        cluster: str = "ergo",
+        types: Iterable[type | ModuleType] = (),
+        credentials: str | os.PathLike[str] | None = None,
+        tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
+        tls_first: bool = False,
+        beat: float = 1.0,
+        patience: float = 5.0,
+        grace: float = 1.0,
+        backlog: int = 16 << 20,
+        window: int = 1 << 20,
+    ) -> None:
+        """Describe the network.
+
+        Args:
+            urls: the addresses of servers of one NATS cluster, as a list or with commas between:
+                ``nats://host:4222``, ``tls://host``, ``nats://user:password@host``. Further servers
+                that these name are used, too.
+            cluster: nodes of the same name meet, so that several clusters can share a server.
+            types: the classes of messages that travel, or modules that define them.
+            credentials: a file with the credentials of this node, ``.creds`` or an nkey. It is read
+                at each login, so another program may renew it.
+            tls: a TLS context, or the file of the authority that has signed the certificate of the
+                server. None uses the authorities of the system for ``tls://``.
+            tls_first: encrypt before the server greets, as a server with ``handshake_first`` wants.
+            beat: seconds between the heartbeats of an idle session. A heartbeat is also a probe:
+                the server says if the other node is gone.
+            patience: a node that is silent for this many seconds is down.
+            grace: a node that the server does not know for this many seconds is down. It may be
+                connecting to the server again.
+            backlog: bytes that may wait for a node before ``send`` refuses.
+            window: bytes that may be on the way to a node.
+
+        Raises:
+            BadInputError: a value is invalid.
+        """
+        self._settings = NetworkSettings(types, beat, patience, backlog, window)
+        self._servers = _servers(urls, is_tls=tls is not None or tls_first)
+        if not isinstance(cluster, str) or not cluster.strip():
+            raise BadInputError("cluster", cluster, "the name of a cluster, such as 'shop'")
+        check_number("grace", grace, least=0.001)
+        if grace > patience:
+            raise BadInputError("grace", grace, f"at most the patience of {patience:g} s")
+        self.is_strict = False
+        """Messages between processes of a node are never encoded."""
+        self._cluster = cluster
+        self._credentials = None if credentials is None else Credentials(credentials)
+        self._context = _context(tls)
+        self._tls_first = tls_first
+        self._patience = patience
+        self._grace = grace
+
+    def __repr__(self) -> str:
+        urls = ",".join(map(str, self._servers))
+        return f"NATS({urls!r}, cluster={self._cluster!r})"
+
+    def join_network(self, kernel: Kernel) -> Network:
+        """Make the network of a node that opens."""
+        for server in self._servers:
+            if not server.is_tls and not server.is_loopback:
+                kernel.logger.warning(
+                    "messages to the NATS server are not encrypted; write tls:// in its URL",
+                    server=str(server),
+                )
+        carrier = NatsCarrier(
+            kernel,
+            self._servers,
+            self._cluster,
+            self._credentials,
+            self._context,
+            self._tls_first,
+            self._patience,
+            self._grace,
+        )
+        return self._settings.make(kernel, carrier)
+
+
+def _servers(urls: object, is_tls: bool) -> list[ServerAddress]:
+    if isinstance(urls, str):
+        urls = [url.strip() for url in urls.split(",") if url.strip()]
+    if not isinstance(urls, Iterable) or not (listed := list(urls)):
+        raise BadInputError("urls", urls, "the URLs of servers, such as 'nats://127.0.0.1:4222'")
+    servers = [ServerAddress.parse(url) for url in listed]
+    return [replace(server, is_tls=True) for server in servers] if is_tls else servers
+
+
+def _context(tls: object) -> ssl.SSLContext | None:
+    if tls is None or isinstance(tls, ssl.SSLContext):
+        return tls
+    if not isinstance(tls, str | os.PathLike):
+        raise BadInputError("tls", tls, "an ssl.SSLContext, or the path of a file of authorities")
+    try:
+        return ssl.create_default_context(cafile=os.fspath(tls))
+    except (OSError, ssl.SSLError) as error:
+        raise BadInputError("tls", tls, f"a readable file of authorities ({error})") from None
+
+
+show_public_names(__name__)

@@ -1,0 +1,38 @@
+"""The permissions of nodes, as text for the configuration of a NATS server."""
+
+from collections.abc import Sequence
+
+from .carrier import subjects_of
+
+__all__ = ["permissions_text"]
+
+_HEAD = """\
+# The permissions of the nodes of the cluster {cluster!r}: each may send as itself only, and gets
+# only its own messages. Replace each password by a hash of `nats server passwd`, or user and
+# password by nkey: "U…".
+authorization {{
+  users = [
+"""
+_USER = """\
+    {{
+      user: {user}
+      password: "REPLACE-THIS"
+      permissions: {{
+        publish: [{publishes}]
+        subscribe: [{subscribes}]
+      }}
+    }}
+"""
+
+
+def permissions_text(cluster: str, nodes: Sequence[str]) -> str:
+    """The part ``authorization`` of a server for these nodes."""
+    text = _HEAD.format(cluster=cluster)
+    for node in nodes:
+        publishes, subscribes = (
+            ", ".join(f'"{subject}"' for subject in subjects)
+            for subjects in subjects_of(cluster, node)
+        )
+        user = '"' + node.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        text += _USER.format(user=user, publishes=publishes, subscribes=subscribes)
+    return text + "  ]\n}\n"

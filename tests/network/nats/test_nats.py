@@ -1,0 +1,397 @@
+"""Nodes over a real NATS server: outages, servers that change, names, permissions, logins, TLS."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import BadInputError, Down, Name, NoNode, TargetDownError
+from ergo_py.network import NATS, NetworkError, NodeNameTakenError
+from examples.guide.nats_nodes import open_shop
+from tests.network.nats.server import NatsServer
+from tests.network.pairs import TYPES, Add, Echo, Total, carrier_of, make_network, two_nodes, until
+from tests.network.programs import COUNTER, other_program
+from tests.network.test_nodes import Counter, Talker
+from tests.support import Recorder, running_node
+
+FAST: dict[str, Any] = {"beat": 0.05, "patience": 30.0, "grace": 30.0}
+"""Settings for tests in which no node goes down, however slow the machine is."""
+
+
+async def test_a_killed_and_restarted_server_is_invisible(server: NatsServer) -> None:
+    got: list[Any] = []
+    heard: list[Any] = []
+    async with two_nodes(make_network("nats", server.url, **FAST)) as (a, b):
+        pid = await b.spawn(Recorder, got)
+        watcher = await a.spawn(Talker, heard)
+        await a.call(watcher, lambda me: me.monitor(pid))
+        for number in range(300):
+            a.send(pid, number)
+            if number == 100:
+                server.kill()
+            if number == 200:
+                await trio.to_thread.run_sync(server.start)
+            await trio.sleep(0.001)
+        await until(lambda: len(got) == 300)
+        assert got == list(range(300))
+        assert heard == []
+
+
+async def test_a_server_that_stays_away_is_told_once(server: NatsServer) -> None:
+    heard: list[Any] = []
+    network = make_network("nats", server.url, beat=0.05, patience=1.0, grace=0.5)
+    async with two_nodes(network) as (a, b):
+        pid = await b.spawn(Counter)
+        watcher = await a.spawn(Talker, heard)
+        await a.call(watcher, lambda me: me.monitor(pid))
+        await a.call(pid, Total())
+        server.kill()
+        a.send(pid, Add(1))
+        await until(lambda: heard)
+        with pytest.raises(TargetDownError):
+            await a.call(pid, Total())
+        await trio.to_thread.run_sync(server.start)
+        await until(lambda: carrier_of(a).client.server is not None)
+        # A new session: the process is the same.
+        with trio.fail_after(60):
+            while True:
+                try:
+                    total = await a.call(pid, Total(), timeout=30)
+                    break
+                except TargetDownError:
+                    await trio.sleep(0.05)
+
+    assert [type(down) for down in heard] == [Down]
+    assert isinstance(heard[0].reason, NoNode)
+    assert total == 0
+
+
+async def test_a_killed_program_is_down_after_the_grace(shared_server: NatsServer) -> None:
+    heard: list[Any] = []
+    url, settings = shared_server.url, {"cluster": f"kill-{os.getpid()}", "grace": 0.1}
+    network = make_network("nats", url, beat=0.05, patience=3600.0, **settings)
+    async with running_node("a@test", network=network) as a:
+        async with other_program(url, 0.05, 3600.0, "nats", **settings) as program:
+            watcher = await a.spawn(Talker, heard)
+            await a.call(watcher, lambda me: me.monitor(COUNTER))
+            assert await a.call(COUNTER, Total()) == 0
+            program.kill()
+            await until(lambda: heard)
+        assert heard == [Down(COUNTER, NoNode("b@test"))]
+        assert "its program has ended" in str(heard[0].reason)
+        async with other_program(url, 0.05, 3600.0, "nats", **settings):
+            assert await a.call(COUNTER, Total()) == 0
+
+
+async def test_a_stopped_program_is_down_after_the_patience(shared_server: NatsServer) -> None:
+    url, settings = shared_server.url, {"cluster": f"stop-{os.getpid()}", "grace": 0.1}
+    network = make_network("nats", url, beat=0.05, patience=0.5, **settings)
+    async with (
+        running_node("a@test", network=network) as a,
+        other_program(url, 0.05, 0.5, "nats", **settings) as program,
+    ):
+        assert await a.call(COUNTER, Total(), timeout=30) == 0
+        program.send_signal(signal.SIGSTOP)
+        with pytest.raises(TargetDownError, match="no connection to node b@test: it is silent"):
+            await a.call(COUNTER, Total(), timeout=None)
+        program.send_signal(signal.SIGCONT)
+        # Both sides begin a new session.
+        with trio.fail_after(60):
+            while True:
+                try:
+                    assert await a.call(COUNTER, Total(), timeout=30) == 0
+                    break
+                except TargetDownError:
+                    await trio.sleep(0.05)
+
+
+async def test_a_node_that_no_server_knows_is_refused_at_once(shared_server: NatsServer) -> None:
+    network = make_network("nats", shared_server.url, beat=1.0, patience=3600.0, grace=60.0)
+    async with running_node("a@test", network=network) as a:
+        with pytest.raises(TargetDownError, match="no such node in the cluster"):
+            await a.call(Name("x", "nowhere@test"), Total(), timeout=None)
+
+
+async def test_all_nodes_of_the_cluster_are_discovered(shared_server: NatsServer) -> None:
+    network = make_network("nats", shared_server.url)
+    other = make_network("nats", shared_server.url)
+    async with (
+        two_nodes(network) as (a, b),
+        running_node("c.d%e*f>@test", network=network),
+        running_node("e@test", network=other) as e,
+    ):
+        found: list[str] = []
+        while len(found) < 2:
+            found = await a.discover(0.1)
+        assert found == ["b@test", "c.d%e*f>@test"]
+        assert await e.discover(0.1) == []
+        assert b.nodes() == []
+
+
+async def test_a_name_that_a_living_node_has_is_refused(shared_server: NatsServer) -> None:
+    network = make_network("nats", shared_server.url)
+    async with running_node("a@test", network=network) as a:
+        with pytest.raises(NodeNameTakenError, match="has the name 'a@test'"):
+            async with running_node("a@test", network=network):
+                pass
+        # The first node is not concerned, and its name is free again after it.
+        async with running_node("b@test", network=network) as b:
+            pid = await a.spawn(Counter)
+            assert await b.call(pid, Total()) == 0
+    async with running_node("a@test", network=network):
+        pass
+
+
+async def test_a_single_node_of_several_that_open_together_gets_the_name(
+    shared_server: NatsServer,
+) -> None:
+    network = make_network("nats", shared_server.url)
+    ends: list[str] = []
+    over = trio.Event()
+
+    async def open_one() -> None:
+        try:
+            async with running_node("a@test", network=network):
+                ends.append("open")
+                await over.wait()
+        except NodeNameTakenError:
+            ends.append("taken")
+        if ends.count("taken") == 2:
+            over.set()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(open_one)
+
+    assert sorted(ends) == ["open", "taken", "taken"]
+
+
+async def test_the_younger_of_two_nodes_with_the_same_name_leaves_the_network(
+    server: NatsServer,
+) -> None:
+    """As after a partition of the servers: both nodes are open before they meet."""
+    with NatsServer() as elsewhere:
+        here = make_network("nats", [server.url], cluster="one", **FAST)
+        there = make_network("nats", [elsewhere.url, server.url], cluster="one", **FAST)
+        async with (
+            running_node("a@test", network=here) as first,
+            running_node("a@test", network=there) as second,
+            running_node("b@test", network=here) as b,
+        ):
+            pid = await first.spawn(Counter)
+            assert await b.call(pid, Total()) == 0
+            elsewhere.kill()
+            await until(lambda: carrier_of(second).taken)
+            with pytest.raises(TargetDownError, match="an older node has the name"):
+                await second.call(Name("x", "b@test"), Total())
+            assert await b.call(pid, Total()) == 0
+            assert not carrier_of(first).taken
+
+
+async def test_a_client_that_has_the_name_and_does_not_answer_is_an_error(
+    server: NatsServer,
+) -> None:
+    async with bare_client(server, b"SUB ergo.c.n.a@test.* 1\r\nPING\r\n"):
+        with pytest.raises(NodeNameTakenError, match="does not answer"):
+            async with running_node(
+                "a@test", network=make_network("nats", server.url, cluster="c", grace=0.1)
+            ):
+                pass
+
+
+@asynccontextmanager
+async def bare_client(server: NatsServer, operations: bytes, **login: str) -> AsyncIterator[str]:
+    """A client that sends these operations; with the answer of the server."""
+    async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
+        await stream.send_all(
+            f"CONNECT {json.dumps({'verbose': False, **login})}\r\n".encode() + operations
+        )
+        data = b""
+        while b"PONG" not in data:
+            data += await stream.receive_some(4096)
+        yield data.decode()
+
+
+async def test_a_lame_duck_hands_over_to_another_server(server: NatsServer) -> None:
+    got: list[Any] = []
+    with NatsServer('lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"') as duck:
+        network = make_network("nats", f"{duck.url}, {server.url}", **FAST)
+        async with two_nodes(network) as (a, b):
+            pid = await b.spawn(Recorder, got)
+            assert await a.call(pid, None) == []
+            duck.signal(signal.SIGUSR2)
+            for number in range(100):
+                a.send(pid, number)
+                await trio.sleep(0.001)
+            await until(lambda: len(got) == 100)
+            await until(lambda: str(carrier_of(a).client.server) == server.url)
+
+    assert got == list(range(100))
+
+
+async def test_another_server_takes_over_from_a_killed_server(server: NatsServer) -> None:
+    got: list[Any] = []
+    with NatsServer() as second:
+        network = make_network("nats", [second.url, server.url], **FAST)
+        async with two_nodes(network) as (a, b):
+            pid = await b.spawn(Recorder, got)
+            assert await a.call(pid, None) == []
+            second.kill()
+            for number in range(100):
+                a.send(pid, number)
+            await until(lambda: len(got) == 100)
+            assert [str(carrier_of(node).client.server) for node in (a, b)] == [server.url] * 2
+
+    assert got == list(range(100))
+
+
+async def test_a_frozen_server_is_left_for_another(server: NatsServer) -> None:
+    got: list[Any] = []
+    with NatsServer() as second:
+        network = make_network("nats", [second.url, server.url], **FAST)
+        async with two_nodes(network) as (a, b):
+            pid = await b.spawn(Recorder, got)
+            assert await a.call(pid, None) == []
+            second.signal(signal.SIGSTOP)
+            try:
+                for number in range(100):
+                    a.send(pid, number)
+                await until(lambda: len(got) == 100)
+            finally:
+                second.signal(signal.SIGCONT)
+
+    assert got == list(range(100))
+
+
+async def test_no_server_at_the_start_is_an_error_that_names_all(unused_port: int) -> None:
+    network = NATS([f"nats://me:secret@127.0.0.1:{unused_port}", "nats://127.0.0.1:1"])
+    with pytest.raises(NetworkError, match="no NATS server accepts this node") as caught:
+        async with running_node("a@test", network=network):
+            pass
+    assert f"nats://127.0.0.1:{unused_port}: " in str(caught.value)
+    assert "nats://127.0.0.1:1: " in str(caught.value)
+    assert "secret" not in str(caught.value) + repr(network)
+
+
+@pytest.fixture
+async def unused_port() -> AsyncIterator[int]:
+    with trio.socket.socket() as free:
+        await free.bind(("127.0.0.1", 0))
+        yield free.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "greeting, text",
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an unknown operation"),
+        (b"PING\r\n", "does not greet as a NATS server does"),
+        (b'INFO {"version":"1.0"}\r\n', "too old"),
+        (b"INFO {\"headers\":true}\r\n-ERR 'no'\r\n", ": no"),
+        (b"", "closed the connection"),
+    ],
+)
+async def test_a_server_without_the_protocol_is_an_error(greeting: bytes, text: str) -> None:
+    async with hostile_server(greeting) as port:
+        with pytest.raises(NetworkError, match=text):
+            async with running_node("a@test", network=NATS(f"nats://127.0.0.1:{port}")):
+                pass
+
+
+@asynccontextmanager
+async def hostile_server(greeting: bytes) -> AsyncIterator[int]:
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.send_all(greeting)
+        if greeting.count(b"\r\n") > 1:
+            await stream.receive_some(1)
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        yield listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+# -- permissions ----------------------------------------------------------------------
+
+PASSWORDS = """
+authorization {
+  users = [
+    {user: a, password: pa, permissions: {
+      publish: ["ergo.c.n.*.a@test", "ergo.c.d.a@test"]
+      subscribe: ["ergo.c.n.a@test.*", "ergo.c.x.a@test.*", "ergo.c.d.*"]}}
+    {user: b, password: pb, permissions: {
+      publish: ["ergo.c.n.*.b@test", "ergo.c.d.b@test"]
+      subscribe: ["ergo.c.n.b@test.*", "ergo.c.x.b@test.*", "ergo.c.d.*"]}}
+  ]
+}
+"""
+
+
+async def test_the_server_binds_a_node_to_its_name() -> None:
+    with NatsServer(PASSWORDS) as server:
+
+        def network(user: str, password: str) -> NATS:
+            return NATS(
+                f"nats://{user}:{password}@127.0.0.1:{server.port}", cluster="c", types=TYPES
+            )
+
+        async with (
+            running_node("a@test", network=network("a", "pa")) as a,
+            running_node("b@test", network=network("b", "pb")) as b,
+        ):
+            pid = await b.spawn(Counter)
+            assert await a.call(pid, Total()) == 0
+            with pytest.raises(TargetDownError, match="no such node"):
+                await a.call(Name("x", "c@test"), Echo(1))
+            # A client with the password of b cannot send as a, and cannot listen as a.
+            spoof = b"PUB ergo.c.n.b@test.a@test 1\r\nf\r\nSUB ergo.c.n.a@test.* 1\r\nPING\r\n"
+            async with bare_client(server, spoof, user="b", **{"pass": "pb"}) as answer:
+                assert 'Violation for Publish to "ergo.c.n.b@test.a@test"' in answer
+                assert 'Violation for Subscription to "ergo.c.n.a@test.*"' in answer
+                assert await a.call(pid, Total()) == 0
+        with pytest.raises(NetworkError, match="Permissions Violation for Subscription"):
+            async with running_node("other@test", network=network("a", "pa")):
+                pass
+        with pytest.raises(NetworkError, match="Authorization Violation") as caught:
+            async with running_node("a@test", network=network("a", "wrong")):
+                pass
+        assert "wrong" not in str(caught.value)
+
+
+# -- input ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings, text",
+    [
+        ({"urls": ""}, "the URLs of servers"),
+        ({"urls": 5}, "the URLs of servers"),
+        ({"urls": [5]}, "the URL of a NATS server"),
+        ({"urls": "http://me:secret@host"}, "the URL of a NATS server"),
+        ({"urls": "nats://host:port"}, "the URL of a NATS server"),
+        ({"urls": "nats://host/path"}, "the URL of a NATS server"),
+        ({"cluster": " "}, "the name of a cluster"),
+        ({"grace": 0}, "grace"),
+        ({"grace": 6.0}, "at most the patience of 5 s"),
+        ({"tls": 5}, "an ssl.SSLContext"),
+        ({"tls": "/nowhere"}, "a readable file of authorities"),
+        ({"credentials": 5}, "the path of a .creds file"),
+        ({"types": Add}, "a list of classes and modules"),
+    ],
+)
+def test_an_invalid_setting_is_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadInputError, match=text) as caught:
+        NATS(**{"urls": "nats://127.0.0.1:4222", **settings})
+    assert "secret" not in str(caught.value)
+
+
+async def test_the_example_of_the_guide_runs(
+    shared_server: NatsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await open_shop(shared_server.url)
+    assert capsys.readouterr().out == "left: 7\n"
