@@ -79,6 +79,14 @@ def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(handoff.SWITCH, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def endless_time_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a step may take longer than a time slice, and the rest is left to trio. The
+    tests of slow steps have clocks of their own.
+    """
+    replace_private(monkeypatch, "clock of direct hand-off", lambda: 0.0)
+
+
 # -- the installed trio ----------------------------------------------------------------------------
 
 
