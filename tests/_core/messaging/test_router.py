@@ -302,7 +302,7 @@ async def test_threads_that_send_to_a_sleeping_process_wake_the_loop_once(
         thread = threading.Thread(target=lambda: [node.send(pid, number) for number in range(100)])
         thread.start()
         thread.join()
-        waiting = router_of(node).bridge.pending
+        waiting = len(router_of(node).bridge.pending)
         await node.call(pid, "all?")
 
         assert waiting == 1
