@@ -17,7 +17,7 @@ from .._core.vocabulary.options import DEFAULTS
 if TYPE_CHECKING:
     from .._core.metas.meta import Meta
 
-__all__ = ["ReceiverOption", "Receivers", "check_receiver", "make_actor"]
+__all__ = ["Plan", "ReceiverOption", "Receivers", "check_receiver", "make_actor"]
 
 ReceiverOption = Target | Sequence[Target] | Callable[[], Behaviour] | None
 """The values of a server's ``receiver=``; None is the process that owns the server."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         WSUpgrade,
     )
     from .mounts.files import Files
+    from .mounts.mount import Mount
     from .routes import STREAM, WHOLE, Body, Route
     from .server import WebServer
 
@@ -39,6 +40,7 @@ __all__ = [
     "HTTPError",
     "HTTPGone",
     "HTTPRequest",
+    "Mount",
     "ReadBody",
     "Response",
     "Route",
@@ -68,6 +70,7 @@ if not TYPE_CHECKING:
                 "Accept WSBinary WSClose WSConnected WSDisconnected WSSend WSText WSUpgrade"
             ),
             "mounts.files": "Files",
+            "mounts.mount": "Mount",
             "routes": "Body Route STREAM WHOLE",
             "server": "WebServer",
         },

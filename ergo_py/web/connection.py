@@ -19,7 +19,6 @@ from ..meta.sockets.streams.sessions import end_session
 from ..meta.sockets.streams.shutdown import Reminder
 from ..meta.sockets.tcp import TCPConnection
 from .http.exchange import unavailable
-from .http.phase import Phase
 from .http.response_stream import ResponseStream, WrongLengthError
 from .http.session import HTTPSession
 from .line import StreamLine
@@ -105,12 +104,13 @@ class WebConnection(TCPConnection):
         """Go on as a WebSocket: the actor that was spawned for it owns the connection now."""
         actor, meta = agreement.actor, self._meta
         assert actor is not None
-        if self.stopping or meta.ending.over or self._http.phase is not Phase.UPGRADING:
+        if self.stopping or meta.ending.over or agreement.request.gone:
             end_session(actor, self.id)
             return
         if not actor.accepting:
-            self._http.refuse_upgrade(unavailable())
+            self._http.refuse_upgrade(agreement.request, unavailable())
             return
+        agreement.begin()
         rest = self._http.leave()
         self._belong_to(actor)
         vars(actor.behaviour).setdefault("connection", self.id)

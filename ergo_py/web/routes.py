@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from ipaddress import ip_address, ip_network
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError
@@ -16,7 +16,17 @@ from .messages.responses import HTTPError
 from .messages.websockets import Accept
 from .parsing.http1 import Head, RequestError
 
-__all__ = ["STREAM", "WHOLE", "Body", "Networks", "Place", "Route", "Routes"]
+__all__ = [
+    "STREAM",
+    "WHOLE",
+    "Application",
+    "Body",
+    "Networks",
+    "Place",
+    "Route",
+    "Routes",
+    "read_origins",
+]
 
 AcceptOption = Callable[[HTTPRequest], Accept | HTTPError | None] | Target | None
 
@@ -32,6 +42,18 @@ class Body(Enum):
 
 WHOLE: Final = Body.WHOLE
 STREAM: Final = Body.STREAM
+
+
+class Application(Protocol):
+    """An application that a server runs below a prefix."""
+
+    async def start(self) -> None:
+        """Start the application. An exception keeps the server from starting."""
+        ...
+
+    async def stop(self) -> None:
+        """End all tasks of the application, within bounded time."""
+        ...
 
 
 class Place:
@@ -82,6 +104,16 @@ class Place:
 
     def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None] | None:
         """The work that answers a request, for an application or a file; None if an actor does."""
+        return None
+
+    def talk(self, upgrade: Any, request: HTTPRequest) -> Awaitable[None] | None:
+        """The work of an application that decides about a WebSocket and uses it; None if an actor
+        does.
+        """
+        return None
+
+    def application(self, site: Any) -> Application | None:
+        """The application of this place, as a part of a server; None if there is none."""
         return None
 
     def refusal(self, method: str) -> HTTPError | None:
@@ -151,9 +183,9 @@ class Route(Place):
                 raise BadInputError("Route(websocket)", websocket, "a behaviour")
             self.kind = "websocket"
         self.receivers = Receivers(to if websocket is None else websocket)
-        self.origins = frozenset(_read_origin(origin) for origin in _strings("origins", origins))
+        self.origins = read_origins("Route(origins)", origins)
         self.accept: AcceptOption = accept
-        self.subprotocols = tuple(_strings("subprotocols", subprotocols))
+        self.subprotocols = tuple(_strings("Route(subprotocols)", subprotocols))
         self.max_message = max_message
         self.compress = compress
         self.ping_interval = ping_interval
@@ -164,14 +196,20 @@ class Route(Place):
 
 def _strings(name: str, values: Sequence[str]) -> Sequence[str]:
     if isinstance(values, str) or not all(isinstance(value, str) for value in values):
-        raise BadInputError(f"Route({name})", values, "a list of str")
+        raise BadInputError(name, values, "a list of str")
     return values
 
 
-def _read_origin(origin: str) -> str:
-    if origin not in ("null", "*") and ("://" not in origin or origin.endswith("/")):
-        raise BadInputError("Route(origins)", origin, "an origin such as 'https://example.org'")
-    return origin.lower()
+def read_origins(name: str, origins: Sequence[str]) -> frozenset[str]:
+    """The origins whose pages may open WebSockets.
+
+    Raises:
+        BadInputError: a value is no origin.
+    """
+    for origin in _strings(name, origins):
+        if origin not in ("null", "*") and ("://" not in origin or origin.endswith("/")):
+            raise BadInputError(name, origin, "an origin such as 'https://example.org'")
+    return frozenset(origin.lower() for origin in origins)
 
 
 def _read_prefix(what: str, prefix: object) -> tuple[str, ...]:

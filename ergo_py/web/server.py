@@ -10,6 +10,7 @@ from .._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_flag
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import Reason
 from ..meta.sockets.listener import Listener
 from ..meta.sockets.messages import Cause, Endpoint
 from ..meta.sockets.options import StreamOptions, WhenFull, WhenSlow
@@ -147,6 +148,7 @@ class WebServer(Listener):
         """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
         self._site.open(self._meta)
         await super().init()
+        await self._site.start_applications(self.local)
 
     async def _listen(self) -> socket.socket:
         return await open_listener(
@@ -210,6 +212,11 @@ class WebServer(Listener):
         drains, self._drains = self._drains, []
         for caller in drains:
             self._meta.kernel.calls.reply(caller, cut, None)
+
+    async def terminate(self, reason: Reason) -> None:
+        """Wait for the connections, and stop the mounted applications."""
+        await super().terminate(reason)
+        await self._site.stop_applications()
 
     @property
     def is_draining(self) -> bool:

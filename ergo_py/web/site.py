@@ -1,10 +1,13 @@
 """`Site`: the parts of a web server that its connections share: routes, options, counters."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import trio
+
 from .._core.metas.meta import Meta
+from .._core.runtime.detached_task import DetachedTask
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.reasons import Crashed
@@ -12,9 +15,9 @@ from ..meta.sockets.messages import Address, Endpoint
 from .messages.requests import HTTPRequest
 from .options import WebOptions
 from .parsing.http1 import Head
-from .routes import Networks, Routes
+from .routes import Application, Networks, Place, Routes
 
-__all__ = ["Site"]
+__all__ = ["Site", "host_name"]
 
 _FORWARDED: Final = re.compile(r'(for|proto|host)=("[^"]*"|[^;,\s"]*)', re.IGNORECASE)
 _HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]+")
@@ -36,6 +39,10 @@ class Site:
             None if options.hosts is None else {host.lower().rstrip(".") for host in options.hosts}
         )
         self.is_draining = False
+        self.local = Endpoint("", 0)
+        """The endpoint at which the server listens."""
+        self.applications: dict[Place, Application] = {}
+        """The mounted applications that run."""
         self.statuses = [0] * 6
         """Responses by the first digit of their status."""
 
@@ -46,6 +53,34 @@ class Site:
         self.calls = meta.kernel.calls
         self.clock = meta.kernel.clock
         self.now: Callable[[], float] = meta.kernel.clock.now
+
+    async def start_applications(self, local: Endpoint) -> None:
+        """Start the mounted applications; the server listens at ``local``.
+
+        Raises:
+            Exception: an application could not start; those before it are stopped.
+        """
+        self.local = local
+        try:
+            for place in self.routes:
+                application = place.application(self)
+                if application is not None:
+                    self.applications[place] = application
+                    await application.start()
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.stop_applications()
+            raise
+
+    async def stop_applications(self) -> None:
+        """Stop the mounted applications, the last first."""
+        while self.applications:
+            _, application = self.applications.popitem()
+            await application.stop()
+
+    def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run an async function in a task of its own. It must raise no exception."""
+        DetachedTask().start(self.meta.kernel, work, "a mounted application")
 
     @property
     def owner(self) -> PID:
@@ -99,8 +134,7 @@ class Site:
         """Whether requests for a host are served here."""
         if self._hosts is None:
             return True
-        name = host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
-        return name.lower().rstrip(".") in self._hosts
+        return host_name(host).lower().rstrip(".") in self._hosts
 
     def client_of(self, peer: Address, head: Head) -> tuple[str, str, str]:
         """The address of the client, the scheme and the host of a request. Words of a proxy count
@@ -146,6 +180,11 @@ class Site:
             if client not in self._trusted:
                 break
         return client, scheme, host
+
+
+def host_name(host: str) -> str:
+    """A host without its port."""
+    return host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
 
 
 def _without_port(hop: str) -> str:

@@ -1,14 +1,15 @@
 """`Upgrade`: from a request to a WebSocket: checks, the decision of the program, an actor."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from .._core.processes.process import Process
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import InitError, MailboxFullError, SpawnError
 from .._core.vocabulary.ids import Alias
-from ..meta.receivers import make_actor
+from ..meta.receivers import Plan, make_actor
 from .http.exchange import unavailable
 from .http.session import HTTPSession
 from .messages.requests import HTTPRequest
@@ -21,11 +22,14 @@ from .site import Site
 
 __all__ = ["Agreement", "Upgrade"]
 
+_ROOM: Final = 64 * 1024
+"""Bytes that may wait for the peer before an application waits."""
+
 
 class Agreement:
     """What both sides have agreed on."""
 
-    __slots__ = ("actor", "answer", "deflate", "place", "request", "subprotocol")
+    __slots__ = ("actor", "answer", "deflate", "has_begun", "place", "request", "subprotocol")
 
     def __init__(self, request: HTTPRequest, place: Route) -> None:
         self.request = request
@@ -35,10 +39,21 @@ class Agreement:
         self.subprotocol: str | None = None
         self.deflate: Deflate | None = None
         self.actor: Process | None = None
+        self.has_begun = False
+        """The connection is a WebSocket now."""
+
+    def begin(self) -> None:
+        """Note that the connection is a WebSocket now."""
+        self.has_begun = True
 
 
 class Host(Protocol):
     """The connection that is upgraded."""
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the peer."""
+        ...
 
     @property
     def id(self) -> Alias:
@@ -62,7 +77,7 @@ class Upgrade:
     ) -> None:
         self._host = host
         self._session = session
-        self._site = site
+        self.site = site
         self._agreement = Agreement(request, place)
         self._key_answer = ""
 
@@ -73,13 +88,18 @@ class Upgrade:
             self._key_answer = check_upgrade(request.head)
         except HandshakeError as error:
             if error.status == 426:
-                self._session.refuse_upgrade(upgrade_response(error.detail))
+                self.refuse(upgrade_response(error.detail))
             else:
-                self._refuse(error.status, error.detail)
+                self.refuse(HTTPError(error.status, error.detail).response)
             return
         origin = request.headers.get("origin")
         if not is_allowed_origin(origin, request.scheme, request.host, place.origins):
-            self._refuse(403, "pages of this origin may not connect")
+            self.refuse(HTTPError(403, "pages of this origin may not connect").response)
+            return
+        work = place.talk(self, request)
+        if work is not None:
+            self.site.clock.arm_call(request.exchange, place.request_timeout)
+            self._host.begin_beside(partial(_finish, work))
             return
         accept = place.accept
         if accept is None:
@@ -88,19 +108,30 @@ class Upgrade:
             try:
                 decision = accept(request)
             except Exception as error:
-                self._site.report(f"accept of {place!r} failed", error)
-                self._session.refuse_upgrade(bare_response(500))
+                self.site.report(f"accept of {place!r} failed", error)
+                self.refuse(bare_response(500))
                 return
             self._decided(Accept() if decision is None else decision)
         else:
             self._ask(accept)
 
-    def _refuse(self, status: int, detail: str) -> None:
-        self._session.refuse_upgrade(HTTPError(status, detail).response)
+    @property
+    def has_begun(self) -> bool:
+        """Whether the connection is a WebSocket now."""
+        return self._agreement.has_begun
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the peer is not slow: few bytes wait for it."""
+        return self._host.pending <= _ROOM
+
+    def refuse(self, response: Response) -> None:
+        """Answer with a response, unless the exchange has ended."""
+        self._session.refuse_upgrade(self._agreement.request, response)
 
     def _ask(self, to: Any) -> None:
         """Ask a process. Its answer, or the error of the call, comes to :meth:`_answered`."""
-        site = self._site
+        site = self.site
         caller = _Question(
             self._host.id, site.next_reference(), to, WSUpgrade(self._agreement.request)
         )
@@ -108,7 +139,7 @@ class Upgrade:
         try:
             site.calls.begin(caller, Priority.NORMAL)
         except MailboxFullError:
-            self._session.refuse_upgrade(unavailable())
+            self.refuse(unavailable())
             return
         if not caller.settled:
             site.clock.arm_call(caller, self._agreement.place.request_timeout)
@@ -118,27 +149,35 @@ class Upgrade:
         if error is None:
             self._decided(caller.value)
         elif isinstance(error, HTTPError):
-            self._session.refuse_upgrade(error.response)
+            self.refuse(error.response)
         else:
-            self._site.log.error("no decision about a WebSocket", error=str(error))
-            self._session.refuse_upgrade(unavailable())
+            self.site.log.error("no decision about a WebSocket", error=str(error))
+            self.refuse(unavailable())
 
     def _decided(self, decision: object) -> None:
-        agreement = self._agreement
         if isinstance(decision, HTTPError):
-            self._session.refuse_upgrade(decision.response)
-            return
+            self.refuse(decision.response)
+        elif self._agree(decision):
+            self._host.begin_beside(self._make_actor)
+
+    async def accept(self, decision: Accept, plan: Plan) -> None:
+        """Accept for an application; ``plan`` says how to make the actor of the WebSocket."""
+        if self._agree(decision):
+            await self._make_actor(plan)
+
+    def _agree(self, decision: object) -> bool:
+        agreement = self._agreement
         offered = offered_names(agreement.request.head)
         if not isinstance(decision, Accept) or (
             decision.subprotocol is not None and decision.subprotocol not in offered
         ):
-            self._site.log.error(
+            self.site.log.error(
                 "the decision about a WebSocket is neither Accept with an offered subprotocol "
                 "nor HTTPError",
                 decision=repr(decision),
             )
-            self._session.refuse_upgrade(bare_response(500))
-            return
+            self.refuse(bare_response(500))
+            return False
         agreement.subprotocol = decision.subprotocol or next(
             (name for name in agreement.place.subprotocols if name in offered), None
         )
@@ -157,20 +196,24 @@ class Upgrade:
             + "".join(f"{line}\r\n" for line in lines)
             + "\r\n"
         ).encode("latin-1")
-        self._host.begin_beside(self._make_actor)
+        return True
 
-    async def _make_actor(self) -> None:
+    async def _make_actor(self, plan: Plan | None = None) -> None:
         agreement = self._agreement
         try:
-            plan = agreement.place.receivers.plan_actor()
+            plan = plan or agreement.place.receivers.plan_actor()
             assert plan is not None
-            agreement.actor = await make_actor(self._site.meta, plan)
+            agreement.actor = await make_actor(self.site.meta, plan)
         except SpawnError as error:
-            self._site.log.warning("no actor could be made for a WebSocket", error=str(error))
+            self.site.log.warning("no actor could be made for a WebSocket", error=str(error))
             is_fault = isinstance(error, InitError)
-            self._session.refuse_upgrade(bare_response(500) if is_fault else unavailable())
+            self.refuse(bare_response(500) if is_fault else unavailable())
             return
         self._host.begin_websocket(agreement)
+
+
+async def _finish(work: Awaitable[None]) -> None:
+    await work
 
 
 class _Question(Caller):

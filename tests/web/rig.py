@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -10,7 +10,7 @@ import trio
 from ergo_py import NO_REPLY, PID, Actor, Alias, Caller, Node, open_node
 from ergo_py.web import HTTPRequest, Response, WebServer
 
-__all__ = ["Peer", "Reply", "Served", "get", "post", "serving"]
+__all__ = ["Owner", "Peer", "Reply", "Served", "get", "later", "post", "serving", "until"]
 
 Handle = Callable[[HTTPRequest], object]
 
@@ -143,10 +143,13 @@ class Served:
     server: WebServer
     owner: Any
     pid: PID
+    peers: list[Peer] = field(default_factory=list)
 
     async def dial(self) -> Peer:
-        """Connect to the server."""
-        return Peer(await trio.open_tcp_stream(*self.server.local))
+        """Connect to the server. The connection is closed after the server, if not before."""
+        peer = Peer(await trio.open_tcp_stream(*self.server.local))
+        self.peers.append(peer)
+        return peer
 
     async def ask(self, data: bytes) -> Reply:
         """Ask over a connection of its own."""
@@ -170,9 +173,12 @@ async def serving(handle: Handle | None = None, **options: Any) -> AsyncIterator
     """A node with a web server, whose owner answers with ``handle``."""
     level = options.pop("log_level", "warning")
     server = WebServer(**options)
+    peers: list[Peer] = []
     async with open_node("web@localhost", log_output="none", log_level=level) as node:
         pid = await node.spawn(Owner, server, handle)
-        yield Served(node, server, await node.call(pid, None), pid)
+        yield Served(node, server, await node.call(pid, None), pid, peers)
+    for peer in peers:
+        await trio.aclose_forcefully(peer.stream)
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -479,11 +479,11 @@ class HTTPSession:
 
     # -- another protocol --------------------------------------------------------------------------
 
-    def refuse_upgrade(self, response: Response) -> None:
-        """Answer a request for a WebSocket with a response."""
-        if self.phase is _UPGRADING:
+    def refuse_upgrade(self, request: HTTPRequest, response: Response) -> None:
+        """Answer a request for a WebSocket with a response, unless its exchange has ended."""
+        if not request.gone:
             self.phase = _UNDER_WAY
-            self._respond(response)
+            self.answer(request.exchange, response)
 
     def leave(self) -> bytes:
         """End HTTP on this connection, for another protocol. Returns the bytes after it."""

@@ -12,6 +12,7 @@ from ..._core.vocabulary.options import check_flag, check_number
 from ..._core.vocabulary.public_names import show_public_names
 
 __all__ = [
+    "HOP_BY_HOP",
     "HTTPError",
     "Headers",
     "Response",
@@ -26,7 +27,7 @@ Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", re.ASCII)
 _VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
-_OURS: Final = frozenset(
+HOP_BY_HOP: Final = frozenset(
     (
         "connection",
         "content-length",
@@ -253,7 +254,7 @@ def _checked(headers: Headers) -> tuple[tuple[tuple[str, str], ...], bytes, bool
             if not isinstance(name, str) or _NAME.fullmatch(name) is None:
                 raise BadInputError("Response(headers)", name, "the name of a field, a token")
             key = name.lower()
-            if key in _OURS:
+            if key in HOP_BY_HOP:
                 raise BadInputError(
                     "Response(headers)", name, "other fields; the server writes this field itself"
                 )

@@ -6,10 +6,11 @@ import trio
 
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.errors import NotAllowedError
+from ..._core.vocabulary.ids import PID, Alias
 from ..messages.requests import HTTPRequest, ReadBody
 from ..messages.responses import Response
 
-__all__ = ["Dialogue", "PeerLeftError"]
+__all__ = ["Dialogue", "PeerLeftError", "TaskCall"]
 
 
 class PeerLeftError(OSError):
@@ -62,8 +63,7 @@ class Dialogue:
         if self.has_ended:
             raise PeerLeftError
         exchange = self.request.exchange
-        waiter = _Waiter(exchange.pid, exchange.number, None, None)
-        waiter.begin()
+        waiter = TaskCall(exchange.pid, exchange.number, None, None)
         piece: bytes | None
         try:
             piece = self._session.read_body(ReadBody(exchange.ref, most), waiter)
@@ -112,16 +112,19 @@ class Dialogue:
         self._session.end_stream()
 
 
-class _Waiter(Caller):
+class TaskCall(Caller):
     """A call that a task waits for."""
 
     __slots__ = ("_event",)
 
-    def begin(self) -> None:
+    def __init__(self, pid: PID | Alias, number: int, to: Any, request: Any) -> None:
+        super().__init__(pid, number, to, request)
         self._event = trio.Event()
 
     async def wait(self) -> None:
+        """Wait until the call is settled."""
         await self._event.wait()
 
     def awaken(self) -> None:
+        """The call is settled."""
         self._event.set()
