@@ -1,0 +1,194 @@
+"""The errors of processes, of their names and relations, and of the node."""
+
+from collections.abc import Sequence
+
+from ..hints import did_you_mean
+from ..ids import local_name
+from ..reasons import Crashed, Reason, error_of
+from ..text import text_of
+from .base import ErgoError, add_traceback
+
+__all__ = [
+    "ControlSocketError",
+    "EscalationError",
+    "EventTakenError",
+    "EventUnknownError",
+    "InitError",
+    "InitTimeoutError",
+    "KeyTakenError",
+    "NameTakenError",
+    "NameUnknownError",
+    "NodeStoppedError",
+    "ProcessUnknownError",
+    "RelationExistsError",
+    "RelationUnknownError",
+    "SpawnError",
+    "TooManyProcessesError",
+    "TooManyReadersError",
+]
+
+
+class SpawnError(ErgoError):
+    """A process could not be started. Nothing of it remains."""
+
+
+class InitError(SpawnError):
+    """``init`` raised. The original exception is the ``__cause__``."""
+
+    def __init__(self, behaviour: str, error: BaseException, reason: Reason | None = None) -> None:
+        super().__init__(f"init of {behaviour} raised {type(error).__name__}: {text_of(error)}")
+        self.behaviour = behaviour
+        self.error = error
+        if isinstance(reason, Crashed):
+            add_traceback(self, "", reason)
+
+
+class InitTimeoutError(SpawnError, TimeoutError):
+    """``init`` took longer than ``init_timeout``."""
+
+    def __init__(self, behaviour: str, timeout: float) -> None:
+        super().__init__(
+            f"init of {behaviour} took more than {timeout:g} s; give spawn a larger init_timeout, "
+            "or do less in init"
+        )
+        self.behaviour = behaviour
+        self.timeout = timeout
+
+
+class TooManyProcessesError(SpawnError):
+    """The node runs as many processes as its ``max_processes`` allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the node already runs its max_processes={limit} processes; "
+            "open_node(max_processes=…) sets the limit"
+        )
+        self.limit = limit
+
+
+class TooManyReadersError(SpawnError):
+    """The node runs as many reader threads as its ``max_reader_threads`` allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the node already runs its max_reader_threads={limit}; "
+            "open_node(max_reader_threads=…) sets the limit, "
+            "and a meta-process with `async def start` needs no thread"
+        )
+        self.limit = limit
+
+
+class NameTakenError(ErgoError):
+    """The name belongs to another process."""
+
+    def __init__(self, name: str, holder: object) -> None:
+        super().__init__(
+            f"the name {name!r} belongs to {holder}; it is free again once that process has "
+            "terminated"
+        )
+        self.name = name
+        self.holder = holder
+        """The PID of the process that has the name."""
+
+
+class KeyTakenError(ErgoError):
+    """The key of a registry with unique keys belongs to another process."""
+
+    def __init__(self, registry: str, key: object, holder: object) -> None:
+        super().__init__(
+            f"the key {key!r} of the registry {registry!r} belongs to {holder}; it is free again "
+            "once that process has terminated"
+        )
+        self.registry = registry
+        self.key = key
+        self.holder = holder
+        """The PID of the process that has the key."""
+
+
+class NameUnknownError(ErgoError, LookupError):
+    """No process on this node has that name or alias."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"no process on this node has the name or alias {name!r}")
+        self.name = name
+
+
+class EventTakenError(ErgoError):
+    """Another process has registered an event of that name."""
+
+    def __init__(self, name: str, producer: object) -> None:
+        super().__init__(
+            f"the event {name!r} belongs to {producer}; it is free again once that process ends "
+            "or unregisters it"
+        )
+        self.name = name
+        self.producer = producer
+
+
+class EventUnknownError(ErgoError, LookupError):
+    """There is no event of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no event {name!r} on this node; its producer creates it with "
+            f"register_event({name!r})"
+        )
+        self.name = name
+
+
+class ProcessUnknownError(ErgoError, LookupError):
+    """There is no living process at this address."""
+
+    def __init__(self, target: object, what: str = "process", names: Sequence[str] = ()) -> None:
+        super().__init__(f"there is no {what} at {target!r}")
+        self.target = target
+        self._names = names
+
+    def __str__(self) -> str:
+        # Compared only when a person reads the text: many errors are caught and never shown.
+        return super().__str__() + did_you_mean(local_name(self.target), self._names)
+
+
+class RelationExistsError(ErgoError):
+    """The link or monitor exists already."""
+
+    def __init__(self, kind: str, target: object) -> None:
+        super().__init__(
+            f"this process already has a {kind} to {target!r}; a second {kind} is not needed"
+        )
+        self.target = target
+
+
+class RelationUnknownError(ErgoError, LookupError):
+    """There is no such link or monitor to remove."""
+
+    def __init__(self, kind: str, target: object) -> None:
+        super().__init__(f"this process has no {kind} to {target!r}")
+        self.target = target
+
+
+class EscalationError(ErgoError):
+    """The node stops, because a supervisor gave up with ``on_escalation="stop"``, or an application
+    ended that must not end.
+    """
+
+    def __init__(self, supervisor: object, reason: Reason) -> None:
+        super().__init__(f"{supervisor} gave up, and the node stopped: {reason}")
+        self.supervisor = supervisor
+        self.reason = reason
+        self.__cause__ = error_of(reason)
+
+
+class NodeStoppedError(ErgoError, RuntimeError):
+    """The node has stopped or is stopping."""
+
+    def __init__(self, node: str, what: str = "") -> None:
+        super().__init__(
+            f"node {node} has stopped{': ' + what if what else ''}; open a new node with "
+            "open_node(...)"
+        )
+        self.node = node
+
+
+class ControlSocketError(ErgoError, OSError):
+    """The control socket cannot be opened, or its location is not safe. Nothing was opened."""

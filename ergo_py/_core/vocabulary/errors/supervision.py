@@ -1,0 +1,261 @@
+"""The errors of supervisors, services, tasks and applications."""
+
+from collections.abc import Sequence
+
+from ..reasons import Reason, error_of
+from .base import ErgoError
+
+__all__ = [
+    "ApplicationError",
+    "ApplicationNeededError",
+    "ApplicationStartError",
+    "ApplicationUnknownError",
+    "ChildBusyError",
+    "ChildDisabledError",
+    "ChildEnabledError",
+    "ChildExistsError",
+    "ChildNotRunningError",
+    "ChildRunningError",
+    "ChildUnknownError",
+    "ServiceBusyError",
+    "ServiceError",
+    "ServiceGoneError",
+    "ServiceTimeoutError",
+    "SupervisionError",
+    "TaskEndedError",
+    "TaskError",
+    "TaskTimeoutError",
+    "TooManyChildrenError",
+    "TooManyTasksError",
+]
+
+
+class SupervisionError(ErgoError):
+    """An operation on a child was refused, and nothing was changed. ``child`` is the name that was
+    given.
+    """
+
+    def __init__(self, text: str, child: object) -> None:
+        super().__init__(text)
+        self.child = child
+
+
+class ChildUnknownError(SupervisionError, LookupError):
+    """The supervisor has no such child."""
+
+    def __init__(self, child: object, known: Sequence[str] = ()) -> None:
+        listed = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
+        super().__init__(
+            f"there is no child {child!r}; "
+            + (f"there are {listed}" if known else "there is none"),
+            child,
+        )
+
+
+class ChildExistsError(SupervisionError):
+    """The supervisor already has a child of that name."""
+
+    def __init__(self, child: str) -> None:
+        super().__init__(
+            f"there is a child {child!r} already; remove_child({child!r}) first, or use another "
+            "name",
+            child,
+        )
+
+
+class TooManyChildrenError(SupervisionError):
+    """The supervisor has as many children as its ``max_children`` allows. ``limit`` is that
+    number.
+    """
+
+    def __init__(self, child: str, limit: int) -> None:
+        super().__init__(
+            f"the supervisor has max_children={limit} children, so {child!r} was not started; "
+            "stop or remove a child first, or raise the limit",
+            child,
+        )
+        self.limit = limit
+
+
+class ChildRunningError(SupervisionError):
+    """The child runs already. ``pid`` is its process."""
+
+    def __init__(self, child: str, pid: object) -> None:
+        super().__init__(
+            f"child {child!r} runs already, as {pid}; restart_child({child!r}) restarts it",
+            child,
+        )
+        self.pid = pid
+
+
+class ChildNotRunningError(SupervisionError):
+    """The child does not run and will not restart, so there is nothing to stop."""
+
+    def __init__(self, child: str, phase: str) -> None:
+        super().__init__(f"child {child!r} does not run: it is {phase}", child)
+
+
+class ChildDisabledError(SupervisionError):
+    """The child is disabled, so it cannot be started."""
+
+    def __init__(self, child: str) -> None:
+        super().__init__(
+            f"child {child!r} is disabled; enable_child({child!r}) enables and starts it", child
+        )
+
+
+class ChildEnabledError(SupervisionError):
+    """The child is not disabled, so it cannot be enabled."""
+
+    def __init__(self, child: str) -> None:
+        super().__init__(
+            f"child {child!r} is not disabled; if it does not run, start_child({child!r}) starts "
+            "it",
+            child,
+        )
+
+
+class ChildBusyError(SupervisionError):
+    """Another operation on the child is in progress."""
+
+    def __init__(self, child: str, phase: str) -> None:
+        super().__init__(
+            f"child {child!r} is {phase}, and another operation waits for that; try again when "
+            "that operation is done",
+            child,
+        )
+
+
+class ServiceError(ErgoError):
+    """A service could not deliver a message or request. ``service`` is its name, ``message`` the
+    message or request.
+    """
+
+    def __init__(self, text: str, service: str, message: object) -> None:
+        super().__init__(text)
+        self.service = service
+        self.message = message
+
+
+class ServiceGoneError(ServiceError):
+    """The child behind the service has ended and will not restart. ``reason`` says why it ended."""
+
+    def __init__(self, service: str, message: object, reason: Reason) -> None:
+        super().__init__(f"service {service!r} is gone: {reason}", service, message)
+        self.reason = reason
+        self.__cause__ = error_of(reason)
+
+
+class ServiceBusyError(ServiceError):
+    """The child behind the service restarts, and as many requests wait for it as its
+    ``max_waiters`` allows.
+    """
+
+    def __init__(self, service: str, message: object, limit: int) -> None:
+        super().__init__(
+            f"service {service!r} is restarting, and max_waiters={limit} requests wait for it "
+            "already; try later, or give its ChildSpec a larger max_waiters",
+            service,
+            message,
+        )
+        self.limit = limit
+
+
+class ServiceTimeoutError(ServiceError, TimeoutError):
+    """The child behind the service did not restart in time. The message was not sent."""
+
+    def __init__(self, service: str, message: object, timeout: float) -> None:
+        super().__init__(
+            f"service {service!r} did not restart within {timeout:g} s", service, message
+        )
+        self.timeout = timeout
+
+
+class TaskError(ErgoError):
+    """A task of ``run_task`` or an item of ``map_stream`` has no result, although its function
+    has raised no exception.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+        """The name of the task."""
+
+
+class TaskTimeoutError(TaskError, TimeoutError):
+    """The function of a task took longer than its ``timeout``."""
+
+    def __init__(self, name: str, timeout: float) -> None:
+        super().__init__(name, f"the task {name} took more than {timeout:g} s, and was cancelled")
+        self.timeout = timeout
+
+
+class TaskEndedError(TaskError):
+    """A task was cancelled, killed, or ended with its parent before its function returned."""
+
+    def __init__(self, name: str, reason: Reason) -> None:
+        super().__init__(name, f"the task {name} ended before its function returned: {reason}")
+        self.reason = reason
+
+
+class TooManyTasksError(TaskError):
+    """A ``TaskSupervisor`` runs as many tasks as its ``max_tasks`` allows."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(
+            name,
+            f"the task {name} was not started: its supervisor already runs its "
+            f"max_tasks={limit}; TaskSupervisor(max_tasks=…) sets the limit",
+        )
+        self.limit = limit
+
+
+class ApplicationError(ErgoError):
+    """An operation on an application was refused or failed."""
+
+    def __init__(self, text: str, application: str) -> None:
+        super().__init__(text)
+        self.application = application
+
+
+class ApplicationUnknownError(ApplicationError, LookupError):
+    """No application of that name is loaded."""
+
+    def __init__(self, application: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"no application {application!r} is loaded; there are: {', '.join(known) or 'none'}",
+            application,
+        )
+        self.known = tuple(known)
+
+
+class ApplicationStartError(ApplicationError):
+    """An application could not be started. Neither it nor the dependencies that were started for it
+    run.
+    """
+
+    def __init__(self, application: str, error: BaseException, undone: Sequence[str]) -> None:
+        also = (
+            f"; stopped again, since they were started with it: {', '.join(undone)}"
+            if undone
+            else ""
+        )
+        super().__init__(
+            f"application {application!r} could not be started: {error!r}{also}", application
+        )
+        self.error = error
+        """The exception that ended the start."""
+        self.undone = tuple(undone)
+        """The dependencies that were started for it and stopped again."""
+
+
+class ApplicationNeededError(ApplicationError):
+    """Running applications depend on the application to be stopped. Nothing was stopped."""
+
+    def __init__(self, application: str, needed_by: Sequence[str]) -> None:
+        super().__init__(
+            f"{', '.join(needed_by)} run and depend on {application!r}; stop them as well: "
+            f"stop_applications({', '.join(map(repr, (*needed_by, application)))})",
+            application,
+        )
+        self.needed_by = tuple(needed_by)
