@@ -262,6 +262,11 @@ GOALS: tuple[Reason, ...] = (
         "reader has an owner, a name in the tables and a last message.",
     ),
     Reason(
+        "asyncio coroutine",
+        "A call has a mailbox, a handler, a time limit and counters; two turns of trio's scheduler "
+        "and two wake-ups of threads are most of the time of both.",
+    ),
+    Reason(
         "restart",
         "A third is trio's: two turns of the scheduler, a task that ends and a task that starts. "
         "Of the rest the spawn, the supervisor's decision and the crash report are about a quarter "

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .blocking_calls import Apply, BlockingCalls, Invoke, Poller
+    from .asyncio_calls import AsyncioCalls
+    from .blocking_calls import BlockingCalls, Poller
     from .descriptors import Descriptors, FdLost, FdReadable, FdWritable, UnwatchFd, WatchFd
     from .files.directory_watch import Change, DirectoryWatch, PathChanged
     from .files.files import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         FileWriter,
     )
     from .files.stdin import StandardInput, StdinEnded, StdinLine
+    from .invocations import Apply, Invoke
     from .parsing.decoder import Decoder, FramingError
     from .parsing.framing import (
         Delimiter,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Apply",
+    "AsyncioCalls",
     "BlockingCalls",
     "Cause",
     "Change",
@@ -163,7 +166,8 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "blocking_calls": "Apply BlockingCalls Invoke Poller",
+            "asyncio_calls": "AsyncioCalls",
+            "blocking_calls": "BlockingCalls Poller",
             "descriptors": "Descriptors FdLost FdReadable FdWritable UnwatchFd WatchFd",
             "files.directory_watch": "Change DirectoryWatch PathChanged",
             "files.files": (
@@ -171,6 +175,7 @@ if not TYPE_CHECKING:
                 "FileTruncated FileWrite FileWriter"
             ),
             "files.stdin": "StandardInput StdinEnded StdinLine",
+            "invocations": "Apply Invoke",
             "parsing.decoder": "Decoder FramingError",
             "parsing.framing": "Delimiter FixedLength Framing LengthHeader Netstring Raw Varint",
             "parsing.lines": "Text",

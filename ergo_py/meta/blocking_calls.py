@@ -4,10 +4,9 @@ the calls, and poll loops become messages.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import outcome
 import trio
@@ -16,55 +15,17 @@ from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, NodeStoppedError
 from .._core.vocabulary.ids import Target
-from .._core.vocabulary.messages import NO_REPLY, Request
+from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Crashed, Reason
+from .invocations import Apply, Invoke, as_exception, name_of_request
 from .receivers import check_receiver
 
-__all__ = ["Apply", "BlockingCalls", "Invoke", "Poller"]
+__all__ = ["BlockingCalls", "Poller"]
 
-R = TypeVar("R")
 _AT_ONCE: Final = 0.001
 """A poll that took less than this, in seconds, has not blocked."""
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Invoke(Request[Any]):
-    """Call a method of the target: ``Invoke("execute", "select 1")``. Its result or its exception
-    is the answer.
-    """
-
-    method: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    def __init__(self, method: str, /, *args: Any, **kwargs: Any) -> None:
-        for name, value in (("method", method), ("args", args), ("kwargs", kwargs)):
-            object.__setattr__(self, name, value)
-
-    def run(self, target: Any) -> Any:
-        """Call the method, in the thread of the target."""
-        return getattr(target, self.method)(*self.args, **self.kwargs)
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Apply(Request[R]):
-    """Call a function with the target and further arguments: several steps in a single request, in
-    the target's thread, with a typed answer.
-    """
-
-    function: Callable[..., R]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    def __init__(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> None:
-        for name, value in (("function", function), ("args", args), ("kwargs", kwargs)):
-            object.__setattr__(self, name, value)
-
-    def run(self, target: Any) -> R:
-        """Call the function, in the thread of the target."""
-        return self.function(target, *self.args, **self.kwargs)
 
 
 class BlockingCalls(MetaProcess):
@@ -183,7 +144,7 @@ class BlockingCalls(MetaProcess):
     def _finished(self, worker: "_Worker", job: "_Job", result: outcome.Outcome[Any]) -> None:
         """On the loop, when a thread is free again."""
         self._done += 1
-        error = _as_exception(result.error) if isinstance(result, outcome.Error) else None
+        error = as_exception(result.error) if isinstance(result, outcome.Error) else None
         if error is not None:
             self._failed += 1
         if job.caller is not None:
@@ -216,12 +177,7 @@ class _Job:
         self.caller = caller
 
     def __str__(self) -> str:
-        order = self._order
-        return (
-            order.method
-            if isinstance(order, Invoke)
-            else getattr(order.function, "__qualname__", "function")
-        )
+        return name_of_request(self._order)
 
     def run(self, target: Any) -> Any:
         return self._order.run(target)
@@ -256,7 +212,7 @@ class _Worker(MetaProcess):
         try:
             self._target = self._make()
         except BaseException as error:
-            self.failure = _as_exception(error)
+            self.failure = as_exception(error)
             self._post(self.made.set)
             return
         self._post(self.made.set)
@@ -365,18 +321,6 @@ def _close(target: Any) -> None:
     close = getattr(target, "close", None)
     if callable(close):
         close()
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """Turn a ``BaseException`` into an exception for the caller: an exit that a library requests
-    must not end the caller.
-    """
-    if isinstance(error, Exception):
-        return error
-    try:
-        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
-    except RuntimeError as wrapped:
-        return wrapped
 
 
 show_public_names(__name__)

@@ -17,7 +17,7 @@ from .._core.vocabulary.errors import (
     TargetDownError,
     TaskEndedError,
 )
-from .._core.vocabulary.ids import PID
+from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from ..tasks.handle import Task
@@ -44,7 +44,7 @@ class PartStream(Generic[R]):
         start: Callable[[Runner, str], Task[None]],
         parts: Iterable[R] | AsyncIterable[R],
         credit: int,
-        source: PID,
+        source: PID | Alias,
         name: str,
     ) -> None:
         if not isinstance(parts, Iterable | AsyncIterable):

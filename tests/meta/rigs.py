@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from ergo_py import PID, Alias, MetaProcess, Node
-from ergo_py.meta.blocking_calls import BlockingCalls, Invoke, Poller
+from ergo_py.meta import BlockingCalls, Invoke, Poller
 from ergo_py.meta.descriptors import Descriptors, FdReadable, WatchFd
 from ergo_py.meta.files.directory_watch import DirectoryWatch, PathChanged
 from ergo_py.meta.files.files import FileLine, FileReader, FileWrite, FileWriter

@@ -22,7 +22,7 @@ from ergo_py import (
     TargetDownError,
     UnhandledCallError,
 )
-from ergo_py.meta.blocking_calls import Apply, BlockingCalls, Invoke, Poller
+from ergo_py.meta import Apply, BlockingCalls, Invoke, Poller
 from tests.meta.owner import eventually, owning
 
 

@@ -9,6 +9,7 @@ from typing import Any, assert_type
 from ergo_py import (
     PID,
     Actor,
+    Alias,
     CalledStream,
     EventStream,
     Node,
@@ -18,6 +19,7 @@ from ergo_py import (
     ask,
     exposed,
 )
+from ergo_py.meta import Apply, Invoke
 
 
 @dataclass(frozen=True)
@@ -55,3 +57,25 @@ async def wrong_for_a_node(node: Node, pid: PID) -> None:
     (await anext(node.call_stream(pid, Rows("a")))).as_integer_ratio()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     node.events(5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     node.publish("prices")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def rows_of_asyncio(_pool: Any, table: str) -> AsyncIterator[bytes]:
+    yield table.encode()
+
+
+async def count_of_asyncio(_pool: Any) -> int:
+    return 1
+
+
+def plain_count(_pool: Any) -> float:
+    return 1.0
+
+
+async def right_for_a_library_of_asyncio(node: Node, db: Alias) -> None:
+    # mypy infers Any here, since the type of a coroutine contains Any.
+    count: int = await node.call(db, Apply(count_of_asyncio))
+    assert count
+    assert_type(await node.call(db, Apply(plain_count)), float)
+    assert_type(await node.call(db, Invoke("fetch")), Any)
+    stream = node.call_stream(db, Apply(rows_of_asyncio, "users"))
+    assert_type([row async for row in stream], list[bytes])

@@ -18,7 +18,7 @@ from ..runtime.bridge import get_ident
 from ..runtime.parking import park_as, wake
 from ..tables.callbacks import META_CALLBACKS
 from ..tables.mailbox import Mailbox
-from ..tables.pending_calls import Caller
+from ..tables.pending_calls import Caller, OwedCalls
 from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import MESSAGE, Envelope, Lane, Priority, kind_name
 from ..vocabulary.errors import NotAllowedError, TargetDownError
@@ -237,6 +237,12 @@ class Meta:
         self.allow(MetaOperation.SPAWN)
         if self.reason is not None:
             raise NotAllowedError(f"{self} is ending ({self.reason}) and starts nothing any more")
+
+    def watch_deferred(self, settled: Callable[[Caller], None]) -> None:
+        """Report each deferred call that is settled: it has its answer, or its caller waits no
+        longer.
+        """
+        self.deferred = OwedCalls(settled)
 
     def add_timer(self, timer: Timer) -> None:
         """Own a timer: it ends with this meta-process."""

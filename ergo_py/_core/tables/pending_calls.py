@@ -20,7 +20,7 @@ from ..vocabulary.messages import answer_but_not_none
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Reason
 
-__all__ = ["Callee", "Caller", "Deadline", "Deadlines", "ring_of", "waiting_process"]
+__all__ = ["Callee", "Caller", "Deadline", "Deadlines", "OwedCalls", "ring_of", "waiting_process"]
 
 
 class Callee(Protocol):
@@ -186,6 +186,23 @@ class Caller(Deadline):
             "case of its handle_call matches it, or a `return` is missing; if None is an answer, "
             f"declare Request[{declared} | None]",
         )
+
+
+class OwedCalls(set[Caller]):
+    """The calls that a callee has to reply to later. Reports each that is settled: it has its
+    answer, or its caller waits no longer.
+    """
+
+    __slots__ = ("_settled",)
+
+    def __init__(self, settled: Callable[[Caller], None]) -> None:
+        super().__init__()
+        self._settled = settled
+
+    def discard(self, element: Any) -> None:
+        """Remove a call."""
+        super().discard(element)
+        self._settled(element)
 
 
 def _given_frames(error: BaseException) -> TracebackType | None:
