@@ -1,5 +1,6 @@
 """`Executor`: carries out the operations of another node in the kernel of this node."""
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from .._core.messaging.router import LANES
@@ -11,18 +12,19 @@ from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Reason, Shutdown
 from .errors import UnreadableError
-from .message_types import UnreadableValueError
+from .messages.message_types import UnreadableValueError
 from .operations import (
     Ask,
     Call,
     Exit,
-    Operation,
     Place,
     Question,
     Send,
     Unwatch,
     Watch,
     address_of,
+    decode_operation,
+    decode_route,
     sender_of,
     target_of,
 )
@@ -30,7 +32,10 @@ from .operations import (
 if TYPE_CHECKING:
     from .peer import Peer
 
-__all__ = ["Executor"]
+__all__ = ["ROUTES", "Executor"]
+
+ROUTES: Final = 1024
+"""How many routes each end of a session remembers."""
 
 _PRIORITIES: Final = frozenset(Priority)
 
@@ -97,26 +102,29 @@ class Executor:
         """The targets here that the other node watches, by the number of the watch."""
         self._numbers: dict[Any, int] = {}
         """The same by target."""
+        self._routes: dict[bytes, tuple[Any, PID | Alias, Priority]] = {}
+        """Routes of operations, which mostly repeat."""
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            Send: self._send,
+            Call: self._call,
+            Ask: self._ask,
+            Watch: self._watch,
+            Unwatch: self._unwatch,
+            Exit: self._exit,
+            Question: self._answer_question,
+        }
+        """The function that carries out each kind of operation."""
 
-    def execute(self, op: Operation) -> None:
-        """Carry out an operation."""
-        match op:
-            case Send():
-                self._send(op)
-            case Call():
-                self._call(op)
-            case Ask():
-                self._ask(op)
-            case Watch():
-                self._watch(op.number, self._target(op.to), op.subscriber)
-            case Unwatch():
-                self._unwatch(op.number)
-            case Exit():
-                self._exit(op)
-            case Question():
-                self._answer_question(op)
-            case _:
-                raise AssertionError(op)
+    def _route(self, data: bytes) -> tuple[Any, PID | Alias, Priority]:
+        """Receiver, sender and priority of an operation."""
+        found = self._routes.get(data)
+        if found is None:
+            route = decode_route(data)
+            found = self._address(route.to), sender_of(route.sender), _priority(route.priority)
+            if len(self._routes) >= ROUTES:
+                self._routes.clear()
+            self._routes[data] = found
+        return found
 
     def _address(self, place: Place) -> PID | Alias | Name | Key:
         try:
@@ -133,25 +141,26 @@ class Executor:
     # -- messages and calls ------------------------------------------------------------------------
 
     def _send(self, op: Send) -> None:
-        to, sender = self._address(op.to), sender_of(op.sender)
-        message = self.read(op.body)
-        if isinstance(message, Unreadable):
-            self._bury(sender, to, message)
+        to, sender, priority = self._routes.get(op.route) or self._route(op.route)
+        try:
+            message = self._peer.network.types.decode(op.body)
+        except UnreadableValueError:
+            self._bury(sender, to, self.read(op.body))
             return
         try:
-            self.router.send(sender, to, message, _priority(op.priority))
+            self.router.send(sender, to, message, priority)
         except MailboxFullError:  # the message is a dead letter
             pass
 
     def _ask(self, op: Ask) -> None:
-        to, sender = self._address(op.to), sender_of(op.sender)
+        to, sender, priority = self._route(op.route)
         message = self.read(op.body)
         if isinstance(message, Unreadable):
             self._bury(sender, to, message)
             self._peer.send_answer(op.number, False, None)
             return
         receiver: Any = self.router.resolve(to)
-        lane = LANES[_priority(op.priority)]
+        lane = LANES[priority]
         if (
             receiver is not None
             and receiver.accepting
@@ -165,7 +174,7 @@ class Executor:
             )
             return
         try:
-            taken = self.router.send(sender, to, message, _priority(op.priority))
+            taken = self.router.send(sender, to, message, priority)
         except MailboxFullError as error:
             self._peer.send_answer(op.number, None, error)
         else:
@@ -177,15 +186,15 @@ class Executor:
             self._peer.send_answer(number, taken, None)
 
     def _call(self, op: Call) -> None:
-        to = self._address(op.to)
+        to, sender, priority = self._route(op.route)
         request = self.read(op.body)
-        caller = RemoteCaller(self, sender_of(op.sender), op.number, to, request)
+        caller = RemoteCaller(self, sender, op.number, to, request)
         self._calls.add(caller)
         if isinstance(request, Unreadable):
             text = f"{to!r} cannot read the request: {request.why}"
             caller.settle(None, UnreadableError(text, to, None))
             return
-        self._kernel.calls.begin(caller, _priority(op.priority))
+        self._kernel.calls.begin(caller, priority)
 
     def answer(self, caller: RemoteCaller) -> None:
         """Send the answer of a call that was settled here."""
@@ -205,6 +214,18 @@ class Executor:
 
     def _bury(self, sender: PID | Alias, to: Any, message: Unreadable) -> None:
         self.router.dead_letters.add(sender, to, message, Why.UNREADABLE)
+
+    def dead_letters(self, lost: list[bytes], was_up: bool) -> Iterator[None]:
+        """Turn messages to the other node that were not confirmed into dead letters, in steps."""
+        why = Why.UNCONFIRMED if was_up else Why.NO_NODE
+        for number, data in enumerate(lost, 1):
+            op = decode_operation(data)
+            if isinstance(op, Send | Ask):
+                message, route = self.read(op.body), decode_route(op.route)
+                to = address_of(route.to, self._peer.node, self._peer.network.types.decode)
+                self.router.dead_letters.add(sender_of(route.sender), to, message, why)
+            if not number % 64:
+                yield
 
     def _exit(self, op: Exit) -> None:
         to = self._address(op.to)
@@ -241,7 +262,8 @@ class Executor:
 
     # -- watches -----------------------------------------------------------------------------------
 
-    def _watch(self, number: int, target: Any, subscriber: int) -> None:
+    def _watch(self, op: Watch) -> None:
+        number, target, subscriber = op.number, self._target(op.to), op.subscriber
         if isinstance(target, EventName):
             self._send_recent(number, target, subscriber)
         if target in self._numbers:
@@ -261,8 +283,8 @@ class Executor:
                 self._peer.send_publication(number, subscriber, event.producer, publication)
         self._peer.send_subscribed(number, subscriber)
 
-    def _unwatch(self, number: int) -> None:
-        target = self._watches.pop(number, None)
+    def _unwatch(self, op: Unwatch) -> None:
+        target = self._watches.pop(op.number, None)
         if target is not None:
             del self._numbers[target]
             watcher: Any = _Watcher(self._pid())

@@ -11,7 +11,7 @@ from .._core.vocabulary.errors import (
 )
 from .._core.vocabulary.reasons import Crashed
 from .errors import RemoteError, UnreadableError
-from .message_types import MessageTypes
+from .messages.message_types import MessageTypes
 from .operations import Failure
 
 __all__ = ["error_of", "failure_of"]

@@ -2,7 +2,7 @@
 
 from typing import Final, cast
 
-from .codec import msgspec
+from .messages.codec import msgspec
 
 __all__ = ["VERSION", "Ack", "Bye", "Data", "Frame", "Hello", "decode_frame", "encode_frame"]
 

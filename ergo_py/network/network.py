@@ -26,8 +26,7 @@ from .._core.vocabulary.reasons import Reason
 from .carriers.carrier import Carrier
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
 from .frames import Frame, decode_frame, encode_frame
-from .message_types import MessageTypes, RefusedValueError
-from .outlet import Packed
+from .messages.message_types import MessageTypes, RefusedValueError
 from .peer import Peer
 from .session import Timing
 
@@ -69,7 +68,7 @@ class Network:
         self.timing = timing
         self.backlog = backlog
         self.carrier = carrier
-        self._peers: dict[str, Peer] = {}
+        self.peers: dict[str, Peer] = {}
         self._dirty: list[Peer] = []
         self._flusher: Task | None = None
         self._alarm: _Alarm | None = None
@@ -112,9 +111,9 @@ class Network:
     async def close(self, seconds: float) -> None:
         """Send what is queued, for at most ``seconds``, and say farewell to all other nodes."""
         with trio.move_on_after(seconds):
-            for peer in list(self._peers.values()):
+            for peer in list(self.peers.values()):
                 await peer.wait_sent()
-        for peer in list(self._peers.values()):
+        for peer in list(self.peers.values()):
             peer.session.close("the node goes down", True)
         with trio.move_on_after(seconds), suppress(OSError):
             await self.carrier.flush()
@@ -129,17 +128,17 @@ class Network:
 
     def peer(self, node: str) -> Peer:
         """The other node of this name."""
-        peer = self._peers.get(node)
+        peer = self.peers.get(node)
         if peer is None:
-            if len(self._peers) >= _NODES:
+            if len(self.peers) >= _NODES:
                 self._forget_idle()
-            peer = self._peers[node] = Peer(self, node, lambda: secrets.randbits(63) or 1)
+            peer = self.peers[node] = Peer(self, node, lambda: secrets.randbits(63) or 1)
         return peer
 
     def _forget_idle(self) -> None:
-        for name in [name for name, peer in self._peers.items() if peer.is_idle]:
-            del self._peers[name]
-        if len(self._peers) >= _NODES:
+        for name in [name for name, peer in self.peers.items() if peer.is_idle]:
+            del self.peers[name]
+        if len(self.peers) >= _NODES:
             raise NetworkError(f"a node is connected to at most {_NODES} other nodes")
 
     def copied(self, to: Any, message: object) -> object:
@@ -148,9 +147,9 @@ class Network:
         """
         if type(message).__module__.startswith("ergo_py"):
             return message
-        return self.types.decode(self.pack(to, message).body)
+        return self.types.decode(self.encode(to, message))
 
-    def pack(self, to: Any, message: object) -> Packed:
+    def encode(self, to: Any, message: object) -> bytes:
         """Encode a message, in the turn and in the thread of its sender.
 
         Raises:
@@ -170,7 +169,7 @@ class Network:
                 to,
                 message,
             )
-        return Packed(message, body)
+        return body
 
     def watch(self, target: Any, watcher: PID) -> None:
         """Watch a target on another node."""
@@ -182,13 +181,13 @@ class Network:
 
     def tell(self, watcher: PID, target: Any, reason: Reason) -> None:
         """Tell another node that a process it watches here has ended."""
-        peer = self._peers.get(watcher.node)
+        peer = self.peers.get(watcher.node)
         if peer is not None and peer.creation == watcher.creation:
             peer.executor.tell(target, reason)
 
     def publish(self, subscriber: PID, publication: Published, producer: PID) -> bool:
         """Send a publication to a subscribed node. False if it was dropped."""
-        peer = self._peers.get(subscriber.node)
+        peer = self.peers.get(subscriber.node)
         if peer is None or peer.creation != subscriber.creation:
             return False
         number = peer.executor.number_of(publication.event)
@@ -220,7 +219,7 @@ class Network:
 
     def nodes(self) -> list[str]:
         """The names of the connected nodes."""
-        return sorted(name for name, peer in self._peers.items() if peer.is_up)
+        return sorted(name for name, peer in self.peers.items() if peer.is_up)
 
     async def discover(self, seconds: float) -> list[str]:
         """The names of all nodes of the network that can be reached."""
@@ -228,7 +227,7 @@ class Network:
 
     def is_up(self, node: str) -> bool:
         """Whether a node is connected."""
-        peer = self._peers.get(node)
+        peer = self.peers.get(node)
         return peer is not None and peer.is_up
 
     def note_up(self, peer: Peer) -> None:
@@ -258,7 +257,7 @@ class Network:
         try:
             frame = decode_frame(data)
         except ValueError as error:
-            peer = self._peers.get(sender)
+            peer = self.peers.get(sender)
             if peer is not None:
                 peer.session.close(str(error), False)
             self.log_once(f"a frame of node {sender} is unreadable", str(error))
@@ -274,13 +273,13 @@ class Network:
 
     def connected(self, node: str) -> None:
         """The carrier reaches a node, perhaps again: the session says where it is."""
-        peer = self._peers.get(node)
+        peer = self.peers.get(node)
         if peer is not None:
             peer.session.say_again()
 
     def unreachable(self, node: str, why: str) -> None:
         """The carrier says that no node of this name listens."""
-        peer = self._peers.get(node)
+        peer = self.peers.get(node)
         if peer is not None:
             peer.session.fail(why)
 
@@ -319,7 +318,7 @@ class Network:
             return
         self._alarm = None
         now = self.kernel.clock.now()
-        for peer in list(self._peers.values()):
+        for peer in list(self.peers.values()):
             deadline = peer.session.next_deadline()
             if deadline <= now:
                 peer.tick()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
-from .codec import msgspec
+from .messages.codec import msgspec
 
 __all__ = [
     "Answer",
@@ -18,6 +18,7 @@ __all__ = [
     "Operation",
     "Place",
     "Question",
+    "Route",
     "Send",
     "Sender",
     "Subscribed",
@@ -25,7 +26,9 @@ __all__ = [
     "Watch",
     "address_of",
     "decode_operation",
+    "decode_route",
     "encode_operation",
+    "encode_route",
     "place_of",
     "sender_of",
     "sender_place",
@@ -55,12 +58,20 @@ class Sender(msgspec.Struct, array_like=True, frozen=True):
     number: int
 
 
-class Send(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """A message."""
+class Route(msgspec.Struct, array_like=True, frozen=True):
+    """Receiver, sender and priority of a message or a call. It travels as bytes inside operations,
+    so that both ends remember the routes that they use, and do not encode and decode them again.
+    """
 
     to: Place
     sender: Sender
     priority: int
+
+
+class Send(msgspec.Struct, array_like=True, tag=0, frozen=True):
+    """A message."""
+
+    route: bytes
     body: bytes
 
 
@@ -68,9 +79,7 @@ class Ask(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """A message whose sender waits until a mailbox has taken it."""
 
     number: int
-    to: Place
-    sender: Sender
-    priority: int
+    route: bytes
     body: bytes
 
 
@@ -78,9 +87,7 @@ class Call(msgspec.Struct, array_like=True, tag=2, frozen=True):
     """A call. ``number`` identifies it for its answer."""
 
     number: int
-    to: Place
-    sender: Sender
-    priority: int
+    route: bytes
     body: bytes
 
 
@@ -190,7 +197,9 @@ class Failure:
 
 
 encode_operation: Final = msgspec.msgpack.Encoder().encode
+encode_route: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(Operation)
+_route_decoder: Final = msgspec.msgpack.Decoder(Route)
 
 
 def decode_operation(data: bytes) -> Operation:
@@ -203,6 +212,18 @@ def decode_operation(data: bytes) -> Operation:
         return cast(Operation, _decoder.decode(data))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not an operation of this protocol: {error}") from None
+
+
+def decode_route(data: bytes) -> Route:
+    """The route with these bytes.
+
+    Raises:
+        ValueError: the bytes are not a route.
+    """
+    try:
+        return _route_decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"not a route of this protocol: {error}") from None
 
 
 def place_of(

@@ -2,18 +2,21 @@
 session at once, and its bound counts the bytes that wait there.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .._core.tables.mailbox import Mailbox, Verdict
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import Envelope, Lane, Overflow
+from .._core.vocabulary.errors import TargetDownError
 from .._core.vocabulary.messages import Why
+from .._core.vocabulary.reasons import NoNode
 from .errors import NodeBusyError
 
 if TYPE_CHECKING:
     from .peer import Peer
 
-__all__ = ["Outlet", "Packed"]
+__all__ = ["CallerWaiter", "Outlet", "Packed"]
 
 _PROMISES: Final = 64
 """Most messages of threads that may be on their way to the loop. Their size is not known yet."""
@@ -78,3 +81,21 @@ class Outlet(Mailbox):
     def _has_space(self, lane: Lane) -> bool:
         promised = sum(self.inbound.values()) if self.inbound else 0
         return self._peer.session.queued_bytes < self.limit and promised < _PROMISES
+
+
+class CallerWaiter:
+    """A task that waits for room, and then for the answer to its message."""
+
+    __slots__ = ("_caller", "_push")
+
+    def __init__(self, caller: Caller, push: Callable[[], None]) -> None:
+        self._caller = caller
+        self._push = push
+
+    def settle(self, admitted: bool, /) -> None:
+        """Send the message, or fail: the node is lost."""
+        caller = self._caller
+        if not admitted:
+            caller.settle(None, TargetDownError(caller.to, caller.request, NoNode(caller.to.node)))
+        elif not caller.settled:
+            self._push()

@@ -1,6 +1,7 @@
 """`Peer`: another node, as a receiver of messages and calls, with its session."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -11,7 +12,7 @@ from .._core.messaging.waiters import TaskCaller
 from .._core.runtime.parking import park_as
 from .._core.runtime.time_slices import in_slices
 from .._core.tables.pending_calls import Caller
-from .._core.vocabulary.envelopes import Lane, Priority
+from .._core.vocabulary.envelopes import MESSAGE, Lane, Priority
 from .._core.vocabulary.errors import (
     CallTimeoutError,
     TargetDownError,
@@ -27,10 +28,10 @@ from .errors import (
     RemoteError,
     UnreadableError,
 )
-from .executor import Executor
+from .executor import ROUTES, Executor
 from .failures import error_of, failure_of
 from .frames import Frame
-from .message_types import RefusedValueError, UnreadableValueError
+from .messages.message_types import RefusedValueError, UnreadableValueError
 from .operations import (
     Answer,
     Ask,
@@ -43,16 +44,15 @@ from .operations import (
     Operation,
     Place,
     Question,
-    Send,
+    Route,
     Subscribed,
-    address_of,
     decode_operation,
     encode_operation,
+    encode_route,
     place_of,
-    sender_of,
     sender_place,
 )
-from .outlet import Outlet, Packed
+from .outlet import CallerWaiter, Outlet, Packed
 from .session import Session, State
 from .watches import Watches
 
@@ -62,6 +62,10 @@ if TYPE_CHECKING:
 __all__ = ["Peer"]
 
 _PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
+_SEND: Final = 0
+"""The tag of `Send`."""
+_PAUSE: Final = 0.00005
+"""Seconds after an operation within which further ones are collected."""
 _SWEEP: Final = 256
 """Calls in flight after which calls that were settled otherwise, by a timeout, are forgotten."""
 
@@ -95,8 +99,21 @@ class Peer:
         """Calls and confirmed messages to that node that wait for an answer."""
         self._sweep_at = _SWEEP
         self.watches = Watches(self)
+        self._encode = network.encode
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            **self.executor.handlers,
+            Answer: self._answered,
+            Failed: self._failed,
+            Ended: self.watches.end,
+            Event: self.watches.publish,
+            Subscribed: self.watches.note_subscribed,
+        }
+        self._routes: dict[tuple[Any, PID | Alias, Lane], bytes] = {}
+        """Encoded routes of messages, which mostly repeat."""
         self._is_dirty = False
-        self._sent_all = trio.Event()
+        self._flush_at = 0.0
+        """The moment from which on an operation goes out at once."""
+        self._sent_all: trio.Event | None = None
         self._down = trio.Event()
 
     def __repr__(self) -> str:
@@ -115,16 +132,25 @@ class Peer:
     # -- receiver ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Send queued operations: the first of a turn at once, the following together."""
+        """Send queued operations: the first at once, and those that follow within a short while
+        together, when the tasks that run now have run.
+        """
         if self._is_dirty:
             return
-        self._is_dirty = True
-        self.session.flush()
-        self.network.flush_later(self)
+        now = perf_counter()
+        if now >= self._flush_at:
+            self._flush_at = now + _PAUSE
+            self.session.flush()
+            if self.session.state is not State.UP:
+                self._after()
+        else:
+            self._is_dirty = True
+            self.network.flush_later(self)
 
     def flush(self) -> None:
-        """Send the operations that were queued since the first of the turn."""
+        """Send the operations that were queued since the first."""
         self._is_dirty = False
+        self._flush_at = perf_counter() + _PAUSE
         self.session.flush()
         self._after()
 
@@ -150,12 +176,43 @@ class Peer:
             MessageTypeError: the message cannot travel.
             MessageTooLargeError: the carrier does not take a message of its size.
         """
-        return message if isinstance(message, Packed) else self.network.pack(to, message)
+        if isinstance(message, Packed):
+            return message
+        return Packed(message, self.network.encode(to, message))
+
+    def send(self, sender: PID | Alias, to: Any, message: object, priority: Priority) -> bool:
+        """Send a message, on the loop. Always True: the message is on its way.
+
+        Raises:
+            MessageTypeError: the message cannot travel.
+            NodeBusyError: too many bytes wait.
+        """
+        lane, outlet = LANES[priority], self.mailbox
+        if outlet.waiters or outlet.inbound or self.session.queued_bytes >= outlet.limit:
+            outlet.admit(lane, (MESSAGE, sender, to, message))
+        else:
+            body = message.body if type(message) is Packed else self._encode(to, message)
+            route = self._routes.get((to, sender, lane)) or self._route(lane, sender, to)
+            self.session.push(encode_operation((_SEND, route, body)))
+        if not self._is_dirty:
+            self.wake()
+        return True
 
     def push_message(self, lane: Lane, sender: PID | Alias, to: Any, packed: Packed) -> None:
         """Queue a message."""
-        op = Send(self.place(to), sender_place(sender), _PRIORITIES[lane], packed.body)
-        self.session.push(encode_operation(op))
+        self.session.push(encode_operation((_SEND, self._route(lane, sender, to), packed.body)))
+
+    def _route(self, lane: Lane, sender: PID | Alias, to: Any) -> bytes:
+        """The encoded route of a message or a call."""
+        key = (to, sender, lane)
+        route = self._routes.get(key)
+        if route is None:
+            place = self.place(to)
+            route = encode_route(Route(place, sender_place(sender), _PRIORITIES[lane]))
+            if len(self._routes) >= ROUTES:
+                self._routes.clear()
+            self._routes[key] = route
+        return route
 
     def push_waiting(self, lane: Lane, sender: PID | Alias, to: Any, message: object) -> None:
         """Queue a message that has waited for room. Its sender cannot be told of an error now."""
@@ -170,13 +227,13 @@ class Peer:
     def push_call(self, lane: Lane, caller: Caller, request: object) -> None:
         """Queue a call. If its request cannot travel, the call fails."""
         try:
-            place, packed = self.place(caller.to), self.pack(caller.to, request)
+            route = self._route(lane, caller.pid, caller.to)
+            packed = self.pack(caller.to, request)
         except (MessageTypeError, MessageTooLargeError) as error:
             caller.settle(None, error)
             return
         self._remember(caller)
-        priority, sender = _PRIORITIES[lane], sender_place(caller.pid)
-        self.push(Call(caller.number, place, sender, priority, packed.body))
+        self.push(Call(caller.number, route, packed.body))
 
     async def send_wait(
         self,
@@ -192,16 +249,14 @@ class Peer:
         Raises:
             MailboxFullError: the mailbox refuses, or did not take it within ``timeout`` seconds.
         """
-        place, packed = self.place(to), self.pack(to, message)
         lane, task = LANES[priority], current_task()
+        route, packed = self._route(lane, sender, to), self.pack(to, message)
         caller = TaskCaller(sender, next(self.router.references), to, message, task, self)
         if timeout is not None:
             self.network.kernel.clock.arm_call(caller, timeout)
         else:
             caller.wait_without_limit()
-        waiter = _CallerWaiter(
-            caller, lambda: self._push_confirmed(caller, place, priority, packed)
-        )
+        waiter = CallerWaiter(caller, lambda: self._push_confirmed(caller, route, packed))
         if self.mailbox.has_room(lane):
             waiter.settle(True)
         else:
@@ -257,9 +312,9 @@ class Peer:
         assert self.reason is not None
         return self.reason
 
-    def _push_confirmed(self, caller: Caller, to: Any, priority: Priority, packed: Packed) -> None:
+    def _push_confirmed(self, caller: Caller, route: bytes, packed: Packed) -> None:
         self._remember(caller)
-        self.push(Ask(caller.number, to, sender_place(caller.pid), priority, packed.body))
+        self.push(Ask(caller.number, route, packed.body))
 
     def send_exit(self, sender: PID, to: Any, reason: Reason) -> None:
         """Ask a process there to end."""
@@ -333,6 +388,8 @@ class Peer:
     async def wait_sent(self) -> None:
         """Wait until all operations are given to the carrier, or the session ends."""
         while self.is_up and self.session.queued:
+            if self._sent_all is None:
+                self._sent_all = trio.Event()
             await self._sent_all.wait()
 
     # -- incoming ----------------------------------------------------------------------------------
@@ -350,33 +407,18 @@ class Peer:
             self.session.close(str(error), False)
             return
         try:
-            self._execute(op)
+            self._handlers[type(op)](op)
         except Exception as error:
             # An operation of another node must not end the tasks of this node.
             self.network.log_once(f"an operation of node {self.node} failed", shown(error))
 
-    def _execute(self, op: Operation) -> None:
-        match op:
-            case Answer():
-                self._answered(op.number, op.body)
-            case Failed():
-                self._failed(op)
-            case Ended():
-                self.watches.end(op)
-            case Event():
-                self.watches.publish(op)
-            case Subscribed():
-                self.watches.note_subscribed(op)
-            case _:
-                self.executor.execute(op)
-
-    def _answered(self, number: int, body: bytes) -> None:
-        caller = self._calls.pop(number, None)
+    def _answered(self, op: Answer) -> None:
+        caller = self._calls.pop(op.number, None)
         if caller is None:
             self.network.kernel.calls.count_late_reply()
             return
         try:
-            value = self.network.types.decode(body)
+            value = self.network.types.decode(op.body)
         except UnreadableValueError as error:
             caller.settle(
                 None,
@@ -430,19 +472,7 @@ class Peer:
             self.network.note_down(self, Shutdown(why) if is_orderly else reason)
 
     async def _bury(self, lost: list[bytes], was_up: bool) -> None:
-        await in_slices(self._dead_letters(lost, was_up))
-
-    def _dead_letters(self, lost: list[bytes], was_up: bool) -> Iterator[None]:
-        """Turn messages that were not confirmed into dead letters."""
-        why = Why.UNCONFIRMED if was_up else Why.NO_NODE
-        for number, data in enumerate(lost, 1):
-            op = decode_operation(data)
-            if isinstance(op, Send | Ask):
-                message = self.executor.read(op.body)
-                to = address_of(op.to, self.node, self.network.types.decode)
-                self.router.dead_letters.add(sender_of(op.sender), to, message, why)
-            if not number % 64:
-                yield
+        await in_slices(self.executor.dead_letters(lost, was_up))
 
     def tick(self) -> None:
         """Act on the deadlines of the session that have come."""
@@ -453,24 +483,7 @@ class Peer:
         """Let waiting senders in, and arm the next deadline, after any step of the session."""
         if self.mailbox.waiters and self.mailbox.admit_waiters():
             self.session.flush()
-        if not self.session.queued:
+        if self._sent_all is not None and not self.session.queued:
             self._sent_all.set()
-            self._sent_all = trio.Event()
+            self._sent_all = None
         self.network.arm(self.session.next_deadline())
-
-
-class _CallerWaiter:
-    """A task that waits for room, and then for the answer to its message."""
-
-    __slots__ = ("_caller", "_push")
-
-    def __init__(self, caller: Caller, push: Callable[[], None]) -> None:
-        self._caller = caller
-        self._push = push
-
-    def settle(self, admitted: bool, /) -> None:
-        caller = self._caller
-        if not admitted:
-            caller.settle(None, TargetDownError(caller.to, caller.request, NoNode(caller.to.node)))
-        elif not caller.settled:
-            self._push()

@@ -7,7 +7,7 @@ from .._core.kernel import Kernel
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
 from .carriers.carrier import Carrier
-from .message_types import MessageTypes
+from .messages.message_types import MessageTypes
 from .network import Network
 from .session import Timing
 

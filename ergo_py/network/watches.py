@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.vocabulary.ids import PID, EventName, NodeName
 from .._core.vocabulary.messages import Published
 from .._core.vocabulary.reasons import Reason, Shutdown
-from .message_types import UnreadableValueError
+from .messages.message_types import UnreadableValueError
 from .operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
 
 if TYPE_CHECKING:

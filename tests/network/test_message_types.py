@@ -34,7 +34,11 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py.network import RemoteError
-from ergo_py.network.message_types import MessageTypes, RefusedValueError, UnreadableValueError
+from ergo_py.network.messages.message_types import (
+    MessageTypes,
+    RefusedValueError,
+    UnreadableValueError,
+)
 from tests.network.pairs import TYPES, Add, Colour, Echo, Order
 
 

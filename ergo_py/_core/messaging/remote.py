@@ -5,15 +5,17 @@ Another node is a receiver with a mailbox. So a message or a call to it takes th
 other, with the same backpressure.
 """
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+from ..runtime.bridge import get_ident
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.ids import PID, Alias, EventName, Name, NodeName, Target
 from ..vocabulary.messages import Published
 from ..vocabulary.reasons import Reason
 from .observer import ObservedRouter
 from .receiver import Receiver
-from .router import Router
+from .router import Router, check_priority
 
 __all__ = [
     "Network",
@@ -59,6 +61,10 @@ class RemoteReceiver(Receiver, Protocol):
         """
         ...
 
+    def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        """Send a message, on the loop."""
+        ...
+
     async def send_wait(
         self,
         sender: PID | Alias,
@@ -79,6 +85,11 @@ class RemoteReceiver(Receiver, Protocol):
 
 class RemoteNodes(Protocol):
     """The other nodes of a network."""
+
+    @property
+    def peers(self) -> Mapping[str, RemoteReceiver]:
+        """The nodes that are known by now, by their names."""
+        ...
 
     def peer(self, node: str) -> RemoteReceiver:
         """The other node of this name. It is connected on first use."""
@@ -125,6 +136,19 @@ class _RemoteAddresses:
             peer: Receiver = self.remote.peer(to.node)
             return peer
         return found
+
+    def _send(
+        self: Any, sender: PID | Alias, to: Target, message: object, priority: Priority
+    ) -> bool:
+        # Straight to another node: most messages that come here go there.
+        if type(to) is PID and get_ident() == self.loop_thread and not self.stopped:
+            peer: Any = None if self.remote is None else self.remote.peers.get(to.node)
+            if peer is not None:
+                handed_over: bool = peer.send(sender, to, message, check_priority(priority))
+                return handed_over
+        router: Any = super()
+        taken: bool = router._send(sender, to, message, priority)
+        return taken
 
     async def send_wait(
         self: Any,

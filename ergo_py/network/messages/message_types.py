@@ -15,10 +15,10 @@ from enum import Enum
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Ref
-from .._core.vocabulary.messages import Down, Exit
-from .._core.vocabulary.reasons import (
+from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Ref
+from ..._core.vocabulary.messages import Down, Exit
+from ..._core.vocabulary.reasons import (
     Crashed,
     Custom,
     Killed,
@@ -30,9 +30,10 @@ from .._core.vocabulary.reasons import (
     Shutdown,
     Unregistered,
 )
-from .._core.vocabulary.text import text_of
+from ..._core.vocabulary.text import text_of
+from ..errors import RemoteError
+from .closed_types import MARK, ClosedType, closed_type
 from .codec import Ext, msgspec
-from .errors import RemoteError
 
 __all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError"]
 
@@ -83,6 +84,7 @@ class _Class:
         self.wire_name = wire_name
         self.fields = fields
         self.allowed = _allowed_types(cls, fields)
+        self.closed = closed_type(cls, wire_name, fields)
 
     def make(self, values: Mapping[str, Any]) -> Any:
         """Build an instance. A field that this node does not know is dropped."""
@@ -179,6 +181,8 @@ class MessageTypes:
             Crashed: self._crashed,
             RemoteError: lambda error: Ext(_REMOTE_ERROR, _encode((error.type_name, error.text))),
         }
+        self._closed: dict[type, ClosedType] = {}
+        self._closed_names: dict[bytes, _Class] = {}
         self._decoder = msgspec.msgpack.Decoder(ext_hook=self._read)
         for cls in _OWN:
             self._add(cls, f"ergo.{cls.__name__}")
@@ -214,6 +218,9 @@ class MessageTypes:
             entry = _Class(cls, wire_name, _fields_of(cls))
             self._by_name[wire_name] = entry
             self._tags[cls] = lambda value: self._object(entry, value)
+            self._closed_names[wire_name.encode()] = entry
+            if entry.closed is not None:
+                self._closed[cls] = entry.closed
 
     def _refuse_double(self, cls: type, wire_name: str) -> None:
         entry = self._by_name.get(wire_name)
@@ -238,7 +245,10 @@ class MessageTypes:
         Raises:
             RefusedValueError: a part of the value cannot travel.
         """
+        closed = self._closed.get(type(value))
         try:
+            if closed is not None and closed.fits(value):
+                return closed.encode(value)
             return _encode(self._plain(value))
         except RecursionError:
             raise RefusedValueError("it is nested too deeply, or contains itself") from None
@@ -321,7 +331,16 @@ class MessageTypes:
             UnreadableValueError: the bytes are not a value, or a type is not listed here.
         """
         try:
-            return self._decoder.decode(data)
+            if data[:1] != _MARK:
+                return self._decoder.decode(data)
+            end = 2 + data[1]
+            entry = self._closed_names.get(bytes(data[2:end]))
+            if entry is not None and entry.closed is not None:
+                try:
+                    return entry.closed.decode(memoryview(data)[end:])
+                except Exception:
+                    pass
+            return self._decode_fields(entry, data, end)
         except UnreadableValueError:
             raise
         except RecursionError:
@@ -329,12 +348,18 @@ class MessageTypes:
         except Exception as error:
             raise UnreadableValueError(text_of(error)) from None
 
+    def _decode_fields(self, entry: "_Class | None", data: bytes | memoryview, start: int) -> Any:
+        """The instance of a closed class that has other fields here."""
+        if entry is None:
+            raise _unlisted(bytes(data[2:start]).decode("utf-8", "replace"))
+        return entry.make(self._decoder.decode(memoryview(data)[start:]))
+
     def _read(self, code: int, data: memoryview) -> Any:
         if code == _OBJECT:
             name, fields = self._decoder.decode(data)
             entry = self._by_name.get(name)
             if entry is None:
-                raise UnreadableValueError(f"the type {name!r} is not in this node's `types=[…]`")
+                raise _unlisted(name)
             return entry.make(fields)
         read = _READERS.get(code)
         if read is not None:
@@ -355,7 +380,12 @@ class MessageTypes:
         raise UnreadableValueError(f"a value of the unknown kind {code}")
 
 
+def _unlisted(name: str) -> UnreadableValueError:
+    return UnreadableValueError(f"the type {name!r} is not in this node's `types=[…]`")
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
+_MARK: Final = bytes((MARK,))
 
 _NESTED: Final = frozenset(
     {
@@ -378,7 +408,7 @@ _NESTED: Final = frozenset(
 
 
 def _checked(cls: Any, *field_types: type) -> Callable[[list[Any]], Any]:
-    """A reader for a named tuple whose fields must have these types."""
+    """A reader for a named tuple. Its fields must have these types."""
 
     def read(values: list[Any]) -> Any:
         if len(values) != len(field_types) or not all(map(isinstance, values, field_types)):

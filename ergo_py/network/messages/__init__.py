@@ -1,0 +1,1 @@
+"""Messages on the wire: the types that travel, and their encoding."""
