@@ -1,8 +1,7 @@
-"""The completion scripts, in the shells themselves."""
+"""The completion scripts, in the shells themselves, by the Tab key."""
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,29 +9,7 @@ import pytest
 
 from ergo_py.shell.arguments import SHELLS
 from ergo_py.shell.completion.scripts import SCRIPTS
-from tests.shell.terminal import ROOT
-
-PREPARE_BASH = """\
-eval "$(ergo completion bash)"
-complete -p ergo
-offer() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ergo; echo "${COMPREPLY[*]}"; }
-"""
-
-# Outside of an interactive completion, zsh has no function that adds words; print them instead.
-PREPARE_ZSH = """\
-compdef() { echo "compdef $*"; }
-_describe() { local -a found=("${(@P)2}"); print -r -- "${(@)found%%:*}"; }
-_files() { print files; }
-eval "$(ergo completion zsh)"
-offer() { words=("$@"); CURRENT=$#; _ergo; }
-"""
-
-PREPARE_FISH = """\
-ergo completion fish | source
-function offer
-    complete -C (string join ' ' -- $argv) | string replace -r '\\t.*' '' | string join ' '
-end
-"""
+from tests.shell.terminal import ROOT, at_terminal
 
 
 @pytest.fixture
@@ -46,57 +23,49 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def output_of(shell: list[str], script: str, place: Path) -> list[str]:
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"{shell[0]} is not installed")
-    done = subprocess.run(
-        [*shell, script],
-        cwd=place,
-        env={
-            **os.environ,
-            "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "HOME": str(place),
-            "XDG_RUNTIME_DIR": str(place),
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+INTERACTIVE = {
+    "bash": (["--norc", "--noprofile", "-i"], 'eval "$(ergo completion bash)"'),
+    "zsh": (["-f", "-i"], 'autoload -Uz compinit; compinit -u -D; eval "$(ergo completion zsh)"'),
+    "fish": (["--no-config", "-i"], "ergo completion fish | source"),
+}
+"""For each shell its arguments without the settings of the user, and the line of the README."""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_tab_key_completes_commands_options_and_files(shell: str, place: Path) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    # Completions are real; other commands only tell their words.
+    ergo = place / "bin" / "ergo"
+    real = ergo.read_text(encoding="utf-8")
+    ergo.write_text(
+        real.replace(
+            "exec",
+            'case "$1" in complet*) ;; *) printf "ran %s:" $# "$@"; echo; exit;; esac\nexec',
+        ),
+        encoding="utf-8",
     )
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout.splitlines()
+    arguments, install = INTERACTIVE[shell]
+    with at_terminal(
+        command=arguments,
+        python=program,
+        cwd=place,
+        PATH=f"{place / 'bin'}:{os.environ['PATH']}",
+        PYTHONPATH=str(ROOT),
+        HOME=str(place),
+        XDG_RUNTIME_DIR=str(place),
+    ) as terminal:
+        terminal.type(f"{install}; echo rea''dy\n")
+        terminal.wait_for("ready\n")
+
+        terminal.type("ergo dea\t\n")
+        terminal.wait_for("ran 1:ran dead-letters:")
+        terminal.type("ergo ps --sort=lo\t\n")
+        terminal.wait_for("ran 2:ran ps:ran --sort=load:")
+        terminal.type("ergo run my\t\n")
+        terminal.wait_for("ran 2:ran run:ran my shop.py:")
 
 
 def test_every_shell_has_a_script() -> None:
     assert list(SCRIPTS) == list(SHELLS)
-
-
-def test_bash_completes_commands_options_and_files(place: Path) -> None:
-    lines = output_of(
-        ["bash", "--norc", "-c"],
-        f"{PREPARE_BASH}offer ergo dea\noffer ergo ps --sort = lo\noffer ergo run my",
-        place,
-    )
-
-    assert lines == ["complete -F _ergo ergo", "dead-letters", "load", "my shop.py"]
-
-
-def test_zsh_completes_commands_options_and_files(place: Path) -> None:
-    lines = output_of(
-        ["zsh", "-f", "-c"],
-        f"{PREPARE_ZSH}offer ergo dea\noffer ergo ps --sort=lo\noffer ergo run my",
-        place,
-    )
-
-    assert lines == ["compdef _ergo ergo", "dead-letters", "--sort=load", "files"]
-
-
-def test_fish_completes_commands_options_and_files(place: Path) -> None:
-    lines = output_of(
-        ["fish", "--no-config", "-c"],
-        f"{PREPARE_FISH}offer ergo dea\noffer ergo ps --sort=lo\noffer ergo run my\ntrue",
-        place,
-    )
-
-    assert lines == ["dead-letters", "--sort=load", "my shop.py"]
