@@ -111,6 +111,7 @@ NAVIGATION = {
             "Ergo <coming-from/ergo>",
             "Erlang or Elixir <coming-from/erlang>",
             "pykka <coming-from/pykka>",
+            "Ray <coming-from/ray>",
             "asyncio <coming-from/asyncio>",
         ],
     },

@@ -13,6 +13,7 @@ import ergo_py
 import ergo_py.blocking
 import ergo_py.meta
 import ergo_py.testing
+import ergo_py.web
 from ergo_py._core.vocabulary.options import SpawnKeywords
 from ergo_py.shell.arguments import make_parser
 from tests.control.rig import runtime_directory
@@ -48,14 +49,20 @@ EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"} |
 
 def known() -> set[str]:
     """Every public name, every public attribute of public classes, and every parameter."""
-    found = {"ergo_py", "meta", "testing", "blocking"}
-    for module in (ergo_py, ergo_py.meta, ergo_py.testing, ergo_py.blocking):
+    modules = (ergo_py, ergo_py.meta, ergo_py.testing, ergo_py.blocking, ergo_py.web)
+    found = {"ergo_py", *(module.__name__.rpartition(".")[2] for module in modules)}
+    for module in modules:
         for name in getattr(module, "__all__", dir(module)):
             thing = getattr(module, name)
             found.update((name, *(inner for inner in dir(thing) if not inner.startswith("_"))))
             if isinstance(thing, type) and (init := vars(thing).get("__init__")) is not None:
                 found.update(inspect.signature(init).parameters)
-    for verb in (ergo_py.Actor.run_task, ergo_py.Actor.map_stream):
+    for verb in (
+        ergo_py.Actor.run_task,
+        ergo_py.Actor.map_stream,
+        ergo_py.Service.call,
+        ergo_py.open_node,
+    ):
         found.update(inspect.signature(verb).parameters)
     return found | {
         *SpawnKeywords.__annotations__,
@@ -76,8 +83,8 @@ def names_here(page: Path) -> set[str]:
     return {name for name in found if not name.startswith("__")}
 
 
-def test_there_is_a_page_for_each_of_four_origins() -> None:
-    assert [page.stem for page in PAGES] == ["asyncio", "ergo", "erlang", "pykka"]
+def test_there_is_a_page_for_each_origin() -> None:
+    assert [page.stem for page in PAGES] == ["asyncio", "ergo", "erlang", "pykka", "ray"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

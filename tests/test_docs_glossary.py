@@ -31,6 +31,7 @@ def test_the_glossary_is_linked_from_the_index_and_leads_to_the_guides() -> None
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     guides = {"processes", "messages-and-calls", "supervision", "applications", "events"}
     guides |= {"state-machines", "meta-processes", "writing-your-own-bridge", "dispatchers"}
+    guides |= {"tasks", "methods", "groups", "streams", "schedules", "network"}
     guides |= {"looking-inside", "testing", "shutting-down", "tcp-udp", "programs-and-files"}
 
     assert "(glossary.md)" in index
