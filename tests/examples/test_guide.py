@@ -9,7 +9,9 @@ import pytest
 from tests.examples.programs import EXAMPLES
 
 GUIDE = EXAMPLES / "guide"
-PROGRAMS = sorted(GUIDE.glob("*.py"))
+ELSEWHERE = {"nats_nodes": "tests/network/nats/test_nats.py"}
+"""Programs that need a server, and the tests that run them where it is installed."""
+PROGRAMS = sorted(path for path in GUIDE.glob("*.py") if path.stem not in ELSEWHERE)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
