@@ -5,7 +5,7 @@ OTP's ``sys``.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import trio
 
@@ -20,24 +20,20 @@ from ..inspection.state import (
 )
 from ..inspection.suspension import resume, suspend
 from ..inspection.trace import Statistics, Tally, Trace, count_meta
-from ..kernel import Kernel
 from ..metas.meta import Meta
 from ..processes.process import Process
 from ..tables.callbacks import CALLBACKS
 from ..tables.obituaries import Obituary
 from ..vocabulary.envelopes import END_NOTICE, EVENT, INSPECT, Lane, kind_name
 from ..vocabulary.errors import BadInputError, NotAllowedError
-from ..vocabulary.ids import PID, Target
+from ..vocabulary.ids import Target
 from ..vocabulary.options import check_flag, check_number
 from ..vocabulary.public_names import show_public_names
 from .common import check_timeout
-
-if TYPE_CHECKING:
-    from ..messaging.router import Router
+from .node_snapshots import NodeSnapshots
 
 __all__ = ["NodeInspection", "Queued"]
 
-T = TypeVar("T")
 State = dict[str, object]
 
 
@@ -54,24 +50,10 @@ class Queued:
     """The message as text; None unless ``contents`` was requested."""
 
 
-class NodeInspection:
+class NodeInspection(NodeSnapshots):
     """The verbs of a node that inspect its processes: state, suspension, traces, statistics,
     mailboxes and crashes.
     """
-
-    _kernel: Kernel
-    _router: "Router"
-
-    @property
-    def pid(self) -> PID:
-        """The PID of the node."""
-        raise NotImplementedError
-
-    def _run(self, function: Callable[..., T], *args: Any) -> T:
-        raise NotImplementedError
-
-    def _here(self, verb: str) -> None:
-        raise NotImplementedError
 
     async def get_state(self, to: Target, *, timeout: float = 5.0) -> State:
         """Return the attributes of a behaviour, read between two of its messages. The values are

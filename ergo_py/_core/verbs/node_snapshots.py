@@ -1,0 +1,229 @@
+"""``NodeSnapshots``: the node's verbs that take snapshots of its processes, events and dead
+letters.
+"""
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+from trio.lowlevel import current_task
+
+from ..inspection.snapshots import describe_living, event_info, meta_info, node_info, process_info
+from ..inspection.watchdog import of_program
+from ..kernel import Kernel
+from ..messaging.publisher import BLOCKED
+from ..metas.meta import Meta
+from ..processes.process import Process
+from ..runtime.bridge import get_ident
+from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
+from ..vocabulary.ids import PID, Alias, EventName, Target
+from ..vocabulary.info import BlockedReport, EventInfo, MetaInfo, NodeInfo, ProcessInfo
+from ..vocabulary.messages import DeadLetter
+from ..vocabulary.options import check_level
+from .common import check_timeout
+
+__all__ = ["NodeSnapshots"]
+
+T = TypeVar("T")
+
+_NOT_ON_THE_LOOP: Final = (
+    "`await trio.sleep(…)` instead of `time.sleep(…)`; spawn(…, dispatcher=PINNED) runs plain "
+    "callbacks in a thread"
+)
+
+
+class NodeSnapshots:
+    """The verbs of a node that show its present state. A base class of the node, as
+    :class:`NodeInspection` is.
+    """
+
+    def __init__(self, kernel: Kernel, expose_env: bool) -> None:
+        self._kernel = kernel
+        self._router = kernel.router
+        self._expose_env = expose_env
+        self._born = perf_counter()
+        self._blocked = 0
+        self._last_blocked: BlockedReport | None = None
+
+    @property
+    def pid(self) -> PID:
+        """The PID of the node itself: the sender of its messages, and the parent of the processes
+        that it spawned.
+        """
+        return self._kernel.pid
+
+    def info(self) -> NodeInfo:
+        """Take a snapshot of the node."""
+        return self._run(
+            node_info, self._kernel, self._born, self._blocked, self._last_blocked, self._expose_env
+        )
+
+    def processes(self) -> list[PID]:
+        """Return the PIDs of all living processes, oldest first."""
+        return list(self._router.processes)
+
+    def process_info(self, to: Target) -> ProcessInfo:
+        """Take a snapshot of a process.
+
+        Raises:
+            ProcessUnknownError: there is no such process.
+        """
+        return self._run(lambda: process_info(self._find(to), self._expose_env))
+
+    async def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Call ``handle_inspect`` of a process, before its waiting messages, and return the result.
+
+        Raises:
+            ProcessUnknownError: there is no such process.
+            CallTimeoutError: the process is busy for longer than ``timeout``; ``process_info``
+                names the callback.
+            DeadlockError: a process inspects itself.
+        """
+        self._here("inspect")
+        check_timeout(timeout)
+        process = self._find(to)
+        if process.works_in(current_task()):
+            raise DeadlockError(to, items, [process.id, process.id])
+        answer: dict[str, str] = await self._kernel.calls.inspect(
+            self.pid, process, to, items, timeout
+        )
+        return answer
+
+    def metas(self) -> list[Alias]:
+        """Return the aliases of all living meta-processes, oldest first."""
+        return sorted(
+            alias
+            for alias, holder in self._router.registry.aliases.items()
+            if isinstance(holder, Meta)
+        )
+
+    def meta_info(self, alias: Alias) -> MetaInfo:
+        """Take a snapshot of a meta-process. Works while its handler is busy.
+
+        Raises:
+            ProcessUnknownError: there is no such meta-process.
+        """
+        return self._run(lambda: meta_info(self._find_meta(alias)))
+
+    async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Call ``handle_inspect`` of a meta-process, before its waiting messages, and return the
+        result.
+
+        Raises:
+            ProcessUnknownError: there is no such meta-process.
+            CallTimeoutError: its handler is busy for longer than ``timeout``; ``meta_info`` names
+                the callback.
+        """
+        self._here("inspect_meta")
+        check_timeout(timeout)
+        return await self._find_meta(alias).handler.inspect(self.pid, alias, items, timeout)
+
+    def events(self) -> dict[str, int]:
+        """Return all events of this node, including its own, each with the number of its
+        subscribers.
+        """
+        return {
+            event.name.name: len(event.subscribers) for event in self._kernel.publisher.events.all()
+        }
+
+    def event_info(self, event: str | EventName) -> EventInfo:
+        """Take a snapshot of an event, with the losses of each subscriber.
+
+        Raises:
+            EventUnknownError: there is no such event.
+        """
+        publishing = self._kernel.publisher
+        return self._run(lambda: event_info(publishing.events.get(publishing.name(event))))
+
+    def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
+        """Return the most recent dead letters, newest last."""
+        return self._router.dead_letters.last(count)
+
+    def add_logger(self, to: Target, level: str = "info") -> None:
+        """Send log records of at least ``level`` to a process, which gets them in ``handle_log``.
+
+        Raises:
+            ProcessUnknownError: there is no such process.
+        """
+        check_level(level)
+        self._run(lambda: self._kernel.add_logger(self._find(to), level))
+
+    def remove_logger(self, to: Target) -> bool:
+        """Stop sending log records to a process. False if it was no logger."""
+        return self._run(lambda: self._kernel.remove_logger(self._find(to).id))
+
+    def alive(self, *, stacks: bool = False) -> list[str]:
+        """Describe each living process and meta-process in a line, with its state and callback.
+        Needs no running loop.
+
+        With ``stacks``, further lines show the stack of each callback or reader that waits.
+        """
+        return describe_living(self._kernel, stacks)
+
+    def _find(self, to: Target) -> Process:
+        found = self._router.resolve(to)
+        if isinstance(found, Meta):
+            raise BadInputError(
+                "target", to, "a process; about a meta-process ask `meta_info` and `inspect_meta`"
+            )
+        if not isinstance(found, Process):
+            raise self._router.unknown(to)
+        return found
+
+    def _find_meta(self, alias: Alias) -> Meta:
+        found = self._router.resolve(alias)
+        if isinstance(found, Process):
+            raise BadInputError(
+                "alias",
+                alias,
+                "that of a meta-process; about a process ask `process_info` and `inspect`",
+            )
+        if not isinstance(found, Meta):
+            raise self._router.unknown(alias, "meta-process")
+        return found
+
+    def _run(self, function: Callable[..., T], *args: Any) -> T:
+        if self._router.stopped:
+            self._router.bridge.check_open()
+        return self._router.bridge.run(function, *args)
+
+    def _here(self, verb: str) -> None:
+        if self._router.stopped:
+            self._router.bridge.check_open()
+        if get_ident() != self._router.loop_thread:
+            raise NotAllowedError(
+                f"node.{verb} belongs on the node's own loop, and this is another thread; use "
+                "send or call_from_thread"
+            )
+
+    def _note_long_mailbox(self, process: Process, depth: int) -> None:
+        """Called in the watchdog's thread."""
+        self._kernel.logger.warning(
+            "a mailbox is long: messages come faster than they are handled",
+            process=str(process.id),
+            name=process.name,
+            behaviour=process.callbacks.behaviour,
+            waiting=depth,
+            advice="bound it with mailbox_size=, and have senders wait: overflow=Overflow.WAIT "
+            "with send_wait or call",
+        )
+
+    def _note_blocked(self, report: BlockedReport) -> None:
+        """Called in the watchdog's thread."""
+        self._blocked += 1
+        self._last_blocked = report
+        facts = {
+            "process": None if report.process is None else str(report.process),
+            "name": report.name,
+            "behaviour": report.behaviour,
+            "callback": report.callback,
+            "message_type": report.message_type,
+            "advice": None if report.starved or report.callback is None else _NOT_ON_THE_LOOP,
+        }
+        self._kernel.logger.warning(
+            "the event loop gets no time to run" if report.starved else "the event loop is blocked",
+            seconds=round(report.seconds, 3),
+            **{fact: value for fact, value in facts.items() if value is not None},
+            exception=of_program(report.stack),
+        )
+        self._kernel.publisher.announce(BLOCKED, report)
