@@ -290,7 +290,7 @@ _PRIVATE: Final = {
     "lack of directory watches": "ergo_py.meta.files.directory_watch.lacks_watches",
     "length of a time slice": "ergo_py._core.runtime.time_slices.SLICE",
     "mailboxes looked at in a turn": "ergo_py._core.inspection.mailbox_backlog._AT_A_TIME",
-    "many children": "ergo_py._core.processes.children._MANY",
+    "many children": "ergo_py._core.processes.ownership.MANY",
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
     "patience with a half-closed peer": "ergo_py.meta.sockets.streams.shutdown._TAKES_NOTHING",
     "reader threads made in a turn": "ergo_py.meta.sockets.listener._THREADS_IN_TURN",

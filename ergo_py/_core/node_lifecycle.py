@@ -19,7 +19,7 @@ from .inspection.watchdog import Watchdog
 from .kernel import Kernel, TaskGuard
 from .messaging.observer import Sight
 from .messaging.remote import Network, RunningNetwork
-from .processes.children import kill_all, stop_all
+from .processes.ownership import kill_all, stop_all
 from .processes.process import processes_of
 from .runtime.abandonable import Abandonable
 from .runtime.bridge import Lock

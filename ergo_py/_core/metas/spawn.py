@@ -11,7 +11,7 @@ import trio
 
 from ..kernel import Kernel
 from ..messaging.observer import Spawned
-from ..processes.children import stop_all
+from ..processes.ownership import stop_all
 from ..processes.process import Process
 from ..runtime.bridge import Parker
 from ..runtime.detached_task import DetachedTask, is_cut_off

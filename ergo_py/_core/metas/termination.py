@@ -14,7 +14,7 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from ..messaging.observer import Stopped
-from ..processes.children import kill_all, stop_all
+from ..processes.ownership import kill_all, stop_all
 from ..processes.unhandled_messages import discard, refuse
 from ..runtime.detached_task import DetachedTask
 from ..runtime.time_limit import TimeLimit, wait_within

@@ -12,18 +12,16 @@ from typing import Any, ClassVar, TypeVar, cast
 from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
-from ..messaging.receiver import NO_RECEIVER, Stoppable
+from ..messaging.receiver import NO_RECEIVER
 from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import PARKED, wake
 from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
-from ..tables.child_slot import ChildSlot
 from ..tables.pending_calls import Caller
-from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import EXIT, KILL, URGENT_LANE, Envelope, Priority
 from ..vocabulary.errors import NotAllowedError
-from ..vocabulary.ids import PID, Alias, EventName, Ref, Target
+from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.info import Ended
 from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
@@ -40,16 +38,17 @@ from .addressee import Addressee
 from .background_task import BackgroundTask, BackgroundTasks
 from .inline_calls import answer_now
 from .last_callback import run_plain
-from .lifecycle import NOT_YET, Lifecycle
+from .lifecycle import NOT_YET
 from .message_loop import NO_TURN
-from .termination import MANY, Ending, release_at_once
+from .ownership import MANY, Owner
+from .termination import Ending, release_at_once
 
 __all__ = ["Process", "processes_of"]
 
 R = TypeVar("R")
 
 
-class Process(Lifecycle):
+class Process(Owner):
     """The kernel's side of a process; the behaviour is the user's side. All methods run on the
     loop's thread, unless they say otherwise.
     """
@@ -59,11 +58,10 @@ class Process(Lifecycle):
     failures.
     """
     __slots__ = (
-        *("behaviour", "env", "is_owner", "parent", "last_receiver", "priority", "reason", "sent"),
-        *("trap_exit", "unhandled"),
+        *("behaviour", "env", "parent", "last_receiver", "priority", "reason", "sent", "trap_exit"),
+        "unhandled",
         # Created on first use.
-        *("deferred", "ending", "events", "owned", "postponed", "requests", "slots", "tasks"),
-        "timers",
+        *("deferred", "ending", "postponed"),
     )
 
     def __init__(
@@ -91,21 +89,16 @@ class Process(Lifecycle):
         self.sent = 0
         self.unhandled = 0
         self.is_owner = False
-        """Whether it has ever owned anything. The end of a process that has not, as most processes,
-        looks for nothing to release.
-        """
         # Created on first use: a process that never needs these does not pay for them.
-        self.owned: dict[object, Stoppable] | None = None
-        self.events: list[EventName] | None = None
-        self.timers: Owned | None = None
+        self.owned = None
+        self.events = None
+        self.timers = None
+        self.requests = None
+        self.slots = None
+        self.tasks = None
         self.deferred: set[Caller] | None = None
         self.postponed: deque[Envelope] | None = None
         """Envelopes that its behaviour has postponed. They are served before the queued ones."""
-        self.requests: dict[int, RequestCaller] | None = None
-        """Its requests whose answers have not arrived."""
-        self.slots: dict[str, ChildSlot] | None = None
-        """The slots of its children, if it is a supervisor."""
-        self.tasks: BackgroundTasks | None = None
         self.ending: Ending | None = None
         """The work of ending it, from the first request to end it until it is gone."""
 
@@ -232,72 +225,11 @@ class Process(Lifecycle):
         self.count_sent()
         return RequestCaller(self, next(self.router.references), to, request)
 
-    def add_request(self, caller: RequestCaller, /) -> None:
-        """Own an open request."""
-        if self.requests is None:
-            self.become_owner()
-            self.requests = {}
-        self.requests[caller.number] = caller
-
-    def drop_request(self, number: int, /) -> None:
-        """Forget a request that is answered or cancelled."""
-        (self.requests or {}).pop(number, None)
-
-    def cancel_request(self, ref: Ref) -> bool:
-        """Cancel a request: no response follows."""
-        caller = (self.requests or {}).get(ref.number)
-        if caller is None:
-            return False
-        caller.abandon()
-        return True
-
     def takes_responses(self) -> bool:
         """Whether it still handles answers."""
         return self.accepting
 
-    # -- children, timers, events, addresses -------------------------------------------------------
-
-    def become_owner(self) -> None:
-        """Note that it owns something, which its end has to release."""
-        self.is_owner = True
-
-    def adopt(self, child: "Process") -> bool:
-        """Own a child. Returns whether its ``init`` runs in a callback of this process, which waits
-        for it: a child whose ``init`` calls its parent would wait forever.
-        """
-        if self.owned is None:
-            self.become_owner()
-            self.owned = {}
-        self.owned[child.id] = child
-        if child.callback_task is not self.callback_task:
-            return False
-        self.waiting = child
-        return True
-
-    def own(self, key: object, thing: Stoppable) -> None:
-        """Register a child or meta-process that must not outlive this process."""
-        if self.owned is None:
-            self.become_owner()
-            self.owned = {}
-        self.owned[key] = thing
-
-    def add_timer(self, timer: Timer) -> None:
-        """Own a timer: it ends with this process."""
-        if self.timers is None:
-            self.become_owner()
-            self.timers = Owned()
-        self.timers.append(timer)
-
-    def add_event(self, event: EventName) -> None:
-        """Own an event: it ends with this process."""
-        if self.events is None:
-            self.become_owner()
-            self.events = []
-        self.events.append(event)
-
-    def disown(self, key: object) -> None:
-        """Forget a child or meta-process that has ended."""
-        (self.owned or {}).pop(key, None)
+    # -- addresses ---------------------------------------------------------------------------------
 
     def take_name(self, name: str) -> None:
         """Register under a name.
@@ -405,7 +337,7 @@ class Process(Lifecycle):
         callbacks, kernel = self.callbacks, self.kernel
         relations = kernel.relations
         return (
-            (not self.is_owner or self._owns_little())
+            (not self.is_owner or self.owns_little())
             and not callbacks.has_stop_hooks
             and "terminate" not in callbacks.asynchronous
             and (not (self.main or self.deferred) or self._has_few_messages())
@@ -416,14 +348,6 @@ class Process(Lifecycle):
                 not (relations.by_target or relations.by_watcher)
                 or relations.count(self.id) <= MANY
             )
-        )
-
-    def _owns_little(self) -> bool:
-        """Whether all that it owns can be released at once."""
-        return (
-            not (self.owned or self.tasks or self.events)
-            and self.slots is None
-            and len(self.timers or ()) + len(self.requests or ()) <= MANY
         )
 
     def _has_few_messages(self) -> bool:
@@ -491,19 +415,6 @@ class Process(Lifecycle):
         self.enter(TERMINATED)
         self.behaviour = self.waiting = self.tasks = None
         self.last_receiver = NO_RECEIVER
-
-    def open_slots(self) -> dict[str, ChildSlot]:
-        """Become a supervisor, and return the slots of its children: those that its predecessor
-        left, if its own supervisor has restarted it.
-        """
-        self.become_owner()
-        self.slots = {} if self.slot is None else self.slot.inner
-        return self.slots
-
-    def take_slots(self) -> "Iterable[ChildSlot]":
-        """Give away the slots of the children, which end with it."""
-        slots, self.slots = self.slots or {}, {}
-        return slots.values()
 
     def be_gone(self) -> None:
         """Tell the tasks in :meth:`wait_gone` that all of it is released."""

@@ -3,7 +3,7 @@ that a watcher may start a replacement as soon as it is told.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
@@ -22,17 +22,14 @@ from ..vocabulary.info import Ended
 from ..vocabulary.messages import GroupLeft
 from ..vocabulary.reasons import Killed, Reason, Shutdown, is_failure
 from ..vocabulary.states import STOPPING, TERMINATED
-from .children import kill_all, stop_all
 from .last_callback import GRACE, LastCallback, run_plain
+from .ownership import MANY, kill_all, stop_all
 from .unhandled_messages import answer, close_slots, drop_slots
 
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["MANY", "Ending", "release_at_once"]
-
-MANY: Final = 256
-"""More watchers than this are notified in time slices."""
+__all__ = ["Ending", "release_at_once"]
 
 
 class Ending:

@@ -29,7 +29,7 @@ from ergo_py import (
     Why,
     open_node,
 )
-from ergo_py._core.processes.children import _force_ends, kill_all
+from ergo_py._core.processes.ownership import _force_ends, kill_all
 from ergo_py._core.runtime import time_slices as time_slices_module
 from tests.support import (
     Failed,

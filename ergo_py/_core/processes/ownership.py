@@ -1,0 +1,220 @@
+"""`Owner`: the children, timers, events, requests and slots of a process, which end with it.
+`stop_all`, `kill_all`: the end of the children and meta-processes of a process, a meta-process or
+the node.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
+
+from ..messaging.receiver import Stoppable
+from ..messaging.requests import RequestCaller
+from ..runtime.time_slices import in_slices
+from ..tables.child_slot import ChildSlot
+from ..tables.timers import Owned, Timer
+from ..vocabulary.ids import EventName, Ref
+from ..vocabulary.reasons import Reason, Shutdown
+from .background_task import BackgroundTasks
+from .last_callback import GRACE
+from .lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["MANY", "Owner", "kill_all", "stop_all"]
+
+S = TypeVar("S", bound=Stoppable)
+
+MANY: Final = 256
+"""More objects than this are released, killed or notified in time slices."""
+
+
+class Owner(Lifecycle):
+    """A process that owns things. It notes once that it owns something: the end of a process that
+    owns nothing, as most processes, looks for nothing to release.
+
+    A base class, and not a part of the process: the end of each process reads ``is_owner``.
+    """
+
+    __slots__ = ("events", "is_owner", "owned", "requests", "slots", "tasks", "timers")
+
+    # The constructor of `Process` sets these: each spawn would pay for another constructor.
+    is_owner: bool
+    """Whether it has ever owned anything, also an alias, a key, a group or a background task."""
+    owned: dict[object, Stoppable] | None
+    """Its children and meta-processes."""
+    events: list[EventName] | None
+    timers: Owned | None
+    requests: dict[int, RequestCaller] | None
+    """Its requests whose answers have not arrived."""
+    slots: dict[str, ChildSlot] | None
+    """The slots of its children, if it is a supervisor."""
+    tasks: BackgroundTasks | None
+
+    def become_owner(self) -> None:
+        """Note that it owns something, which its end has to release."""
+        self.is_owner = True
+
+    def adopt(self, child: "Process") -> bool:
+        """Own a child. Returns whether its ``init`` runs in a callback of this process, which waits
+        for it: a child whose ``init`` calls its parent would wait forever.
+        """
+        if self.owned is None:
+            self.become_owner()
+            self.owned = {}
+        self.owned[child.id] = child
+        if child.callback_task is not self.callback_task:
+            return False
+        self.waiting = child
+        return True
+
+    def own(self, key: object, thing: Stoppable) -> None:
+        """Register a child or meta-process that must not outlive this process."""
+        if self.owned is None:
+            self.become_owner()
+            self.owned = {}
+        self.owned[key] = thing
+
+    def add_timer(self, timer: Timer) -> None:
+        """Own a timer: it ends with this process."""
+        if self.timers is None:
+            self.become_owner()
+            self.timers = Owned()
+        self.timers.append(timer)
+
+    def add_event(self, event: EventName) -> None:
+        """Own an event: it ends with this process."""
+        if self.events is None:
+            self.become_owner()
+            self.events = []
+        self.events.append(event)
+
+    def disown(self, key: object) -> None:
+        """Forget a child or meta-process that has ended."""
+        (self.owned or {}).pop(key, None)
+
+    def add_request(self, caller: RequestCaller, /) -> None:
+        """Own an open request."""
+        if self.requests is None:
+            self.become_owner()
+            self.requests = {}
+        self.requests[caller.number] = caller
+
+    def drop_request(self, number: int, /) -> None:
+        """Forget a request that is answered or cancelled."""
+        (self.requests or {}).pop(number, None)
+
+    def cancel_request(self, ref: Ref) -> bool:
+        """Cancel a request: no response follows."""
+        caller = (self.requests or {}).get(ref.number)
+        if caller is None:
+            return False
+        caller.abandon()
+        return True
+
+    def open_slots(self) -> dict[str, ChildSlot]:
+        """Become a supervisor, and return the slots of its children: those that its predecessor
+        left, if its own supervisor has restarted it.
+        """
+        self.become_owner()
+        self.slots = {} if self.slot is None else self.slot.inner
+        return self.slots
+
+    def take_slots(self) -> "Iterable[ChildSlot]":
+        """Give away the slots of the children, which end with it."""
+        slots, self.slots = self.slots or {}, {}
+        return slots.values()
+
+    def owns_little(self) -> bool:
+        """Whether all that it owns can be released at once."""
+        return (
+            not (self.owned or self.tasks or self.events)
+            and self.slots is None
+            and len(self.timers or ()) + len(self.requests or ()) <= MANY
+        )
+
+
+async def stop_all(owned: dict[object, S], reason: Reason) -> None:
+    """Stop children and meta-processes in order, each within its own time limit (graceful
+    shutdown).
+
+    Servers stop accepting first, or reconnecting peers would keep them busy. Then all their
+    sessions stop at the same time. The rest follows in sequence, last started first.
+    """
+    sessions = [session for child in tuple(owned.values()) for session in child.stop_accepting()]
+    if sessions:
+        await _stop_together(sessions, reason)
+    while owned:
+        key, last = owned.popitem()
+        owned[key] = last
+        await last.shut(reason)
+        owned.pop(key, None)
+
+
+async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
+    """Stop many children of the same process concurrently. The owner's own shutdown limit does not
+    run meanwhile, because each child has its own.
+    """
+    owner = sessions[0].parent
+    assert owner is not None
+    over = owner.to_end().begin_sessions()
+    try:
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                session.leave_wait(Shutdown())
+                nursery.start_soon(session.shut, reason)
+    finally:
+        over.set()
+
+
+async def kill_all(owned: dict[object, S], *, kills: int = 2) -> None:
+    """Kill children and meta-processes, and everything below them, without a graceful shutdown.
+    Abandon those that survive the kills.
+    """
+    for _ in range(kills):
+        await in_slices(_force_ends(_levels(owned)))
+        with trio.move_on_after(GRACE):
+            await _wait_until_gone(list(owned.values()))
+            owned.clear()
+            return
+    # Abandon the lowest level first: a process that only waited for its children then ends by
+    # itself.
+    patience = 0.0
+    for level in reversed(_levels(owned)):
+        with trio.move_on_after(patience):
+            await _wait_until_gone(level)
+            continue
+        async with trio.open_nursery() as nursery:
+            for child in level:
+                nursery.start_soon(child.abandon)
+        patience = GRACE
+    owned.clear()
+
+
+def _force_ends(levels: list[list[Stoppable]]) -> Iterator[None]:
+    """Kill owners before their children, so that no supervisor among them restarts a child."""
+    children = [child for level in levels for child in level]
+    # Skip a process that begins to end during this loop: its owner, which is ending, asked it to. A
+    # kill would cut its last callbacks short.
+    are_ending = [child.reason is not None for child in children]
+    for number, (child, was_ending) in enumerate(zip(children, are_ending, strict=True), 1):
+        if was_ending or child.reason is None:
+            child.force_end()
+        if not number % MANY:
+            yield
+
+
+def _levels(owned: Mapping[object, Stoppable]) -> list[list[Stoppable]]:
+    """The children and meta-processes in ``owned``, those below them, and so on, level by level."""
+    levels = []
+    level: list[Stoppable] = list(owned.values())
+    while level:
+        levels.append(level)
+        level = [inner for child in level for inner in (child.owned or {}).values()]
+    return levels
+
+
+async def _wait_until_gone(children: Iterable[Stoppable]) -> None:
+    for child in children:
+        await child.wait_gone()
