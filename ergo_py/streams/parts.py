@@ -22,14 +22,14 @@ from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from ..tasks.handle import Task
 from ..tasks.process import Runner
-from ..tasks.stream import each
+from ..tasks.stream import TaskStream, each
 
 __all__ = ["CalledStream", "PartStream"]
 
 R = TypeVar("R")
 
 
-class PartStream(Generic[R]):
+class PartStream(TaskStream[R]):
     """A reply in parts: an async iterator that ``handle_call`` returns with ``self.stream(parts)``.
 
     Production begins with the first part that the reader asks for, and is never more than
@@ -37,7 +37,7 @@ class PartStream(Generic[R]):
     stream or its process ends. ``async with`` waits, in addition, until production has ended.
     """
 
-    __slots__ = ("__weakref__", "_channel", "_source", "_task")
+    __slots__ = ("_channel", "_source")
 
     def __init__(
         self,
@@ -59,11 +59,9 @@ class PartStream(Generic[R]):
     def __repr__(self) -> str:
         return f"<PartStream of {self._source}: {self._channel}>"
 
-    def __aiter__(self) -> "PartStream[R]":
-        return self
-
     async def __anext__(self) -> R:
         channel, task = self._channel, self._task
+        assert task is not None  # it began with the stream
         while True:
             if channel.is_closed:
                 raise StopAsyncIteration
@@ -78,30 +76,9 @@ class PartStream(Generic[R]):
                 raise StopAsyncIteration
             await channel.wait(task)
 
-    async def aclose(self) -> None:
-        """End the stream, and wait until production has ended."""
-        self._close()
-        await self._task._completion.wait_gone()
-
-    async def __aenter__(self) -> "PartStream[R]":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        # An error in __init__ may have left it without these.
-        if getattr(self, "_task", None) is not None:
-            self._close()
-
     def _close(self) -> None:
         self._channel.close()
-        self._task.cancel()
+        super()._close()
 
     def _read_by(self, reader: Process | None, credit: int | None) -> None:
         self._channel.read_by(reader, credit)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import outcome
 import trio
@@ -19,7 +19,7 @@ from .function import Work, name_of, without_own_frames
 from .handle import Task
 from .process import Runner
 
-__all__ = ["FailedItem", "MapStream", "each"]
+__all__ = ["FailedItem", "MapStream", "TaskStream", "each"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,7 +33,50 @@ class FailedItem(Generic[T]):
     error: Exception
 
 
-class MapStream(Generic[R]):
+class TaskStream(Generic[R]):
+    """An async iterator over values that a task makes. It ends the task when it is closed or
+    dropped.
+    """
+
+    __slots__ = ("__weakref__", "_task")
+
+    _task: Task[None] | None
+    """The task; None before it starts."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> R:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """End the stream: cancel its task, and wait until the task and all below it have ended."""
+        self._close()
+        if self._task is not None:
+            await self._task._completion.wait_gone()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # An error in __init__ may have left it without a task.
+        if getattr(self, "_task", None) is not None:
+            self._close()
+
+    def _close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class MapStream(TaskStream[R]):
     """The results of ``map_stream``: an async iterator.
 
     Nothing starts before the first result is asked for. All functions run below a single child
@@ -42,7 +85,7 @@ class MapStream(Generic[R]):
     addition, until they have ended.
     """
 
-    __slots__ = ("__weakref__", "_items", "_start", "_task")
+    __slots__ = ("_items", "_start")
 
     def __init__(
         self,
@@ -74,13 +117,10 @@ class MapStream(Generic[R]):
             timeout,
             on_failure,
         )
-        self._task: Task[None] | None = None
+        self._task = None
 
     def __repr__(self) -> str:
         return f"<MapStream {self._items.name}: {self._items}>"
-
-    def __aiter__(self) -> "MapStream[R]":
-        return self
 
     async def __anext__(self) -> R:
         items = self._items
@@ -96,32 +136,9 @@ class MapStream(Generic[R]):
             raise
         return result
 
-    async def aclose(self) -> None:
-        """End the stream: cancel the functions in progress, and wait until they have ended."""
-        self._close()
-        if self._task is not None:
-            await self._task._completion.wait_gone()
-
-    async def __aenter__(self) -> "MapStream[R]":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        # An error in __init__ may have left it without these.
-        if getattr(self, "_task", None) is not None:
-            self._close()
-
     def _close(self) -> None:
         self._items.close()
-        if self._task is not None:
-            self._task.cancel()
+        super()._close()
 
 
 class _Items:
