@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial, wraps
 from inspect import signature
 from math import inf
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from ._core import node_lifecycle
 from ._core.kernel import Kernel
@@ -35,6 +35,7 @@ from .tasks.process import Runner
 from .tasks.verbs import TaskVerbs
 
 if TYPE_CHECKING:
+    from .network.network import Network
     from .network.remote_node import RemoteNode
 
 __all__ = ["Node", "open_node"]
@@ -274,7 +275,7 @@ class Node(kernel_node.Node, TaskVerbs):
             )
         from .network.remote_node import RemoteNode  # noqa: PLC0415 - few nodes have a network
 
-        return RemoteNode(self._kernel, network, name)
+        return RemoteNode(self._kernel, cast("Network", network), name)
 
     def _run_task(
         self,

@@ -9,13 +9,14 @@ from contextlib import suppress
 from itertools import chain
 from math import inf
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import trio
 from trio.lowlevel import Task, current_task
 
 from .._core.kernel import Kernel
 from .._core.messaging.publisher import NODE_DOWN, NODE_UP
+from .._core.messaging.remote import RemoteNodes
 from .._core.runtime.parking import park, wake
 from .._core.tables.pending_calls import Deadline
 from .._core.tables.relations import Kind
@@ -76,7 +77,7 @@ class Network:
         self._failure: Exception | None = None
         self._joined = trio.Event()
         self._scope = trio.CancelScope()
-        kernel.router.join_network(self)
+        kernel.router.join_network(cast(RemoteNodes, self))
 
     # -- lifecycle ---------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..runtime.bridge import get_ident
+from ..tables.relations import Watched
 from ..vocabulary.envelopes import Priority
-from ..vocabulary.ids import PID, Alias, EventName, Name, NodeName, Target
+from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import Published
 from ..vocabulary.reasons import Reason
 from .observer import ObservedRouter
@@ -91,6 +92,14 @@ class RemoteNodes(Protocol):
         """The nodes that are known by now, by their names."""
         ...
 
+    def nodes(self) -> list[str]:
+        """The names of the connected nodes."""
+        ...
+
+    async def discover(self, seconds: float) -> list[str]:
+        """The names of all nodes of the network that can be reached."""
+        ...
+
     def peer(self, node: str) -> RemoteReceiver:
         """The other node of this name. It is connected on first use."""
         ...
@@ -103,12 +112,12 @@ class RemoteNodes(Protocol):
         """
         ...
 
-    def watch(self, target: "PID | Alias | Name | EventName | NodeName", watcher: PID) -> None:
+    def watch(self, target: Watched, watcher: PID) -> None:
         """Tell the kernel when the target ends: a process here has linked to it or monitors it.
         A watched event also sends its publications.
         """
 
-    def unwatch(self, target: "PID | Alias | Name | EventName | NodeName") -> None:
+    def unwatch(self, target: Watched) -> None:
         """End the watch: no process here watches the target any more."""
 
     def tell(self, watcher: PID, target: object, reason: Reason) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import count, islice
 from math import inf
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from trio.lowlevel import checkpoint, current_task, enable_ki_protection
@@ -50,6 +50,9 @@ from ..vocabulary.reasons import NoNode, NoProcess, Reason, is_failure
 from .clock import Clock
 from .receiver import NO_RECEIVER, AnyProcess, Receiver
 from .waiters import TaskWaiter
+
+if TYPE_CHECKING:
+    from .remote import RemoteNodes
 
 __all__ = ["Router", "check_priority"]
 
@@ -129,7 +132,7 @@ class Router:
         self.references = count(1)
         """Numbers of calls and tokens, which are far more frequent."""
         self.late_replies = 0
-        self.remote: Any = None
+        self.remote: RemoteNodes | None = None
         """The other nodes of the network; None for a node without a network."""
         self.stopped = False
         self.free = _SHORT_CUTS
@@ -153,7 +156,7 @@ class Router:
         for process in self.processes.values():
             process.close_mailbox()
 
-    def join_network(self, remote: Any) -> None:
+    def join_network(self, remote: "RemoteNodes") -> None:
         """Resolve addresses of other nodes from now on."""
         self.remote = remote
 
