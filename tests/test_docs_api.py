@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ergo_py
+import ergo_py.aio
 import ergo_py.blocking
 import ergo_py.meta
 import ergo_py.network
@@ -20,6 +21,7 @@ import ergo_py.workers
 
 MODULES = (
     ergo_py,
+    ergo_py.aio,
     ergo_py.blocking,
     ergo_py.meta,
     ergo_py.network,

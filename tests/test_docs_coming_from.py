@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ergo_py
+import ergo_py.aio
 import ergo_py.blocking
 import ergo_py.meta
 import ergo_py.testing
@@ -49,7 +50,7 @@ EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"} |
 
 def known() -> set[str]:
     """Every public name, every public attribute of public classes, and every parameter."""
-    modules = (ergo_py, ergo_py.meta, ergo_py.testing, ergo_py.blocking, ergo_py.web)
+    modules = (ergo_py, ergo_py.meta, ergo_py.testing, ergo_py.blocking, ergo_py.web, ergo_py.aio)
     found = {"ergo_py", *(module.__name__.rpartition(".")[2] for module in modules)}
     for module in modules:
         for name in getattr(module, "__all__", dir(module)):

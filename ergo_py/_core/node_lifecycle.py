@@ -364,7 +364,8 @@ def _needs_trio() -> str:
     return (
         "open_node(...) needs trio, and this code runs on asyncio: write `trio.run(main)` instead "
         "of `asyncio.run(main())`. In an asyncio program, in IPython and in Jupyter, use a node in "
-        "a thread: `from ergo_py.blocking import open_node`"
+        "a thread: `from ergo_py.aio import open_node`; in code without `await`, `from "
+        "ergo_py.blocking import open_node`"
     )
 
 

@@ -7,6 +7,7 @@ from .._core.messaging.calls import Calls
 from .._core.messaging.router import Router
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.ids import PID, Target
 
 __all__ = ["ask"]
@@ -62,7 +63,10 @@ def ask(
 
     def abandon_if_cancelled(future: "Future[Any]") -> None:
         if future.cancelled():
-            router.bridge.post(caller.abandon)
+            try:
+                router.bridge.post(caller.abandon)
+            except NodeStoppedError:  # no process answers any more
+                return
 
     caller.future.add_done_callback(abandon_if_cancelled)
     router.bridge.post(begin)

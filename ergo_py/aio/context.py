@@ -1,0 +1,96 @@
+"""`open_node`: a node for asyncio code, whose loop runs in its own thread."""
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .._core.vocabulary.errors import NotAllowedError
+from .._core.vocabulary.info import ExitReport
+from ..blocking.loop_thread import OwnedNode
+from ..blocking.loop_thread import open_node as open_blocking_node
+from ..node import Node
+from .node import AsyncioNode
+
+__all__ = ["OpenNode", "handle", "open_node"]
+
+T = TypeVar("T")
+
+
+class OpenNode:
+    """A node that runs inside ``async with``, in a thread of its own. Leaving the block stops all
+    its processes, and waits for the thread.
+    """
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self._name, self._options = name, options
+        self._owned: OwnedNode | None = None
+
+    async def __aenter__(self) -> AsyncioNode:
+        if self._owned is not None:
+            raise NotAllowedError(
+                "this open_node(...) was entered before; call open_node again for another node"
+            )
+        opening = asyncio.to_thread(partial(open_blocking_node, self._name, **self._options))
+        try:
+            self._owned = await _to_its_end(opening, self._keep)
+        except asyncio.CancelledError:
+            await self._close()
+            raise
+        return AsyncioNode(self._owned._node)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    @property
+    def exit_report(self) -> ExitReport | None:
+        """How the node came down; None while it is up."""
+        return None if self._owned is None else self._owned.exit_report
+
+    def _keep(self, owned: OwnedNode) -> None:
+        self._owned = owned
+
+    async def _close(self) -> None:
+        if self._owned is not None:
+            await _to_its_end(asyncio.to_thread(self._owned.close), lambda _: None)
+
+
+async def _to_its_end(work: Awaitable[T], keep: Any) -> T:
+    """Wait for work that must not be interrupted. A cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancellation = error
+        except BaseException:
+            break  # the failure of the work, raised below
+    result = task.result()
+    keep(result)
+    if cancellation is not None:
+        raise cancellation
+    return result
+
+
+def open_node(name: str = "node@localhost", **options: Any) -> OpenNode:
+    """Open a node in a thread of its own, for ``async with`` in an asyncio program. The options are
+    those of :func:`ergo_py.open_node`.
+
+    Raises:
+        BadInputError: an option is invalid; raised when the block is entered.
+    """
+    return OpenNode(name, options)
+
+
+def handle(node: Node) -> AsyncioNode:
+    """The methods of a node in a running trio program, for code on an asyncio loop in another
+    thread, such as the coroutines of ``AsyncioCalls``.
+    """
+    return AsyncioNode(node)

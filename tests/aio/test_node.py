@@ -1,0 +1,348 @@
+"""A node inside an asyncio program: its verbs, cancellation, context variables, and its end."""
+
+import asyncio
+import gc
+import threading
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    Actor,
+    BadInputError,
+    Caller,
+    CallTimeoutError,
+    ChildSpec,
+    Crashed,
+    InitError,
+    Killed,
+    NameTakenError,
+    NodeStoppedError,
+    NotAllowedError,
+    PartStream,
+    Request,
+    Shutdown,
+    TargetDownError,
+)
+from ergo_py.aio import AsyncioNode, handle, open_node
+from ergo_py.meta import Apply, AsyncioCalls
+from tests.support import Failed, running_node
+
+WAITING = threading.Event()
+colour: ContextVar[str] = ContextVar("colour", default="none")
+
+
+@dataclass(frozen=True)
+class Total(Request[int]):
+    pass
+
+
+class Counter(Actor):
+    def __init__(self, total: int = 0) -> None:
+        self.total = total
+
+    def handle_message(self, message: int, sender: Any) -> None:
+        self.total += message
+
+    async def handle_call(self, request: Any, caller: Caller) -> Any:
+        match request:
+            case Total():
+                return self.total
+            case "colour":
+                return colour.get()
+            case "parts":
+                return self.stream(self.parts(), credit=2)
+            case "wait":
+                WAITING.set()
+                await trio.sleep_forever()
+            case "crash":
+                raise Failed("as asked")
+        return None
+
+    async def parts(self) -> AsyncIterator[int]:
+        for number in range(5):
+            await trio.lowlevel.checkpoint()
+            yield number
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"total": str(self.total)}
+
+
+async def sleep_forever(_node: Any) -> None:
+    await trio.sleep_forever()
+
+
+class Refusing(Actor):
+    def init(self) -> None:
+        raise Failed("not today")
+
+
+def on_asyncio(test: Callable[[AsyncioNode], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test on asyncio's loop, with a node."""
+
+    def run() -> None:
+        async def main() -> None:
+            async with asyncio.timeout(60):
+                async with open_node("aio@localhost", log_output="none", watchdog=None) as node:
+                    await test(node)
+
+        asyncio.run(main(), debug=True)
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def waiting_process(node: AsyncioNode) -> tuple[Any, "asyncio.Task[Any]"]:
+    """A process inside a callback, and the call that waits for it."""
+    WAITING.clear()
+    pid = await node.spawn(Counter, shutdown=0)
+    call = asyncio.create_task(node.call(pid, "wait", timeout=None))
+    assert await asyncio.to_thread(WAITING.wait, 20)
+    return pid, call
+
+
+@on_asyncio
+async def test_the_verbs_of_a_node_are_awaited(node: AsyncioNode) -> None:
+    counter = await node.spawn(Counter, 5, name="counter")
+    assert node.send(counter, 3)
+    assert await node.send_wait("counter", 2)
+    assert await node.call("counter", Total()) == 10
+    assert await node.whereis("counter") == counter
+    assert (await node.info()).processes == 1
+    assert (await node.process_info(counter)).name == "counter"
+    assert (await node.inspect(counter))["total"] == "10"
+    other = await node.spawn(Counter)
+    with pytest.raises(NameTakenError):
+        await node.register("counter", other)
+    assert await node.send_exit(counter)
+    assert await node.wait_ended(counter) == Shutdown()
+    assert await node.kill(other)
+    assert await node.wait_ended(other) == Killed()
+    assert not await node.kill(other)
+    assert node.name == node.pid.node == "aio@localhost"
+    assert dict(node.env) == {}
+    assert "asyncio" in repr(node)
+
+
+@on_asyncio
+async def test_errors_are_raised_in_the_waiting_task(node: AsyncioNode) -> None:
+    with pytest.raises(InitError, match="not today"):
+        await node.spawn(Refusing)
+    counter = await node.spawn(Counter)
+    with pytest.raises(CallTimeoutError):
+        await node.call(await node.spawn(Counter, shutdown=0), "wait", timeout=0.01)
+    with pytest.raises(TargetDownError) as caught:
+        await node.call(await node.spawn(Counter), "crash")
+    assert isinstance(caught.value.reason, Crashed)
+    with pytest.raises(BadInputError):
+        await node.call(counter, "wait", timeout=-1)
+
+
+@on_asyncio
+async def test_many_calls_wait_at_once(node: AsyncioNode) -> None:
+    counter = await node.spawn(Counter, 7)
+    assert await asyncio.gather(*(node.call(counter, Total()) for _ in range(50))) == [7] * 50
+
+
+@on_asyncio
+async def test_to_cancel_a_task_cancels_its_verb(node: AsyncioNode) -> None:
+    counter, waiting = await waiting_process(node)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    # A verb that runs as a task of the node.
+    cancelled = threading.Event()
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def sleep(_: Any) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            cancelled.set()
+            raise
+
+    running = asyncio.create_task(node.run(sleep))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await asyncio.to_thread(cancelled.wait, 20)
+    async with asyncio.timeout(0.01) as limit:
+        with pytest.raises(asyncio.CancelledError):
+            await node.wait_ended(counter)
+    assert limit.expired()
+
+
+@on_asyncio
+async def test_context_variables_go_along(node: AsyncioNode) -> None:
+    colour.set("green")
+    painted = await node.spawn(Counter)
+    assert await node.call(painted, "colour") == "green"
+    assert await node.run(lambda _: colour.get()) == "green"
+    await node.run(lambda _: colour.set("blue"))
+    assert colour.get() == "green"
+
+
+@on_asyncio
+async def test_streams_and_events_are_iterated(node: AsyncioNode) -> None:
+    counter = await node.spawn(Counter)
+    assert [part async for part in node.call_stream(counter, "parts")] == [0, 1, 2, 3, 4]
+    async with node.call_stream(counter, "parts") as parts:
+        assert await anext(parts) == 0
+    await node.run(lambda inner: inner.open_topic("prices"))
+    async with await node.events("prices") as events:
+        assert await node.publish("prices", 7) == 1
+        assert (await anext(events)).message == 7
+        assert "asyncio" in repr(events)
+    assert await node.publish("prices", 8) == 0
+    stream: PartStream[int] = await node.call(counter, "parts")
+    assert isinstance(stream, PartStream)
+
+
+@on_asyncio
+async def test_a_service_is_called_across_restarts(node: AsyncioNode) -> None:
+    await node.run(lambda inner: inner.supervise([ChildSpec("counter", Counter, 4)]))
+    service = await node.service("counter")
+    first = service.pid
+    assert await service.call(Total()) == 4
+    with pytest.raises(TargetDownError):
+        await service.call("crash")
+    assert await service.send(3)
+    assert await service.call(Total(), retry=True) == 7
+    assert service.pid != first
+    assert (service.name, "asyncio" in repr(service)) == ("counter", True)
+
+
+def test_the_end_of_the_block_stops_the_node_and_its_thread() -> None:
+    ends: list[Any] = []
+
+    class Noting(Actor):
+        def terminate(self, reason: Any) -> None:
+            ends.append(reason)
+
+    async def main() -> AsyncioNode:
+        async with (opened := open_node(log_output="none")) as node:
+            await node.spawn(Noting)
+            assert opened.exit_report is None
+        assert opened.exit_report is not None
+        assert opened.exit_report.stopped
+        for verb in (node.info(), node.call("x", 1), node.wait_ended("x")):
+            with pytest.raises(NodeStoppedError):
+                await verb
+        with pytest.raises(NotAllowedError, match="entered before"):
+            await opened.__aenter__()
+        return node
+
+    asyncio.run(main(), debug=True)
+    assert ends == [Shutdown()]
+
+
+def test_a_wrong_option_is_refused_when_the_block_is_entered() -> None:
+    async def main() -> None:
+        async with open_node("x@localhost", burst=0):
+            pass
+
+    with pytest.raises(BadInputError, match="burst"):
+        asyncio.run(main())
+
+
+def test_a_node_that_stops_by_itself_answers_the_waiting_tasks() -> None:
+    async def main() -> Any:
+        async with open_node(log_output="none") as node:
+            _, call = await waiting_process(node)
+            sleep = asyncio.create_task(node.run(sleep_forever))
+            await node.run(lambda inner: inner.stop())
+            return await asyncio.gather(call, sleep, return_exceptions=True)
+
+    first, second = asyncio.run(main(), debug=True)
+    assert isinstance(first, TargetDownError)
+    assert isinstance(second, NodeStoppedError)
+
+
+def test_a_cancelled_block_opens_and_closes_its_node_completely() -> None:
+    before = set(threading.enumerate())
+
+    async def main() -> None:
+        async def use() -> None:
+            async with open_node(log_output="none") as node:
+                await node.spawn(Counter)
+                await asyncio.sleep(60)
+
+        for turns in (1, 3, 60):
+            task = asyncio.create_task(use())
+            for _ in range(turns):
+                await asyncio.sleep(0.0005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            names = [each.name for each in set(threading.enumerate()) - before]
+            assert [name for name in names if name.startswith("ergo-loop")] == []
+
+    asyncio.run(main(), debug=True)
+
+
+def test_nothing_is_left_behind() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+
+        async def main() -> None:
+            async with open_node(log_output="none") as node:
+                counter, first = await waiting_process(node)
+                calls = [
+                    first,
+                    *(
+                        asyncio.create_task(node.call(counter, "wait", timeout=None))
+                        for _ in range(9)
+                    ),
+                ]
+                await node.info()
+                stream = node.call_stream(await node.spawn(Counter), "parts")
+                assert await anext(stream) == 0
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(each) for each in results} == {TargetDownError}
+
+        asyncio.run(main(), debug=True)
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+async def test_coroutines_of_asyncio_calls_use_a_handle_of_their_node() -> None:
+    async def ask(_target: Any, node: AsyncioNode, pid: Any) -> int:
+        node.send(pid, 3)
+        return await node.call(pid, Total())
+
+    class Owner(Actor):
+        async def init(self) -> None:
+            self.calls = await self.spawn_meta(AsyncioCalls(object()))
+
+        async def handle_call(self, request: Any, caller: Caller) -> Any:
+            return await self.call(self.calls, Apply(ask, *request))
+
+    async with running_node() as node:
+        counter = await node.spawn(Counter, 1)
+        owner = await node.spawn(Owner)
+        assert await node.call(owner, (handle(node), counter)) == 4
+
+
+def test_a_handle_on_the_loop_of_its_node_is_refused() -> None:
+    done: list[str] = []
+
+    async def main() -> None:
+        async def check() -> None:
+            async with running_node() as node:
+                awaited = handle(node).call("x", 1).__await__()
+                with pytest.raises(NotAllowedError, match="node itself"):
+                    next(awaited)
+                done.append("refused")
+
+        trio.run(check)
+
+    asyncio.run(main())
+    assert done == ["refused"]
