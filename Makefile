@@ -137,6 +137,9 @@ bench-peers: $(PEERS)   ## Measure beside other frameworks, and write that part 
 	.venv-peers/bin/python -m benchmarks.compare --page docs/performance $(ARGS)
 	.venv-peers/bin/python -m tests.pages
 
+bench-web: $(PEERS)     ## Measure the web server beside uvicorn, hypercorn, aiohttp and Go, and WebSockets beside websockets
+	.venv-peers/bin/python -m benchmarks --only web $(ARGS)
+
 growth: $(DEV)  ## Measure how cost grows with the work, and write that part of docs/performance.md
 	$(BIN)/python -m benchmarks.grow --page docs/performance $(ARGS)
 	$(BIN)/python -m tests.pages

@@ -2,7 +2,9 @@
 is the server's.
 
 ``python load.py tcp PORT CONNECTIONS BYTES ROUNDTRIPS`` keeps a message going round on each
-connection; ``python load.py udp PORT BYTES`` sends as fast as it can until it is ended; ``python
+connection; ``python load.py http PORT CONNECTIONS REQUESTS`` and ``python load.py websocket PORT
+CONNECTIONS BYTES ROUNDTRIPS`` do the same with requests and WebSocket messages; ``python load.py
+udp PORT BYTES`` sends as fast as it can until it is ended; ``python
 load.py short PORT CONNECTIONS`` connects, asks, has its answer and closes, for each connection in
 sequence; ``python load.py newcomers PORT BUSY REQUESTS NEWCOMERS`` keeps BUSY connections busy,
 each with so many requests at a time, and prints how many seconds pass until each of the newcomers,
@@ -63,15 +65,66 @@ def _tell(word: str) -> None:
 
 def _tcp(port: int, connections: int, size: int, roundtrips: int) -> None:
     message = b"x" * size
+    _keep_asking([_dial(port) for _ in range(connections)], message, size, roundtrips)
+
+
+def _http(port: int, connections: int, requests: int) -> None:
+    request = b"GET /hello HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    socks = [_dial(port) for _ in range(connections)]
+    # All responses are as long as the first.
+    socks[0].sendall(request)
+    answer = b""
+    while b"world!" not in answer:
+        answer += _receive(socks[0])
+    if not answer.startswith(b"HTTP/1.1 200 "):
+        raise SystemExit(f"the server answered {answer!r}")
+    _keep_asking(socks, request, len(answer), requests)
+
+
+def _websocket(port: int, connections: int, size: int, roundtrips: int) -> None:
+    socks = []
+    for _ in range(connections):
+        sock = _dial(port)
+        sock.sendall(
+            b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += _receive(sock)
+        if not answer.startswith(b"HTTP/1.1 101 "):
+            raise SystemExit(f"the server answered {answer!r}")
+        socks.append(sock)
+    length = bytes([size]) if size < 126 else b"\x7e" + size.to_bytes(2, "big")
+    masked = bytes([length[0] | 0x80]) + length[1:] + b"\1\2\3\4"
+    payload = bytes(ord("x") ^ b"\1\2\3\4"[number % 4] for number in range(size))
+    _keep_asking(socks, b"\x82" + masked + payload, 1 + len(length) + size, roundtrips)
+
+
+def _dial(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _receive(sock: socket.socket) -> bytes:
+    data = sock.recv(65536)
+    if not data:
+        raise SystemExit("the server closed a connection")
+    return data
+
+
+def _keep_asking(
+    connected: "list[socket.socket]", message: bytes, size: int, roundtrips: int
+) -> None:
+    """Send a message on each connection, and again whenever ``size`` bytes have come back."""
     # A single buffer for everything: with a new buffer for each read, this side would take longer
     # than most servers.
     buffer = bytearray(65536)
     poll = select.epoll()
     socks: dict[int, socket.socket] = {}
     missing: dict[int, int] = {}
-    for _ in range(connections):
-        sock = socket.create_connection(("127.0.0.1", port))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for sock in connected:
         socks[sock.fileno()] = sock
         poll.register(sock, select.EPOLLIN)
 
@@ -81,7 +134,7 @@ def _tcp(port: int, connections: int, size: int, roundtrips: int) -> None:
             missing[fd] = size
             sock.sendall(message)
             left -= 1
-        open_ = connections
+        open_ = len(socks)
         while open_:
             for fd, _ in poll.poll():
                 sock = socks[fd]
@@ -98,9 +151,9 @@ def _tcp(port: int, connections: int, size: int, roundtrips: int) -> None:
                 else:
                     open_ -= 1
 
-    go_round(connections * _WARM_UP)
+    go_round(len(socks) * _WARM_UP)
     _tell("go")
-    go_round(max(connections, roundtrips))
+    go_round(max(len(socks), roundtrips))
     _tell("done")
     sys.stdin.read()
 
@@ -188,5 +241,12 @@ if __name__ == "__main__":
     if hasattr(os, "sched_setaffinity"):
         # The parent program may be keeping to a single processor.
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    kinds: dict[str, Any] = {"tcp": _tcp, "udp": _udp, "short": _short, "newcomers": _newcomers}
+    kinds: dict[str, Any] = {
+        "tcp": _tcp,
+        "http": _http,
+        "websocket": _websocket,
+        "udp": _udp,
+        "short": _short,
+        "newcomers": _newcomers,
+    }
     kinds[kind](*map(int, numbers))

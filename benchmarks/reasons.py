@@ -273,6 +273,18 @@ GOALS: tuple[Reason, ...] = (
         "each; to take the old process out of the tables is a fifth.",
     ),
     Reason(
+        "web",
+        "Each request of a mounted application is a task of its own, which trio starts and ends in "
+        "two turns of its scheduler, with a cancel scope; asyncio's tasks cost a third of that.",
+        line="mounted",
+    ),
+    Reason(
+        "web",
+        "uvicorn parses in C, and its loop is in C. Here the parser, the connection and the call "
+        "of the actor with its time limit are Python; by hand, sockets, poller and parser alone "
+        "are about half of it.",
+    ),
+    Reason(
         "redis",
         "trio is not the limit: a server by hand, with a trio task for each connection and the "
         "same poller, takes about four fifths of the time of asyncio's streams. The rest is Python "

@@ -23,7 +23,7 @@ from benchmarks.pages import peers as peers_page
 from benchmarks.plot import Dot, dots
 from benchmarks.reasons import GOALS, GROWTH, LOSSES, Reason, why
 from benchmarks.report import save
-from benchmarks.workloads import redis
+from benchmarks.workloads import redis, web
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "performance"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -170,10 +170,10 @@ def test_the_page_shows_lines_that_exist() -> None:
 
 
 def test_reasons_are_given_for_cases_and_lines_that_exist() -> None:
-    # The cases of Redis are left out of CASES where redis-benchmark or /proc is missing.
+    # The cases of Redis and the web are left out of CASES where a program or a package is missing.
     lines = [
         (case.name, line.name)
-        for case in (*discover(), *redis.KNOWN, *GROWING)
+        for case in (*discover(), *redis.KNOWN, *web.KNOWN, *GROWING)
         for line in case.lines
     ]
 

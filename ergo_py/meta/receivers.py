@@ -74,6 +74,11 @@ class Receivers:
     def __str__(self) -> str:
         return self._text
 
+    @property
+    def makes_actors(self) -> bool:
+        """Whether each connection gets an actor of its own."""
+        return self._factory is not None
+
     def next(self) -> Target | None:
         """The address for the next connection; None for the owner of that connection."""
         return None if self._factory is not None else next(self._turns)

@@ -12,7 +12,7 @@ from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.reasons import Crashed
 from ..meta.sockets.messages import Address, Endpoint
-from .messages.requests import HTTPRequest
+from .messages.requests import HTTPRequest, read_path
 from .options import WebOptions
 from .parsing.http1 import Head
 from .routes import Application, Networks, Place, Routes
@@ -20,6 +20,9 @@ from .routes import Application, Networks, Place, Routes
 __all__ = ["Site", "host_name"]
 
 _FORWARDED: Final = re.compile(r'(for|proto|host)=("[^"]*"|[^;,\s"]*)', re.IGNORECASE)
+_SHORT: Final = 64
+_REMEMBERED: Final = 1024
+"""Paths of at most ``_SHORT`` characters whose places are remembered."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]+")
 
 
@@ -34,7 +37,10 @@ class Site:
         self.routes = routes
         self.options = options
         self._trusted = trusted
-        self._scheme = "https" if is_secure else "http"
+        self.has_proxies = bool(trusted)
+        """Whether there are proxies whose words about a client count."""
+        self.scheme = "https" if is_secure else "http"
+        self._places: dict[str, tuple[tuple[str, ...], Place | None]] = {}
         self._hosts = (
             None if options.hosts is None else {host.lower().rstrip(".") for host in options.hosts}
         )
@@ -130,6 +136,22 @@ class Site:
         """Take no further requests."""
         self.is_draining = True
 
+    def find(self, target: str) -> tuple[tuple[str, ...], Place | None]:
+        """The decoded parts of a path, and its place. Short paths are remembered.
+
+        Raises:
+            RequestError: the path is wrong.
+        """
+        known = self._places.get(target)
+        if known is None:
+            path = read_path(target)
+            known = path, self.routes.find(path)
+            if len(target) <= _SHORT:
+                if len(self._places) >= _REMEMBERED:
+                    self._places.clear()
+                self._places[target] = known
+        return known
+
     def serves(self, host: str) -> bool:
         """Whether requests for a host are served here."""
         if self._hosts is None:
@@ -141,7 +163,7 @@ class Site:
         only from the trusted networks.
         """
         client = peer.host if isinstance(peer, Endpoint) else peer
-        scheme, host = self._scheme, head.headers.get("host", "")
+        scheme, host = self.scheme, head.headers.get("host", "")
         if not self._trusted or client not in self._trusted:
             return client, scheme, host
         named = head.headers.get("forwarded")

@@ -35,7 +35,14 @@ class Exchange(Caller):
         request: HTTPRequest,
         settled: "Callable[[Exchange], None]",
     ) -> None:
-        super().__init__(connection, number, to, request)
+        # Caller.__init__ inlined: each request pays for this.
+        self.settled = self._deferred = False
+        self.pid = connection
+        self.number = number
+        self.to = to
+        self.request = request
+        self.callee = None
+        self.value = self.error = None
         self._settled = settled
         self.actor: Process | None = None
         """The actor that was spawned for this exchange."""
@@ -46,6 +53,10 @@ class Exchange(Caller):
     def awaken(self) -> None:
         """Write the response."""
         self._settled(self)
+
+    def go_to(self, to: Any) -> None:
+        """Note the address that is called."""
+        self.to = to
 
     def belong_to(self, actor: Process) -> None:
         """Note the actor that was spawned for this exchange."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from ..._core.vocabulary.envelopes import Priority
 from ..._core.vocabulary.errors import InitError, MailboxFullError, SpawnError
-from ...meta.receivers import make_actor
+from ...meta.receivers import Receivers, make_actor
 from ...meta.sockets.streams.sessions import end_session
 from ..messages.responses import Response, bare_response
 from ..routes import Place
@@ -52,22 +52,22 @@ class ReceiverCalls:
 
     def ask(self, exchange: Exchange, place: Place) -> None:
         """Let the place answer."""
-        work = place.answer(self._asker, exchange.request)
+        work = None if place.kind == "actor" else place.answer(self._asker, exchange.request)
         if work is not None:
             self._site.clock.arm_call(exchange, place.request_timeout)
             self._begin_beside(partial(self._run, exchange, work))
             return
         route: Any = place
+        receivers: Receivers = route.receivers
+        if not receivers.makes_actors:
+            self._call(exchange, receivers.next() or self._site.owner, place.request_timeout)
+            return
         try:
-            plan = route.receivers.plan_actor()
+            plan = receivers.plan_actor()
         except SpawnError as error:
             self._could_not_spawn(exchange, error)
             return
-        if plan is None:
-            to = route.receivers.next() or self._site.owner
-            self._call(exchange, to, place.request_timeout)
-        else:
-            self._begin_beside(partial(self._call_new_actor, exchange, plan, place.request_timeout))
+        self._begin_beside(partial(self._call_new_actor, exchange, plan, place.request_timeout))
 
     def _call(self, exchange: Exchange, to: Any, timeout: float) -> None:
         site = self._site
@@ -75,7 +75,7 @@ class ReceiverCalls:
         if receiver is None or not receiver.accepting:
             self._asker.answer(exchange, unavailable())
             return
-        exchange.redirect(to, exchange.request)
+        exchange.go_to(to)
         try:
             site.calls.begin(exchange, _NORMAL)
         except MailboxFullError:

@@ -8,9 +8,9 @@ from typing import Final
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.errors import NotAllowedError
 from ..._core.vocabulary.ids import Ref
-from ...meta.sockets.messages import Cause
+from ...meta.sockets.messages import Cause, Endpoint
 from ...meta.sockets.streams.sessions import end_session
-from ..messages.requests import HTTPGone, HTTPRequest, ReadBody, read_path
+from ..messages.requests import HTTPGone, HTTPRequest, ReadBody
 from ..messages.responses import HTTPError, Response, bare_response, response_head
 from ..parsing.http1 import Head, RequestError, RequestParser
 from ..routes import STREAM, Place
@@ -47,6 +47,7 @@ class HTTPSession:
         "_advances",
         "_body",
         "_calls",
+        "_client",
         "_exchange",
         "_head",
         "_host",
@@ -86,6 +87,9 @@ class HTTPSession:
         self._sent = 0
         """Bytes of a response's body that is not streamed."""
         self._advances = False
+        peer = wire.peer
+        self._client = peer.host if isinstance(peer, Endpoint) else peer
+        """The address of the peer."""
         self._calls = ReceiverCalls(self, site, host.begin_beside)
         self._limits = TimeLimits(wire, site, self._check_time)
         self._body = RequestBody(self._limits, wire.put, site.calls.reply)
@@ -169,12 +173,17 @@ class HTTPSession:
         site, wire = self.site, self._wire
         self.requests += 1
         self._head = head
-        self._body.begin(head.expects_continue)
+        if head.length != 0:
+            self._body.begin(head.expects_continue)
         self.closes = not head.keeps_alive
         if site.options.access_log:
             self._since = site.now()
-        client, scheme, host = site.client_of(wire.peer, head)
-        path = read_path(head.path)
+        client, scheme, host = (
+            site.client_of(wire.peer, head)
+            if site.has_proxies
+            else (self._client, site.scheme, head.headers.get("host", ""))
+        )
+        path, place = site.find(head.path)
         request = self._request = HTTPRequest(
             head.method,
             path,
@@ -191,16 +200,17 @@ class HTTPSession:
         if not site.serves(host):
             self._respond(bare_response(421))
             return
-        place = self._place = site.routes.find(path)
+        self._place = place
         if place is None:
             self._respond(bare_response(404))
             return
-        if place.takes_websocket(head):
+        is_route = place.kind == "actor"
+        if not is_route and place.takes_websocket(head):
             self.phase = _UPGRADING
             self._begin_call(place, request)
             self._host.upgrade(self, request, place)
             return
-        refusal = place.refusal(head.method)
+        refusal = None if place.methods is None else place.refusal(head.method)
         if refusal is not None:
             self._respond(refusal.response)
         elif head.length is not None and head.length > place.max_body:
@@ -269,9 +279,11 @@ class HTTPSession:
         """Tell the peer that there is no response, or no whole one, unless the exchange has
         ended.
         """
+        if exchange.is_over:
+            return
         if self.stream is None:
             self.answer(exchange, bare_response(500))
-        elif not exchange.is_over:
+        else:
             self._wire.cut(Cause.FAILED, detail)
 
     # -- responses ---------------------------------------------------------------------------------
@@ -363,7 +375,7 @@ class HTTPSession:
         else:
             self.phase = _SKIPS
             self._body.begin_skipping()
-        if not self._advances:
+        if not self._advances and (self._parser.unread or self.paused):
             self.advance()
 
     def _end_exchange(self) -> None:

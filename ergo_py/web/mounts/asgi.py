@@ -54,38 +54,41 @@ class ASGIApplication:
     async def answer(self, dialogue: Dialogue) -> None:
         """Let the application answer a request."""
         exchange = HTTPExchange(dialogue)
-        with self._tasks.noted() as scope:
-            try:
-                await self._app(
-                    self._scope(dialogue.request, "http"), exchange.receive, exchange.send
-                )
-            except Exception as error:
-                if exchange.heard_of_end:
-                    # Frameworks raise an exception of their own when the client has left.
-                    self._site.log.info(
-                        "an application has ended after its client", error=str(error)
-                    )
-                    return
-                self._explain(error)
-                raise
+        scope = self._tasks.begin()
+        try:
+            with scope:
+                facts = self._scope(dialogue.request, "http")
+                await self._app(facts, exchange.receive, exchange.send)
+        except Exception as error:
+            if exchange.heard_of_end:
+                # Frameworks raise an exception of their own when the client has left.
+                self._site.log.info("an application ended after its client", error=str(error))
+                return
+            self._explain(error)
+            raise
+        finally:
+            self._tasks.leave(scope)
         if not dialogue.has_ended and not scope.cancelled_caught:
             self._site.log.error("an application has ended without a whole response")
 
     async def talk(self, upgrade: Any, request: HTTPRequest) -> None:
         """Let the application decide about a WebSocket, and use it."""
         talk = Talk(upgrade, request)
-        with self._tasks.noted():
-            try:
+        scope = self._tasks.begin()
+        try:
+            with scope:
                 facts = self._scope(request, "websocket")
                 facts["subprotocols"] = talk.offered
                 facts["extensions"] = {"websocket.http.response": {}}
                 await self._app(facts, talk.receive, talk.send)
-            except Exception as error:
-                if not talk.heard_of_end:
-                    self._explain(error)
-                    self._site.report(f"the application failed at {request!r}", error)
-                talk.fail()
-                return
+        except Exception as error:
+            if not talk.heard_of_end:
+                self._explain(error)
+                self._site.report(f"the application failed at {request!r}", error)
+            talk.fail()
+            return
+        finally:
+            self._tasks.leave(scope)
         talk.finish()
 
     def _scope(self, request: HTTPRequest, kind: str) -> Message:

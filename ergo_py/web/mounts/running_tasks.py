@@ -1,7 +1,5 @@
 """`RunningTasks`: the tasks of a mounted application, which end with its server."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import trio
@@ -24,17 +22,17 @@ class RunningTasks:
     def __len__(self) -> int:
         return len(self._scopes)
 
-    @contextmanager
-    def noted(self) -> Iterator[trio.CancelScope]:
-        """Note the current task. Leaving the block early means that it was cancelled."""
-        with trio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                yield scope
-            finally:
-                self._scopes.discard(scope)
-                if not self._scopes and self._none is not None:
-                    self._none.set()
+    def begin(self) -> trio.CancelScope:
+        """A scope for the current task, which must call :meth:`leave` at its end."""
+        scope = trio.CancelScope()
+        self._scopes.add(scope)
+        return scope
+
+    def leave(self, scope: trio.CancelScope) -> None:
+        """The task of this scope has ended."""
+        self._scopes.discard(scope)
+        if not self._scopes and self._none is not None:
+            self._none.set()
 
     async def end(self) -> int:
         """Let the tasks end, and cancel the tasks that do not. Returns how many run even so."""

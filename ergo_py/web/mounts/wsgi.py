@@ -47,11 +47,12 @@ class WSGIApplication:
 
     async def answer(self, dialogue: Dialogue) -> None:
         """Let the application answer a request, in a thread."""
-        with self._tasks.noted() as scope:
-            call = WSGICall(self._app, self._environ(dialogue.request), dialogue)
-            # A request whose client has left needs no thread.
-            dialogue.request.exchange.watch(lambda: call.has_begun or scope.cancel())
-            try:
+        scope = self._tasks.begin()
+        call = WSGICall(self._app, self._environ(dialogue.request), dialogue)
+        # A request whose client has left needs no thread.
+        dialogue.request.exchange.watch(lambda: call.has_begun or scope.cancel())
+        try:
+            with scope:
                 rest = await trio.to_thread.run_sync(
                     call.run, limiter=self._limiter, abandon_on_cancel=True
                 )
@@ -59,8 +60,10 @@ class WSGIApplication:
                     dialogue.respond(rest)
                 elif call.is_streaming and not dialogue.has_ended:
                     dialogue.end()
-            except PeerLeftError:
-                pass
+        except PeerLeftError:
+            pass
+        finally:
+            self._tasks.leave(scope)
 
     def _environ(self, request: HTTPRequest) -> dict[str, Any]:
         peer, local = request.peer, self._site.local

@@ -20,6 +20,8 @@ MAX_FIELDS: Final = 100
 _MAX_CHUNK_LINE: Final = 256
 _CHUNKS: Final = 512
 """Chunks to take in one step, so that many small chunks do not block the loop."""
+_MAX_KEPT: Final = 2 * 1024
+"""Bytes of the fields that a connection keeps, since its next head mostly has the same fields."""
 _REMEMBERED: Final = 256
 """Names of fields in lower case that are remembered, of at most 32 characters each."""
 
@@ -30,6 +32,8 @@ _TARGET: Final = rb"(?:/|\*|[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9])[!\"$-~]*+"
 _HEAD: Final = re.compile(
     rb"(" + _TOKEN + rb"++) (" + _TARGET + rb") HTTP/1\.([01])\r\n(" + _FIELDS + rb")\r\n"
 )
+_LINE: Final = re.compile(rb"(" + _TOKEN + rb"++) (/[!\"$-~]*+) HTTP/1\.([01])\r\n")
+"""A request line whose target is a path."""
 _REQUEST_LINE: Final = re.compile(_TOKEN + rb"+ ([!-~]+) HTTP/([0-9])\.([0-9])")
 _FIELD: Final = re.compile(_TOKEN + rb"+:" + _VALUE + rb"*")
 _TRAILERS: Final = re.compile(_FIELDS + rb"\r\n")
@@ -81,7 +85,7 @@ class Head:
         target: str,
         is_http_10: bool,
         fields: list[tuple[str, str]],
-        headers: dict[str, str],
+        headers: Mapping[str, str],
     ) -> None:
         self.method = method
         self.target = target
@@ -90,7 +94,7 @@ class Head:
         self.is_http_10 = is_http_10
         self.fields = fields
         """All fields in their order, with the names in lower case."""
-        self.headers: Mapping[str, str] = headers
+        self.headers = headers
         """The fields by name; the values of a repeated field are joined with a comma."""
         self.length: int | None = 0
         """Bytes of the body; None if it comes in chunks."""
@@ -109,6 +113,7 @@ class RequestParser:
         "_at",
         "_chunk",
         "_data",
+        "_kept",
         "_left",
         "_seen",
         "body_is_done",
@@ -119,6 +124,8 @@ class RequestParser:
         self._data = b""
         self._at = 0
         """Where the bytes begin that are not cut yet."""
+        self._kept: tuple[bytes, bytes, Head] | None = None
+        """The fields of the last head as bytes, the digit of its version, and the head."""
         self._seen = 0
         """How far the bytes of an incomplete head were searched."""
         self._left = 0
@@ -164,6 +171,8 @@ class RequestParser:
             RequestError: the peer must be refused.
         """
         data, at = self._data, self._at
+        if self._kept is not None and (known := self._head_with_same_fields(*self._kept)):
+            return known
         end = data.find(b"\r\n\r\n", max(at, self._seen - 3))
         if end < 0:
             if len(data) != at:
@@ -194,6 +203,36 @@ class RequestParser:
         self._at = end + 4
         self._seen = 0
         _read_fields(head)
+        self._begin_body(head.length)
+        # The fields of a request with another kind of target may not fit to a path.
+        if len(block) <= _MAX_KEPT and target.startswith(b"/"):
+            self._kept = block + b"\r\n", minor, head
+        return head
+
+    def _head_with_same_fields(self, block: bytes, version: bytes, last: Head) -> Head | None:
+        """The next head, if its fields are the same bytes as those of the last head: then they need
+        not be parsed again. None to parse the head as any other.
+        """
+        data, at = self._data, self._at
+        line = _LINE.match(data, at)
+        if line is None or not data.startswith(block, line.end()):
+            return None
+        method, target, minor = line.groups()
+        size = line.end() - at
+        if minor != version or method == b"CONNECT" or size > MAX_LINE:
+            return None
+        head = Head(
+            method.decode("ascii"),
+            target.decode("ascii"),
+            last.is_http_10,
+            last.fields,
+            last.headers,
+        )
+        head.length = last.length
+        head.keeps_alive = last.keeps_alive
+        head.expects_continue = last.expects_continue
+        self._at = line.end() + len(block)
+        self._seen = 0
         self._begin_body(head.length)
         return head
 

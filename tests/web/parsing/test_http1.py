@@ -55,6 +55,57 @@ def test_a_head_has_method_target_and_fields() -> None:
     assert head.length == 0
 
 
+FIELDS = b"Host: a\r\nX: 1\r\nContent-Length: 2\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"POST /b HTTP/1.1",
+        b"PUT /b?c HTTP/1.1",
+        b"POST /b HTTP/1.0",
+        b"POST http://a/b HTTP/1.1",
+        b"POST http://b/b HTTP/1.1",
+        b"CONNECT /b HTTP/1.1",
+        b"OPTIONS * HTTP/1.1",
+        b"POST /" + b"b" * MAX_LINE + b" HTTP/1.1",
+        b"POST /b  HTTP/1.1",
+        b"POST /b HTTP/1.2",
+        b"POST /b#c HTTP/1.1",
+    ],
+)
+def test_a_head_with_the_fields_of_the_last_is_read_as_any_other(line: bytes) -> None:
+    second = line + b"\r\n" + FIELDS + b"yy"
+    requests, error = cut([b"POST /a HTTP/1.1\r\n" + FIELDS + b"xx" + second])
+
+    alone, error_alone = cut([second])
+    assert [(each.method, each.target, each.fields, each.body) for each in requests[1:]] == [
+        (each.method, each.target, each.fields, each.body) for each in alone
+    ]
+    assert (error and error.status) == (error_alone and error_alone.status)
+
+
+def test_fields_that_only_begin_like_those_of_the_last_head_are_parsed() -> None:
+    requests, error = cut([SMALL + SMALL[:-2] + b"X: 1\r\n\r\n" + SMALL])
+
+    assert error is None
+    assert len(requests) == 3
+
+
+def test_a_head_with_the_same_fields_may_come_in_pieces() -> None:
+    parser = RequestParser()
+    parser.feed(SMALL)
+    assert parser.next_head() is not None
+    for byte in SMALL[:-1]:
+        parser.feed(bytes([byte]))
+        assert parser.next_head() is None
+    parser.feed(SMALL[-1:])
+    head = parser.next_head()
+
+    assert head is not None
+    assert (head.path, head.fields, parser.unread) == ("/a?b=c", [("host", "a")], 0)
+
+
 def test_values_of_a_repeated_field_are_joined() -> None:
     head = read(b"GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\nX: 2\r\nCookie: a=b\r\nCookie: c=d\r\n\r\n")
 
