@@ -1,5 +1,6 @@
 """The web server: requests are calls, and every request has a response."""
 
+import gc
 from collections.abc import Callable
 from functools import partial
 
@@ -867,3 +868,18 @@ async def test_every_request_has_a_response_while_receivers_are_killed() -> None
 
 def _is_gone(served: Served, pid: PID) -> bool:
     return not any(each == pid for each in served.node.processes())
+
+
+async def test_a_request_that_is_answered_is_freed_without_the_garbage_collector() -> None:
+    async with serving() as served:
+        peer = await served.dial()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                await peer.ask(post("/", b"body"))
+            kept = sum(type(thing) is HTTPRequest for thing in gc.get_objects())
+        finally:
+            gc.enable()
+
+    assert kept <= 2

@@ -25,7 +25,8 @@ class Exchange(Caller):
 
     __slots__ = ("_settled", "_watch", "actor", "is_over")
 
-    request: HTTPRequest
+    request: Any
+    """The request; None after the end."""
 
     def __init__(
         self,
@@ -72,7 +73,9 @@ class Exchange(Caller):
         self.is_over = True
         if not self.settled:
             self.abandon()
-        self.value = self.error = self.callee = None
+        # Without the request, there is no cycle for the garbage collector, and a deadline that is
+        # still queued does not keep a body.
+        self.value = self.error = self.callee = self.request = None
         if self._watch is not None:
             self._watch()
 

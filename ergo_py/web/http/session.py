@@ -263,6 +263,9 @@ class HTTPSession:
     def _settled(self, exchange: Exchange) -> None:
         if exchange is not self._exchange or exchange.is_over:
             return
+        if type(exchange.value) is Response:
+            self._respond(exchange.value)
+            return
         response, told = answer_of(exchange)
         if told:
             self.site.log.error(told, request=repr(exchange.request))
@@ -383,7 +386,8 @@ class HTTPSession:
         if self.stream is not None:
             self.stream.close()
             self.stream = None
-        self._body.leave_reader()
+        if self._place is not None and self._place.body is STREAM:
+            self._body.leave_reader()
         if exchange is not None:
             exchange.finish()
             if exchange.actor is not None:
