@@ -13,19 +13,15 @@ from typing import Literal
 
 import trio
 
-from ergo_py import PID, Actor, Alias, ChildSpec, Down, EventUnknownError, Node, Published, run
+from ergo_py import PID, Actor, Alias, ChildSpec, Group, Node, run
 from ergo_py.meta import TCPFrames, TCPProtocolError, TCPSend, TCPServer, TCPSet, WhenSlow
 
 from ..guide.framing import Resp
 from .database import Database
 from .resp import OK, Command, array, bulk, error, integer
-from .store import Execute, Open, Pop, Store
+from .store import Execute, Pop, Store
 
 LINGER = 5.0
-
-
-def event_of(channel: bytes) -> str:
-    return f"channel {channel.hex()}"
 
 
 class Session(Actor):
@@ -34,7 +30,7 @@ class Session(Actor):
     """
 
     def __init__(self) -> None:
-        self.listening: dict[bytes, None] = {}
+        self.channels: dict[bytes, Group] = {}
 
     def init(self) -> None:
         self.store = self.service("store")
@@ -43,13 +39,10 @@ class Session(Actor):
         match message:
             case TCPFrames(_, commands):
                 await self.serve(commands)
+            case bytes(channel), bytes(payload):
+                self.write(array(map(bulk, [b"message", channel, payload])))
             case TCPProtocolError(_, detail):
                 self.write(error(f"ERR Protocol error: {detail}"))
-            case Down():
-                self.stop()  # the store has failed: the client has to subscribe again
-
-    def handle_event(self, event: Published) -> None:
-        self.write(array(map(bulk, (b"message", *event.message))))
 
     def write(self, reply: bytes) -> None:
         self.send(self.connection, TCPSend(reply))
@@ -59,7 +52,7 @@ class Session(Actor):
         call.
         """
         while commands:
-            replies = [] if self.listening else await self.store.call(Execute(commands))
+            replies = [] if self.channels else await self.store.call(Execute(commands))
             if replies:
                 self.write(b"".join(replies))
             if len(replies) == len(commands):
@@ -71,41 +64,34 @@ class Session(Actor):
     async def obey(self, name: bytes, words: list[bytes]) -> bytes:
         match name, words:
             case b"SUBSCRIBE", [_, *_]:
-                return b"".join([await self.listen(channel) for channel in words])
+                return b"".join(map(self.listen, words))
             case b"UNSUBSCRIBE", _:
-                channels = words or [*self.listening] or (None,)
-                return b"".join([self.leave(channel) for channel in channels])
+                return b"".join(map(self.leave, words or [*self.channels])) or self.leave(None)
             case b"QUIT", _:
                 self.stop()
                 return OK
-            case b"PING", [] | [_] if self.listening:
+            case b"PING", [] | [_] if self.channels:
                 return array(map(bulk, [b"pong", *(words or [b""])]))
-            case _ if self.listening:
+            case _ if self.channels:
                 return error("ERR only (UN)SUBSCRIBE, PING and QUIT are allowed while listening")
             case b"BLPOP", [_, *_, limit]:
                 return await self.pop(words[:-1], limit)
             case b"PUBLISH", [channel, payload]:
-                try:
-                    return integer(self.publish(event_of(channel), (channel, payload)))
-                except EventUnknownError:
-                    return integer(0)
+                return integer(self.node.group(channel).broadcast((channel, payload)))
             case b"INFO", _:
                 facts = await self.node.inspect("store")
                 return bulk("\r\n".join(map(":".join, facts.items())).encode())
         return error(f"ERR unknown command '{name.decode(errors='replace')}', or wrong arguments")
 
-    async def listen(self, channel: bytes) -> bytes:
-        if channel not in self.listening:
-            await self.store.call(Open(event_of(channel)))
-            self.subscribe(event_of(channel))
-            self.listening[channel] = None
-        return array([bulk(b"subscribe"), bulk(channel), integer(len(self.listening))])
+    def listen(self, channel: bytes) -> bytes:
+        self.channels[channel] = self.node.group(channel)
+        self.channels[channel].join(self.pid)
+        return array([bulk(b"subscribe"), bulk(channel), integer(len(self.channels))])
 
     def leave(self, channel: bytes | None) -> bytes:
-        if channel in self.listening:
-            del self.listening[channel]
-            self.unsubscribe(event_of(channel))
-        return array([bulk(b"unsubscribe"), bulk(channel), integer(len(self.listening))])
+        if channel in self.channels:
+            self.channels.pop(channel).leave(self.pid)
+        return array([bulk(b"unsubscribe"), bulk(channel), integer(len(self.channels))])
 
     async def pop(self, keys: list[bytes], limit: bytes) -> bytes:
         try:

@@ -66,15 +66,12 @@ class Database:
             raise CommandError("WRONGTYPE Operation against a key holding the wrong kind of value")
         return value
 
-    def remove(self, key: bytes) -> None:
+    def remove(self, key: bytes) -> bool:
         self.deadlines.pop(key, None)
-        self.values.pop(key, None)
+        return self.values.pop(key, None) is not None
 
     def remove_all(self, *keys: bytes) -> bytes:
-        present = [key for key in dict.fromkeys(keys) if self.find(key) is not None]
-        for key in present:
-            self.remove(key)
-        return integer(len(present))
+        return integer(sum(self.find(key) is not None and self.remove(key) for key in keys))
 
     def remove_expired(self) -> None:
         while self.due and self.due[0][0] <= self.now():
@@ -172,8 +169,6 @@ COMMANDS: dict[bytes, tuple[int, int, Callable[..., bytes]]] = {
     b"LRANGE": (3, 3, Database.range),
     b"PING": (0, 1, lambda _, text=None: b"+PONG\r\n" if text is None else bulk(text)),
     b"ECHO": (1, 1, lambda _, text: bulk(text)),
-    b"SELECT": (1, 1, lambda *_: OK),
-    b"CLIENT": (1, ANY, lambda *_: OK),
-    b"COMMAND": (0, ANY, lambda *_: array([])),
-    b"CONFIG": (1, ANY, lambda *_: array([])),
+    **dict.fromkeys([b"SELECT", b"CLIENT"], (1, ANY, lambda *_: OK)),
+    **dict.fromkeys([b"COMMAND", b"CONFIG"], (0, ANY, lambda *_: array([]))),
 }

@@ -1,4 +1,4 @@
-"""The process that owns the data and the channels of publish/subscribe."""
+"""The process that owns the data."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from ergo_py import NO_REPLY, PID, Actor, Caller, Request
 from .database import CommandError, Database
 from .resp import Command, array, bulk, error
 
-__all__ = ["Execute", "Open", "Pop", "Store"]
+__all__ = ["Execute", "Pop", "Store"]
 
 
 @dataclass
@@ -30,13 +30,6 @@ class Pop(Request[bytes]):
     keys: list[bytes]
 
 
-@dataclass
-class Open(Request[None]):
-    """Open a channel: the event of that name, which any process may publish."""
-
-    event: str
-
-
 class Store(Actor):
     """Executes commands. The database is an argument, so it survives when a supervisor restarts the
     store.
@@ -46,7 +39,6 @@ class Store(Actor):
         self.database = database
         database.on_push = self.serve_waiting
         self.waiting: dict[bytes, deque[Caller]] = {}
-        self.channels: set[str] = set()
 
     def init(self) -> None:
         self.send_every(1.0, self.pid, "tidy up")
@@ -58,16 +50,10 @@ class Store(Actor):
             if not self.waiting[key]:
                 del self.waiting[key]
 
-    def handle_call(self, request: Execute | Pop | Open, caller: Caller) -> object:
-        match request:
-            case Execute(commands):
-                return self.database.execute(commands)
-            case Pop(keys):
-                return self.pop(keys, caller)
-            case Open(event) if event not in self.channels:
-                self.register_event(event, open=True)
-                self.channels.add(event)
-        return None
+    def handle_call(self, request: Execute | Pop, caller: Caller) -> object:
+        if isinstance(request, Execute):
+            return self.database.execute(request.commands)
+        return self.pop(request.keys, caller)
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         callers = {caller for queue in self.waiting.values() for caller in queue}
