@@ -1,5 +1,6 @@
 """Worker nodes: further nodes in programs of their own, so that processes use all cores of a
-machine. Needs the extra ``ergo_py[network]``.
+machine; and `ProcessCalls`: functions in programs of their own. Needs the extra
+``ergo_py[network]``.
 """
 
 from typing import TYPE_CHECKING
@@ -7,11 +8,23 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from .process_calls import Compute, ProcessCalls, ProcessLostError
     from .worker_node import WorkerFailedError, WorkerNode, worker_nodes
 
-__all__ = ["WorkerFailedError", "WorkerNode", "worker_nodes"]
+__all__ = [
+    "Compute",
+    "ProcessCalls",
+    "ProcessLostError",
+    "WorkerFailedError",
+    "WorkerNode",
+    "worker_nodes",
+]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
-        __name__, {"worker_node": "WorkerFailedError WorkerNode worker_nodes"}
+        __name__,
+        {
+            "process_calls": "Compute ProcessCalls ProcessLostError",
+            "worker_node": "WorkerFailedError WorkerNode worker_nodes",
+        },
     )

@@ -26,7 +26,7 @@ from ..node import Node
 from ..supervision.specs import Backoff, ChildSpec
 from .references import reference_of
 
-__all__ = ["WorkerFailedError", "WorkerNode", "worker_nodes"]
+__all__ = ["WorkerFailedError", "WorkerNode", "core_count", "worker_nodes"]
 
 Start = Callable[[Node], Awaitable[object]]
 
@@ -145,6 +145,13 @@ class WorkerNode(Actor):
         return {"node": self._name}
 
 
+def core_count() -> int:
+    """The number of cores that this program may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def worker_nodes(
     start: Start,
     network: Local,
@@ -179,7 +186,7 @@ def worker_nodes(
         BadInputError: a value is invalid, or another program could not import ``start``.
     """
     if count is None:
-        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        count = core_count()
     check_number("count", count, least=1, whole=True)
     if not isinstance(network, Local):
         raise BadInputError("network", network, "the Local(types=[…]) of this node")
@@ -198,7 +205,7 @@ def worker_nodes(
             shutdown=15.0,
             init_timeout=ready_timeout,
         )
-        for number in range(1, (count or 1) + 1)
+        for number in range(1, count + 1)
     ]
 
 

@@ -19,8 +19,13 @@ class Primes(Actor):
     def handle_call(self, request: object, caller: Caller) -> int:
         match request:
             case Count(first, last):
-                return sum(is_prime(number) for number in range(first, last))
+                return count(first, last)
         raise TypeError(request)
+
+
+def count(first: int, last: int) -> int:
+    """How many primes there are from ``first`` up to, and without, ``last``."""
+    return sum(is_prime(number) for number in range(first, last))
 
 
 def is_prime(number: int) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from dataclasses import dataclass
 
 from ergo_py import Actor, Caller, Node, Request
@@ -22,8 +23,7 @@ class Answerer(Actor):
             case Ask("program"):
                 return os.getpid()
             case Ask("die"):
-                sys.stderr.write("about to die\n")
-                os._exit(7)
+                die(7)
             case Ask(about):
                 return f"{about}!"
         raise TypeError(request)
@@ -34,7 +34,67 @@ async def start(node: Node) -> None:
     await node.spawn(Answerer, name="answerer")
 
 
-async def fail(node: Node) -> None:
+async def fail_to_start(node: Node) -> None:
     """Fail to start a worker node."""
     sys.stdout.write("a line of the program\n")
     raise LookupError("no such thing")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An argument and a result."""
+
+    left: int
+    right: list[int]
+
+
+class OddError(Exception):
+    """An exception that is listed with this module."""
+
+
+def swap(pair: Pair, *, times: int = 1) -> Pair:
+    """Compute something from a listed class."""
+    return Pair(sum(pair.right) * times, [pair.left])
+
+
+def program() -> int:
+    """The number of the program that runs this."""
+    return os.getpid()
+
+
+def fail(error: str) -> None:
+    """Raise an exception of each kind."""
+    match error:
+        case "odd":
+            raise OddError("very")
+        case "exit":
+            raise SystemExit(3)
+        case "unknown":
+            raise type("HiddenError", (Exception,), {})("secret")
+    raise LookupError(error)
+
+
+def unsendable() -> object:
+    """Return a value that cannot travel."""
+    return object()
+
+
+def say(text: str) -> str:
+    """Print a line."""
+    sys.stdout.write(f"{text}\n")
+    return text
+
+
+def die(status: int) -> None:
+    """End the program."""
+    sys.stderr.write("about to die\n")
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def hang(path: str) -> None:
+    """Never return, once the file exists."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(str(os.getpid()))
+    while True:
+        time.sleep(60)

@@ -77,7 +77,9 @@ async def test_a_worker_program_that_ends_is_started_again(network: Local, way: 
 async def test_a_worker_that_cannot_start_tells_its_last_lines(network: Local) -> None:
     async with running_node("main@here", network=network, limit=120) as node:
         with pytest.raises(InitError) as caught:
-            await node.spawn(WorkerNode, "w@here", samples.fail, network, init_timeout=60.0)
+            await node.spawn(
+                WorkerNode, "w@here", samples.fail_to_start, network, init_timeout=60.0
+            )
         cause = caught.value.__cause__
         assert isinstance(cause, WorkerFailedError)
         assert "a line of the program" in cause.lines
