@@ -10,7 +10,13 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overloa
 
 from ._core.tables.callbacks import READING
 from ._core.tables.pending_calls import Caller
-from ._core.vocabulary.errors import BadInputError, BehaviourError, MethodUnknownError, Reject
+from ._core.vocabulary.errors import (
+    BadInputError,
+    BehaviourError,
+    MethodUnknownError,
+    NotAllowedError,
+    Reject,
+)
 from ._core.vocabulary.messages import Request
 from ._core.vocabulary.public_names import show_public_names
 
@@ -169,13 +175,17 @@ def _mark_of(verb: str, method: Any) -> "_Exposed":
     if isinstance(mark, _Exposed) and not inspect.ismethod(method):
         return mark
     name = getattr(method, "__qualname__", "Counter.add")
-    raise BadInputError(
-        f"{verb}(method)",
-        method,
-        f"the method of the class, `{verb}({name}, …)`, since the instance belongs to its process"
-        if isinstance(mark, _Exposed)
-        else f"a method of a class that is marked with @exposed: `{verb}(Counter.add, 3)`",
-    )
+    if isinstance(mark, _Exposed):
+        right = (
+            f"the method of the class, `{verb}({name}, …)`, since the instance belongs to its "
+            "process"
+        )
+    elif inspect.isroutine(method):
+        right = f"a method that other code may call: write `@exposed` above `def {method.__name__}`"
+    else:
+        use = "await node.call(counter, {})" if verb == "ask" else "node.send(counter, {})"
+        right = f"a method of a class: `{use.format(f'{verb}(Counter.add, 3)')}`"
+    raise BadInputError(f"{verb}(method)", method, right)
 
 
 class _Exposed:
@@ -233,7 +243,11 @@ def serve_methods(cls: type[Any]) -> None:
 def _serving_calls(own: Any, is_async: bool, kind: type[_Method]) -> Any:
     @wraps(own)
     def handle_call(self: Any, request: Any, caller: Caller) -> object:
-        return _answer(self, request) if isinstance(request, kind) else own(self, request, caller)
+        if isinstance(request, kind):
+            return _answer(self, request)
+        if isinstance(request, MethodCast):
+            raise Reject(NotAllowedError(_wrong_verb("call", request, "ask", "send", "cast")))
+        return own(self, request, caller)
 
     @wraps(own)
     async def handle_call_async(self: Any, request: Any, caller: Caller) -> object:
@@ -247,7 +261,9 @@ def _serving_casts(own: Any, is_async: bool, kind: type[_Method]) -> Any:
     @wraps(own)
     def handle_message(self: Any, message: Any, sender: Any) -> Any:
         if not isinstance(message, kind):
-            return own(self, message, sender)
+            if not isinstance(message, MethodCall):
+                return own(self, message, sender)
+            return _refuse(self, message, _sent_call(message))
         try:
             message.run(self)
         except (MethodUnknownError, Reject) as error:
@@ -257,7 +273,9 @@ def _serving_casts(own: Any, is_async: bool, kind: type[_Method]) -> Any:
     @wraps(own)
     async def handle_message_async(self: Any, message: Any, sender: Any) -> None:
         if not isinstance(message, kind):
-            if isinstance(result := own(self, message, sender), CoroutineType):
+            if isinstance(message, MethodCall):
+                _refuse(self, message, _sent_call(message))
+            elif isinstance(result := own(self, message, sender), CoroutineType):
                 await result
             return
         try:
@@ -284,13 +302,25 @@ def _answer(behaviour: Any, request: _Method) -> Any:
         raise Reject(error) from None
 
 
+def _wrong_verb(verb: str, message: _Method, right: str, other: str, made_by: str) -> str:
+    shown = type(message).__qualname__
+    return (
+        f"`{made_by}({shown}, …)` is for {other}, and not for {verb}: write `{verb}(…, "
+        f"{right}({shown}, …))`"
+    )
+
+
+def _sent_call(message: _Method) -> NotAllowedError:
+    return NotAllowedError(_wrong_verb("send", message, "cast", "call", "ask"))
+
+
 def _refuse(behaviour: Any, message: _Method, error: Exception) -> None:
-    """Log a cast that was refused: there is no caller that could get the error."""
+    """Log a message that was refused: there is no caller that could get the error."""
     process = behaviour._process
-    if isinstance(error, MethodUnknownError):
+    if not isinstance(error, Reject):
         process.count_unhandled()
     process.log.warning(
-        "a cast was refused",
+        "a cast was refused" if isinstance(message, MethodCast) else "a message was refused",
         message_type=type(message).__qualname__,
         why=str(error.error if isinstance(error, Reject) else error),
     )

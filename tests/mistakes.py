@@ -24,7 +24,7 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Actor, Caller, Node, Request, open_node, run
+from ergo_py import Actor, Caller, Node, Request, ask, open_node, run
 from ergo_py.meta import TCPServer
 from tests.pages import ROOT
 
@@ -357,6 +357,48 @@ def _() -> None:
 def _() -> None:
     async def main(node: Node) -> None:
         await node.spawn(Counter, mailbox=100)  # type: ignore[call-arg]
+
+    on_a_node(main)
+
+
+@mistake("`await ask(counter).add(3)` with an address")
+def _() -> None:
+    async def main(node: Node) -> None:
+        counter: Any = await node.spawn(Counter, name="counter")
+        await ask(counter).add(3)  # type: ignore[attr-defined]
+
+    on_a_node(main)
+
+
+async def fetch(retries: int = 1) -> None: ...
+
+
+@mistake("`self.run_task(fetch, retries=3)`")
+def _() -> None:
+    async def main(node: Node) -> None:
+        options: Any = {"retries": 3}
+        await node.run_task(fetch, **options)
+
+    on_a_node(main)
+
+
+@mistake("`self.run_task(fetch())`")
+def _() -> None:
+    async def main(node: Node) -> None:
+        given: Any = fetch()
+        try:
+            await node.run_task(given)
+        finally:
+            given.close()
+
+    on_a_node(main)
+
+
+@mistake('`node.publish("price", 7)`, and the topic is `"prices"`')
+def _() -> None:
+    async def main(node: Node) -> None:
+        node.open_topic("prices")
+        node.publish("price", 7)
 
     on_a_node(main)
 

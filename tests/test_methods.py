@@ -16,6 +16,7 @@ from ergo_py import (
     MethodCall,
     MethodCast,
     MethodUnknownError,
+    NotAllowedError,
     Pool,
     PoolSpec,
     Reject,
@@ -177,13 +178,34 @@ async def test_an_unknown_method_is_refused_with_the_names_of_the_known() -> Non
 
 
 def test_a_method_without_the_mark_is_refused_at_the_caller() -> None:
-    with pytest.raises(BadInputError, match="marked with @exposed"):
+    with pytest.raises(BadInputError, match="write `@exposed` above `def hidden`"):
         ask(Counter.hidden)
-    with pytest.raises(BadInputError, match="marked with @exposed"):
+    with pytest.raises(BadInputError, match="write `@exposed` above `def handle_inspect`"):
         cast(Counter.handle_inspect)
-    anything: Any = 5
-    with pytest.raises(BadInputError, match="marked with @exposed"):
-        ask(anything)
+
+
+def test_an_address_instead_of_a_method_is_refused_with_the_line_to_write() -> None:
+    address: Any = "counter"
+    with pytest.raises(
+        BadInputError, match=r"`await node\.call\(counter, ask\(Counter\.add, 3\)\)`"
+    ):
+        ask(address)
+    with pytest.raises(BadInputError, match=r"`node\.send\(counter, cast\(Counter\.add, 3\)\)`"):
+        cast(address)
+
+
+@pytest.mark.parametrize("behaviour", [Counter, Waiting])
+async def test_a_cast_cannot_be_called_and_a_request_cannot_be_sent(
+    behaviour: type[Counter],
+) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(behaviour)
+        with pytest.raises(NotAllowedError, match=r"write `call\(…, ask\(Counter.add, …\)\)`"):
+            await node.call(pid, cast(Counter.add, 1))
+        node.send(pid, ask(Counter.add, 1))
+
+        assert await node.call(pid, ask(Counter.add, 0)) == 0
+        assert node.process_info(pid).unhandled == 1
 
 
 def test_a_method_of_an_instance_is_refused_at_the_caller() -> None:

@@ -114,6 +114,7 @@ class BlockingTaskVerbs:
         function on the loop, a plain function in a thread. Raises as ``Node.run_task``.
         """
         node = self._node
+        node._router.bridge.refuse_on_loop("a blocking verb", "`node.run_task` and `await`")
         return node._run(lambda: BlockingTask(node.run_task(function, *args, **options)))
 
     @overload

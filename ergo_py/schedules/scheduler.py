@@ -1,7 +1,7 @@
 """`Scheduler`: an actor that runs jobs at times of the calendar."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -93,7 +93,12 @@ class Job:
                 "a function to run, or to=address and message=…; not both",
             )
         if self.function is not None:
-            Work(self.function, None, f"Job({self.name!r}, function)")
+            Work(
+                self.function,
+                None,
+                f"Job({self.name!r}, function)",
+                f"Job({self.name!r}, cron, fetch, (url,))",
+            )
         if not isinstance(self.args, tuple):
             raise BadInputError("Job(args)", self.args, "a tuple of arguments: ('daily',)")
         check_number("Job(jitter)", self.jitter, least=0.0)
@@ -179,6 +184,8 @@ class Scheduler(Actor):
     ) -> None:
         if start is not None and (not isinstance(start, datetime) or start.tzinfo is None):
             raise BadInputError("Scheduler(start)", start, "a datetime with a time zone, or None")
+        if not isinstance(jobs, Iterable):
+            raise BadInputError("Scheduler(jobs)", jobs, "a list of jobs: `[Job(…), Job(…)]`")
         self._given = list(jobs)
         names = [_checked(job).name for job in self._given]
         if len(set(names)) != len(names):

@@ -25,13 +25,13 @@ class Work:
     __slots__ = ("_dispatcher", "_is_async", "_on_loop", "function")
 
     def __init__(
-        self, function: Callable[..., Any], dispatcher: Dispatcher | None, where: str
+        self, function: Callable[..., Any], dispatcher: Dispatcher | None, where: str, right: str
     ) -> None:
         if not callable(function):
             raise BadInputError(
                 where,
                 function,
-                "a function, plain or async, and its arguments beside it: `run_task(fetch, url)`",
+                f"a function, plain or async, and its arguments beside it: `{right}`",
             )
         self.function: Final = function
         self._is_async = _is_async(function)

@@ -110,7 +110,7 @@ class MapStream(TaskStream[R]):
             )
         self._start = start
         self._items = _Items(
-            Work(function, None, "map_stream(function)"),
+            Work(function, None, "map_stream(function)", "map_stream(fetch, urls)"),
             items,
             at_once,
             ordered,

@@ -9,6 +9,7 @@ from .._core.processes.process import Process
 from .._core.verbs.common import check_timeout
 from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.hints import did_you_mean
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.states import Operation
 from .function import Work, name_of
@@ -58,6 +59,7 @@ class TaskVerbs:
         dispatcher: Dispatcher | None = None,
         under: Target | None = None,
         reply_to: Target | None = None,
+        **unknown: Any,
     ) -> Task[Any]:
         """Run ``function(*args)`` in a child process, and return its handle at once.
 
@@ -86,7 +88,16 @@ class TaskVerbs:
             TargetDownError: there is no process at ``under``.
             NotAllowedError: this process is ending, or not in a callback.
         """
-        work = Work(function, dispatcher, "run_task(function)")
+        for key, value in unknown.items():
+            options = ("dispatcher", "name", "reply_to", "timeout", "under")
+            raise BadInputError(
+                f"run_task(…, {key}=…)",
+                value,
+                f"one of {', '.join(options)}; keywords of the function go into "
+                f"`run_task(functools.partial({name_of(function)}, {key}=…))`"
+                + did_you_mean(key, options, "{}"),
+            )
+        work = Work(function, dispatcher, "run_task(function)", "run_task(fetch, url)")
         check_timeout(timeout)
         if name is not None and (not isinstance(name, str) or not name):
             raise BadInputError("name", name, "a text for the log, or None")

@@ -460,7 +460,7 @@ class RecordingVerbs(StreamVerbs, IdleVerbs):
         under: Target | None = None,
         reply_to: Target | None = None,
     ) -> Any:
-        Work(function, dispatcher, "run_task(function)")
+        Work(function, dispatcher, "run_task(function)", "run_task(fetch, url)")
         check_timeout(timeout)
         completion: Completion[Any] = Completion(name or name_of(function))
         started = StartedTask(function, args, name, False, completion)

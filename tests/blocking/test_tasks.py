@@ -13,13 +13,15 @@ import trio
 from ergo_py import (
     BadInputError,
     FailedItem,
+    Node,
     NodeStoppedError,
+    NotAllowedError,
     TaskEndedError,
     TaskSupervisor,
     TaskTimeoutError,
     TooManyTasksError,
 )
-from ergo_py.blocking import BlockingTask, OwnedNode, open_node
+from ergo_py.blocking import BlockingTask, OwnedNode, handle, open_node
 
 
 async def twice(number: int) -> int:
@@ -33,6 +35,10 @@ def name_of_thread(prefix: str) -> str:
 
 async def fail(text: str) -> int:
     raise LookupError(text)
+
+
+async def run_on_the_loop(node: Node) -> None:
+    handle(node).run_task(twice, 1)
 
 
 @pytest.fixture
@@ -149,6 +155,11 @@ def test_bad_input_is_refused_where_it_is_given(node: OwnedNode) -> None:
         node.run_task("no function")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     with pytest.raises(BadInputError, match="timeout"):
         node.run_task(twice, 1, timeout=-1)
+    options: Any = {"timeot": 1}
+    with pytest.raises(BadInputError, match="did you mean timeout"):
+        node.run_task(twice, 1, **options)
+    with pytest.raises(NotAllowedError, match=r"`node.run_task` and `await`"):
+        node.run_async(run_on_the_loop)
     with pytest.raises(BadInputError, match="at_once"):
         node.map_stream(twice, [1], at_once=0)
 

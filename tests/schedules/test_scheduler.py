@@ -252,7 +252,7 @@ async def test_without_a_start_the_time_of_the_system_counts() -> None:
         ({"cron": "* * * * *"}, "Cron"),
         ({"function": None}, "not both"),
         ({"to": "sink"}, "not both"),
-        ({"function": 5}, "a function"),
+        ({"function": 5}, r"a function.*`Job\('a', cron, fetch, \(url,\)\)`"),
         ({"args": [1]}, "a tuple"),
         ({"jitter": -1}, "jitter"),
         ({"grace": "long"}, "grace"),
@@ -270,9 +270,9 @@ def test_a_wrong_job_is_refused(wrong: Any, words: str) -> None:
 
 async def test_a_wrong_scheduler_is_refused() -> None:
     job = Job("a", Cron("@daily"), print)
-    wrong: Any = "job"
+    several: list[Any] = [[job, job], ["job"], job]
     async with running_node() as node:
-        for arguments in ([job, job], [wrong]):
+        for arguments in several:
             with pytest.raises(InitError):
                 await node.spawn(Scheduler, arguments)
         with pytest.raises(InitError, match="time zone"):

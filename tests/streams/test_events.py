@@ -187,4 +187,6 @@ async def test_wrong_arguments_are_refused(most: Any) -> None:
             node.open_topic("other", buffer=-1)
         with pytest.raises(BadInputError):
             node.open_topic("")
+        with pytest.raises(EventUnknownError, match=r"open_topic.*did you mean 'news'"):
+            node.publish("new", 1)
         assert node.processes() == []

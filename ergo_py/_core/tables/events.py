@@ -115,7 +115,7 @@ class Events:
         """
         event = self._events.get(name)
         if event is None:
-            raise EventUnknownError(name.name)
+            raise EventUnknownError(name.name, [each.name for each in self._events])
         return event
 
     def remove(self, name: EventName) -> Event:

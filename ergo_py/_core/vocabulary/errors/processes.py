@@ -1,6 +1,6 @@
 """The errors of processes, of their names and relations, and of the node."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..hints import did_you_mean
 from ..ids import local_name
@@ -128,10 +128,11 @@ class EventTakenError(ErgoError):
 class EventUnknownError(ErgoError, LookupError):
     """There is no event of that name."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, names: Iterable[str] = ()) -> None:
         super().__init__(
-            f"there is no event {name!r} on this node; its producer creates it with "
-            f"register_event({name!r})"
+            f"there is no event {name!r} on this node; a process creates it with "
+            f"`self.register_event({name!r})`, or `node.open_topic({name!r})` makes an event that "
+            f"all may publish{did_you_mean(name, names)}"
         )
         self.name = name
 
