@@ -39,6 +39,7 @@ from ergo_py.meta import (
     Raw,
     Varint,
 )
+from ergo_py.network.carriers.nats.wire import ServerParser, WireError
 from ergo_py.shell.arguments import make_parser
 from ergo_py.shell.exit_codes import Leave
 
@@ -187,12 +188,38 @@ def http_request(data: bytes) -> str:
     return f"{min(len(found), 3)} requests, {end}"
 
 
+# -- NATS ------------------------------------------------------------------------------------------
+
+
+def _read(pieces: list[bytes]) -> tuple[list[object], str]:
+    parser, found = ServerParser(), list[object]()
+    for piece in pieces:
+        try:
+            for operation in parser.feed(piece):
+                found.append(operation)
+        except WireError as error:
+            return found, re.sub(r"b['\"].*|\d+", "n", str(error))[:60]
+    return found, "more"
+
+
+def nats_server(data: bytes) -> str:
+    """The bytes of a server. The first byte says how the rest is cut into pieces."""
+    step, stream = (data[0] % 7 + 1 if data else 1), data[1:]
+    pieces = [stream[begin : begin + step] for begin in range(0, len(stream), step)]
+    found, end = _read(pieces)
+    whole, whole_end = _read([stream])
+    assert found == whole, "operations depend on how the stream comes"
+    assert (end == "more") == (whole_end == "more"), "errors depend on how the stream comes"
+    return f"{min(len(found), 3)} operations, {whole_end}"
+
+
 TARGETS: dict[str, Callable[[bytes], str]] = {
     **{f"framing {name}": framing_target(framing) for name, framing in FRAMINGS.items()},
     "control line": control_line,
     "control arguments": control_arguments,
     "command line": command_line,
     "http request": http_request,
+    "nats server": nats_server,
 }
 
 _JSON = st.recursive(
@@ -271,7 +298,29 @@ _REQUESTS = st.builds(
     st.sampled_from((b"", b"", b"\x00", b"\r", b"\n", b" ", b"\t", b":", b"\r\n", b"\x80", b"0")),
 )
 
+_SERVER_OPERATIONS = (
+    b"PING\r\n",
+    b"+OK\r\n",
+    b"pong\r\n",
+    b"MSG a 1 5\r\nhello\r\n",
+    b"MSG a.b 12 back 0\r\n\r\n",
+    b"HMSG x.y 2 16 16\r\nNATS/1.0 503\r\n\r\n\r\n",
+    b"HMSG x 2 r 12 14\r\nNATS/1.0\r\n\r\nhi\r\n",
+    b'INFO {"headers":true,"max_payload":10,"connect_urls":["a:1"]}\r\n',
+    b"-ERR 'Permissions Violation for Publish'\r\n",
+)
+_SERVER_STREAMS = st.builds(
+    lambda first, some, at, new: _spliced(
+        bytes([first]) + b"".join(some), at, 1 if new else 0, new
+    ),
+    st.integers(0, 255),
+    st.lists(st.sampled_from(_SERVER_OPERATIONS), min_size=1, max_size=4),
+    st.integers(1, 200),
+    st.sampled_from((b"", b"", b"\r", b"\n", b" ", b"9", b"-", b"x", b"\xff")),
+)
+
 STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
+    "nats server": _SERVER_STREAMS,
     "http request": _REQUESTS,
     "control line": st.fixed_dictionaries(
         {},
