@@ -5,6 +5,8 @@ Start a NATS server, then several nodes, on any machines::
     ergo run --network nats://127.0.0.1:4222 --name desk@berlin examples/cluster/desk.py
 """
 
+from dataclasses import dataclass
+
 import trio
 
 from ergo_py import (
@@ -19,11 +21,23 @@ from ergo_py import (
     NodeDown,
     NodeUp,
     Published,
+    Request,
 )
-from examples.cluster import messages
-from examples.cluster.messages import HowBusy, Job
 
-TYPES = [messages]
+
+@dataclass(frozen=True)
+class HowBusy(Request[int]):
+    """Ask a desk how many jobs it has done."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Work for a desk."""
+
+    number: int
+
+
+TYPES = [HowBusy, Job]
 
 
 class Desk(Actor):
