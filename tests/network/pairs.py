@@ -23,6 +23,7 @@ __all__ = [
     "Total",
     "carrier_of",
     "make_network",
+    "network_of",
     "two_nodes",
     "until",
 ]
@@ -88,9 +89,14 @@ async def two_nodes(network: Any, **options: Any) -> AsyncIterator[tuple[Node, N
         yield a, b
 
 
+def network_of(node: Node) -> Any:
+    """The network of a running node."""
+    return kernel_of(node).router.remote
+
+
 def carrier_of(node: Node) -> Any:
     """The carrier of the network of a node."""
-    return kernel_of(node).router.remote.carrier
+    return network_of(node).carrier
 
 
 async def until(condition: Any) -> None:

@@ -14,9 +14,9 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py.network import UnreadableError
-from tests.network.pairs import Add, Total, make_network, two_nodes
+from tests.network.pairs import Add, Total, make_network, network_of, two_nodes
 from tests.network.test_nodes import Counter
-from tests.support import kernel_of, running_node
+from tests.support import running_node
 
 
 async def test_a_node_finds_the_processes_of_another_node_by_name(network: Any) -> None:
@@ -96,7 +96,7 @@ async def test_a_question_that_a_node_does_not_know_costs_that_question_only(
 ) -> None:
     async with two_nodes(network) as (a, b):
         pid = await b.spawn(Counter)
-        peer = kernel_of(a).router.remote.peer("b@test")
+        peer = network_of(a).peer("b@test")
         with pytest.raises(UnreadableError, match="'b@test' does not know the question 'dance'"):
             await peer.ask("dance", None, None, 5.0)
         with pytest.raises(UnreadableError, match="'b@test' does not know the question 'whereis'"):
