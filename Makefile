@@ -193,6 +193,9 @@ release-check: build    ## Build wheel and sdist, and check that version, change
 chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away its resources; ARGS="--seconds 600" continues
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
+slow-peers: $(DEV)      ## Attack the web server with 10,000 slow heads, and with slowhttptest if it is installed
+	$(BIN)/python -m benchmarks.slow_peers $(ARGS)
+
 interrupts: $(DEV)      ## Press Ctrl-C at random moments in 500 busy programs; ARGS="--trials 1000 --seed 2"
 	$(BIN)/python -m benchmarks.interrupts $(ARGS)
 

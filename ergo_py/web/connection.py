@@ -2,14 +2,16 @@
 
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from typing import Any, Final, Self
+
+import trio
 
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import NO_REPLY
-from .._core.vocabulary.reasons import Reason
+from .._core.vocabulary.reasons import Normal, Reason, Shutdown
 from ..meta.readers import start_beside
 from ..meta.sockets.messages import Cause, TCPConnected
 from ..meta.sockets.options import StreamOptions
@@ -30,6 +32,8 @@ from .websocket import WebSocket, call_websocket, serve_websocket, write_last
 
 __all__ = ["WebConnection"]
 
+_PATIENCE: Final = 0.8
+"""The part of the time of a graceful shutdown that is left to the receivers of requests."""
 _NO_STREAM = "there is no streamed response with this reference; it has ended, or has not begun"
 
 
@@ -204,6 +208,16 @@ class WebConnection(TCPConnection):
             self._http.written()
 
     # -- the end -----------------------------------------------------------------------------------
+
+    async def terminate(self, reason: Reason) -> None:
+        """Graceful shutdown: a response that another process is about to give is still written."""
+        exchange = self._http.open_exchange
+        if exchange is not None and self.cause is None and isinstance(reason, Normal | Shutdown):
+            answered = trio.Event()
+            exchange.watch(answered.set)
+            with trio.move_on_after(self._meta.options.stop_timeout * _PATIENCE):
+                await answered.wait()
+        await super().terminate(reason)
 
     def _write_last(self, reason: Reason) -> bool:
         if self._websocket is not None:

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .._core.processes.process import Process
 from .._core.tables.pending_calls import Caller, Deadline
 from .._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
 from .._core.vocabulary.messages import NO_REPLY
@@ -185,6 +186,10 @@ class WebServer(Listener):
         self._drains.append(caller)
         self._meta.kernel.clock.arm_call(_DrainLimit(self), request.timeout)
         return NO_REPLY
+
+    def _stop_accepting(self) -> Sequence[Process]:
+        self._site.begin_drain()
+        return super()._stop_accepting()
 
     def _begin_drain(self) -> None:
         self._stop_accepting()

@@ -7,9 +7,13 @@ from typing import Final, Protocol
 from ..._core.tables.pending_calls import Deadline
 from ..parsing.http1 import RequestError
 from ..site import Site
+from .phase import Phase
+from .response_stream import ResponseStream
 
-__all__ = ["TimeLimits", "Traffic"]
+__all__ = ["EVENT_PAUSE", "TimeLimits", "Traffic"]
 
+EVENT_PAUSE: Final = 15.0
+"""Seconds after which a silent stream of events gets a comment."""
 _RATE_TIME: Final = 30.0
 """Seconds over which the rate of a body is measured."""
 
@@ -83,6 +87,27 @@ class TimeLimits:
     def _expired(self) -> None:
         self._watch = None
         self._act()
+
+    def next(
+        self, phase: Phase, now: float, *, stream: ResponseStream | None, reads_body: bool
+    ) -> float:
+        """When the next time limit passes; a time in the past if an idle connection has to end. A
+        silent stream of events gets its comment here.
+
+        Raises:
+            RequestError: a time limit for the peer has passed.
+        """
+        if phase is Phase.HEAD:
+            return self.of_head(now)
+        if phase is Phase.BODY or phase is Phase.SKIPS or reads_body:
+            return self.of_body(now)
+        if stream is not None and stream.is_events:
+            last = self._traffic.last_out
+            if now >= last + EVENT_PAUSE and not stream.has_waiting:
+                stream.write(b":\n\n")
+                last = now
+            return max(last + EVENT_PAUSE, now + 1.0)
+        return now + self._site.options.idle_timeout
 
     # -- heads -------------------------------------------------------------------------------------
 

@@ -115,6 +115,11 @@ class ResponseStream:
         self.sent += len(data)
         return not framed or self._outlet.put(framed, caller)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether bytes wait for the peer."""
+        return bool(self._outlet.pending)
+
     async def write_and_wait(self, data: bytes) -> None:
         """Write a piece for an application, and wait while the peer is slow."""
         self.write(data)

@@ -3,7 +3,7 @@ their answers into responses, one exchange at a time.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.errors import NotAllowedError
@@ -16,7 +16,7 @@ from ..parsing.http1 import Head, RequestError, RequestParser
 from ..routes import STREAM, Place
 from ..site import Site
 from .exchange import Exchange, answer_of, unavailable
-from .limits import TimeLimits
+from .limits import EVENT_PAUSE, TimeLimits
 from .phase import Phase
 from .receiver_calls import ReceiverCalls
 from .request_body import MOST_SKIPPED, RequestBody
@@ -29,8 +29,6 @@ _IN_A_ROW: Final = 64
 """Requests to begin in one step, so that other work gets its turn."""
 _WAITING: Final = 64 * 1024
 """Bytes of requests, or of a body, that may wait here. Then nothing is read."""
-_EVENT_PAUSE: Final = 15.0
-"""Seconds after which a silent stream of events gets a comment."""
 _LARGE: Final = 16 * 1024
 """Bytes of a body that are not worth a copy behind the head."""
 
@@ -332,7 +330,7 @@ class HTTPSession:
             is_events=response.is_events,
         )
         if response.is_events:
-            self._limits.check_by(self.site.now() + _EVENT_PAUSE)
+            self._limits.check_by(self.site.now() + EVENT_PAUSE)
 
     def stream_of(self, ref: Ref) -> ResponseStream | None:
         """The streamed response with this reference, if it is under way."""
@@ -423,6 +421,15 @@ class HTTPSession:
         if self.stream is not None and self.stream.is_events:
             self.end_stream()
 
+    @property
+    def open_exchange(self) -> Exchange | None:
+        """The exchange whose response is still to come, if a process is there to give it."""
+        exchange = self._exchange
+        if exchange is None or self.stream is not None or self.phase is not _UNDER_WAY:
+            return None
+        callee: Any = exchange.callee
+        return exchange if callee is not None and callee.accepting else None
+
     def gone(self, cause: Cause) -> None:
         """The connection has ended."""
         exchange = self._exchange
@@ -466,7 +473,9 @@ class HTTPSession:
             wire.cut(Cause.TIMEOUT, f"the peer took nothing for {options.idle_timeout:g} s")
             return
         try:
-            moment = self._next_limit(now)
+            moment = self._limits.next(
+                self.phase, now, stream=self.stream, reads_body=self._body.has_reader
+            )
         except RequestError as error:
             self._refuse(error)
             return
@@ -474,24 +483,6 @@ class HTTPSession:
             self._close()
         else:
             self._limits.check_by(moment)
-
-    def _next_limit(self, now: float) -> float:
-        """When the next time limit passes; a time in the past if an idle connection has to end.
-
-        Raises:
-            RequestError: a time limit for the peer has passed.
-        """
-        if self.phase is _HEAD:
-            return self._limits.of_head(now)
-        if self.phase is _BODY or self.phase is _SKIPS or self._body.has_reader:
-            return self._limits.of_body(now)
-        if self.stream is not None and self.stream.is_events:
-            last = self._wire.last_out
-            if now >= last + _EVENT_PAUSE and not self._wire.pending:
-                self.stream.write(b":\n\n")
-                last = now
-            return max(last + _EVENT_PAUSE, now + 1.0)
-        return now + self.site.options.idle_timeout
 
     # -- another protocol --------------------------------------------------------------------------
 
