@@ -45,6 +45,7 @@ FOREIGN: Final = {
     "testing/task_order.py": {"run._ALLOW_DETERMINISTIC_SCHEDULING"},
     # Classes, once, when the C extension is installed
     "_core/speed/installation.py": {
+        "Behaviour.call",
         "Behaviour.send",
         "Calls.short_cut",
         "Mailbox.main_type",

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any, ClassVar, Final
 
-from trio.lowlevel import Task, checkpoint, current_task
+from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 
 from ..runtime.bridge import get_ident
 from ..runtime.cancel_scopes import CancelScopes
@@ -37,7 +37,7 @@ from .receiver import Asker, Receiver
 from .router import LANES, Router, check_priority
 from .waiters import CallWaiter, TaskCaller, ThreadCaller
 
-__all__ = ["Calls", "refuse_inside"]
+__all__ = ["NOT_MADE", "Calls", "UnfinishedCall", "refuse_inside"]
 
 
 _FEW: Final = 3
@@ -46,6 +46,24 @@ _MANY: Final = 64
 """Short cuts of a task while no other task makes calls, within a time slice."""
 _STRETCH: Final = 8
 """Short cuts between two looks at the clock."""
+
+
+class UnfinishedCall:
+    """A call that the C extension has begun: the callee has deferred it or replied with an error,
+    or it left cancel scopes open, or the caller is cancelled.
+    """
+
+    __slots__ = ("caller", "is_due", "left")
+
+    def __init__(self, caller: Any, left: CancelScopes | None, is_due: bool) -> None:
+        self.caller = caller
+        self.left = left
+        self.is_due = is_due
+        """The caller has to let other tasks run now."""
+
+
+NOT_MADE: Final = UnfinishedCall(None, None, False)
+"""The C extension has not begun the call."""
 
 
 class Calls:
@@ -57,7 +75,7 @@ class Calls:
     """
 
     short_cut: ClassVar[Any] = None
-    """Makes an inline call in the C extension; None without the extension."""
+    """Makes a call to a sleeping process in the C extension; None without the extension."""
     __slots__ = (
         "_budget",
         "_free",
@@ -67,6 +85,7 @@ class Calls:
         "_slice_end",
         "_turn_of",
         "late_replies",
+        "serving",
     )
 
     def __init__(self, router: Router) -> None:
@@ -81,9 +100,12 @@ class Calls:
         self._later = 0
         """How many of its budget are left after that."""
         self._slice_end = 0.0
+        self.serving: Any = None
+        """The process whose ``handle_call`` the C extension runs inline."""
         self.late_replies = 0
         """Replies that arrived after their caller had stopped waiting."""
 
+    @enable_ki_protection
     async def call(
         self,
         process: Asker | None,
@@ -102,14 +124,14 @@ class Calls:
             DeadlockError: the callee waits, directly or through other processes, for this caller.
             MailboxFullError: the callee's mailbox is full, and its overflow rule refuses.
         """
-        if self._short_cut is not None:
-            begun = self._short_cut(self, process, sender, to, request, priority)
-            if begun is not None:
-                if type(begun) is TaskCaller:
-                    return begun.result() if begun.value is None else begun.value
-                caller, left = begun
-                await self._end_short_cut(process, caller, left, timeout)
-                return caller.result()
+        short_cut = self._short_cut
+        if short_cut is not None:
+            begun = short_cut(self, process, sender, to, request, priority)
+            if type(begun) is not UnfinishedCall:
+                return begun
+            if begun is not NOT_MADE:
+                await self._end_short_cut(process, begun, timeout)
+                return begun.caller.result()
         router = self._router
         # Inlined resolve(): most targets are PIDs. Untyped, since only a process that serves calls
         # inline or takes direct appends has a task and a main lane.
@@ -204,21 +226,17 @@ class Calls:
         return caller.result()
 
     async def _end_short_cut(
-        self,
-        process: Asker | None,
-        caller: TaskCaller,
-        left: CancelScopes | None,
-        timeout: float | None,
+        self, process: Asker | None, begun: UnfinishedCall, timeout: float | None
     ) -> None:
-        """End an inline call that the C extension has begun: the callee has deferred it or replied
-        with an error, or it left cancel scopes open.
-        """
-        if left is not None:
-            await left.close()
-        if not caller.settled:
-            await self.wait(process, caller, timeout)
-        elif process is not None:
+        if begun.left is not None:
+            await begun.left.close()
+        if not begun.caller.settled:
+            await self.wait(process, begun.caller, timeout)
+            return
+        if process is not None:
             process.end_wait()
+        if begun.is_due:
+            await self._pause(begun.caller.task)
 
     def _step(self, process: Asker | None, callee: Any, caller: TaskCaller) -> None:
         """Let the callee, whose mailbox holds the request, run inside the caller's turn."""

@@ -27,7 +27,7 @@ from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection, resc
 from ..runtime.parking import PARKED, Sleeper, TrioTurns
 from ..runtime.time_slices import SLICE
 
-__all__ = ["SWITCH", "Handoff", "turns_of_loop", "unmet"]
+__all__ = ["SWITCH", "Handoff", "RunQueue", "turns_of_loop", "unmet"]
 
 SWITCH: Final = "ERGO_DIRECT_HANDOFF"
 """The environment variable that switches direct hand-off off for a whole program; its value is
@@ -43,7 +43,7 @@ _loop: Final[Any] = trio._core._run
 _traps: Final[Any] = trio._core._traps
 
 
-class _RunQueue(deque[Task]):
+class RunQueue(deque[Task]):
     """trio's queue of scheduled tasks. trio empties it at the start of each pass of its loop."""
 
     __slots__ = ("size",)
@@ -59,14 +59,25 @@ class _RunQueue(deque[Task]):
 class Handoff(TrioTurns):
     """The direct hand-off of an event loop. Its nodes share it, so that no steps nest."""
 
-    __slots__ = ("_deferred", "_hooks", "_queue", "_ready", "_root", "_runner", "_steps")
+    __slots__ = (
+        "_context",
+        "_deferred",
+        "_hooks",
+        "_queue",
+        "_ready",
+        "_root",
+        "_runner",
+        "_steps",
+    )
 
     def __init__(self, runner: Any) -> None:
         super().__init__()
         self._runner = runner
+        self._context: dict[str, object] = _loop.GLOBAL_RUN_CONTEXT.__dict__
+        """trio's current task, in the loop's thread; for the C extension."""
         self._hooks: dict[str, object] = runner.instruments.data
         """The methods of trio's instruments by name, and an entry of all instruments."""
-        self._queue = runner.runq = _RunQueue(runner.runq)
+        self._queue = runner.runq = RunQueue(runner.runq)
         self._queue.size = 2  # until the next pass, any number but one
         self._root: Task | None = None
         self._ready: deque[Sleeper] = deque()
@@ -203,6 +214,11 @@ class Handoff(TrioTurns):
             context.task = outer
         if "before_task_step" in hooks:
             self._runner.instruments.call("before_task_step", outer)
+
+    @enable_ki_protection
+    def finish(self, task: Any, value: object, error: BaseException | None) -> None:
+        """Let a task end whose last step the C extension has run."""
+        self._runner.task_exited(task, Value(value) if error is None else Error(error))
 
     def _wait(self, task: Any, trap: Any) -> None:
         """Let a task wait in a trap."""

@@ -179,9 +179,11 @@ async def serve(process: "Process") -> Reason | None:
     often = 7 if burst >= 8 else 0
     turn, history = process.own_turn(), process.history
     last, mask, end = turn.handled + burst, often, 0.0
-    # With the C extension a batch serves the messages, and keeps these three for itself.
+    # With the C extension a batch serves messages and calls, and keeps these three for itself.
     batch = turn.begin_batch and turn.begin_batch(
-        process, turn, box, main, handle_message, message_is_async, burst
+        *(process, turn, box, main),
+        *(handle_message, message_is_async, handle_call, call_is_async),
+        burst,
     )
     turn.woken = woken = clock()
     process.state = RUNNING  # hot path: Process.begin_turn
@@ -212,6 +214,14 @@ async def serve(process: "Process") -> Reason | None:
                             await checkpoint()
                             batch.restart()
                         continue
+                    if len(left) == 2:
+                        # The same of a call.
+                        await process.kernel.calls.serve(process, left[1], _unchanged, left[0])
+                        if batch.is_over():
+                            is_root = turns.end(task)
+                            await checkpoint()
+                            batch.restart()
+                        continue
                     envelope = left
             elif box.log:
                 envelope = box.log.popleft()
@@ -222,14 +232,18 @@ async def serve(process: "Process") -> Reason | None:
                 # which marks the task as asleep: no wake-up is lost.
                 if task._cancel_status is not status:  # a nursery has a cancel scope, too
                     return account_for_open(process, task.child_nurseries)
-                now = clock()
-                turn.running_time += now - turn.woken
-                turn.woken = 0.0
                 # Drop the last message, which may be large: these variables would keep it alive
                 # during the sleep.
-                turn.handling = envelope = sender = ref = payload = reply = result = left = None
-                process.state = SLEEP  # hot path: Process.end_turn
-                history += (SLEEP, now)
+                envelope = sender = ref = payload = reply = result = left = None
+                if batch is not None:
+                    batch.end_turn()
+                else:
+                    now = clock()
+                    turn.running_time += now - turn.woken
+                    turn.woken = 0.0
+                    turn.handling = None
+                    process.state = SLEEP  # hot path: Process.end_turn
+                    history += (SLEEP, now)
                 if not (
                     is_root and turns.serve(task) and (main or box.ahead or box.log or box.waiters)
                 ):
@@ -239,11 +253,14 @@ async def serve(process: "Process") -> Reason | None:
                     last, end = turn.handled + burst, 0.0
                     if batch is not None:
                         batch.start()
-                turn.woken = woken = clock()
-                process.state = RUNNING  # hot path: Process.begin_turn
-                history += (RUNNING, woken)
-                if len(history) > HISTORY:
-                    del history[: HISTORY // 2]
+                if batch is not None:
+                    batch.begin_turn()
+                else:
+                    turn.woken = woken = clock()
+                    process.state = RUNNING  # hot path: Process.begin_turn
+                    history += (RUNNING, woken)
+                    if len(history) > HISTORY:
+                        del history[: HISTORY // 2]
                 is_root = may_be_root and turns.begin(task)
                 continue
             kind, sender, ref, payload = envelope
@@ -283,7 +300,7 @@ async def serve(process: "Process") -> Reason | None:
                             process.id, handle_message, handle_call
                         )
                     if batch is not None:
-                        batch.use(handle_message)
+                        batch.use(handle_message, handle_call)
             if batch is not None:
                 if batch.is_over():
                     is_root = turns.end(task)
@@ -320,6 +337,10 @@ async def serve(process: "Process") -> Reason | None:
         # The process resumes. A process that fails on every message must let other tasks run, too.
         is_root = turns.end(task)
         await checkpoint()
+
+
+def _unchanged(coroutine: Any) -> Any:
+    return coroutine
 
 
 async def run_guarded(process: "Process") -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "ENDED",
     "NEVER",
     "PARKED",
+    "TRAP",
     "Sleeper",
     "TaskPlaceholder",
     "TrioTurns",
@@ -77,8 +78,9 @@ def _trap() -> Any:
         sleeping.close()
 
 
-_TRAP: Final[Any] = _trap()
-NEVER: Final[Any] = type(_TRAP)(None)
+TRAP: Final[Any] = _trap()
+"""A task yields this trap to sleep here."""
+NEVER: Final[Any] = type(TRAP)(None)
 """A task yields this trap to sleep for good: it has no abort function."""
 _reschedule: Final[Any] = reschedule  # untyped, since it is passed objects that are no Outcome
 
@@ -92,7 +94,7 @@ def park(task: Task) -> Generator[Any, Any, None]:
     allocation.
     """
     task.custom_sleep_data = PARKED
-    woken = yield _TRAP
+    woken = yield TRAP
     if woken is not None:
         woken.unwrap()
 
@@ -110,7 +112,7 @@ def park_unless(task: Task, queue: Sized) -> Generator[Any, Any, None]:
     if queue:
         task.custom_sleep_data = None
         return
-    woken = yield _TRAP
+    woken = yield TRAP
     if woken is not None:
         woken.unwrap()
 
@@ -120,7 +122,7 @@ def park_unless(task: Task, queue: Sized) -> Generator[Any, Any, None]:
 def park_as(task: Task, mark: object) -> Generator[Any, Any, None]:
     """Sleep under ``mark`` until :func:`wake_with` is called with that same mark."""
     task.custom_sleep_data = mark
-    woken = yield _TRAP
+    woken = yield TRAP
     if woken is not mark:
         woken.unwrap()
 

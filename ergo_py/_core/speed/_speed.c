@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 2
+#define INTERFACE 3
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -11,6 +11,10 @@ static struct {
     PyObject** twin;
     PyMethodDef definition;
 } methods[] = {
+    {"Behaviour.call",
+     "call($self, to, request, *, timeout=5.0, priority=None)\n--\n\n",
+     &bound.behaviour_call,
+     {"call", (PyCFunction)(void (*)(void))behaviour_call, METH_FASTCALL | METH_KEYWORDS, NULL}},
     {"Behaviour.send",
      "send($self, to, message, *, priority=None)\n--\n\n",
      &bound.behaviour_send,
@@ -42,7 +46,6 @@ static PyObject* method(PyObject* Py_UNUSED(module), PyObject* args) {
 }
 
 static PyMethodDef functions[] = {
-    {"answer", (PyCFunction)(void (*)(void))answer, METH_FASTCALL, NULL},
     {"batch", batch_begin, METH_VARARGS, NULL},
     {"bind", bind, METH_O, NULL},
     {"method", method, METH_VARARGS, NULL},
@@ -59,20 +62,30 @@ PyMODINIT_FUNC PyInit__speed(void) {
         const char* text;
     } strings[] = {
         {&str_admit_waiters, "admit_waiters"},
+        {&str_attempt_cancel, "_attempt_delivery_of_any_pending_cancel"},
+        {&str_calls, "calls"},
+        {&str_end_wait, "end_wait"},
+        {&str_finish, "finish"},
         {&str_handle_call, "handle_call"},
         {&str_handle_message, "handle_message"},
         {&str_look, "_look"},
         {&str_own_turn, "own_turn"},
         {&str_perf_counter, "perf_counter"},
         {&str_process, "_process"},
+        {&str_refusal_of_none, "refusal_of_none"},
+        {&str_settle, "settle"},
+        {&str_task, "task"},
+        {&str_timeout, "timeout"},
+        {&str_wait, "_wait"},
         {&str_wake, "wake_from_any_thread"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(strings); i++) {
         *strings[i].string = PyUnicode_InternFromString(strings[i].text);
         if (*strings[i].string == NULL) return NULL;
     }
-    zero = PyFloat_FromDouble(0.0);
-    if (zero == NULL || PyType_Ready(&LaneIteratorType) < 0 || PyType_Ready(&RestType) < 0) return NULL;
+    zero = PyFloat_FromDouble(0.0), usual_timeout = PyFloat_FromDouble(5.0);
+    if (zero == NULL || usual_timeout == NULL) return NULL;
+    if (PyType_Ready(&LaneIteratorType) < 0 || PyType_Ready(&RestType) < 0) return NULL;
     if (PyType_Ready(&BatchType) < 0) return NULL;
     PyObject* made = PyModule_Create(&module);
     if (made == NULL) return NULL;

@@ -6,19 +6,13 @@
 
 /* What serve() keeps in local variables while it drains the main lane. */
 typedef struct {
-    PyObject_HEAD PyObject *process, *turn, *mailbox, *handler;
+    PyObject_HEAD PyObject *process, *turn, *mailbox, *handle_message, *handle_call;
     Lane* lane;
     long long last; /* `handled` at the end of the burst */
     double end;     /* of the time slice; 0.0 before the first look at the clock */
     int burst, often, mask;
-    char is_async, is_bounded;
+    char message_is_async, call_is_async, is_bounded;
 } Batch;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static long long batch_handled(Batch* batch) {
     PyObject* handled = SLOT(batch->turn, of_turn.handled);
@@ -31,12 +25,14 @@ static void batch_start(Batch* batch, double end) {
     batch->end = end;
 }
 
-/* batch(process, turn, mailbox, lane, handler, is_async, burst). None if it is no MainLane. */
+/* batch(process, turn, mailbox, lane, handle_message, message_is_async, handle_call, call_is_async,
+   burst). None if it is no MainLane. */
 PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
-    PyObject *process, *turn, *mailbox, *lane, *handler;
-    int is_async, burst;
-    if (!PyArg_ParseTuple(args, "OO!O!OOpi", &process, bound.Turn, &turn, bound.Mailbox, &mailbox,
-                          &lane, &handler, &is_async, &burst)) {
+    PyObject *process, *turn, *mailbox, *lane, *handle_message, *handle_call;
+    int message_is_async, call_is_async, burst;
+    if (!PyArg_ParseTuple(args, "O!O!O!OOpOpi", bound.Process, &process, bound.Turn, &turn,
+                          bound.Mailbox, &mailbox, &lane, &handle_message, &message_is_async,
+                          &handle_call, &call_is_async, &burst)) {
         return NULL;
     }
     if (!Py_IS_TYPE(lane, &LaneType)) Py_RETURN_NONE;
@@ -45,8 +41,9 @@ PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     if (batch == NULL) return NULL;
     batch->process = Py_NewRef(process), batch->turn = Py_NewRef(turn);
     batch->mailbox = Py_NewRef(mailbox);
-    batch->handler = Py_NewRef(handler), batch->lane = (Lane*)Py_NewRef(lane);
-    batch->burst = burst, batch->is_async = (char)is_async;
+    batch->handle_message = Py_NewRef(handle_message), batch->handle_call = Py_NewRef(handle_call);
+    batch->lane = (Lane*)Py_NewRef(lane), batch->burst = burst;
+    batch->message_is_async = (char)message_is_async, batch->call_is_async = (char)call_is_async;
     batch->is_bounded = PyObject_IsTrue(limit) == 1;
     batch->mask = batch->often = burst > OFTEN ? OFTEN : 0;
     batch_start(batch, 0.0);
@@ -64,7 +61,7 @@ static int admit_waiters(Batch* batch) {
 static int batch_is_over(Batch* batch) {
     long long handled = batch_handled(batch);
     if (handled & batch->mask) return 0;
-    double time = now();
+    double time = monotonic();
     if (admit_waiters(batch) < 0) return -1;
     if (batch->end == 0.0) {
         batch->end = time + SLICE;
@@ -75,58 +72,121 @@ static int batch_is_over(Batch* batch) {
     return 1;
 }
 
-/* Call handle_message. 1 if it is done; 0 if it waits, to be awaited as *rest; -1 with an error. */
-static int batch_handle(Batch* batch, PyObject* sender, PyObject* message, PyObject** rest) {
-    PyObject *stack[3] = {NULL, message, sender}, *handler = Py_NewRef(batch->handler),
-             *yielded = NULL;
-    PyObject* result =
-        PyObject_Vectorcall(handler, stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    Py_DECREF(handler);
-    if (result == NULL) return -1;
-    if (!batch->is_async) {
-        int is_plain = 1;
-        if (result != Py_None) {
-            PyObject* checked = PyObject_CallFunctionObjArgs(bound.check_plain, batch->process,
-                                                             str_handle_message, result, NULL);
-            is_plain = checked != NULL;
-            Py_XDECREF(checked);
-        }
-        Py_DECREF(result);
-        return is_plain ? 1 : -1;
-    }
-    if (!PyCoro_CheckExact(result)) { /* another awaitable, of a decorated callback */
-        *rest = result;
-        return 0;
-    }
-    switch (PyIter_Send(result, Py_None, &yielded)) {
+/* Call a callback, and let it run until it waits. 1 with its result; 0 if it waits, to be awaited as
+   *result; -1 with an error. */
+static int batch_callback(PyObject* callback, int is_async, PyObject* first, PyObject* second,
+                          PyObject** result) {
+    PyObject *stack[3] = {NULL, first, second}, *returned = NULL;
+    Py_INCREF(callback); /* batch.use() may replace it meanwhile */
+    *result = PyObject_Vectorcall(callback, stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_DECREF(callback);
+    if (*result == NULL) return -1;
+    if (!is_async) return 1;
+    if (!PyCoro_CheckExact(*result)) return 0; /* another awaitable, of a decorated callback */
+    switch (PyIter_Send(*result, Py_None, &returned)) {
         case PYGEN_NEXT:
-            *rest = rest_new(result, yielded);
-            return *rest == NULL ? -1 : 0;
+            *result = rest_new(*result, returned);
+            return *result == NULL ? -1 : 0;
         case PYGEN_RETURN:
-            Py_DECREF(yielded);
-            Py_DECREF(result);
+            Py_SETREF(*result, returned);
             return 1;
         default:
-            Py_DECREF(result);
+            Py_CLEAR(*result);
             return -1;
     }
 }
 
-/* run(): serve messages of the main lane while nothing is ahead of them. Returns None when there are
-   no more; True when other tasks have to run; an envelope that serve() has to handle, since it is no
-   message; or the rest of an async callback, which serve() has to await. */
+/* check_plain(process, name, result). Steals the reference to the result. */
+static int check_result(Batch* batch, PyObject* name, PyObject* result) {
+    PyObject* checked =
+        PyObject_CallFunctionObjArgs(bound.check_plain, batch->process, name, result, NULL);
+    Py_DECREF(result);
+    Py_XDECREF(checked);
+    return checked == NULL ? -1 : 1;
+}
+
+/* Serve a message. 1 if that is done; 0 if its callback waits, to be awaited as *rest; -1 with an
+   error. */
+static int batch_message(Batch* batch, PyObject* sender, PyObject* message, PyObject** rest) {
+    PyObject* result;
+    int done =
+        batch_callback(batch->handle_message, batch->message_is_async, message, sender, &result);
+    if (done == 0) *rest = result;
+    if (done <= 0) return done;
+    if (result != Py_None && !batch->message_is_async)
+        return check_result(batch, str_handle_message, result);
+    Py_DECREF(result);
+    return 1;
+}
+
+/* caller.settle(reply, None). 1 if the call was settled now, 0 if it was before, -1 with an error. */
+static int settle(PyObject* caller, PyObject* reply) {
+    if (!Py_IS_TYPE(caller, bound.TaskCaller) ||
+        (SLOT(caller, of_caller.deferred) != Py_False &&
+         SLOT(caller, of_caller.settled) == Py_False)) {
+        PyObject* told = PyObject_CallMethodObjArgs(caller, str_settle, reply, Py_None, NULL);
+        int is_settled = told == NULL ? -1 : PyObject_IsTrue(told);
+        Py_XDECREF(told);
+        return is_settled;
+    }
+    if (SLOT(caller, of_caller.settled) != Py_False) return 0;
+    slot_set(caller, of_caller.settled, Py_True);
+    slot_set(caller, of_caller.value, reply);
+    slot_set(caller, of_caller.error, Py_None);
+    PyObject* task = SLOT(caller, of_caller.task);
+    if (SLOT(task, of_task.mark) != caller) return 1; /* wake_with() would do nothing */
+    PyObject* woken = PyObject_CallFunctionObjArgs(bound.wake_with, task, caller, NULL);
+    Py_XDECREF(woken);
+    return woken == NULL ? -1 : 1;
+}
+
+/* Serve a call, as Calls.serve() does. 1 if that is done; 0 if its callback waits, to be awaited as
+   the first of the pair *rest; -1 with an error. */
+static int batch_call(Batch* batch, PyObject* caller, PyObject* request, PyObject** rest) {
+    PyObject* reply;
+    int done = batch_callback(batch->handle_call, batch->call_is_async, request, caller, &reply);
+    if (done < 0) {
+        if (!PyErr_ExceptionMatches(bound.Reject)) return -1;
+        return call_failed(batch->process, caller) < 0 ? -1 : 1;
+    }
+    if (done == 0) {
+        *rest = PyTuple_Pack(2, reply, caller);
+        Py_DECREF(reply);
+        return *rest == NULL ? -1 : 0;
+    }
+    if (!batch->call_is_async && PyCoro_CheckExact(reply))
+        return check_result(batch, str_handle_call, reply);
+    int is_settled = reply == bound.NO_REPLY ? 0 : settle(caller, reply);
+    if (is_settled == 0) { /* deferred, or settled before */
+        PyObject* noted = PyObject_CallFunctionObjArgs(bound.note_late_reply, batch->process,
+                                                       caller, reply, NULL);
+        if (noted == NULL) is_settled = -1;
+        Py_XDECREF(noted);
+    }
+    Py_DECREF(reply);
+    return is_settled < 0 ? -1 : 1;
+}
+
+/* run(): serve messages and calls of the main lane while nothing is ahead of them. Returns None when
+   there are no more; True when other tasks have to run; an envelope that serve() has to handle,
+   since it is neither a message nor a call; the rest of an async handle_message, which serve() has
+   to await; or the rest of an async handle_call and its caller. */
 static PyObject* batch_run(Batch* batch, PyObject* Py_UNUSED(none)) {
     Lane* lane = batch->lane;
     while (lane->length > 0 && SLOT(batch->mailbox, of_mailbox.ahead) == Py_False) {
         Entry entry = lane_take(lane);
-        if (entry.kind != MESSAGE) return entry_steal(entry);
-        PyObject *sender = Py_NewRef(entry.sender), *message = Py_NewRef(entry.payload),
-                 *rest = NULL;
+        long kind = entry.kind;
+        if (kind != MESSAGE && kind != CALL) return entry_steal(entry);
+        /* handle_message(payload, sender) or handle_call(payload, caller) */
+        PyObject *second = Py_NewRef(kind == CALL ? entry.ref : entry.sender),
+                 *payload = Py_NewRef(entry.payload), *rest = NULL;
         int done = begin_handling(batch->turn, entry);
         if (done == 0 && batch->is_bounded) done = admit_waiters(batch);
-        if (done == 0) done = batch_handle(batch, sender, message, &rest);
-        Py_DECREF(sender);
-        Py_DECREF(message);
+        if (done == 0)
+            done = kind == CALL ? batch_call(batch, second, payload, &rest)
+                                : batch_message(batch, second, payload, &rest);
+        Py_DECREF(second);
+        Py_DECREF(payload);
         if (done < 0) return NULL;
         if (done == 0) return rest;
         int is_over = batch_is_over(batch);
@@ -148,13 +208,35 @@ static PyObject* batch_start_method(Batch* batch, PyObject* Py_UNUSED(none)) {
 }
 
 static PyObject* batch_restart_method(Batch* batch, PyObject* Py_UNUSED(none)) {
-    batch_start(batch, now() + SLICE);
+    batch_start(batch, monotonic() + SLICE);
     Py_RETURN_NONE;
 }
 
-/* use(handler): another handle_message, since the behaviour was wrapped or unwrapped. */
-static PyObject* batch_use(Batch* batch, PyObject* handler) {
-    Py_SETREF(batch->handler, Py_NewRef(handler));
+/* use(handle_message, handle_call): others, since the behaviour was wrapped or unwrapped. */
+static PyObject* batch_use(Batch* batch, PyObject* args) {
+    PyObject *handle_message, *handle_call;
+    if (!PyArg_ParseTuple(args, "OO", &handle_message, &handle_call)) return NULL;
+    Py_SETREF(batch->handle_message, Py_NewRef(handle_message));
+    Py_SETREF(batch->handle_call, Py_NewRef(handle_call));
+    Py_RETURN_NONE;
+}
+
+/* begin_turn(): the process has woken up. */
+static PyObject* batch_begin_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
+    double time;
+    if (read_clock(clock_of(bound.serve), &time) < 0 || turn_begin(batch->turn, time) < 0 ||
+        record(batch->process, bound.RUNNING, time, 1) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* end_turn(): the process falls asleep. */
+static PyObject* batch_end_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
+    double time, woken = PyFloat_AsDouble(SLOT(batch->turn, of_turn.woken));
+    if ((woken == -1.0 && PyErr_Occurred()) || read_clock(clock_of(bound.serve), &time) < 0 ||
+        turn_end(batch->turn, woken, time) < 0 ||
+        record(batch->process, bound.SLEEP, time, 0) < 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -162,7 +244,8 @@ static int batch_traverse(Batch* batch, visitproc visit, void* arg) {
     Py_VISIT(batch->process);
     Py_VISIT(batch->turn);
     Py_VISIT(batch->mailbox);
-    Py_VISIT(batch->handler);
+    Py_VISIT(batch->handle_message);
+    Py_VISIT(batch->handle_call);
     Py_VISIT(batch->lane);
     return 0;
 }
@@ -172,7 +255,8 @@ static void batch_dealloc(Batch* batch) {
     Py_CLEAR(batch->process);
     Py_CLEAR(batch->turn);
     Py_CLEAR(batch->mailbox);
-    Py_CLEAR(batch->handler);
+    Py_CLEAR(batch->handle_message);
+    Py_CLEAR(batch->handle_call);
     Py_CLEAR(batch->lane);
     PyObject_GC_Del(batch);
 }
@@ -182,7 +266,9 @@ static PyMethodDef batch_methods[] = {
     {"is_over", (PyCFunction)batch_is_over_method, METH_NOARGS, NULL},
     {"start", (PyCFunction)batch_start_method, METH_NOARGS, NULL},
     {"restart", (PyCFunction)batch_restart_method, METH_NOARGS, NULL},
-    {"use", (PyCFunction)batch_use, METH_O, NULL},
+    {"use", (PyCFunction)batch_use, METH_VARARGS, NULL},
+    {"begin_turn", (PyCFunction)batch_begin_turn, METH_NOARGS, NULL},
+    {"end_turn", (PyCFunction)batch_end_turn, METH_NOARGS, NULL},
     {NULL},
 };
 

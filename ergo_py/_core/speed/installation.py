@@ -7,28 +7,34 @@ The package is complete without the extension. All classes start with the Python
 import os
 import sys
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final
 
-from trio.lowlevel import Task, current_task, enable_ki_protection
+import trio
+from trio.lowlevel import Task, current_task
 
-from ..messaging.calls import Calls
+from ..messaging.calls import NOT_MADE, Calls, UnfinishedCall
+from ..messaging.handoff import Handoff, RunQueue
 from ..messaging.router import Router
 from ..messaging.waiters import TaskCaller
 from ..processes.inline_calls import answer_now, note_error, note_late_reply, open_scopes
-from ..processes.message_loop import NO_TURN, Turn
+from ..processes.lifecycle import Lifecycle
+from ..processes.message_loop import NO_TURN, Turn, serve
 from ..processes.process import Process
-from ..runtime.parking import PARKED, TaskPlaceholder
+from ..runtime.parking import PARKED, TRAP, TaskPlaceholder, wake_with
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.mailbox import Mailbox
 from ..verbs.behaviour import Behaviour
 from ..vocabulary.envelopes import Priority
+from ..vocabulary.errors import Reject
 from ..vocabulary.ids import PID
 from ..vocabulary.messages import NO_REPLY
-from ..vocabulary.states import RUNNING, SLEEP
+from ..vocabulary.states import RUNNING, SLEEP, STOPPING, WAIT_RESPONSE
 
 __all__ = ["is_fast"]
 
-_INTERFACE: Final = 2
+_loop: Final[Any] = trio._core._run
+_INTERFACE: Final = 3
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -47,30 +53,45 @@ def install() -> bool:
     try:
         _speed.bind(
             {
+                "Behaviour.call": Behaviour.call,
                 "Behaviour.send": Behaviour.send,
                 "Calls": Calls,
+                "Calls.call": Calls.call,
+                "CancelStatus": getattr(_loop, "CancelStatus", None),
+                "Handoff": Handoff,
                 "Mailbox": Mailbox,
                 "NORMAL": Priority.NORMAL,
+                "NOT_MADE": NOT_MADE,
                 "NO_REPLY": NO_REPLY,
                 "NO_TURN": NO_TURN,
                 "PARKED": PARKED,
                 "PID": PID,
                 "Process": Process,
                 "RUNNING": RUNNING,
+                "Reject": Reject,
                 "Router": Router,
                 "Router.send": Router.send,
+                "RunQueue": RunQueue,
                 "SLEEP": SLEEP,
+                "STOPPING": STOPPING,
+                "TRAP": TRAP,
                 "Task": Task,
                 "TaskCaller": TaskCaller,
                 "TaskPlaceholder": TaskPlaceholder,
                 "Turn": Turn,
+                "UnfinishedCall": UnfinishedCall,
+                "WAIT_RESPONSE": WAIT_RESPONSE,
+                "abort": TRAP.abort_func,
                 "answer_now": answer_now,
+                "begin_wait": Lifecycle.begin_wait,
                 "check_plain": check_plain,
                 "current_task": current_task,
                 "note_error": note_error,
                 "note_late_reply": note_late_reply,
                 "open_scopes": open_scopes,
-                "protected_answer": _protected(_speed.answer),
+                "perf_counter": perf_counter,
+                "serve": serve,
+                "wake_with": wake_with,
             }
         )
     except TypeError:
@@ -78,22 +99,11 @@ def install() -> bool:
     Mailbox.main_type = _speed.MainLane
     Turn.begin_batch = _speed.batch
     Calls.short_cut = _speed.short_cut
+    runs_callbacks(Calls.call, "serving")
+    Behaviour.call = _speed.method(Behaviour, "Behaviour.call")  # type: ignore[method-assign]
     Behaviour.send = _speed.method(Behaviour, "Behaviour.send")  # type: ignore[method-assign]
     Router.send = _speed.method(Router, "Router.send")  # type: ignore[method-assign]
     return True
-
-
-def _protected(answer: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """`answer_now` in C needs a frame of Python: trio looks there whether KeyboardInterrupt may be
-    raised, and the watchdog whose callback runs.
-    """
-
-    @runs_callbacks
-    @enable_ki_protection
-    def answer_in_c(process: Process, caller: TaskCaller, request: object) -> Any:
-        return answer(process, caller, request)
-
-    return answer_in_c
 
 
 def _has_gil() -> bool:

@@ -3,7 +3,7 @@
 
 /* Whether any thread may append to the main lane of a process without a check, and the lane is one
    of ours. A lane that a supervisor kept for a restarted child may be a deque. */
-static inline int takes_direct(PyObject* process) {
+int takes_direct(PyObject* process) {
     PyObject* main = SLOT(process, of_process.main);
     return SLOT(process, of_process.takes_direct) == Py_True && main != NULL &&
            Py_IS_TYPE(main, &LaneType);
@@ -16,13 +16,13 @@ static int deliver(PyObject* receiver, PyObject* sender, PyObject* message) {
         return -1;
     PyObject *task = SLOT(receiver, of_process.task), *mark = NULL;
     if (Py_IS_TYPE(task, bound.Task))
-        mark = SLOT(task, mark_of_task);
+        mark = SLOT(task, of_task.mark);
     else if (Py_IS_TYPE(task, bound.TaskPlaceholder))
         mark = SLOT(task, mark_of_placeholder);
     return mark == Py_None ? 0 : call_method(receiver, str_wake);
 }
 
-static int is_on_loop(PyObject* router) {
+int is_on_loop(PyObject* router) {
     PyObject* ident = SLOT(router, of_router.loop_thread);
     return ident != NULL && PyLong_AsUnsignedLong(ident) == PyThread_get_thread_ident();
 }
@@ -69,8 +69,8 @@ static int send_from(PyObject* process, PyObject* to, PyObject* message) {
 }
 
 /* Call the Python function with the arguments of its twin. */
-static PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args,
-                           Py_ssize_t count, PyObject* keywords) {
+PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args,
+                    Py_ssize_t count, PyObject* keywords) {
     PyObject* stack[8] = {self};
     Py_ssize_t all = count + (keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords));
     if (all >= (Py_ssize_t)Py_ARRAY_LENGTH(stack)) {

@@ -8,10 +8,13 @@ struct OfRouter of_router;
 struct OfCalls of_calls;
 struct OfCaller of_caller;
 struct OfMailbox of_mailbox;
-Py_ssize_t mark_of_task, mark_of_placeholder, context_of_task, status_of_task;
-PyObject *str_admit_waiters, *str_handle_call, *str_handle_message, *str_look, *str_own_turn,
-    *str_perf_counter, *str_process, *str_wake;
-PyObject* zero; /* 0.0 */
+struct OfTask of_task;
+struct OfHandoff of_handoff;
+Py_ssize_t mark_of_placeholder, size_of_queue, is_cancelled_of_status;
+PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_finish,
+    *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter, *str_process,
+    *str_refusal_of_none, *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
+PyObject *zero, *usual_timeout;
 
 #define IN(class, group, name) {#class, #name, &group.name}
 
@@ -25,20 +28,29 @@ static const struct {
     IN(Process, of_process, task), IN(Process, of_process, accepting),
     IN(Process, of_process, behaviour), IN(Process, of_process, callback_task),
     IN(Process, of_process, state), IN(Process, of_process, turn),
+    IN(Process, of_process, has_split_handlers), IN(Process, of_process, history),
+    IN(Process, of_process, kernel), IN(Process, of_process, mailbox),
     IN(Process, of_process, waiting), {"Process", "inline", &of_process.inline_calls},
     IN(Turn, of_turn, handled), IN(Turn, of_turn, handling), IN(Turn, of_turn, running_time),
     IN(Turn, of_turn, woken), IN(Router, of_router, loop_thread),
     IN(Router, of_router, last_receiver), IN(Router, of_router, processes),
-    IN(Router, of_router, references), IN(Mailbox, of_mailbox, ahead),
+    IN(Router, of_router, references), IN(Router, of_router, turns), IN(Mailbox, of_mailbox, ahead),
     IN(Mailbox, of_mailbox, limit), IN(Mailbox, of_mailbox, waiters),
     {"Calls", "_free", &of_calls.free}, {"Calls", "_router", &of_calls.router},
-    {"Calls", "_turn_of", &of_calls.turn_of}, IN(TaskCaller, of_caller, callee),
-    {"TaskCaller", "_deferred", &of_caller.deferred}, IN(TaskCaller, of_caller, error),
+    {"Calls", "_turn_of", &of_calls.turn_of}, IN(Calls, of_calls, serving), IN(TaskCaller, of_caller, callee),
+    {"TaskCaller", "_deferred", &of_caller.deferred},
+    {"TaskCaller", "_endless", &of_caller.endless}, IN(TaskCaller, of_caller, error),
     IN(TaskCaller, of_caller, number), IN(TaskCaller, of_caller, pid),
     IN(TaskCaller, of_caller, request), IN(TaskCaller, of_caller, settled),
     IN(TaskCaller, of_caller, task), IN(TaskCaller, of_caller, to),
-    IN(TaskCaller, of_caller, value), {"Task", "custom_sleep_data", &mark_of_task},
-    {"Task", "context", &context_of_task}, {"Task", "_cancel_status", &status_of_task},
+    IN(TaskCaller, of_caller, value), {"Task", "custom_sleep_data", &of_task.mark},
+    IN(Task, of_task, context), IN(Task, of_task, coro), {"Task", "_cancel_status", &of_task.status},
+    {"Task", "_abort_func", &of_task.abort_func}, {"Task", "_cancel_points", &of_task.cancel_points},
+    {"Task", "_schedule_points", &of_task.schedule_points},
+    {"CancelStatus", "effectively_cancelled", &is_cancelled_of_status},
+    {"Handoff", "_context", &of_handoff.context}, {"Handoff", "_hooks", &of_handoff.hooks}, {"Handoff", "_queue", &of_handoff.queue},
+    {"Handoff", "_root", &of_handoff.root}, {"Handoff", "_steps", &of_handoff.steps},
+    {"RunQueue", "size", &size_of_queue},
     {"TaskPlaceholder", "custom_sleep_data", &mark_of_placeholder},
 };
 
@@ -50,12 +62,16 @@ static const struct {
     PyObject** object;
     int is_class;
 } names[] = {
-    CLASS(Calls), CLASS(Mailbox), CLASS(PID), CLASS(Process), CLASS(Router), CLASS(Task),
-    CLASS(TaskCaller), CLASS(TaskPlaceholder), CLASS(Turn), OBJECT(NORMAL), OBJECT(NO_REPLY),
-    OBJECT(NO_TURN), OBJECT(PARKED), OBJECT(RUNNING), OBJECT(SLEEP), OBJECT(answer_now),
-    OBJECT(check_plain), OBJECT(current_task), OBJECT(note_error), OBJECT(note_late_reply),
-    OBJECT(open_scopes), OBJECT(protected_answer),
-    {"Behaviour.send", &bound.behaviour_send, 0}, {"Router.send", &bound.router_send, 0},
+    CLASS(Calls), CLASS(CancelStatus), CLASS(Handoff), CLASS(Mailbox), CLASS(PID), CLASS(Process),
+    CLASS(Router), CLASS(RunQueue), CLASS(Task), CLASS(TaskCaller), CLASS(TaskPlaceholder),
+    CLASS(Turn), OBJECT(NORMAL), OBJECT(NOT_MADE), OBJECT(NO_REPLY), OBJECT(NO_TURN), OBJECT(PARKED),
+    OBJECT(RUNNING), OBJECT(Reject), OBJECT(SLEEP), OBJECT(STOPPING), OBJECT(TRAP),
+    OBJECT(UnfinishedCall), OBJECT(WAIT_RESPONSE), OBJECT(abort), OBJECT(answer_now),
+    OBJECT(begin_wait), OBJECT(check_plain), OBJECT(current_task), OBJECT(note_error),
+    OBJECT(note_late_reply), OBJECT(open_scopes), OBJECT(perf_counter),
+    OBJECT(serve), OBJECT(wake_with),
+    {"Behaviour.call", &bound.behaviour_call, 0}, {"Behaviour.send", &bound.behaviour_send, 0},
+    {"Calls.call", &bound.calls_call, 0}, {"Router.send", &bound.router_send, 0},
 };
 
 /* The offset of a slot in the instances of a class; -1 with an error if there is no such slot. */

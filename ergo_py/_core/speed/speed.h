@@ -93,16 +93,19 @@ extern PyTypeObject LaneIteratorType;
 /* ---- slots.c: Python classes whose slots are used here ------------------------------------------- */
 
 extern struct Bound {
-    PyTypeObject *Calls, *Mailbox, *PID, *Process, *Router, *Task, *TaskCaller, *TaskPlaceholder,
-        *Turn;
-    PyObject *NORMAL, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *SLEEP;
-    PyObject *answer_now, *behaviour_send, *check_plain, *current_task, *note_error,
-        *note_late_reply, *open_scopes, *protected_answer, *router_send;
+    PyTypeObject *Calls, *CancelStatus, *Handoff, *Mailbox, *PID, *Process, *Router, *RunQueue, *Task,
+        *TaskCaller, *TaskPlaceholder, *Turn;
+    PyObject *NORMAL, *NOT_MADE, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
+        *TRAP, *UnfinishedCall, *WAIT_RESPONSE;
+    PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
+        *check_plain, *current_task, *note_error, *note_late_reply, *open_scopes, *perf_counter,
+        *router_send, *serve, *wake_with;
 } bound;
 
 extern struct OfProcess {
     Py_ssize_t id, last_receiver, main, priority, router, sent, takes_direct, task;
-    Py_ssize_t accepting, behaviour, callback_task, inline_calls, state, turn, waiting;
+    Py_ssize_t accepting, behaviour, callback_task, has_split_handlers, history, inline_calls, kernel,
+        mailbox, state, turn, waiting;
 } of_process;
 
 extern struct OfTurn {
@@ -110,26 +113,36 @@ extern struct OfTurn {
 } of_turn;
 
 extern struct OfRouter {
-    Py_ssize_t last_receiver, loop_thread, processes, references;
+    Py_ssize_t last_receiver, loop_thread, processes, references, turns;
 } of_router;
 
 extern struct OfCalls {
-    Py_ssize_t free, router, turn_of;
+    Py_ssize_t free, router, serving, turn_of;
 } of_calls;
 
 extern struct OfCaller {
-    Py_ssize_t callee, deferred, error, number, pid, request, settled, task, to, value;
+    Py_ssize_t callee, deferred, endless, error, number, pid, request, settled, task, to, value;
 } of_caller;
 
 extern struct OfMailbox {
     Py_ssize_t ahead, limit, waiters;
 } of_mailbox;
 
-extern Py_ssize_t mark_of_task, mark_of_placeholder, context_of_task, status_of_task;
+extern struct OfTask {
+    Py_ssize_t abort_func, cancel_points, context, coro, mark, schedule_points, status;
+} of_task;
 
-extern PyObject *str_admit_waiters, *str_handle_call, *str_handle_message, *str_look, *str_own_turn,
-    *str_perf_counter, *str_process, *str_wake;
-extern PyObject* zero; /* 0.0 */
+extern struct OfHandoff {
+    Py_ssize_t context, hooks, queue, root, steps;
+} of_handoff;
+
+extern Py_ssize_t mark_of_placeholder, size_of_queue, is_cancelled_of_status;
+
+extern PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_finish,
+    *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter, *str_process,
+    *str_refusal_of_none, *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
+extern PyObject* zero;           /* 0.0 */
+extern PyObject* usual_timeout;  /* 5.0 */
 
 #define SLOT(object, offset) (*(PyObject**)((char*)(object) + (offset)))
 
@@ -161,6 +174,15 @@ static inline void slot_set(PyObject* object, Py_ssize_t offset, PyObject* value
 }
 
 PyObject* bind(PyObject* module, PyObject* objects);
+
+/* ---- clock.c: the clock, and the history of a process --------------------------------------------- */
+
+double monotonic(void);
+PyObject* clock_of(PyObject* function);
+int read_clock(PyObject* clock, double* time);
+int record(PyObject* process, PyObject* state, double time, int trims);
+int turn_begin(PyObject* turn, double time);
+int turn_end(PyObject* turn, double woken, double time);
 
 /* ---- the envelope in progress -------------------------------------------------------------------- */
 
@@ -208,10 +230,24 @@ PyObject* behaviour_send(PyObject* self, PyObject* const* args, Py_ssize_t count
                          PyObject* keywords);
 PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
                       PyObject* keywords);
+int is_on_loop(PyObject* router);
+PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args, Py_ssize_t count,
+                    PyObject* keywords);
+int takes_direct(PyObject* process);
+
+/* calls.c */
+PyObject* behaviour_call(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                         PyObject* keywords);
+PyObject* short_cut(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
 /* inline_calls.c */
-PyObject* answer(PyObject* module, PyObject* const* args, Py_ssize_t count);
-PyObject* short_cut(PyObject* module, PyObject* const* args, Py_ssize_t count);
+PyObject* answer(PyObject* process, PyObject* caller, PyObject* request);
+int call_failed(PyObject* process, PyObject* caller);
+PyObject* take_exception(void);
+
+/* steps.c */
+int may_step(PyObject* turns, PyObject* process);
+int step(PyObject* turns, PyObject* task, PyObject* outer);
 
 /* coroutine_rest.c */
 extern PyTypeObject RestType;

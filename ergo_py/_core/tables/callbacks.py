@@ -72,18 +72,18 @@ META_CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
 """The callbacks of a meta-process, each with its parameters."""
 
 
-_RUNS_CALLBACKS: Final[set[CodeType]] = set()
+_RUNS_CALLBACKS: Final[dict[CodeType, str]] = {}
 
 
-def runs_callbacks(function: F) -> F:
-    """Mark a kernel function that calls callbacks. Its first argument must be their process, or a
-    part of their meta-process, which names the meta-process in its attribute ``meta``.
+def runs_callbacks(function: F, attribute: str = "meta") -> F:
+    """Mark a kernel function that calls callbacks. Its first argument must be their process, or an
+    object that names it in an attribute: the parts of a meta-process have the attribute ``meta``.
 
     The watchdog looks for these functions on the loop's stack. Make it the outermost decorator:
     others may replace the code object.
     """
     code: CodeType = function.__code__
-    _RUNS_CALLBACKS.add(code)
+    _RUNS_CALLBACKS[code] = attribute
     return function
 
 
@@ -95,7 +95,7 @@ def process_of(frame: FrameType) -> Any:
     if code not in _RUNS_CALLBACKS:
         return None
     first = frame.f_locals[code.co_varnames[0]]
-    return getattr(first, "meta", first)
+    return getattr(first, _RUNS_CALLBACKS[code], first)
 
 
 def default(function: F) -> F:

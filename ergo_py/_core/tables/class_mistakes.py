@@ -6,7 +6,7 @@ import dis
 import linecache
 import re
 from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodDescriptorType
 from typing import Any, Final
 
 from ..vocabulary.errors import BehaviourError
@@ -121,7 +121,8 @@ def _taken_names(cls: type[Any], callbacks: Mapping[str, tuple[str, ...]]) -> fr
         if not name.startswith("_")
         and name not in callbacks
         and (
-            isinstance(value := getattr(base, name), FunctionType)
+            # A method descriptor is a verb in the C extension.
+            isinstance(value := getattr(base, name), FunctionType | MethodDescriptorType)
             or (isinstance(value, property) and value.fset is None)
         )
     )

@@ -71,7 +71,7 @@ async def test_the_extension_makes_the_call_in_a_frame_that_the_watchdog_finds()
         from_outside = await node.call(callee, "frames")
         from_process = await node.call(asker, (callee, "frames"))
 
-        assert from_outside[:2] == from_process[:2] == ["answer_in_c", "call"]
+        assert from_outside[0] == from_process[0] == "call"
 
 
 async def test_an_error_as_the_reply_ends_the_wait_of_the_calling_process() -> None:

@@ -15,7 +15,7 @@ from ergo_py._core.speed import installation
 from ergo_py._core.tables.mailbox import Mailbox
 from ergo_py._core.verbs.behaviour import Behaviour
 
-REPLACED: list[Any] = [Behaviour.send, Router.send]
+REPLACED: list[Any] = [Behaviour.call, Behaviour.send, Router.send]
 
 
 def in_program(code: str, **environment: str) -> str:
@@ -116,8 +116,8 @@ class TestRefusals:
             self.speed.bind(wrong)
 
     def test_a_class_without_a_needed_method_has_no_replacement(self) -> None:
-        with pytest.raises(LookupError, match=r"Behaviour\.call"):
-            self.speed.method(Behaviour, "Behaviour.call")
+        with pytest.raises(LookupError, match=r"Behaviour\.spawn"):
+            self.speed.method(Behaviour, "Behaviour.spawn")
 
 
 @pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")

@@ -23,6 +23,11 @@ class InInit(Actor):
         self.stop = stop  # type: ignore[method-assign, assignment]
 
 
+class InSend(Actor):
+    def init(self) -> None:
+        self.send = None  # type: ignore[method-assign, assignment]
+
+
 class InCallback(Actor):
     async def handle_message(self, message: object, sender: object) -> None:
         if message:
@@ -70,6 +75,7 @@ class InMeta(MetaProcess):
     "cls, method, name, line",
     [
         (InInit, "InInit.__init__", "stop", "self.stop = stop"),
+        (InSend, "InSend.init", "send", "self.send = None"),
         (InCallback, "InCallback.handle_message", "call", "self.count, self.call = 5"),
         (InInnerFunction, "InInnerFunction.init", "link", "self.link = None"),
         (WithMixin, "InMixin.set_up", "publish", "me.publish = 5"),
