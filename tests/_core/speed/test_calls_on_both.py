@@ -50,7 +50,7 @@ class PlainCallee(Actor):
 
 
 class AsyncCallee(PlainCallee):
-    async def handle_call(self, request: Any, caller: Caller) -> object:  # type: ignore[override]
+    async def handle_call(self, request: Any, caller: Caller) -> object:
         if request == "wait":
             await trio.sleep(0.25)
         if request == "wait and reject":
@@ -209,7 +209,7 @@ class PlainInterrupted(Actor):
 
 
 class AsyncInterrupted(PlainInterrupted):
-    async def handle_call(self, request: Any, caller: Caller) -> object:  # type: ignore[override]
+    async def handle_call(self, request: Any, caller: Caller) -> object:
         return super().handle_call(request, caller)
 
 
