@@ -47,7 +47,7 @@ static PyObject* method(PyObject* Py_UNUSED(module), PyObject* args) {
 
 static PyMethodDef functions[] = {
     {"batch", batch_begin, METH_VARARGS, NULL},
-    {"bind", bind, METH_O, NULL},
+    {"bind", bind_names, METH_O, NULL},
     {"method", method, METH_VARARGS, NULL},
     {"short_cut", (PyCFunction)(void (*)(void))short_cut, METH_FASTCALL, NULL},
     {NULL},
@@ -92,7 +92,8 @@ PyMODINIT_FUNC PyInit__speed(void) {
 #ifdef Py_GIL_DISABLED
     PyUnstable_Module_SetGIL(made, Py_MOD_GIL_USED);
 #endif
-    if (PyModule_AddIntMacro(made, INTERFACE) < 0 || PyModule_AddType(made, &LaneType) < 0) {
+    if (PyModule_AddIntMacro(made, INTERFACE) < 0 || PyModule_AddType(made, &LaneType) < 0 ||
+        add_datagram_reader(made) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -38,6 +38,13 @@ def batch(
     burst: int,
     /,
 ) -> Batch | None: ...
+
+class DatagramReader:
+    def __init__(
+        self, message_type: type, alias: object, most: int, peer_of: Callable[[Any], object], /
+    ) -> None: ...
+    def read(self, descriptor: int, most: int, waits: bool, /) -> tuple[list[Any], int, int]: ...
+
 def bind(objects: dict[str, Any], /) -> None: ...
 def short_cut(
     calls: object,

@@ -31,7 +31,7 @@ from ..vocabulary.ids import PID
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.states import RUNNING, SLEEP, STOPPING, WAIT_RESPONSE
 
-__all__ = ["is_fast"]
+__all__ = ["datagram_reader", "is_fast"]
 
 _loop: Final[Any] = trio._core._run
 _INTERFACE: Final = 3
@@ -114,3 +114,17 @@ def _has_gil() -> bool:
 
 is_fast: Final = install()
 """Whether the extension is installed."""
+
+
+def _datagram_reader() -> Any:
+    if not is_fast:
+        return None
+    from ._speed import DatagramReader  # noqa: PLC0415 - as above
+
+    return DatagramReader
+
+
+datagram_reader: Final = _datagram_reader()
+"""The class that reads many datagrams with a single system call; None without the extension, and on
+a system without such a call.
+"""

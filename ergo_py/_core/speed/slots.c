@@ -75,7 +75,7 @@ static const struct {
 };
 
 /* The offset of a slot in the instances of a class; -1 with an error if there is no such slot. */
-static Py_ssize_t slot_offset(PyObject* class, const char* name) {
+Py_ssize_t slot_offset(PyObject* class, const char* name) {
     PyObject* found = PyObject_GetAttrString(class, name);
     Py_ssize_t offset = -1;
     if (found != NULL && Py_IS_TYPE(found, &PyMemberDescr_Type)) {
@@ -88,7 +88,7 @@ static Py_ssize_t slot_offset(PyObject* class, const char* name) {
 }
 
 /* bind({name: object}): look up the classes, functions and slots used here. All or none. */
-PyObject* bind(PyObject* Py_UNUSED(module), PyObject* objects) {
+PyObject* bind_names(PyObject* Py_UNUSED(module), PyObject* objects) {
     Py_ssize_t offsets[Py_ARRAY_LENGTH(slots)];
     PyObject* found[Py_ARRAY_LENGTH(names)];
     if (!PyDict_CheckExact(objects)) return PyErr_Format(PyExc_TypeError, "bind() takes a dict");

@@ -173,7 +173,8 @@ static inline void slot_set(PyObject* object, Py_ssize_t offset, PyObject* value
     Py_XSETREF(SLOT(object, offset), Py_NewRef(value));
 }
 
-PyObject* bind(PyObject* module, PyObject* objects);
+PyObject* bind_names(PyObject* module, PyObject* objects);
+Py_ssize_t slot_offset(PyObject* class, const char* name);
 
 /* ---- clock.c: the clock, and the history of a process --------------------------------------------- */
 
@@ -256,6 +257,9 @@ PyObject* rest_new(PyObject* coroutine, PyObject* yielded);
 /* batch.c */
 extern PyTypeObject BatchType;
 PyObject* batch_begin(PyObject* module, PyObject* args);
+
+/* datagrams.c */
+int add_datagram_reader(PyObject* module);
 
 #pragma GCC visibility pop
 #endif

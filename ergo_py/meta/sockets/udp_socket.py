@@ -9,10 +9,11 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable
 from struct import unpack
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from trio.lowlevel import checkpoint, current_task, notify_closing, wait_readable, wait_writable
 
+from ..._core.speed.installation import datagram_reader
 from ..._core.tables.pending_calls import Caller
 from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.envelopes import Lane
@@ -65,6 +66,7 @@ class UDPSocket(MetaProcess):
     """The endpoint that the socket is bound to; with port 0, read the port here."""
 
     _socket: socket.socket
+    _reader_type: ClassVar[Any] = datagram_reader
 
     def __init__(
         self,
@@ -145,35 +147,66 @@ class UDPSocket(MetaProcess):
         return None
 
     def _read_in_thread(self) -> None:
-        receive, most, to = self._socket.recvfrom, self._most + 1, self._receiver()
-        meta = self._meta
+        meta, to, together = self._meta, self._receiver(), self._read_together()
         while True:
-            read: list[tuple[bytes, Any]] = []
-            failed: OSError | None = None
-            try:
-                read.append(receive(most))
-                # Also take the datagrams that are here already.
-                for _ in range(_BATCH - 1):
-                    read.append(receive(most, _DONT_WAIT))  # noqa: PERF401 - kept before a failure
-            except BlockingIOError:  # no more are waiting
-                pass
-            except OSError as error:
-                failed = error
+            messages, failed = self._take() if together is None else self._take_together(together)
+            # At a stop, these are the datagrams from before it.
+            meta.outbox.put_many(to, messages, meta.priority)
             if self.stopping:
-                # Keep the datagrams from before the stop. The read that the stop has woken has no
-                # address.
-                last = self._messages([(data, peer) for data, peer in read if peer is not None])
-                meta.outbox.put_many(to, last, meta.priority)
                 return
-            meta.outbox.put_many(to, self._messages(read), meta.priority)
             if failed is not None:
                 self._failed_to_read(failed)
+
+    def _take(self) -> tuple[list[UDPData], OSError | None]:
+        """Wait for a datagram, and also take those that are here already."""
+        receive, most = self._socket.recvfrom, self._most + 1
+        read: list[tuple[bytes, Any]] = []
+        failed: OSError | None = None
+        try:
+            read.append(receive(most))
+            for _ in range(_BATCH - 1):
+                read.append(receive(most, _DONT_WAIT))  # noqa: PERF401 - kept before a failure
+        except BlockingIOError:  # no more are waiting
+            pass
+        except OSError as error:
+            failed = error
+        if self.stopping:
+            # The read that the stop has woken has no address.
+            read = [(data, peer) for data, peer in read if peer is not None]
+        return self._messages(read), failed
+
+    def _read_together(self) -> Any:
+        """The reader of the C extension, which reads many datagrams with a single system call and
+        takes the interpreter's lock once for all of them; None without it.
+        """
+        if self._reader_type is None or type(self._socket) is not socket.socket:
+            return None
+        return self._reader_type(UDPData, self._meta.id, self._most, self._peer_at)
+
+    def _take_together(self, reader: Any) -> tuple[list[UDPData], OSError | None]:
+        """The same as :meth:`_take`, in the C extension."""
+        try:
+            found = reader.read(self._socket.fileno(), _BATCH, True)
+        except OSError as error:
+            return [], error
+        messages = self._count(found)
+        if messages or self.stopping:
+            return messages, None
+        # Each further read would return at once.
+        return [], OSError(errno.ENOTCONN, "the socket was shut down")
+
+    def _count(self, found: tuple[list[UDPData], int, int]) -> list[UDPData]:
+        messages, size, truncated = found
+        self.messages_in += len(messages)
+        self.bytes_in += size
+        self.truncated += truncated
+        return messages
 
     async def _read_in_task(self) -> None:
         sock, to = self._socket, self._receiver()
         receive, most, meta = sock.recvfrom, self._most + 1, self._meta
         turns, task = meta.router.turns, current_task()
-        there_is_more = False
+        there_is_more, together = False, self._read_together()
         while True:
             if there_is_more:
                 await checkpoint()
@@ -181,6 +214,7 @@ class UDPSocket(MetaProcess):
                 await wait_readable(sock)
             room = self._room_for(to)
             read: list[tuple[bytes, Any]] = []
+            messages: list[UDPData] = []
             there_is_more, failed = False, None
             try:
                 if room < 1:
@@ -188,16 +222,20 @@ class UDPSocket(MetaProcess):
                     # dropping to the operating system.
                     for _ in range(_BATCH):
                         await hand_over(meta, to, self._messages([receive(most)])[0])
-                for _ in range(min(_BATCH, room)):
-                    read.append(receive(most))  # noqa: PERF401 - as above
-                there_is_more = True
+                if together is not None and room > 0:
+                    messages = self._count(together.read(sock.fileno(), min(_BATCH, room), False))
+                    there_is_more = len(messages) == min(_BATCH, room)
+                else:
+                    for _ in range(min(_BATCH, room)):
+                        read.append(receive(most))  # noqa: PERF401 - as above
+                    there_is_more = True
             except BlockingIOError:  # no more are waiting
                 pass
             except OSError as error:
                 failed = error
-            messages = self._messages(read)
             is_root = turns.begin(task)
             try:
+                messages += self._messages(read)
                 meta.outbox.forward_many(to, messages, meta.priority)
             except BaseException:
                 turns.end(task)
@@ -237,6 +275,9 @@ class UDPSocket(MetaProcess):
         self.messages_in += len(messages)
         self.bytes_in += size
         return messages
+
+    def _peer_at(self, address: Any) -> Endpoint:
+        return self._endpoints.get(address) or self._remember(address)
 
     def _remember(self, address: Any) -> Endpoint:
         if len(self._endpoints) >= _KNOWN:
