@@ -36,7 +36,10 @@ static PyObject* rest_send(Rest* rest, PyObject* value) {
     PySendResult how = rest_am_send(rest, value, &result);
     if (how == PYGEN_NEXT) return result;
     if (how == PYGEN_RETURN) {
-        PyErr_SetObject(PyExc_StopIteration, result);
+        /* Made here: PyErr_SetObject() would take a tuple for all arguments of the exception. */
+        PyObject* end = PyObject_CallOneArg(PyExc_StopIteration, result);
+        if (end != NULL) PyErr_SetObject(PyExc_StopIteration, end);
+        Py_XDECREF(end);
         Py_DECREF(result);
     }
     return NULL;

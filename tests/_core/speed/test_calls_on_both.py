@@ -3,6 +3,7 @@ same counters and the same states.
 """
 
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -148,6 +149,26 @@ async def test_a_call_that_waits_can_time_out(autojump_clock: MockClock) -> None
 
         assert node.info().late_replies == 1
         assert await node.call(callee, 1) == [1]
+
+
+async def test_an_answer_may_be_a_tuple_also_under_a_tracer(autojump_clock: MockClock) -> None:
+    class Pairs(Actor):
+        async def handle_call(self, request: Any, caller: Caller) -> object:
+            await trio.sleep(0.25)
+            return (request, "and more")
+
+    async with running_node() as node:
+        callee = await node.spawn(Pairs)
+        await wait_all_tasks_blocked()
+        before = sys.gettrace()
+        # Python awaits in another way while a debugger or a measurement of coverage is active.
+        sys.settrace(lambda *_: None)
+        try:
+            answer = await node.call(callee, 1)
+        finally:
+            sys.settrace(before)
+
+        assert answer == (1, "and more")
 
 
 async def test_a_call_with_an_async_callee_is_a_checkpoint() -> None:
