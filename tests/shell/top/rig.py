@@ -68,11 +68,21 @@ class View:
     def names(self) -> list[str]:
         return [row[1] for row in self.rows if len(row) > 1]
 
-    async def see(self, text: str, part: str = "page") -> None:
-        """Wait until a text is shown."""
+    async def see(
+        self, text: str, part: str = "page", repeat: Callable[[], object] | None = None
+    ) -> None:
+        """Wait until a text is shown. ``repeat`` is called again and again meanwhile: a trace shows
+        no message that came before the node had got the request for it.
+        """
         shown: Callable[[], str] = (lambda: self.page) if part == "page" else lambda: self.bar(part)
+
+        def is_shown() -> bool:
+            if repeat is not None:
+                repeat()
+            return text in shown()
+
         try:
-            await until(lambda: text in shown())
+            await until(is_shown)
         except AssertionError:
             raise AssertionError(f"{text!r} is not in:\n{shown()}") from None
 

@@ -48,8 +48,10 @@ def test_tabs_show_facts_diagnostics_state_mailbox_and_trace(node: OwnedNode) ->
             node.resume("shelf")
             await view.press("5")
             await view.see("waiting for messages")
-            node.send("shelf", "sugar")
-            await view.see("handle_message(str) from <PID 0 view@here>")
+            await view.see(
+                "handle_message(str) from <PID 0 view@here>",
+                repeat=lambda: node.send("shelf", "sugar"),
+            )
             await view.press("left", "escape")
             await until(lambda: view.names == ["shelf"])
 
@@ -66,9 +68,9 @@ def test_a_trace_ends_after_many_entries_and_begins_again(
             await until(lambda: view.names == ["shelf"])
             await view.press("enter", "5")
             await view.see("waiting for messages")
-            for word in ("a", "b", "c", "d"):
-                node.send("shelf", word)
-            await view.see("the trace has ended: 3 entries", "notice")
+            await view.see(
+                "the trace has ended: 3 entries", "notice", lambda: node.send("shelf", "a")
+            )
             await view.press("r")
             await view.see("waiting for messages")
 
