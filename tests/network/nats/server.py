@@ -101,6 +101,12 @@ class NatsServer:
             self._program.wait()
             self._program = None
 
+    def freeze(self) -> None:
+        """Stop it, and wait until all its threads are stopped."""
+        self.signal(signal.SIGSTOP)
+        if self._program is not None:
+            os.waitpid(self._program.pid, os.WUNTRACED)
+
     def signal(self, number: int) -> None:
         if self._program is not None:
             os.kill(self._program.pid, number)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from ergo_py import BadInputError, Down, Name, NoNode, TargetDownError
 from ergo_py.network import NATS, NetworkError, NodeNameTakenError
@@ -257,7 +258,7 @@ async def test_a_frozen_server_is_left_for_another(server: NatsServer) -> None:
         async with two_nodes(network) as (a, b):
             pid = await b.spawn(Recorder, got)
             assert await a.call(pid, None) == []
-            second.signal(signal.SIGSTOP)
+            second.freeze()
             try:
                 for number in range(100):
                     a.send(pid, number)
@@ -395,3 +396,21 @@ async def test_the_example_of_the_guide_runs(
 ) -> None:
     await open_shop(shared_server.url)
     assert capsys.readouterr().out == "left: 7\n"
+
+
+async def test_a_flush_waits_until_the_server_has_got_everything(server: NatsServer) -> None:
+    network = make_network("nats", server.url, **FAST)
+    async with running_node("a@test", network=network) as a:
+        server.freeze()
+        with trio.move_on_after(0.1) as scope:
+            await carrier_of(a).flush()
+        server.signal(signal.SIGCONT)
+        assert scope.cancelled_caught
+        with trio.fail_after(60):
+            await carrier_of(a).flush()
+        server.freeze()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(carrier_of(a).flush)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            server.kill()  # a lost server ends the wait
+        server.start()

@@ -168,7 +168,9 @@ class NatsCarrier:
             self._claim()  # the other node compares, and leaves
 
     async def flush(self) -> None:
-        """Wait until all frames are written."""
+        """Wait until the server has got all frames. If the connection were closed before, the
+        operating system could throw frames away that wait to be sent.
+        """
         await self.client.flush()
 
     # -- sending -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ __all__ = ["Client", "ClientHandler"]
 _ATTEMPT: Final = 2.0
 """Seconds for connecting to a single server."""
 _PING: Final = 1.0
-"""Seconds between our pings. A server that leaves two of them unanswered is lost."""
+"""Seconds between our pings. A server that answers none for twice as long is lost."""
 _FIRST_PAUSE: Final = 0.05
 _PAUSE: Final = 0.5
 """The longest pause between attempts while other nodes still have patience."""
@@ -71,7 +71,11 @@ class Client:
         self._tls_first = tls_first
         self._patience = patience
         self._connection: Connection | None = None
-        self._unanswered = 0
+        self._pings = 0
+        self._pongs = 0
+        """How many pings the server has answered, of the current connection."""
+        self._answered = trio.Event()
+        self._is_silent = False
         self.connected = 0
         """How often the client has connected."""
 
@@ -86,9 +90,14 @@ class Client:
             self._connection.send(wire.publish(subject, reply, payload))
 
     async def flush(self) -> None:
-        """Wait until everything published has been written."""
-        if self._connection is not None:
-            await self._connection.wait_written()
+        """Wait until the server has got everything that was published, or is lost."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._send_ping(connection)
+        last = self._pings
+        while self._connection is connection and self._pongs < last:
+            await self._answered.wait()
 
     async def run(self) -> None:
         """Stay connected until cancelled.
@@ -150,7 +159,8 @@ class Client:
         self._learn(connection, connection.info)
         self._connection = connection
         self.connected += 1
-        self._unanswered = 0
+        self._pings = self._pongs = 0
+        self._is_silent = False
         why = "it has closed the connection"
         try:
             async with trio.open_nursery() as nursery:
@@ -159,12 +169,13 @@ class Client:
                 self._handler.connected(connection.info)
                 why = await self._read(connection)
                 nursery.cancel_scope.cancel()
-            if self._unanswered >= 2:
+            if self._is_silent:
                 why = "it is silent"
         except* (OSError, RefusedError) as group:
             why = _shown(group.exceptions[0])
         finally:
             self._connection = None
+            self._note_answered()
             with trio.CancelScope(shield=True):
                 await connection.close()
         return why
@@ -183,7 +194,8 @@ class Client:
                     case Ping():
                         connection.send(wire.PONG)
                     case Pong():
-                        self._unanswered = 0
+                        self._pongs += 1
+                        self._note_answered()
                     case ServerInfo():
                         self._learn(connection, operation)
                         if operation.is_lame_duck and self._has_another(connection):
@@ -195,11 +207,22 @@ class Client:
         return why
 
     async def _ping(self, connection: Connection, scope: trio.CancelScope) -> None:
-        while self._unanswered < 2:
-            self._unanswered += 1
-            connection.send(wire.PING)
+        while not self._is_silent:
+            self._send_ping(connection)
+            answered = self._pongs
             await trio.sleep(_PING)
+            if self._pongs == answered:
+                await trio.sleep(_PING)
+                self._is_silent = self._pongs == answered
         scope.cancel()
+
+    def _send_ping(self, connection: Connection) -> None:
+        self._pings += 1
+        connection.send(wire.PING)
+
+    def _note_answered(self) -> None:
+        self._answered.set()
+        self._answered = trio.Event()
 
     def _learn(self, connection: Connection, info: ServerInfo) -> None:
         places = [connection.address.at(place) for place in info.connect_urls]

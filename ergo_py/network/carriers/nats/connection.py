@@ -40,7 +40,6 @@ class Connection:
         self._size = 0
         self._writer: Task | None = None
         self._is_writing = False
-        self._written = trio.Event()
         self._is_open = True
         self._is_encrypted = False
         # Bytes to a server without TLS are written at once, in the turn of the sender.
@@ -201,7 +200,6 @@ class Connection:
                     self._is_writing = True
                     await self._stream.send_all(data)
                     self._is_writing = False
-                self._note_written()
                 await park(task)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise OSError(str(error.__cause__ or "the connection is broken")) from None
@@ -215,18 +213,8 @@ class Connection:
         self._size -= size
         return b"".join(parts) if len(parts) > 1 else parts[0]
 
-    async def wait_written(self) -> None:
-        """Wait until no bytes wait, or the connection is closed."""
-        while self._is_open and (self._waiting or self._is_writing):
-            await self._written.wait()
-
-    def _note_written(self) -> None:
-        self._written.set()
-        self._written = trio.Event()
-
     async def close(self) -> None:
         """Close the connection. The bytes that wait are dropped: the sessions send them again."""
         self._is_open = False
         self._waiting.clear()
-        self._note_written()
         await trio.aclose_forcefully(self._stream)
