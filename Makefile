@@ -130,7 +130,7 @@ bench-page: $(DEV)
 $(PEERS): pyproject.toml
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install --quiet --upgrade pip
-	.venv-peers/bin/python -m pip install --quiet --editable . --group peers
+	.venv-peers/bin/python -m pip install --quiet --editable '.[network]' --group peers
 	@touch $@
 
 bench-peers: $(PEERS)   ## Measure beside other frameworks, and write that part of docs/performance.md
@@ -139,6 +139,9 @@ bench-peers: $(PEERS)   ## Measure beside other frameworks, and write that part 
 
 bench-web: $(PEERS)     ## Measure the web server beside uvicorn, hypercorn, aiohttp and Go, and WebSockets beside websockets
 	.venv-peers/bin/python -m benchmarks --only web $(ARGS)
+
+bench-nodes: $(PEERS)   ## Measure two programs that talk to each other, beside Erlang and xoscar, and a function on all cores
+	.venv-peers/bin/python -m benchmarks.nodes $(ARGS)
 
 growth: $(DEV)  ## Measure how cost grows with the work, and write that part of docs/performance.md
 	$(BIN)/python -m benchmarks.grow --page docs/performance $(ARGS)

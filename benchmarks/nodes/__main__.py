@@ -1,0 +1,130 @@
+"""``python -m benchmarks.nodes``: calls and messages between two programs, beside Erlang's
+distribution and xoscar, and a function on all cores. All in one run; each figure is the median of
+the rounds.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from .cores import speed_ups
+from .local import local_ratios
+from .ours import BYTES, PARALLEL
+
+Figures = dict[str, float]
+_TITLES = {
+    "p50": "call, p50, ms",
+    "calls": f"calls/s, {PARALLEL} at once",
+    "messages": "messages/s, one way",
+    "cpu": "CPU of a message, both programs, µs",
+}
+
+
+@contextmanager
+def _serving(command: Sequence[str], **options: Any) -> Iterator[str]:
+    """A program that serves, until the block ends. Gives the rest of its first line."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, **options
+    ) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().removeprefix("ready").strip()
+        finally:
+            server.kill()
+
+
+def _ask(command: Sequence[str], env: dict[str, str] | None = None) -> Figures:
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, timeout=300, env=env
+    )
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def _ours(size: int) -> Figures:
+    with tempfile.TemporaryDirectory(prefix="ergo-", dir="/tmp") as directory:
+        os.chmod(directory, 0o700)
+        program = [sys.executable, "-m", "benchmarks.nodes.ours"]
+        with _serving([*program, "serve", directory]):
+            return _ask([*program, "ask", directory, str(size)])
+
+
+def _xoscar(size: int) -> Figures:
+    program = [sys.executable, "-m", "benchmarks.nodes.with_xoscar"]
+    with _serving([*program, "serve"]) as address:
+        return _ask([*program, "ask", address, str(size)])
+
+
+def _erlang(size: int) -> Figures:
+    with tempfile.TemporaryDirectory(prefix="erlang-") as directory, socket.socket() as probe:
+        source = Path(__file__).with_name("distribution.erl")
+        subprocess.run(["erlc", "-o", directory, str(source)], check=True)
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+        probe.close()
+        # A name server of its own, on loopback, that ends with the measurement.
+        env = {**os.environ, "ERL_EPMD_PORT": port, "ERL_EPMD_ADDRESS": "127.0.0.1"}
+        begin = ["erl", "-noshell", "-pa", directory, "-setcookie", secrets.token_hex(16)]
+        begin += ["-kernel", "inet_dist_use_interface", "{127,0,0,1}"]
+        with _serving(["epmd", "-port", port, "-d"], env=env, stderr=subprocess.STDOUT):
+            serve = [*begin, "-sname", "b@localhost", "-run", "distribution", "serve", "x"]
+            ask = [*begin, "-sname", "a@localhost", "-run", "distribution", "ask", "b@localhost"]
+            with _serving(serve, env=env):
+                return _ask([*ask, str(size), str(BYTES), str(PARALLEL)], env)
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.nodes", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
+    parser.add_argument("--size", type=int, default=20_000, help="messages of a measurement")
+    chosen = parser.parse_args()
+    contestants: dict[str, Callable[[int], Figures]] = {"Local": _ours}
+    if shutil.which("erlc") and shutil.which("epmd"):
+        contestants["Erlang"] = _erlang
+    else:
+        print("left out: Erlang (no erlc and epmd here; on Debian, `apt install erlang-base`)")
+    if find_spec("xoscar") is not None:
+        contestants["xoscar"] = _xoscar
+    else:
+        print("left out: xoscar (not installed; `make bench-nodes` brings it)")
+    rounds = [
+        {name: work(chosen.size) for name, work in contestants.items()}
+        for _ in range(chosen.rounds)
+    ]
+    print(
+        f"{'two programs, ' + str(BYTES) + ' bytes':38}", *(f"{name:>12}" for name in contestants)
+    )
+    for figure, title in _TITLES.items():
+        values = (median(one[name][figure] for one in rounds) for name in contestants)
+        print(
+            f"{title:38}",
+            *(f"{value:12,.3g}" if value < 100 else f"{value:12,.0f}" for value in values),
+        )
+        for name in list(contestants)[1:]:
+            ratio = median(one["Local"][figure] / one[name][figure] for one in rounds)
+            print(f"{'  Local / ' + name:38} {ratio:12.2f}")
+    print("\ninside a node: cost with a network, times the cost without")
+    for verb, ratio in local_ratios(chosen.size).items():
+        print(f"{verb:38} {ratio:12.3f}")
+    count = len(os.sched_getaffinity(0))
+    taken = [speed_ups(8 * count, count) for _ in range(chosen.rounds)]
+    print(f"\na function on {count} cores: times as fast as in a single program")
+    for name in taken[0]:
+        print(f"{name:38} {median(one[name] for one in taken):12.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Two nodes of a `Local` network, each in a program of its own."""
+
+import json
+import sys
+from dataclasses import dataclass
+from time import perf_counter, process_time
+
+import trio
+
+from ergo_py import Actor, Caller, Request, open_node
+from ergo_py.network import Local
+
+__all__ = ["BYTES", "PARALLEL"]
+
+BYTES = 128
+PARALLEL = 64
+
+
+@dataclass(frozen=True)
+class Echo(Request[bytes]):
+    """Answered with its data."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Used(Request[float]):
+    """The processor time of the program, after all messages before."""
+
+
+class Server(Actor):
+    """Answers, and counts messages."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def handle_message(self, message: object, sender: object) -> None:
+        self.count += 1
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        match request:
+            case Echo(data):
+                return data
+        return process_time()
+
+
+def network(directory: str) -> Local:
+    return Local(types=[Echo, Used], directory=directory, patience=60.0)
+
+
+async def serve(directory: str) -> None:
+    """Serve until the program is killed."""
+    async with open_node(
+        "b@bench", network=network(directory), log_output="none", watchdog=None
+    ) as node:
+        await node.spawn(Server, name="server")
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await trio.sleep_forever()
+
+
+async def ask(directory: str, size: int) -> None:
+    """Measure, and print the figures."""
+    async with open_node(
+        "a@bench", network=network(directory), log_output="none", watchdog=None
+    ) as node:
+        there = node.at("b@bench")
+        await there.wait_up(timeout=30)
+        server = await there.whereis("server")
+        assert server is not None
+        request = Echo(b"x" * BYTES)
+        took = []
+        for _ in range(size // 10):
+            began = perf_counter()
+            await node.call(server, request)
+            took.append(perf_counter() - began)
+
+        async def many() -> None:
+            for _ in range(size // PARALLEL):
+                await node.call(server, request)
+
+        began = perf_counter()
+        async with trio.open_nursery() as nursery:
+            for _ in range(PARALLEL):
+                nursery.start_soon(many)
+        calls = size // PARALLEL * PARALLEL / (perf_counter() - began)
+        used = process_time() + await node.call(server, Used())
+        began = perf_counter()
+        for number in range(size):
+            await node.send_wait(server, request) if not number % 1000 else node.send(
+                server, request
+            )
+        used = process_time() + await node.call(server, Used(), timeout=60) - used
+        messages = size / (perf_counter() - began)
+        json.dump(
+            {
+                "p50": sorted(took)[len(took) // 2] * 1e3,
+                "calls": calls,
+                "messages": messages,
+                "cpu": used / size * 1e6,
+            },
+            sys.stdout,
+        )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        trio.run(serve, sys.argv[2])
+    else:
+        trio.run(ask, sys.argv[2], int(sys.argv[3]))
