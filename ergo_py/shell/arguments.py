@@ -16,8 +16,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 _EPILOG = """\
 NODE is the name of a running node, or the part of it before the @; it may be left out if only one
-is running. WHO is the number or the registered name of a process, or the number of a meta-process;
-`ergo ps` shows them.
+is running. ps, tree, info, crashes, dead-letters and top also take a pattern, such as 'core-*', for
+several nodes. WHO is the number or the registered name of a process, or the number of a
+meta-process; `ergo ps` shows them.
 
 statuses: 0 done, 1 failed, 2 wrong usage, 3 no such node, 4 no such process,
           5 no answer (the loop is blocked), 6 not permitted, 7 not confirmed,

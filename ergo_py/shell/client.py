@@ -6,6 +6,8 @@ import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
@@ -252,16 +254,7 @@ def choose(name: str | None, os_pid: int | None) -> Link:
         and (os_pid is None or node.os_pid == os_pid)
     ]
     if len(matching) == 1:
-        link = Link(matching[0].path)
-        try:
-            link.open()
-        except ControlError as error:
-            link.close()
-            raise Leave(Status.of(error.code), f"{matching[0].name}: {error.text}") from None
-        except OSError as error:
-            link.close()
-            raise Leave(Status.NO_ANSWER, f"{matching[0].name} does not answer: {error}") from None
-        return link
+        return _connect(matching[0])
     if matching:
         choices = "\n".join(f"  {node.name}  --pid {node.os_pid}" for node in matching)
         raise Leave(Status.NO_NODE, f"several nodes match; choose one with --pid:\n{choices}")
@@ -281,3 +274,35 @@ def choose(name: str | None, os_pid: int | None) -> Link:
         "no node offers a control socket; start one with `ergo run --control look module:app`, "
         'or open_node(..., control="look")',
     )
+
+
+def choose_all(pattern: str) -> list[Callable[[], Link]]:
+    """Functions that connect to each node whose name, or the part before the @, fits a pattern such
+    as ``core-*``.
+
+    Raises:
+        Leave: no node fits.
+    """
+    found = find_nodes()
+    fitting: list[Callable[[], Link]] = [
+        partial(_connect, node)
+        for node in found
+        if fnmatchcase(node.name, pattern) or fnmatchcase(node.name.partition("@")[0], pattern)
+    ]
+    if not fitting:
+        others = "".join(f"\n  {node.name}" for node in found) or "\n  none"
+        raise Leave(Status.NO_NODE, f"no node fits {pattern!r}; there are:{others}")
+    return fitting
+
+
+def _connect(node: Found) -> Link:
+    link = Link(node.path)
+    try:
+        link.open()
+    except ControlError as error:
+        link.close()
+        raise Leave(Status.of(error.code), f"{node.name}: {error.text}") from None
+    except OSError as error:
+        link.close()
+        raise Leave(Status.NO_ANSWER, f"{node.name} does not answer: {error}") from None
+    return link

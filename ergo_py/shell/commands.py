@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -20,11 +21,11 @@ from ..control.rendering import (
     stack_text,
     table,
 )
-from .client import Link, choose, find_nodes
+from .client import Link, choose, choose_all, find_nodes
 from .exit_codes import Leave, Status
 from .output import complain, escape_json, say, say_json, show
 from .screens import choose_screen, is_full_terminal
-from .top.plain_view import top
+from .top.plain_view import top, top_of_all
 
 __all__ = ["COMMANDS", "nodes"]
 
@@ -364,24 +365,66 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
 }
 
 
-def _with_link(command: Callable[[Link, Options], None]) -> Callable[[Options], None]:
+_OF_ALL: Final = frozenset({"ps", "tree", "info", "dead-letters", "crashes", "top"})
+"""Commands that a pattern of node names may be given to."""
+
+
+def _with_link(name: str, command: Callable[[Link, Options], None]) -> Callable[[Options], None]:
     def run(options: Options) -> None:
-        with choose(options.node, options.pid) as link:
-            try:
-                command(link, options)
-            except ControlError as error:
-                raise Leave(
-                    Status.of(error.code), f"{error.text}\n{stack_text(error)}".rstrip()
-                ) from None
-            except TimeoutError:
-                raise Leave(Status.NO_ANSWER, f"{link.node} does not answer") from None
-            except ConnectionError as error:
-                raise Leave(Status.NO_ANSWER, str(error)) from None
+        if "*" not in (options.node or ""):
+            with choose(options.node, options.pid) as link:
+                _talk(command, link, options)
+        elif name not in _OF_ALL:
+            raise Leave(
+                Status.USAGE, f"`ergo {name}` takes a single node; {options.node!r} is a pattern"
+            )
+        else:
+            _run_at_all(name, command, options)
 
     return run
 
 
+def _run_at_all(name: str, command: Callable[[Link, Options], None], options: Options) -> None:
+    """Run a command at each node that fits the pattern. A node that fails does not keep the others
+    from being shown.
+    """
+    if getattr(options, "json", False):
+        raise Leave(Status.USAGE, "--json shows a single node; `ergo nodes --json` lists the names")
+    failure: Leave | None = None
+    with ExitStack() as stack:
+        links = []
+        for connect in choose_all(options.node):
+            try:
+                links.append(stack.enter_context(connect()))
+            except Leave as leave:
+                failure = leave
+                complain(str(leave))
+        if name == "top":
+            top_of_all(links, options.sort, options.interval, options.count)
+        else:
+            for link in links:
+                say(f"{link.node}:")
+                try:
+                    _talk(command, link, options)
+                except Leave as leave:
+                    failure = leave
+                    complain(str(leave))
+    if failure is not None:
+        raise Leave(failure.status, "not all nodes have answered")
+
+
+def _talk(command: Callable[[Link, Options], None], link: Link, options: Options) -> None:
+    try:
+        command(link, options)
+    except ControlError as error:
+        raise Leave(Status.of(error.code), f"{error.text}\n{stack_text(error)}".rstrip()) from None
+    except TimeoutError:
+        raise Leave(Status.NO_ANSWER, f"{link.node} does not answer") from None
+    except ConnectionError as error:
+        raise Leave(Status.NO_ANSWER, str(error)) from None
+
+
 COMMANDS: Final[dict[str, Callable[[Options], None]]] = {
     "nodes": nodes,
-    **{name: _with_link(command) for name, command in _TALKING.items()},
+    **{name: _with_link(name, command) for name, command in _TALKING.items()},
 }

@@ -224,6 +224,34 @@ def test_the_error_about_an_unknown_node_lists_the_known_nodes(node: OwnedNode, 
     assert ergo("tree", "--pid", "1")[0] == Status.NO_NODE
 
 
+def test_a_pattern_shows_all_nodes_that_fit(node: OwnedNode, ergo: Ergo) -> None:
+    with open_node("demo-2@elsewhere", control="look", log_output="none", watchdog=None):
+        for command in ("ps", "tree", "info", "crashes", "dead-letters"):
+            status, out, _ = ergo(command, "demo*")
+            assert status == Status.DONE
+            assert "demo@localhost:\n" in out
+            assert "demo-2@elsewhere:\n" in out
+        status, out, _ = ergo("top", "*", "--interval", "0.01")
+        assert status == Status.DONE
+        assert out.count(" alive, ") == 2
+        assert "demo@localhost:" not in ergo("ps", "*@elsewhere")[1]
+
+    assert ergo("ps", "other-*")[0] == Status.NO_NODE
+    assert ergo("ps", "*", "--json")[0] == Status.USAGE
+    status, _, err = ergo("kill", "demo*", "puppet", "-y")
+    assert status == Status.USAGE
+    assert "`ergo kill` takes a single node; 'demo*' is a pattern" in err
+
+
+def test_a_node_that_refuses_does_not_hide_the_others(node: OwnedNode, ergo: Ergo) -> None:
+    with open_node("demo-2@here", control="attach", log_output="none", watchdog=None):
+        status, out, err = ergo("ps", "demo*")
+
+    assert status == Status.NOT_PERMITTED
+    assert "demo@localhost:\n" in out
+    assert "not all nodes have answered" in err
+
+
 def test_an_ambiguous_name_of_a_node_is_refused(node: OwnedNode, ergo: Ergo) -> None:
     with open_node("demo@elsewhere", control="look", log_output="none", watchdog=None):
         status, _, err = ergo("ps", "demo")

@@ -7,7 +7,7 @@ import socket
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import Final
@@ -17,7 +17,7 @@ from ...control.rendering import blocked_text, process_table
 from ..client import Link
 from ..screens import Screen, choose_screen
 
-__all__ = ["top"]
+__all__ = ["top", "top_of_all"]
 
 _KEYS: Final = {"m": "mailbox", "r": "rate", "l": "load", "t": "time", "i": "id"}
 _HELP: Final = "q quit · sorted by: m mailbox, r messages/s, l load, t time, i id"
@@ -57,6 +57,22 @@ def _plain(link: Link, sort: str, interval: float, count: int) -> None:
         select.select([], [], [], interval)
         sys.stdout.write("\n".join(frame(link, sort, Screen(), 0)) + "\n")
         sys.stdout.flush()
+
+
+def top_of_all(links: Sequence[Link], sort: str, interval: float, count: int | None) -> None:
+    """Print a frame of each node in a row, until the user interrupts, or ``count`` times."""
+    if count is None and not sys.stdout.isatty():
+        count = 1
+    # The first answer is only the baseline for the rates of the second.
+    for link in links:
+        link.ask("ps", limit=1)
+    shown = 0
+    while count is None or shown < count:
+        select.select([], [], [], interval)
+        frames = ["\n".join(frame(link, sort, Screen(), 0)) for link in links]
+        sys.stdout.write("\n\n".join(frames) + "\n")
+        sys.stdout.flush()
+        shown += 1
 
 
 def frame(link: Link, sort: str, screen: Screen, lines: int) -> list[str]:
