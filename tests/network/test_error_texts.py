@@ -1,4 +1,4 @@
-"""The text of each error between nodes: what was given, what is allowed, and what to write."""
+"""The text of each error between nodes: the given value, the allowed values, the line to write."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -36,7 +36,7 @@ from tests.support import Recorder, kernel_of, running_node
 
 @dataclass
 class Unlisted:
-    """A class that nobody has listed."""
+    """A class that is not listed."""
 
 
 def exactly(text: str) -> str:
@@ -213,6 +213,5 @@ async def test_a_reader_thread_floods_another_node_within_the_bound() -> None:
         await until(has_all)
 
     assert [number for number, _ in heard] == list(range(3000))
-    # A message that was admitted while there was room may exceed the bound, with those that other
-    # threads had been promised.
+    # The last message may exceed the bound, and so may messages that threads were promised room for.
     assert 15_000 < most <= 16_384 + 64 * 200
