@@ -213,5 +213,5 @@ async def test_a_reader_thread_floods_another_node_within_the_bound() -> None:
         await until(has_all)
 
     assert [number for number, _ in heard] == list(range(3000))
-    # The last message may exceed the bound, and so may messages that threads were promised room for.
+    # The last message may exceed the bound, and so may messages with promised room.
     assert 15_000 < most <= 16_384 + 64 * 200
