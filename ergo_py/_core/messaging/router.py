@@ -5,7 +5,7 @@ No other module does either, except for inlined copies of `Router.send` on hot p
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import count, islice
+from itertools import count
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio.lowlevel import checkpoint, current_task, enable_ki_protection
 
-from ..runtime.bridge import Bridge, Parker, get_ident
+from ..runtime.bridge import Bridge, get_ident
 from ..runtime.parking import TrioTurns, park_as
 from ..runtime.time_slices import SLICE
 from ..tables.dead_letters import DeadLetters
-from ..tables.directory import Directory
 from ..tables.mailbox import Verdict
 from ..tables.pending_calls import Caller, ring_of, waiting_process
-from ..tables.registry import Registry
 from ..vocabulary.envelopes import (
     ADDRESSED,
     CALL,
@@ -40,16 +38,15 @@ from ..vocabulary.errors import (
     DeadlockError,
     MailboxFullError,
     NodeStoppedError,
-    ProcessUnknownError,
     TargetDownError,
-    TargetTypeError,
 )
-from ..vocabulary.ids import PID, Alias, EventName, Key, Name, Target
+from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.messages import Diverted, Why
-from ..vocabulary.reasons import NoNode, NoProcess, Reason, is_failure
+from ..vocabulary.reasons import NoProcess, Reason, is_failure
+from .addresses import Addresses
 from .clock import Clock
-from .receiver import NO_RECEIVER, AnyProcess, Receiver
-from .waiters import TaskWaiter
+from .receiver import NO_RECEIVER, Receiver
+from .waiters import TaskWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
     from .remote import RemoteNodes
@@ -61,8 +58,6 @@ LANES: Final = (MAIN_LANE, SYSTEM_LANE, URGENT_LANE)
 
 _ACCEPTED: Final = Verdict.ACCEPTED
 
-_NAMES: Final = 1000
-"""Most names that an unknown name is compared with."""
 _SHORT_CUTS: Final = 64
 """Most awaits in a row that skip the checkpoint. After these a caller in a loop lets other tasks
 run.
@@ -76,7 +71,7 @@ def check_priority(priority: object) -> Priority:
     return priority
 
 
-class Router:
+class Router(Addresses):
     """Resolves targets and puts envelopes into mailboxes, from the loop and, through the bridge,
     from any thread.
     """
@@ -86,17 +81,13 @@ class Router:
         "clock",
         "creation",
         "dead_letters",
-        "directory",
         "free",
         "inline_calls",
         "late_replies",
         "loop_thread",
-        "node",
         "numbers",
         "last_receiver",
-        "processes",
         "references",
-        "registry",
         "remote",
         "slice_end",
         "stopped",
@@ -113,7 +104,7 @@ class Router:
         inline_calls: bool,
         turns: TrioTurns,
     ) -> None:
-        self.node = node
+        Addresses.__init__(self, node)
         self.creation = creation
         self.bridge = bridge
         self.clock = clock
@@ -121,10 +112,6 @@ class Router:
         self.inline_calls = inline_calls
         self.turns = turns
         self.loop_thread = bridge.loop_thread
-        self.processes: dict[PID, AnyProcess] = {}
-        """All processes of the node."""
-        self.registry: Registry[Receiver] = Registry()
-        self.directory = Directory()
         self.numbers = count(1)
         """Numbers of processes and aliases. People type these, so they have their own, slower
         counter.
@@ -163,46 +150,6 @@ class Router:
     def forget_receiver(self) -> None:
         """Forget the receiver of the last message: it has ended."""
         self.last_receiver = NO_RECEIVER
-
-    # -- addresses ---------------------------------------------------------------------------------
-
-    def resolve(self, to: Target) -> Receiver | None:
-        """Find the receiver at an address; None if there is none.
-
-        Raises:
-            TargetTypeError: ``to`` is not an address.
-        """
-        if type(to) is PID:
-            return self.processes.get(to)
-        if isinstance(to, str):
-            return self.registry.names.get(to)
-        if isinstance(to, Alias):
-            return self.registry.aliases.get(to)
-        if isinstance(to, Name):
-            return self.registry.names.get(to.name) if to.node in ("", self.node) else None
-        if isinstance(to, Key):
-            pid = self.directory.find(to) if to.node in ("", self.node) else None
-            return None if pid is None else self.processes.get(pid)
-        raise TargetTypeError(to)
-
-    def unknown(self, to: Target, what: str = "process") -> ProcessUnknownError:
-        """The error for an address without a process. It proposes a name that is nearly the
-        same.
-        """
-        return ProcessUnknownError(to, what, self.names_beside(to))
-
-    def names_beside(self, to: Target) -> tuple[str, ...]:
-        """Names to compare a missing name with: a copy, since errors are kept, and not all, since a
-        node may have very many.
-        """
-        if isinstance(to, PID | Alias):
-            return ()
-        return tuple(islice(self.registry.names, _NAMES))
-
-    def missing(self, to: Target) -> Reason:
-        """The reason why there is no receiver at ``to``."""
-        node = self.node if isinstance(to, str) else (to.node or self.node)
-        return NoProcess() if node == self.node else NoNode(node)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -491,7 +438,7 @@ class Router:
             self.bridge.post(self.arrive_promised, receiver, lane, envelope)
             return True
         if box.overflow is Overflow.WAIT:
-            return self._wait_in_thread(_ThreadWaiter(self, receiver, lane, envelope))
+            return self._wait_in_thread(ThreadWaiter(self, receiver, lane, envelope))
         self.bridge.post(self._refused_in_thread, receiver, sender, to, message)
         raise MailboxFullError(to, message, box.limit)
 
@@ -515,7 +462,7 @@ class Router:
         else:
             self.discard(envelope, envelope[2], Why.STOPPING, receiver)
 
-    def _wait_in_thread(self, waiter: "_ThreadWaiter") -> bool:
+    def _wait_in_thread(self, waiter: ThreadWaiter) -> bool:
         self.bridge.post(waiter.begin)
         try:
             waiter.parker.wait(None)
@@ -529,40 +476,3 @@ class Router:
     ) -> None:
         receiver.mailbox.count_dropped()
         self.dead_letters.add(sender, to, message, Why.FULL)
-
-
-class _ThreadWaiter:
-    """A thread that waits for room in a mailbox. Only the waiting happens in the thread, everything
-    else on the loop.
-    """
-
-    __slots__ = ("_envelope", "_lane", "_receiver", "_router", "parker")
-
-    def __init__(self, router: Router, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
-        self._router = router
-        self._receiver = receiver
-        self._lane = lane
-        self._envelope = envelope
-        self.parker: Parker[bool] = Parker()
-
-    def begin(self) -> None:
-        receiver, lane = self._receiver, self._lane
-        if not receiver.accepting:
-            self.settle(False)
-            return
-        # Check and reserve under the lock, since other threads reserve places, too.
-        with self._router.bridge.lock:
-            fits = receiver.mailbox.promise(lane)
-        if fits:
-            self._router.arrive_promised(receiver, lane, self._envelope)
-            self.parker.settle(True)
-        else:
-            receiver.mailbox.wait_for_room(lane, self._envelope, self)
-
-    def settle(self, admitted: bool, /) -> None:
-        if not admitted:
-            self._router.discard(self._envelope, self._envelope[2], Why.STOPPING, self._receiver)
-        self.parker.settle(admitted)
-
-    def give_up(self) -> None:
-        self._receiver.mailbox.stop_waiting(self._lane, self)

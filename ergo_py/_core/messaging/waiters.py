@@ -1,19 +1,25 @@
-"""`TaskCaller`, `ThreadCaller`, `TaskWaiter`, `CallWaiter`: waits for a reply, or for room in a
-mailbox.
+"""`TaskCaller`, `ThreadCaller`, `TaskWaiter`, `ThreadWaiter`, `CallWaiter`: waits for a reply, or
+for room in a mailbox.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trio.lowlevel import Task
 
 from ..runtime.bridge import Parker
 from ..runtime.parking import wake_with
 from ..tables.pending_calls import Callee, Caller
+from ..vocabulary.envelopes import Envelope, Lane
 from ..vocabulary.errors import TargetDownError
 from ..vocabulary.ids import PID, Alias
+from ..vocabulary.messages import Why
 from ..vocabulary.reasons import NoProcess
 
-__all__ = ["CallWaiter", "TaskCaller", "TaskWaiter", "ThreadCaller"]
+if TYPE_CHECKING:
+    from .receiver import Receiver
+    from .router import Router
+
+__all__ = ["CallWaiter", "TaskCaller", "TaskWaiter", "ThreadCaller", "ThreadWaiter"]
 
 
 class TaskCaller(Caller):
@@ -110,3 +116,45 @@ class CallWaiter:
         if not admitted and callee is not None:
             reason = callee.reason or NoProcess()
             self.caller.settle(None, TargetDownError(self.caller.to, self.caller.request, reason))
+
+
+class ThreadWaiter:
+    """A thread that waits for room in a mailbox. Only the waiting happens in the thread, everything
+    else on the loop.
+    """
+
+    __slots__ = ("_envelope", "_lane", "_receiver", "_router", "parker")
+
+    def __init__(
+        self, router: "Router", receiver: "Receiver", lane: Lane, envelope: Envelope
+    ) -> None:
+        self._router = router
+        self._receiver = receiver
+        self._lane = lane
+        self._envelope = envelope
+        self.parker: Parker[bool] = Parker()
+
+    def begin(self) -> None:
+        """Take a place, or wait for it. On the loop."""
+        receiver, lane = self._receiver, self._lane
+        if not receiver.accepting:
+            self.settle(False)
+            return
+        # Check and reserve under the lock, since other threads reserve places, too.
+        with self._router.bridge.lock:
+            fits = receiver.mailbox.promise(lane)
+        if fits:
+            self._router.arrive_promised(receiver, lane, self._envelope)
+            self.parker.settle(True)
+        else:
+            receiver.mailbox.wait_for_room(lane, self._envelope, self)
+
+    def settle(self, admitted: bool, /) -> None:
+        """End the wait: the message is admitted, or its receiver has ended."""
+        if not admitted:
+            self._router.discard(self._envelope, self._envelope[2], Why.STOPPING, self._receiver)
+        self.parker.settle(admitted)
+
+    def give_up(self) -> None:
+        """Leave the queue: the thread waits no longer."""
+        self._receiver.mailbox.stop_waiting(self._lane, self)

@@ -29,8 +29,7 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
-from ergo_py._core.messaging.router import _ThreadWaiter
-from ergo_py._core.messaging.waiters import TaskCaller
+from ergo_py._core.messaging.waiters import TaskCaller, ThreadWaiter
 from ergo_py._core.processes.process import Process
 from ergo_py._core.tables.mailbox import Mailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import CALL, EXIT, MESSAGE, Envelope, Lane
@@ -860,9 +859,7 @@ async def test_a_thread_that_begins_to_wait_for_an_ended_process_is_refused() ->
         process = process_of(node, pid)
         node.kill(pid)
         await node.wait_ended(pid)
-        waiter = _ThreadWaiter(
-            router_of(node), process, Lane.MAIN, (MESSAGE, node.pid, pid, "late")
-        )
+        waiter = ThreadWaiter(router_of(node), process, Lane.MAIN, (MESSAGE, node.pid, pid, "late"))
 
         waiter.begin()
 
@@ -875,7 +872,7 @@ async def test_a_thread_that_begins_to_wait_when_there_is_room_again_does_not_wa
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.WAIT)
         # It found the mailbox full, and the loop comes to it when it is so no longer.
-        waiter = _ThreadWaiter(
+        waiter = ThreadWaiter(
             router_of(node), process_of(node, pid), Lane.MAIN, (MESSAGE, node.pid, pid, "in")
         )
 
