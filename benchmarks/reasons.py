@@ -167,6 +167,13 @@ LOSSES: tuple[Reason, ...] = (
 
 GOALS: tuple[Reason, ...] = (
     Reason(
+        "call",
+        "A call is a coroutine and an object with a number. The time and the envelope of the "
+        "callee are noted, and it runs in its own context; each of these steps is a few hundredths "
+        "of a microsecond. A callee with an async callback also takes a step of its task.",
+        of=("asyncio",),
+    ),
+    Reason(
         "group of",
         "A broadcast looks up each member, and appends an envelope to its mailbox; the members "
         "wake up in turns of the scheduler.",

@@ -1,5 +1,6 @@
 """Calls: ask, wait for the answer, ask again."""
 
+import asyncio
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -12,7 +13,7 @@ from ergo_py import PID, Actor, Caller, open_node
 
 from ..clocks import Latch, Stopwatch, percentiles
 from ..floor import FloorActor, Question, ask, step
-from ..harness import Case, Figures, Goal, Line, Variant, on_loop
+from ..harness import Case, Figures, Goal, Line, Variant, by_build, on_loop
 
 
 class Callee(Actor):
@@ -145,6 +146,40 @@ async def _channel(pairs: int, size: int) -> Figures:
     return watch.each(count * pairs) | percentiles(times)
 
 
+async def _queue_and_future(pairs: int, size: int) -> Figures:
+    count = max(1, size // pairs)
+    times: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def callee(requests: asyncio.Queue[tuple[object, asyncio.Future[object]]]) -> None:
+        while True:
+            request, future = await requests.get()
+            future.set_result(request)
+
+    async def asker(requests: asyncio.Queue[tuple[object, asyncio.Future[object]]]) -> None:
+        before = perf_counter()
+        for _ in range(count):
+            future: asyncio.Future[object] = loop.create_future()
+            requests.put_nowait(("go", future))
+            await future
+            now = perf_counter()
+            times.append(now - before)
+            before = now
+
+    queues = [asyncio.Queue[tuple[object, asyncio.Future[object]]]() for _ in range(pairs)]
+    callees = [asyncio.create_task(callee(queue)) for queue in queues]
+    await asyncio.sleep(0)
+    with Stopwatch() as watch:
+        await asyncio.gather(*(asyncio.create_task(asker(queue)) for queue in queues))
+    for task in callees:
+        task.cancel()
+    return watch.each(count * pairs) | percentiles(times)
+
+
+def _asyncio(pairs: int, size: int) -> Figures:
+    return asyncio.run(_queue_and_future(pairs, size))
+
+
 class PykkaCallee(pykka.ThreadingActor):
     def on_receive(self, message: Any) -> Any:
         return message
@@ -187,6 +222,7 @@ def _variants(pairs: int) -> dict[str, Variant]:
         "ergo plain, 5 s": on_loop(_ergo, Callee, 5.0, pairs),
         "floor": on_loop(_floor, pairs),
         "trio": on_loop(_channel, pairs),
+        "asyncio": partial(_asyncio, pairs),
         "pykka": partial(_pykka, pairs),
         "step": step,
     }
@@ -195,7 +231,7 @@ def _variants(pairs: int) -> dict[str, Variant]:
 def _case(pairs: int, without: float, within: float) -> Case:
     return Case(
         name=f"call, {pairs} {'pair' if pairs == 1 else 'pairs'}",
-        about="each round trip; trio: two memory channels",
+        about="each round trip; trio: two memory channels; asyncio: a queue and a future",
         unit="µs",
         size=5_000,
         least=2 * pairs,
@@ -223,14 +259,20 @@ def _case(pairs: int, without: float, within: float) -> Case:
                 "async callee, p50",
                 "ergo async",
                 figure="p50",
-                goals=(Goal("reach", 1.0, "trio", is_dream=True),),
+                goals=(
+                    *([Goal("speed", by_build(0.4, 0.6), "asyncio")] if pairs == 1 else []),
+                    Goal("reach", 1.0, "trio", is_dream=True),
+                ),
             ),
             Line("async callee, p99", "ergo async", figure="p99"),
             Line(
                 "plain callee, p50",
                 "ergo plain",
                 figure="p50",
-                goals=(Goal("reach", 3 / 43, "pykka"),),
+                goals=(
+                    *([Goal("speed", by_build(0.1, 0.25), "asyncio")] if pairs == 1 else []),
+                    Goal("reach", 3 / 43, "pykka"),
+                ),
             ),
             Line("plain callee, p99", "ergo plain", figure="p99"),
         ],

@@ -37,6 +37,11 @@ async def settle() -> None:
         await trio.lowlevel.checkpoint()
 
 
+def _figures(starting: Stopwatch, stopping: Stopwatch, size: int) -> Figures:
+    spawn, stop = starting.each(size, "spawn "), stopping.each(size, "stop ")
+    return spawn | stop | {"life cpu": spawn["spawn cpu"] + stop["stop cpu"]}
+
+
 async def _ergo(behaviour: type[Idle | AsyncIdle], size: int) -> Figures:
     starting, stopping = Stopwatch(), Stopwatch()
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
@@ -46,7 +51,7 @@ async def _ergo(behaviour: type[Idle | AsyncIdle], size: int) -> Figures:
             await settle()
         stopping.start()
     stopping.stop()
-    return starting.each(size, "spawn ") | stopping.each(size, "stop ")
+    return _figures(starting, stopping, size)
 
 
 async def _floor(size: int) -> Figures:
@@ -66,7 +71,7 @@ async def _floor(size: int) -> Figures:
             actor.put(True)
             await trio.lowlevel.checkpoint()
     stopping.stop()
-    return starting.each(size, "spawn ") | stopping.each(size, "stop ")
+    return _figures(starting, stopping, size)
 
 
 async def _task(size: int) -> Figures:
@@ -81,7 +86,7 @@ async def _task(size: int) -> Figures:
         stopping.start()
         nursery.cancel_scope.cancel()
     stopping.stop()
-    return starting.each(size, "spawn ") | stopping.each(size, "stop ")
+    return _figures(starting, stopping, size)
 
 
 class PykkaIdle(pykka.ThreadingActor):
@@ -96,7 +101,7 @@ def _pykka(size: int) -> Figures:
             PykkaIdle.start()
     with Stopwatch() as stopping:
         pykka.ActorRegistry.stop_all()
-    return starting.each(size, "spawn ") | stopping.each(size, "stop ")
+    return _figures(starting, stopping, size)
 
 
 CASES = [
@@ -114,6 +119,12 @@ CASES = [
             "pykka": _pykka,
         },
         lines=[
+            Line(
+                "spawn and stop, plain callbacks",
+                "ergo plain",
+                figure="life cpu",
+                goals=(Goal("speed", 1.3, "floor"),),
+            ),
             Line(
                 "spawn, plain callbacks",
                 "ergo plain",

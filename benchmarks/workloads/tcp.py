@@ -21,7 +21,7 @@ from ergo_py.meta.sockets.messages import TCPData, TCPSend
 from ergo_py.meta.sockets.tcp import TCPServer
 
 from ..clocks import Stopwatch
-from ..harness import Case, Figures, Goal, Line, Variant, on_loop
+from ..harness import Case, Figures, Goal, Line, Variant, by_build, on_loop
 from ..load import Load
 
 try:
@@ -294,11 +294,15 @@ def _case(name: str, size: int, count: int) -> Case:
     # It is named for small messages.
     is_dream = size > 64
     reach = [Goal("reach", 1 / 1.3, of, is_dream) for of in ("trio", "asyncio streams")]
-    dream = (
-        (Goal("reach", 1.0, "uvloop streams", is_dream=True),)
-        if "uvloop streams" in variants
-        else ()
-    )
+    in_threads = Goal("speed", 1.0, "floor, threads")
+    dream: tuple[Goal, ...] = ()
+    in_tasks: tuple[Goal, ...] = ()
+    if "uvloop streams" in variants:
+        dream = (Goal("reach", 1.0, "uvloop streams", is_dream=True),)
+        in_tasks = (
+            Goal("speed", by_build(1 / 1.5, 1 / 0.8), "uvloop streams"),
+            Goal("speed", 1.0, "uvloop protocol", is_dream=True),
+        )
     return Case(
         name=f"TCP echo, {name}",
         about=(
@@ -310,10 +314,15 @@ def _case(name: str, size: int, count: int) -> Case:
         least=_CONNECTIONS,
         variants=variants,
         lines=[
-            Line("reader thread", "ergo thread", figure="wall", goals=(*reach, *dream)),
+            Line("reader thread", "ergo thread", figure="wall", goals=(in_threads, *reach, *dream)),
             Line("reader thread, one processor", "ergo thread, one", figure="wall", goals=reach),
-            Line("reader task", "ergo task", figure="wall", goals=(*reach, *dream)),
-            Line("an actor each", "ergo task, an actor each", figure="wall", goals=dream),
+            Line("reader task", "ergo task", figure="wall", goals=(*in_tasks, *reach, *dream)),
+            Line(
+                "an actor each",
+                "ergo task, an actor each",
+                figure="wall",
+                goals=(*in_tasks, *dream),
+            ),
             Line("reader thread, CPU", "ergo thread"),
             Line("reader task, CPU", "ergo task"),
             Line("by hand, a thread for each", "floor, threads", figure="wall"),

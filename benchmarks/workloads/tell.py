@@ -15,7 +15,7 @@ from ergo_py import PID, Actor, open_node
 
 from ..clocks import Latch, Stopwatch
 from ..floor import FloorActor, step
-from ..harness import Case, Figures, Goal, Line, Variant, on_loop
+from ..harness import Case, Figures, Goal, Line, Variant, by_build, on_loop
 
 
 class Sink(Actor):
@@ -224,6 +224,7 @@ def _variants(pairs: int) -> dict[str, Variant]:
 _REACH = (
     Goal("reach", 1 / 0.45, "floor", is_dream=True),
     Goal("reach", 1 / 8, "pykka", is_dream=True),
+    Goal("speed", by_build(1 / 3, 1 / 1.15), "asyncio"),
     Goal("reach", 1.0, "asyncio", is_dream=True),
 )
 
