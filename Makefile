@@ -196,6 +196,9 @@ release-check: build    ## Build wheel and sdist, and check that version, change
 chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away its resources; ARGS="--seconds 600" continues
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
+clients: $(DEV) ## Run curl, wrk, node's ws and a browser against the web server, as far as they are installed
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -rs tests/web/test_clients.py
+
 slow-peers: $(DEV)      ## Attack the web server with 10,000 slow heads, and with slowhttptest if it is installed
 	$(BIN)/python -m benchmarks.slow_peers $(ARGS)
 
