@@ -5,6 +5,7 @@ the other direction. Neither does any I/O.
 import codecs
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -79,10 +80,8 @@ def mask_in_python(data: bytes, key: bytes) -> bytes:
 
 
 mask: Callable[[bytes, bytes], bytes] = mask_in_python
-try:
+with suppress(ImportError):
     from websockets.speedups import apply_mask as mask  # in C, if that package is installed
-except ImportError:
-    pass
 
 
 def encode_frame(

@@ -187,9 +187,7 @@ class RequestParser:
             raise RequestError(414, f"the request line is longer than {MAX_LINE} bytes")
         fields: list[tuple[str, str]] = []
         headers: dict[str, str] = {}
-        for line in block.decode("latin-1").split("\r\n"):
-            if not line:
-                break
+        for line in block.decode("latin-1").split("\r\n")[:-1]:
             name, _, value = line.partition(":")
             key = _names.get(name) or _lower(name)
             value = value.strip(" \t")
@@ -440,9 +438,9 @@ def _why_refused(head: bytes, size: int) -> RequestError:
         return RequestError(501, "CONNECT is not offered")
     if re.fullmatch(_TARGET, match[1]) is None:
         return RequestError(400, "the target is neither a path nor a URL of HTTP")
-    for field in rest.split(b"\r\n"):
-        if field[:1] in (b" ", b"\t"):
-            return RequestError(400, "a folded line")
-        if field and _FIELD.fullmatch(field) is None:
-            return RequestError(400, "a line of the head is not a name, a colon and a value")
-    return RequestError(400, "the head cannot be cut")
+    wrong_line = next(
+        (field for field in rest.split(b"\r\n") if _FIELD.fullmatch(field) is None), b""
+    )
+    if wrong_line[:1] in (b" ", b"\t"):
+        return RequestError(400, "a folded line")
+    return RequestError(400, "a line of the head is not a name, a colon and a value")

@@ -1,6 +1,7 @@
 """WebSocket frames: which bytes are a message, and which break the rules."""
 
 import os
+import random
 import zlib
 from typing import Any
 
@@ -25,6 +26,7 @@ from ergo_py.web.parsing.frames import (
     mask,
     mask_in_python,
 )
+from ergo_py.web.parsing.handshake import HandshakeError, read_answer
 
 KEY = b"\x01\x02\x03\x04"
 MOST = 1000
@@ -368,3 +370,19 @@ def test_websockets_reads_our_frames(payload: bytes, opcode: int, is_client: boo
 
     parsed = read()
     assert (parsed.opcode, bytes(parsed.data), parsed.fin) == (Opcode(opcode), payload, True)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 1_024, 1_025, 70_001])
+def test_the_mask_in_python_is_an_exclusive_or(size: int) -> None:
+    data, key = random.Random(size).randbytes(size), b"\x01\x80\xff\x00"
+
+    masked = mask_in_python(data, key)
+
+    assert masked == bytes(byte ^ key[place % 4] for place, byte in enumerate(data))
+
+
+def test_an_answer_with_too_many_fields_is_refused() -> None:
+    head = b"\r\n".join([b"HTTP/1.1 101 x", *[b"X: y"] * 200])
+
+    with pytest.raises(HandshakeError, match="more than"):
+        read_answer(head, "key")

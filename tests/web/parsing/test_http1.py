@@ -410,3 +410,19 @@ def test_names_that_are_long_or_many_are_not_remembered() -> None:
 
     assert len(http1._names) <= 256
     assert "Y" * 40 not in http1._names
+
+
+def test_a_line_before_a_chunk_that_does_not_end_is_refused() -> None:
+    chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    error = refused(chunked + b"1;" + b"x" * 300)
+
+    assert (error.status, error.detail) == (400, "the line before a chunk does not end")
+
+
+def test_a_control_byte_in_a_line_before_a_chunk_is_refused_at_once() -> None:
+    chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    error = refused(chunked + b"1\x00")
+
+    assert (error.status, error.detail) == (400, "a control byte in the line before a chunk")
