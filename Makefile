@@ -20,6 +20,7 @@ RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 PEERS := .venv-peers/.installed
 RELEASE := .venv-release/.installed
+LOOPS := .venv-loops/.installed
 # The C extension was built from its sources as they are, or cannot be built.
 SPEED := $(VENV)/.built-speed
 # The tests of the functions that the C extension replaces. `make test` and `make test-deep` run all
@@ -100,6 +101,16 @@ test-matrix:    ## Run the tests on every Python from 3.11 to 3.14 found here
 
 test-bounds:    ## Run a part of the tests with the lowest and the newest dependencies that pyproject.toml allows
 	PYTHON=$(PYTHON) .ci/test-bounds $(ARGS)
+
+$(LOOPS): pyproject.toml
+	@echo "installing libraries of asyncio into .venv-loops ..."
+	@$(PYTHON) -m venv .venv-loops
+	@.venv-loops/bin/python -m pip install --quiet --upgrade pip
+	@.venv-loops/bin/python -m pip install --quiet --editable . --group loops
+	@touch $@
+
+test-loops: $(LOOPS)    ## Run the tests of other loops with asyncpg, redis, FastAPI, IPython, a notebook and a window
+	ERGO_TEST_LOOPS=1 .venv-loops/bin/python -m pytest tests/loops $(ARGS)
 
 test-environments: $(DEV)       ## Run the tests in the unusual environments of .ci/environment; ENVIRONMENTS="ascii no-ipv6" selects
 	HYPOTHESIS_PROFILE=fast .ci/test-environments "$(ENVIRONMENTS)" $(BIN)/python -m pytest $(WORKERS) $(ARGS)

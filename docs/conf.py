@@ -92,6 +92,7 @@ NAVIGATION = {
             "programs-and-files",
             "writing-your-own-bridge",
             "threads-and-performance",
+            "other-loops",
             "dispatchers",
             "looking-inside",
             "network",
@@ -126,6 +127,7 @@ NAVIGATION = {
             "web",
             "errors",
             "blocking",
+            "aio",
             "network",
             "testing",
         ]

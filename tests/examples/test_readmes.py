@@ -19,6 +19,7 @@ ELSEWHERE = {
     "demo": "tests/examples/test_demo.py",
     "guide": "tests/examples/test_guide.py",
     "looking": "tests/test_docs_looking.py",
+    "loops": "tests/loops/test_hosts.py",
     "redis": "tests/examples/test_redis.py",
     "tcp": "tests/examples/test_sockets.py",
     "testing": "tests/examples/test_testing.py",
