@@ -198,7 +198,7 @@ class Reader:
                 waited=meta.options.stop_timeout,
             )
             return
-        if self._host is not None:
+        if self._host is not None:  # pragma: no branch - a task that has not begun is cut off later
             await self._host.cut_off()
         meta.ending.note_abandoned(is_thread=thread is not None)
         name, stack = ("task", "") if thread is None else (thread.name, thread.stack())
