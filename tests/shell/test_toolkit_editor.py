@@ -47,9 +47,11 @@ def last_of(lines: list[str]) -> int:
 
 
 def colour_of(display: Display, text: str) -> str:
-    """The colour of the first letter of a text on the screen."""
+    """The colour of the first letter of a text in an input. Other lines may have it by chance, such
+    as a digit of the number of the program.
+    """
     for y, line in enumerate(display.lines):
-        if text in line:
+        if line.startswith(">>> ") and text in line:
             return str(display.screen.buffer[y][line.index(text)].fg)
     raise AssertionError(f"{text!r} is not on the screen")
 
