@@ -96,6 +96,7 @@ NAVIGATION = {
             "dispatchers",
             "looking-inside",
             "network",
+            "nats",
             "testing",
             "shutting-down",
         ],
