@@ -9,6 +9,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import trio
@@ -114,7 +115,7 @@ def _ours(*routes: Any, answers: type[Actor] | None = None, workers: int = 0) ->
 
 
 def _uvicorn() -> None:
-    import uvicorn  # noqa: PLC0415
+    uvicorn: Any = import_module("uvicorn")
 
     sock = _listener()
     config = uvicorn.Config(
@@ -124,12 +125,11 @@ def _uvicorn() -> None:
 
 
 def _hypercorn() -> None:
-    from hypercorn.config import Config  # noqa: PLC0415
-    from hypercorn.trio import serve  # noqa: PLC0415
+    serve: Any = import_module("hypercorn.trio").serve
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    config = Config()
+    config: Any = import_module("hypercorn.config").Config()
     config.bind = [f"127.0.0.1:{port}"]
     config.accesslog = config.errorlog = None
 
@@ -149,7 +149,8 @@ def _hypercorn() -> None:
 
 def _aiohttp() -> None:
     import uvloop  # noqa: PLC0415
-    from aiohttp import web  # noqa: PLC0415
+
+    web: Any = import_module("aiohttp.web")
 
     async def hello(_: Any) -> Any:
         return web.Response(body=_HELLO, content_type="text/plain")
