@@ -10,11 +10,13 @@ from typing import Any, Final
 from .._core.processes.process import Process
 from .._core.vocabulary.dispatchers import LOOP, Dispatcher, check_dispatcher
 from .._core.vocabulary.errors import BadInputError, CallbackError
+from .._core.vocabulary.hints import did_you_mean
 from .thread_call import call_in_thread
 
-__all__ = ["Work", "name_of", "without_own_frames"]
+__all__ = ["Work", "name_of", "refuse_keywords", "without_own_frames"]
 
 _OWN: Final = dirname(__file__)
+_OPTIONS: Final = ("dispatcher", "name", "reply_to", "timeout", "under")
 
 
 class Work:
@@ -70,6 +72,22 @@ def name_of(function: Any) -> str:
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return str(name).replace("<locals>.", "")
+
+
+def refuse_keywords(function: Any, unknown: dict[str, Any]) -> None:
+    """Refuse keywords that ``run_task`` does not know: most are for the function.
+
+    Raises:
+        BadInputError: there are any.
+    """
+    for key, value in unknown.items():
+        raise BadInputError(
+            f"run_task(…, {key}=…)",
+            value,
+            f"one of {', '.join(_OPTIONS)}; keywords of the function go into "
+            f"`run_task(functools.partial({name_of(function)}, {key}=…))`"
+            + did_you_mean(key, _OPTIONS, "{}"),
+        )
 
 
 def without_own_frames(error: Exception) -> Exception:

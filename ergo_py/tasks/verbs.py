@@ -9,10 +9,9 @@ from .._core.processes.process import Process
 from .._core.verbs.common import check_timeout
 from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.hints import did_you_mean
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.states import Operation
-from .function import Work, name_of
+from .function import Work, name_of, refuse_keywords
 from .handle import Task
 from .process import Runner, start_process
 from .stream import MapStream
@@ -88,15 +87,7 @@ class TaskVerbs:
             TargetDownError: there is no process at ``under``.
             NotAllowedError: this process is ending, or not in a callback.
         """
-        for key, value in unknown.items():
-            options = ("dispatcher", "name", "reply_to", "timeout", "under")
-            raise BadInputError(
-                f"run_task(…, {key}=…)",
-                value,
-                f"one of {', '.join(options)}; keywords of the function go into "
-                f"`run_task(functools.partial({name_of(function)}, {key}=…))`"
-                + did_you_mean(key, options, "{}"),
-            )
+        refuse_keywords(function, unknown)
         work = Work(function, dispatcher, "run_task(function)", "run_task(fetch, url)")
         check_timeout(timeout)
         if name is not None and (not isinstance(name, str) or not name):

@@ -46,7 +46,7 @@ from .._core.vocabulary.options import (
 from .._core.vocabulary.reasons import Crashed, Normal, Reason, as_reason
 from ..idle import IdleVerbs
 from ..streams.verbs import StreamVerbs
-from ..tasks.function import Work, name_of
+from ..tasks.function import Work, name_of, refuse_keywords
 from ..tasks.handle import Completion, Task
 from .patterns import describe, matches
 
@@ -459,7 +459,9 @@ class RecordingVerbs(StreamVerbs, IdleVerbs):
         dispatcher: Dispatcher | None = None,
         under: Target | None = None,
         reply_to: Target | None = None,
+        **unknown: Any,
     ) -> Any:
+        refuse_keywords(function, unknown)
         Work(function, dispatcher, "run_task(function)", "run_task(fetch, url)")
         check_timeout(timeout)
         completion: Completion[Any] = Completion(name or name_of(function))
