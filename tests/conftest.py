@@ -62,11 +62,47 @@ _UNCOVERED = (
 )
 """Tests that read files, or run other programs: counting their lines only makes them slower."""
 
+_BEYOND_THE_KERNEL = (
+    "examples/",
+    "tests/aio/",
+    "tests/blocking/",
+    "tests/loops/",
+    "tests/meta/files/",
+    "tests/meta/programs/",
+    "tests/network/nats/",
+    "tests/network/test_closed_types.py",
+    "tests/network/test_message_types.py",
+    "tests/network/test_session",
+    "tests/schedules/",
+    "tests/shell/",
+    "tests/test_benchmarks",
+    "tests/test_docs_",
+    "tests/test_fuzzing.py",
+    "tests/test_node_machine.py",
+    "tests/test_program.py",
+    "tests/test_typing.py",
+    "tests/testing/",
+    "tests/web/",
+)
+_OF_THE_KERNEL = (
+    "tests/shell/test_cli.py",
+    "tests/test_docs_mistakes.py",
+    "tests/web/parsing/",
+    "tests/web/test_hostile.py",
+    "tests/web/test_shutdown.py",
+    "tests/web/test_websocket.py",
+)
+"""Tests among those that run lines of the kernel or of parsers which other tests do not run."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_UNCOVERED):
             item.add_marker(pytest.mark.no_cover)
+        elif item.nodeid.startswith(_BEYOND_THE_KERNEL) and not item.nodeid.startswith(
+            _OF_THE_KERNEL
+        ):
+            item.add_marker(pytest.mark.beyond_kernel)
 
 
 def pytest_collection_finish() -> None:
