@@ -229,8 +229,10 @@ def tables(node: Node) -> dict[str, int]:
     return dict(sorted(_tables("node", node, set())))
 
 
-_RUN_QUEUE = ".turns.queue"
-"""trio's queue of scheduled tasks, which the direct hand-off looks at. It is no table of a node."""
+_NO_TABLES = (".turns.queue", ".router.last_receiver")
+"""trio's queue of scheduled tasks, which the direct hand-off looks at, and the last process that
+the router has found: these are no tables of a node.
+"""
 
 
 def _tables(path: str, owner: object, seen: set[int]) -> Iterator[tuple[str, int]]:
@@ -239,7 +241,7 @@ def _tables(path: str, owner: object, seen: set[int]) -> Iterator[tuple[str, int
     seen.add(id(owner))
     for name, value in _attributes(owner):
         where = f"{path}.{name}".replace("._", ".")
-        if where.endswith(_RUN_QUEUE):
+        if where.endswith(_NO_TABLES):
             continue
         if isinstance(value, dict | set | list | deque):
             yield where, _entries(value)
