@@ -42,6 +42,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._number = 0
+        self._turn = asyncio.Lock()
         self.node = ""
         self.os_pid = 0
         self.may: list[str] = []
@@ -69,12 +70,18 @@ class Connection:
         self, do: str, out: Callable[[str], object] | None = None, **arguments: object
     ) -> Any:
         """Send a request and wait for its answer, without a time limit; ``out`` gets the output
-        before the answer.
+        before the answer. Requests take turns: the task of a cancelled request may still read.
 
         Raises:
             ControlError: the node refuses.
             ConnectionError: the node closed the connection.
         """
+        async with self._turn:
+            return await self._ask(do, out, arguments)
+
+    async def _ask(
+        self, do: str, out: Callable[[str], object] | None, arguments: dict[str, object]
+    ) -> Any:
         number = self._send({"do": do, "with": arguments})
         try:
             await self._writer.drain()
