@@ -66,7 +66,7 @@ class Job:
     def cancel(self) -> None:
         """Cancel the task, if it runs."""
         if self._task is not None:
-            self._task.cancel()
+            _cancel(self._task)
 
 
 class LoopThread(MetaProcess):
@@ -168,7 +168,7 @@ class LoopThread(MetaProcess):
             self._stop_asked.set()
         if is_kill:
             for task in self._tasks:
-                task.cancel()
+                _cancel(task)
 
     async def _end_tasks(self) -> None:
         # Half of the time for calls in progress, the other half for their cleanup.
@@ -353,6 +353,12 @@ class Pump:
 
     def _wake(self) -> None:
         self._ready.set()
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    # A task that is cancelled before its first step never enters its coroutine, which would report
+    # no end then. asyncio has queued the first step of each task before this.
+    task.get_loop().call_soon(task.cancel)
 
 
 async def _result_of(function: Callable[..., Any], *args: Any) -> Any:

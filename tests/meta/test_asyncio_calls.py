@@ -5,7 +5,7 @@ import gc
 import threading
 import warnings
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -109,11 +109,12 @@ async def begun(device: Device, count: int = 1) -> None:
 
 async def idle(own: Owned, calls: Any) -> dict[str, str]:
     """Wait until no call is in progress. Returns the numbers of calls."""
-    while True:
-        shown = await own.node.inspect_meta(calls)
-        if shown["running"] == "0":
-            return shown
-        await trio.sleep(0.005)
+    with trio.fail_after(20):
+        while True:
+            shown = await own.node.inspect_meta(calls)
+            if shown["running"] == "0":
+                return shown
+            await trio.sleep(0.005)
 
 
 async def call(own: Owned, to: Any, request: Any, into: list[Any], **options: Any) -> None:
@@ -301,6 +302,76 @@ async def test_a_call_that_its_caller_gave_up_in_the_mailbox_never_runs() -> Non
     assert isinstance(answers[0], CallTimeoutError)
     assert answers[1] == "first"
     assert (shown["skipped"], device.most) == ("1", 1)
+
+
+@pytest.fixture
+def puts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the functions that were put into the inbox of asyncio's loop."""
+    names, put = list[str](), module.LoopThread.put
+
+    def noted(thread: module.LoopThread, function: Any, *args: Any) -> None:
+        put(thread, function, *args)
+        names.append(function.__name__)
+
+    monkeypatch.setattr(module.LoopThread, "put", noted)
+    return names
+
+
+@asynccontextmanager
+async def busy_loop(own: Owned, calls: Any, device: Device, puts: list[str]) -> AsyncIterator[None]:
+    """Keep asyncio's loop busy, so that it takes all that is put meanwhile in the same pass."""
+    held = threading.Event()
+
+    def hold(_: Device) -> None:
+        device.begun.set()
+        assert held.wait(20)
+
+    device.begun.clear()
+    own.node.send(calls, Apply(hold))
+    assert await trio.to_thread.run_sync(device.begun.wait, 20)
+    puts.clear()
+    try:
+        yield
+    finally:
+        held.set()
+
+
+async def test_a_call_that_begins_and_is_given_up_in_the_same_pass_ends(
+    puts: list[str],
+) -> None:
+    device, answers = Device(), list[Any]()
+    async with owning() as own:
+        calls = await own.spawn(AsyncioCalls(device))
+        async with busy_loop(own, calls, device, puts):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, own, calls, Invoke("wait", 1), answers)
+                await eventually(lambda: puts == ["begin"])
+                nursery.cancel_scope.cancel()
+            await eventually(lambda: puts == ["begin", "cancel"])
+        shown = await idle(own, calls)
+    assert (device.running, answers, shown["cancelled"]) == (0, [], "1")
+
+
+async def test_a_stream_that_begins_and_is_left_in_the_same_pass_ends(
+    puts: list[str],
+) -> None:
+    device = Device()
+    async with owning() as own:
+        calls = await own.spawn(AsyncioCalls(device))
+        stream = await own.node.call(calls, Invoke("rows", 1000))
+
+        async def read() -> None:
+            async with stream:
+                await anext(stream)
+
+        async with trio.open_nursery() as nursery, busy_loop(own, calls, device, puts):
+            nursery.start_soon(read)
+            await eventually(lambda: puts == ["begin_pump"])
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await eventually(lambda: puts == ["begin_pump", "cancel"])
+        await idle(own, calls)
+    assert device.notes[-1:] in ([], ["closed"])
 
 
 # -- streams -------------------------------------------------------------------------------------
