@@ -37,7 +37,11 @@ class AsyncioService:
         """The current process; None while the child is down."""
         return self._service.pid
 
-    async def send(
+    def send(self, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+        """Send a message, or queue it for the successor. Raises as ``Service.send``."""
+        return self._service.send(message, priority=priority)
+
+    async def send_wait(
         self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0
     ) -> bool:
         """Send a message, and wait for the child's restart or for room in its mailbox. Raises as

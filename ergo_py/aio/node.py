@@ -10,7 +10,6 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.common import check_priority
 from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.errors import NotAllowedError
 from .._core.vocabulary.ids import PID, EventName, Ref, Target
 from .._core.vocabulary.info import NodeInfo, ProcessInfo
 from .._core.vocabulary.messages import Published, Request
@@ -140,11 +139,9 @@ class AsyncioNode:
         abandons the call.
         """
         check_priority(priority)
-        if self._node._router.bridge.on_loop():
-            raise NotAllowedError(
-                "this code runs on the node's own loop, which waits for itself; write `await "
-                "node.call(...)` of the node itself instead"
-            )
+        self._node._router.bridge.refuse_on_loop(
+            "a verb of ergo_py.aio", "`await node.call(...)` of the node itself"
+        )
         return await asyncio.wrap_future(
             self._blocking.ask(to, request, timeout=timeout, priority=priority)
         )

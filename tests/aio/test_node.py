@@ -214,8 +214,9 @@ async def test_a_service_is_called_across_restarts(node: AsyncioNode) -> None:
     assert await service.call(Total()) == 4
     with pytest.raises(TargetDownError):
         await service.call("crash")
-    assert await service.send(3)
-    assert await service.call(Total(), retry=True) == 7
+    assert await service.send_wait(3)
+    assert service.send(2)
+    assert await service.call(Total(), retry=True) == 9
     assert service.pid != first
     assert (service.name, "asyncio" in repr(service)) == ("counter", True)
 
