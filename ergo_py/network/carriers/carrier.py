@@ -23,6 +23,9 @@ class Sink(Protocol):
         """Whether there is a session with a node."""
         ...
 
+    def log_once(self, what: str, error: str, /) -> None:
+        """Log a fault, but no other fault of the same text."""
+
 
 class Carrier(Protocol):
     """Carries frames between nodes. It may lose, double and reorder them."""

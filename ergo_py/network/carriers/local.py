@@ -24,6 +24,7 @@ from trio.lowlevel import current_task
 
 from ..._core.kernel import Kernel
 from ..._core.runtime.parking import park, wake
+from ..._core.runtime.time_slices import SLICE
 from ..._core.vocabulary.errors import ControlSocketError
 from ..._core.vocabulary.public_names import show_public_names
 from ...control import socket_paths
@@ -42,8 +43,6 @@ _NAME: Final = 1024
 _BUFFER: Final = 4 << 20
 """Bytes that may wait for a connection. More are dropped: the session sends them again."""
 _SUFFIX: Final = ".node"
-SLICE: Final = 0.001
-"""Seconds of frames after which the reader lets other tasks run."""
 _LONGEST: Final = 100
 """Most bytes of a path; operating systems allow 104 or 108."""
 

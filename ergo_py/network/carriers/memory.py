@@ -12,6 +12,7 @@ from trio.lowlevel import Task, current_task
 
 from ..._core.kernel import Kernel
 from ..._core.runtime.parking import park, wake
+from ..._core.runtime.time_slices import SLICE
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ..errors import NodeNameTakenError
@@ -22,8 +23,6 @@ from .carrier import Sink
 __all__ = ["Memory"]
 
 _FRAME: Final = 16 << 20
-_SLICE: Final = 0.001
-"""Seconds of frames after which the reader lets other tasks run."""
 
 
 class Memory:
@@ -192,7 +191,7 @@ class _MemoryCarrier:
         self._task = task = current_task()
         try:
             task_status.started()
-            end = perf_counter() + _SLICE
+            end = perf_counter() + SLICE
             while True:
                 while self._frames:
                     node, frame = self._frames.popleft()
@@ -202,9 +201,9 @@ class _MemoryCarrier:
                         sink.frame(node, frame)
                     if perf_counter() >= end:
                         await trio.lowlevel.checkpoint()
-                        end = perf_counter() + _SLICE
+                        end = perf_counter() + SLICE
                 await park(task)
-                end = perf_counter() + _SLICE
+                end = perf_counter() + SLICE
         finally:
             self._hub.remove(self._name)
 

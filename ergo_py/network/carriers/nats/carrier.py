@@ -35,8 +35,6 @@ _CLAIM: Final = b"c"
 _PRESENT: Final = b"d"
 
 _NO_RESPONDERS: Final = 503
-_TEXTS: Final = 100
-"""The most different errors of the server that are logged."""
 
 
 def token(name: str) -> str:
@@ -86,7 +84,6 @@ class NatsCarrier:
         self._absent: dict[str, float] = {}
         """When the server first said that a connected node does not listen."""
         self._searches: list[set[str]] = []
-        self._logged: set[str] = set()
         self._connected = trio.Event()
         self._graced_until = 0.0
         """Until then, other nodes may still be connecting again."""
@@ -243,12 +240,10 @@ class NatsCarrier:
 
     def refused(self, text: str) -> None:
         """The server has refused to publish or to subscribe."""
-        if len(self._logged) < _TEXTS and text not in self._logged:
-            self._logged.add(text)
-            self._logger.error(
-                "the NATS server refuses an operation; `ergo nats permissions` prints the "
-                "permissions that a node needs",
-                error=text,
+        if self._sink is not None:
+            self._sink.log_once(
+                f"the NATS server refuses an operation: {text}",
+                "`ergo nats permissions` prints the permissions that a node needs",
             )
 
     def message(self, message: Message) -> None:

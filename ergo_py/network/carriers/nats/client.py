@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import trio
 
+from ...._core.runtime.time_slices import SLICE
 from ...errors import NetworkError
 from . import wire
 from .connection import Connection, RefusedError
@@ -25,8 +26,6 @@ _PAUSE: Final = 0.5
 """The longest pause between attempts while other nodes still have patience."""
 _LONG_PAUSE: Final = 5.0
 """The longest pause after that."""
-_SLICE: Final = 0.001
-"""Seconds of messages after which the reader lets other tasks run."""
 
 
 class ClientHandler(Protocol):
@@ -182,7 +181,7 @@ class Client:
 
     async def _read(self, connection: Connection) -> str:
         why = "it has closed the connection"
-        end = perf_counter() + _SLICE
+        end = perf_counter() + SLICE
         while operations := await connection.receive():
             for operation in operations:
                 match operation:
@@ -190,7 +189,7 @@ class Client:
                         self._handler.message(operation)
                         if perf_counter() >= end:
                             await trio.lowlevel.checkpoint()
-                            end = perf_counter() + _SLICE
+                            end = perf_counter() + SLICE
                     case Ping():
                         connection.send(wire.PONG)
                     case Pong():
