@@ -34,6 +34,7 @@ from .tables.callbacks import CALLBACKS, Callbacks
 from .tables.child_slot import ChildSlot
 from .tables.class_mistakes import check_names, misspelled
 from .tables.dead_letters import DeadLetters
+from .tables.ended_totals import EndedTotals
 from .tables.obituaries import Obituaries
 from .tables.relations import Kind, Relation, Relations, Watched
 from .tables.timers import Timer
@@ -142,6 +143,7 @@ class Kernel:
         self.spawned = 0
         self.crashed = 0
         self.obituaries = Obituaries(options.obituaries)
+        self.past = EndedTotals()
         self.on_spawned = on_spawned
         """Called with each new process before it serves its first message."""
         self.watches: dict[PID, Any] = {}
@@ -404,6 +406,7 @@ class Kernel:
     def note_crash(self, crashed: Stoppable, reason: Reason) -> None:
         """Count a process or meta-process that crashed."""
         self.crashed += 1
+        self.past.count_crash(crashed.callbacks.behaviour)
         if self.on_crash is not None:
             self.on_crash(Ended(crashed.id, crashed.name, crashed.callbacks.behaviour, reason))
 

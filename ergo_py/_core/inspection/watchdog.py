@@ -25,6 +25,7 @@ from ..metas.reader import Reader
 from ..processes.process import Process
 from ..runtime.bridge import Bridge
 from ..tables.callbacks import process_of
+from ..tables.loop_delays import LoopDelays
 from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.info import BlockedReport
 from ..vocabulary.text import shown
@@ -61,6 +62,8 @@ class Watchdog:
         """Since when the watchdog has been waiting for a sign of life, on ``perf_counter``'s clock;
         None if it is not waiting.
         """
+        self.delays = LoopDelays()
+        """How long the loop took to answer, each time that the watchdog looked."""
         self._thread = threading.Thread(target=self._watch, name="ergo-watchdog", daemon=True)
         self._thread.start()
 
@@ -76,7 +79,10 @@ class Watchdog:
             if self._look is not None:
                 self._look()
             frame = self._frame()
-            if frame is None or _waits_for_io(frame):
+            if frame is None:
+                continue
+            if _waits_for_io(frame):
+                self.delays.add(0.0)
                 continue
             self._alive.clear()
             before = run_times(self._bridge.loop_thread)
@@ -86,6 +92,7 @@ class Watchdog:
             except NodeStoppedError:  # the node has stopped
                 return
             if self._comes_to_life():
+                self.delays.add(perf_counter() - asked)
                 self.asked = None
                 continue
             try:
@@ -94,6 +101,7 @@ class Watchdog:
                 pass
             # A single report for each blockage: wait until the loop moves again.
             self._alive.wait()
+            self.delays.add(perf_counter() - asked)
             self.asked = None
 
     def _comes_to_life(self) -> bool:

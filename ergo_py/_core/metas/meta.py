@@ -183,6 +183,23 @@ class Meta:
         """Count the messages that the reader and the handler have sent."""
         return self.sent + self.outbox.sent + self.outbox.direct
 
+    def traffic(self) -> tuple[str, int, int] | None:
+        """The class of its server or connection, and the bytes received and sent; None if it moves
+        no bytes. From any thread.
+        """
+        count = self.behaviour._traffic
+        return None if count is None else count()
+
+    def leave_table(self) -> None:
+        """Leave the table of addresses, and add its sums to those of the ended meta-processes."""
+        past, aliases = self.kernel.past, self.router.registry.aliases
+        if self.id in aliases:
+            past.begin()
+            del aliases[self.id]
+            past.add_meta(
+                self.callbacks.behaviour, self.handled, self.messages_out(), self.traffic()
+            )
+
     def current_callback(self) -> str | None:
         """Name the callback in progress, if any."""
         phase = self.ending.phase

@@ -356,7 +356,7 @@ class Ending:
             self.phase = _SILENCED
         else:
             meta.resources.close()
-        meta.router.registry.aliases.pop(meta.id, None)
+        meta.leave_table()
         owner = meta.owner
         owner.disown(meta.id)
         takes_owner_along = (

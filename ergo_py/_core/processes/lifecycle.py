@@ -111,8 +111,9 @@ class Lifecycle(Addressee):
         append, and sees that it was too late.
         """
         self.task = _GONE
-        if self.turn.handling is not None or self.turn.scope is not None:
-            self.turn.close()
+        turn = self.turn
+        if turn.handling is not None or turn.scope is not None or turn.woken:
+            turn.close()
 
     def fail_to_end(self) -> None:
         """Be terminated in any state: an exception has interrupted the termination."""

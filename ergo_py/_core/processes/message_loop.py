@@ -109,7 +109,9 @@ class Turn:
         self.handled += 1
 
     def close(self) -> None:
-        """Drop the envelope and the cancel scope: the process has ended."""
+        """End the turn, and drop the envelope and the cancel scope: the process has ended."""
+        if self.woken:
+            self.end(perf_counter())
         self.handling = self.scope = None
 
     # -- interruption ------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ class Ending:
         process.refuse()
         process.fail_to_end()
         reason = process.record_reason(Shutdown())
-        router.processes.pop(process.id, None)
+        _leave_table(process)
         kernel.roots.pop(process.id, None)
         if process.parent is not None:
             process.parent.disown(process.id)
@@ -367,7 +367,7 @@ def release(process: "Process") -> Iterator[None] | None:
         kernel.remove_logger(process.id)
     if not is_unrelated:
         at_once(kernel.forget_watcher(process.id))
-    router.processes.pop(process.id, None)
+    _leave_table(process)
     if router.last_receiver is process:
         router.forget_receiver()
     if kernel.watches:
@@ -392,6 +392,15 @@ def release(process: "Process") -> Iterator[None] | None:
             kernel.tell(relation, reason)
     _tell(process, reason, lived)
     return None
+
+
+def _leave_table(process: "Process") -> None:
+    """Leave the table of processes, and add its sums to those of the ended processes."""
+    past, turn = process.kernel.past, process.turn
+    if process.id in process.router.processes:
+        past.begin()
+        del process.router.processes[process.id]
+        past.add(process.callbacks.behaviour, turn.handled, process.sent, turn.running_time)
 
 
 def _release_owned(process: "Process") -> tuple[list[Alias | Key], Iterable[Hashable]]:

@@ -125,6 +125,11 @@ class MetaProcess:
     _end_in_passing: Any = None
     """The same for ``terminate``; takes the reason."""
 
+    _traffic: Any = None
+    """A plain function, for any thread, that returns the class of the server or connection, and the
+    bytes received and sent.
+    """
+
     _reads_in_task: bool | None = None
     """For a class that lets each object choose its reader: True runs ``start`` in a task, False in
     a thread. None decides by ``async def start`` or ``def start``.

@@ -490,6 +490,9 @@ class UDPSocket(MetaProcess):
             facts[f"errors: {fault.name.lower().replace('_', ' ')}"] = str(count)
         return {item: facts[item] for item in items if item in facts} if items else facts
 
+    def _traffic(self) -> tuple[str, int, int]:
+        return type(self).__qualname__, self.bytes_in, self.bytes_out
+
     def _peer_text(self) -> str:
         return ""
 

@@ -381,6 +381,10 @@ class StreamConnection(MetaProcess):
         """Bytes that came from the peer."""
         return self._input.received
 
+    def _traffic(self) -> tuple[str, int, int]:
+        counted = self if self._server is None else self._server
+        return type(counted).__qualname__, self.bytes_in, self.bytes_out
+
     @property
     def messages_in(self) -> int:
         """Messages for the receiver that were made of these bytes."""

@@ -1,0 +1,168 @@
+"""`EndedTotals`: the sums of all processes and meta-processes that have ended, by behaviour.
+
+A counter of a behaviour is the sum of its living processes and of its ended ones, so that it never
+falls. A process adds its sums once, when it leaves the tables of the node.
+"""
+
+from collections.abc import Callable
+from time import sleep
+from typing import Final, NamedTuple, TypeVar
+
+__all__ = ["MOST_LABELS", "OTHER", "BehaviourTotals", "EndedTotals", "Ledger"]
+
+T = TypeVar("T")
+
+MOST_LABELS: Final = 200
+"""How many behaviours, children or servers have sums of their own. A program may make any number of
+classes at run time.
+"""
+OTHER: Final = "other"
+"""The label of all others together."""
+_TRIES: Final = 200
+_PAUSE: Final = 0.0005
+
+
+class BehaviourTotals(NamedTuple):
+    """The sums of the ended processes of a behaviour, at a moment."""
+
+    ended: int = 0
+    handled: int = 0
+    """Messages that they handled."""
+    sent: int = 0
+    """Messages that they sent."""
+    busy: float = 0.0
+    """Seconds that they spent in callbacks."""
+    crashed: int = 0
+    """Crashes, also those after which the process continued."""
+
+
+class Ledger(NamedTuple):
+    """A copy of the sums, which belongs to a list of living processes: each process is either in
+    the list or in the sums.
+    """
+
+    behaviours: dict[str, BehaviourTotals]
+    restarts: dict[str, int]
+    """Restarts by the name of the child's specification."""
+    traffic: dict[str, tuple[int, int]]
+    """Bytes received and sent, by the class of the server or connection."""
+
+
+class _Sums:
+    __slots__ = ("busy", "crashed", "ended", "handled", "sent")
+
+    def __init__(self) -> None:
+        self.ended = self.handled = self.sent = self.crashed = 0
+        self.busy = 0.0
+
+    def add(self, handled: int, sent: int, busy: float) -> None:
+        self.ended += 1
+        self.handled += handled
+        self.sent += sent
+        self.busy += busy
+
+    def add_crash(self) -> None:
+        self.crashed += 1
+
+    def copy(self) -> BehaviourTotals:
+        return BehaviourTotals(self.ended, self.handled, self.sent, self.busy, self.crashed)
+
+
+class EndedTotals:
+    """The sums of ended processes. The loop changes it; any thread may read it."""
+
+    __slots__ = ("_behaviours", "_left", "_leaving", "_restarts", "_traffic")
+
+    def __init__(self) -> None:
+        self._behaviours: dict[str, _Sums] = {}
+        self._restarts: dict[str, int] = {}
+        self._traffic: dict[str, tuple[int, int]] = {}
+        self._leaving = 0
+        """How many processes have begun to leave the tables of the node."""
+        self._left = 0
+        """How many of these are in the sums."""
+
+    # -- on the loop -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Note that a process leaves the tables now, and that `add` or `add_meta` follows."""
+        self._leaving += 1
+
+    def add(self, behaviour: str, handled: int, sent: int, busy: float) -> None:
+        """Add the sums of a process that has left the tables."""
+        self._of(behaviour).add(handled, sent, busy)
+        self._left += 1
+
+    def add_meta(
+        self, behaviour: str, handled: int, sent: int, traffic: tuple[str, int, int] | None
+    ) -> None:
+        """Add the sums of a meta-process that has left the tables. ``traffic`` has the class of its
+        server, and the bytes received and sent.
+        """
+        self._of(behaviour).add(handled, sent, 0.0)
+        if traffic is not None:
+            server = self.server_label(traffic[0])
+            received, sent = self._traffic[server]
+            self._traffic[server] = received + traffic[1], sent + traffic[2]
+        self._left += 1
+
+    def count_crash(self, behaviour: str) -> None:
+        """Count a crash, after which the process ends or continues."""
+        self._of(behaviour).add_crash()
+
+    def count_restart(self, child: str) -> None:
+        """Count the restart of a child, by the name in its specification."""
+        if child not in self._restarts and len(self._restarts) >= MOST_LABELS:
+            child = OTHER
+        self._restarts[child] = self._restarts.get(child, 0) + 1
+
+    # -- from any thread ---------------------------------------------------------------------------
+
+    def label(self, behaviour: str) -> str:
+        """The label of a behaviour: its name, or `OTHER` if there are too many. It never
+        changes.
+        """
+        return _label(self._behaviours, behaviour, _Sums)
+
+    def server_label(self, server: str) -> str:
+        """The label of a server, likewise."""
+        return _label(self._traffic, server, _no_traffic)
+
+    def read(self, living: Callable[[], T]) -> tuple[T, Ledger]:
+        """Copy the sums together with the list of living processes that ``living`` returns, at a
+        moment at which no process is on its way from one to the other.
+        """
+        tries = _TRIES
+        while True:
+            left, leaving = self._left, self._leaving
+            found, ledger = living(), self._copy()
+            tries -= 1
+            if left == leaving == self._leaving or not tries:
+                return found, ledger
+            # The loop was interrupted between the two steps, and needs a moment.
+            sleep(_PAUSE)
+
+    def _copy(self) -> Ledger:
+        # list(...) first: no other thread can interrupt it, while the loop adds a behaviour.
+        return Ledger(
+            {name: sums.copy() for name, sums in list(self._behaviours.items())},
+            dict(self._restarts),
+            dict(self._traffic),
+        )
+
+    def _of(self, behaviour: str) -> _Sums:
+        sums = self._behaviours.get(behaviour)
+        return self._behaviours[self.label(behaviour)] if sums is None else sums
+
+
+def _no_traffic() -> tuple[int, int]:
+    return 0, 0
+
+
+def _label(table: dict[str, T], name: str, new: Callable[[], T]) -> str:
+    """Find the label of a name in a table, and give it an entry."""
+    if name not in table:
+        if len(table) >= MOST_LABELS:
+            name = OTHER
+        table.setdefault(name, new())
+    return name

@@ -1,0 +1,1 @@
+"""Metrics, health and traces of a node."""

@@ -1,0 +1,323 @@
+"""`Figures`: the counters of a node at a moment, summed by behaviour. `read_figures` reads them
+from any thread, also while the event loop is blocked.
+
+Nothing is counted for it on the way of a message: a process counts its messages anyway, and adds
+its sums to those of its behaviour when it ends.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter, process_time, sleep
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from .._core.kernel import Kernel
+from .._core.metas.meta import Meta
+from .._core.processes.process import Process, processes_of
+from .._core.runtime.bridge import Lock
+from .._core.tables.ended_totals import MOST_LABELS, OTHER, Ledger
+from .._core.tables.loop_delays import BOUNDS
+from .._core.tables.pending_calls import Caller
+from .node_access import kernel_of, times_blocked, uptime_of, watchdog_of
+
+__all__ = ["BehaviourFigures", "Figures", "LoopDelay", "read_figures"]
+
+SLICE: Final = 250
+"""Processes that are read before the loop gets a chance to run."""
+_PAUSE: Final = 0.001
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class BehaviourFigures:
+    """The sums of a behaviour. Those of messages, busy seconds and crashes include the processes
+    that have ended, and never fall.
+    """
+
+    processes: int = 0
+    """Living processes."""
+    metas: int = 0
+    """Living meta-processes."""
+    handled: int = 0
+    """Messages handled."""
+    sent: int = 0
+    """Messages sent."""
+    busy: float = 0.0
+    """Seconds in callbacks, waits inside them included."""
+    crashed: int = 0
+    mailbox: int = 0
+    """Messages that wait now."""
+    longest: int = 0
+    """Messages in the longest mailbox now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopDelay:
+    """A histogram of the seconds that the loop took to answer, as the watchdog measures them twice
+    in each of its thresholds.
+    """
+
+    bounds: tuple[float, ...]
+    """The upper bounds of the classes but the last, in seconds."""
+    counts: tuple[int, ...]
+    """The measurements in each class, one more than bounds."""
+    total: float
+    """The sum of all measurements, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The counters of a node at a moment."""
+
+    node: str
+    at: float
+    """When they were read, as ``time.time()`` counts."""
+    uptime: float
+    """Seconds since the node was opened."""
+    behaviours: Mapping[str, BehaviourFigures]
+    """By class name. At most 200; the rest is together under ``other``."""
+    spawned: int
+    """Processes started so far."""
+    restarts: Mapping[str, int]
+    """Restarts by the name in the child's specification. At most 200, and ``other``."""
+    dead_letters: Mapping[str, int]
+    """By cause: the names of :class:`Why`, in small letters."""
+    late_replies: int
+    late_messages: int
+    calls_waiting: int
+    """Processes that wait in a call."""
+    timers: int
+    loop_delay: LoopDelay | None
+    """None without a watchdog."""
+    times_blocked: int
+    """How often the watchdog found the loop blocked."""
+    threads: Mapping[str, int]
+    """By kind: reader, dispatcher, worker, task; ``abandoned`` counts all so far."""
+    traffic: Mapping[str, tuple[int, int]]
+    """Bytes received and sent, by the class of the server, connection or socket."""
+    connections: Mapping[str, int]
+    """Open connections and sockets, likewise."""
+    log_lines_lost: int
+    cpu: float
+    """Seconds of processor time of the whole program."""
+    memory: int | None
+    """Resident bytes of the whole program; None where the system does not tell."""
+    collections: tuple[int, ...]
+    """Runs of the garbage collector, by generation."""
+
+    @property
+    def processes(self) -> int:
+        """Living processes of all behaviours."""
+        return sum(each.processes for each in self.behaviours.values())
+
+    @property
+    def metas(self) -> int:
+        """Living meta-processes of all behaviours."""
+        return sum(each.metas for each in self.behaviours.values())
+
+    @property
+    def handled(self) -> int:
+        """Messages that all behaviours have handled."""
+        return sum(each.handled for each in self.behaviours.values())
+
+    @property
+    def mailbox(self) -> int:
+        """Messages that wait in all mailboxes."""
+        return sum(each.mailbox for each in self.behaviours.values())
+
+
+def read_figures(node: Any, max_age: float = 0.0) -> Figures:
+    """Read the counters of a node. From any thread; on the loop, use a thread, since this takes
+    about a millisecond for each thousand processes, and pauses in between.
+
+    Args:
+        node: a node of this program.
+        max_age: the last result will do if it is at most so many seconds old.
+    """
+    return _readings(kernel_of(node)).read(node, max_age)
+
+
+@dataclass(slots=True)
+class _Readings:
+    """What is kept from one reading of a node to the next. All readers of the node share it."""
+
+    lock: Any = field(default_factory=Lock)
+    last: Figures | None = None
+    last_at: float = 0.0
+    highest: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    """The highest sums so far of each behaviour: handled, sent, busy."""
+    has_warned: bool = False
+
+    def read(self, node: Any, max_age: float) -> Figures:
+        with self.lock:
+            now = perf_counter()
+            if self.last is None or now - self.last_at > max_age:
+                self.last = self._read(node, kernel_of(node), now)
+                self.last_at = now
+            return self.last
+
+    def _read(self, node: Any, kernel: Kernel, now: float) -> Figures:
+        router, past = kernel.router, kernel.past
+        on_loop = router.bridge.on_loop()
+        (processes, holders), ledger = past.read(
+            lambda: (list(processes_of(router).values()), list(router.registry.aliases.values()))
+        )
+        sums = _Sums(now, ledger)
+        for start in range(0, len(processes), SLICE):
+            if start and not on_loop:
+                sleep(_PAUSE)
+            sums.add_processes(processes[start : start + SLICE])
+        metas = [holder for holder in holders if isinstance(holder, Meta)]
+        for start in range(0, len(metas), SLICE):
+            if not on_loop:
+                sleep(_PAUSE)
+            sums.add_metas(metas[start : start + SLICE])
+        behaviours: dict[str, BehaviourFigures] = {}
+        for name, found in sums.rows.items():
+            _merge(behaviours.setdefault(past.label(name), BehaviourFigures()), found)
+        traffic, connections = _label_servers(kernel, ledger, sums)
+        for name, each in behaviours.items():
+            self._keep_highest(name, each)
+        if OTHER in behaviours and not self.has_warned:
+            self.has_warned = True
+            kernel.logger.warning(
+                f"metrics have more than {MOST_LABELS} behaviours; the rest is counted together",
+                label=OTHER,
+                advice="give classes that are made at run time the same name",
+            )
+        watchdog = watchdog_of(node)
+        letters = router.dead_letters
+        return Figures(
+            node=router.node,
+            at=time.time(),
+            uptime=uptime_of(node, now),
+            behaviours=behaviours,
+            spawned=kernel.spawned,
+            restarts=ledger.restarts,
+            dead_letters={why.name.lower(): count for why, count in list(letters.counts.items())},
+            late_replies=kernel.calls.late_replies,
+            late_messages=letters.late,
+            calls_waiting=sums.calls_waiting,
+            timers=len(kernel.clock.timers),
+            loop_delay=None if watchdog is None else LoopDelay(BOUNDS, *watchdog.delays.read()),
+            times_blocked=times_blocked(node),
+            threads={
+                "reader": kernel.thread_fairness.readers,
+                "dispatcher": kernel.dispatcher_threads.threads,
+                "worker": kernel.workers.borrowed_tokens,
+                "task": kernel.task_threads.borrowed_tokens,
+                "abandoned": kernel.threads_abandoned,
+            },
+            traffic=traffic,
+            connections=connections,
+            log_lines_lost=kernel.log.lost,
+            cpu=process_time(),
+            memory=_resident(),
+            collections=tuple(each["collections"] for each in gc.get_stats()),
+        )
+
+    def _keep_highest(self, name: str, found: BehaviourFigures) -> None:
+        """Let no sum fall: a process takes a message that it postpones out of its sum again, and
+        the loop may be between two steps of ending a turn.
+        """
+        handled, sent, busy = self.highest.get(name, (0, 0, 0.0))
+        found.handled = max(found.handled, handled)
+        found.sent = max(found.sent, sent)
+        found.busy = max(found.busy, busy)
+        self.highest[name] = found.handled, found.sent, found.busy
+
+
+_by_kernel: Final[WeakKeyDictionary[Kernel, _Readings]] = WeakKeyDictionary()
+_making: Final = Lock()
+
+
+def _readings(kernel: Kernel) -> _Readings:
+    with _making:
+        return _by_kernel.setdefault(kernel, _Readings())
+
+
+class _Sums:
+    """The sums of a reading, by behaviour as the processes name it."""
+
+    def __init__(self, now: float, ledger: Ledger) -> None:
+        self._now = now
+        self.rows: dict[str, BehaviourFigures] = {
+            name: BehaviourFigures(
+                handled=past.handled, sent=past.sent, busy=past.busy, crashed=past.crashed
+            )
+            for name, past in ledger.behaviours.items()
+        }
+        self.traffic: dict[str, tuple[int, int, int]] = {}
+        """Connections, bytes received and bytes sent, by server."""
+        self.calls_waiting = 0
+
+    def add_processes(self, processes: list[Process]) -> None:
+        now, rows = self._now, self.rows
+        for process in processes:
+            row = rows.get(process.callbacks.behaviour)
+            if row is None:
+                row = rows.setdefault(process.callbacks.behaviour, BehaviourFigures())
+            turn, waiting = process.turn, len(process.mailbox)
+            row.processes += 1
+            row.handled += turn.handled
+            row.sent += process.sent
+            woken = turn.woken
+            row.busy += turn.running_time
+            if woken and now > woken:
+                row.busy += now - woken
+            if waiting:
+                row.mailbox += waiting
+                row.longest = max(row.longest, waiting)
+            if isinstance(process.waiting, Caller):
+                self.calls_waiting += 1
+
+    def add_metas(self, metas: list[Meta]) -> None:
+        for meta in metas:
+            row = self.rows.setdefault(meta.callbacks.behaviour, BehaviourFigures())
+            waiting = len(meta.mailbox)
+            row.metas += 1
+            row.handled += meta.handled
+            row.sent += meta.messages_out()
+            row.mailbox += waiting
+            row.longest = max(row.longest, waiting)
+            traffic = meta.traffic()
+            if traffic is not None:
+                server, received, sent = traffic
+                before = self.traffic.get(server, (0, 0, 0))
+                self.traffic[server] = before[0] + 1, before[1] + received, before[2] + sent
+
+
+def _merge(into: BehaviourFigures, found: BehaviourFigures) -> None:
+    into.processes += found.processes
+    into.metas += found.metas
+    into.handled += found.handled
+    into.sent += found.sent
+    into.busy += found.busy
+    into.crashed += found.crashed
+    into.mailbox += found.mailbox
+    into.longest = max(into.longest, found.longest)
+
+
+def _label_servers(
+    kernel: Kernel, ledger: Ledger, sums: _Sums
+) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
+    """The traffic and the open connections of each server, with the ended connections."""
+    traffic = dict(ledger.traffic)
+    connections = dict.fromkeys(traffic, 0)
+    for server, (count, received, sent) in sums.traffic.items():
+        label = kernel.past.server_label(server)
+        before = traffic.get(label, (0, 0))
+        traffic[label] = before[0] + received, before[1] + sent
+        connections[label] = connections.get(label, 0) + count
+    return traffic, connections
+
+
+def _resident() -> int | None:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):  # another system
+        return None
