@@ -15,6 +15,7 @@ import ergo_py.aio
 import ergo_py.blocking
 import ergo_py.meta
 import ergo_py.network
+import ergo_py.telemetry
 import ergo_py.testing
 import ergo_py.web
 import ergo_py.workers
@@ -25,6 +26,7 @@ MODULES = (
     ergo_py.blocking,
     ergo_py.meta,
     ergo_py.network,
+    ergo_py.telemetry,
     ergo_py.testing,
     ergo_py.web,
     ergo_py.workers,

@@ -134,6 +134,10 @@ class Applications:
         """All loaded applications, in start order."""
         return [self._info(self._loaded[application.name]) for application in self._order()]
 
+    def phases(self) -> dict[str, Phase]:
+        """The phases of all loaded applications, by name. From any thread."""
+        return {name: loaded.phase for name, loaded in list(self._loaded.items())}
+
     async def start(self, given: tuple[Application | str, ...]) -> list[str]:
         """Start applications and their dependencies, all or nothing. Returns the names of the
         applications started, in order.

@@ -12,6 +12,7 @@ import outcome
 import trio
 
 from .._core.inspection.trace import Statistics, TraceEntry
+from .._core.messaging.futures import ask
 from .._core.runtime.bridge import Parker
 from .._core.tables.obituaries import Obituary
 from .._core.tables.pending_calls import Caller
@@ -32,7 +33,6 @@ from ..node import Node
 from ..streams.parts import PartStream
 from ..supervision.specs import ChildSpec, SupervisorSpec
 from ..supervision.tree import TreeNode
-from .futures import ask
 from .handles import BlockingService, BlockingStream, BlockingSupervisor
 from .tasks import BlockingTaskVerbs
 

@@ -19,6 +19,7 @@ STARTING: Final = Phase.STARTING
 STOPPING: Final = Phase.STOPPING
 _COMPLETED: Final = Phase.COMPLETED
 _FAILED: Final = Phase.FAILED
+_PERMANENT: Final = RestartPolicy.PERMANENT
 _TEMPORARY: Final = RestartPolicy.TEMPORARY
 
 
@@ -43,6 +44,7 @@ class Child:
         "asker",
         "before",
         "cycles",
+        "down_since",
         "due",
         "has_run",
         "last_pid",
@@ -82,6 +84,8 @@ class Child:
         """The child is to run, now or later."""
         self.cycles = False
         """The child is to be stopped with its siblings, and they restart together."""
+        self.down_since: float | None = None
+        """When its last process ended or could not be started; None while it runs."""
         self.due = 0.0
         """When it may start, if it waits."""
         self.tries = 0
@@ -109,6 +113,17 @@ class Child:
     def is_waiting(self) -> bool:
         """The child will start, when its turn and its time come."""
         return self.wanted and self.phase in (PENDING, BACKING_OFF)
+
+    def is_missing(self, now: float, patience: float) -> bool:
+        """Whether it should always run, and does not: it has failed for good, or has been down for
+        longer than ``patience`` seconds. From any thread.
+        """
+        if self.spec.restart is not _PERMANENT or self.phase is RUNNING:
+            return False
+        if self.phase in (_FAILED, Phase.DISABLED):
+            return True
+        down_since = self.down_since
+        return self.wanted and down_since is not None and now - down_since > patience
 
     # -- starts ------------------------------------------------------------------------------------
 
@@ -140,15 +155,18 @@ class Child:
     def started(self, pid: Any, now: float) -> None:
         """Its process is up."""
         self.phase = RUNNING
+        self.down_since = None
         self.pid = self.last_pid = pid
         self.started_at = now
         self.restarts += self.has_run
         self.has_run = True
         self.before = None
 
-    def start_failed(self, reason: Reason) -> Any:
+    def start_failed(self, reason: Reason, now: float) -> Any:
         """Its process could not be started. Return the caller that waits for it, if any."""
         self.reason = reason
+        if self.down_since is None:
+            self.down_since = now
         return self.take_asker()
 
     def gives_up_start(self) -> None:
@@ -196,6 +214,7 @@ class Child:
         """Its process has ended."""
         self.pid = None
         self.reason = reason
+        self.down_since = now
         backoff = self.spec.backoff
         if backoff is not None and backoff.is_healthy(now - self.started_at):
             self.tries = 0

@@ -114,7 +114,7 @@ class Supervision:
         if self.ended or child is None or child.phase is not STARTING:
             return []
         self._order.leave_cycle(child)
-        asker = child.start_failed(reason)
+        asker = child.start_failed(reason, now)
         if asker is not None:
             self._actions.append(Answer(asker, None, error))
         if self._order.is_new:

@@ -286,6 +286,19 @@ class Supervisor(SupervisionDriver):
             starts_in=max(0.0, child.due - now) if child.phase is Phase.BACKING_OFF else None,
         )
 
+    def missing_children(self, patience: float) -> dict[str, Phase]:
+        """The phases of the permanent children that do not run: they have failed for good, or have
+        been down for longer than ``patience`` seconds. From any thread.
+        """
+        if self._process.slots is None:
+            return {}
+        now = self._process.kernel.clock.now()
+        return {
+            child.name: child.phase
+            for child in list(self._plan.children.values())
+            if child.is_missing(now, patience)
+        }
+
     def handle_inspect(self, *items: str) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
         """Diagnostics for a human reader: the strategy, each child with its phase, and the last
         restarts.

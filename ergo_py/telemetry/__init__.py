@@ -1,1 +1,34 @@
 """Metrics, health and traces of a node."""
+
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from .figures import BehaviourFigures, Figures, LoopDelay, read_figures
+    from .health import Health, HealthCheck
+    from .pages import HealthPage, MetricsPage
+    from .text import render_metrics
+
+__all__ = [
+    "BehaviourFigures",
+    "Figures",
+    "Health",
+    "HealthCheck",
+    "HealthPage",
+    "LoopDelay",
+    "MetricsPage",
+    "read_figures",
+    "render_metrics",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "figures": "BehaviourFigures Figures LoopDelay read_figures",
+            "health": "Health HealthCheck",
+            "pages": "HealthPage MetricsPage",
+            "text": "render_metrics",
+        },
+    )

@@ -21,7 +21,8 @@ from .._core.runtime.bridge import Lock
 from .._core.tables.ended_totals import MOST_LABELS, OTHER, Ledger
 from .._core.tables.loop_delays import BOUNDS
 from .._core.tables.pending_calls import Caller
-from .node_access import kernel_of, times_blocked, uptime_of, watchdog_of
+from .._core.vocabulary.public_names import show_public_names
+from .node_access import check_node, kernel_of, times_blocked, uptime_of, watchdog_of
 
 __all__ = ["BehaviourFigures", "Figures", "LoopDelay", "read_figures"]
 
@@ -52,6 +53,8 @@ class BehaviourFigures:
     """Messages that wait now."""
     longest: int = 0
     """Messages in the longest mailbox now."""
+    is_meta: bool = False
+    """Whether it is a behaviour of meta-processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,12 @@ def read_figures(node: Any, max_age: float = 0.0) -> Figures:
     Args:
         node: a node of this program.
         max_age: the last result will do if it is at most so many seconds old.
+
+    Raises:
+        BadInputError: the value is no open node.
     """
-    return _readings(kernel_of(node)).read(node, max_age)
+    found = check_node("read_figures(node)", node)
+    return _readings(kernel_of(found)).read(found, max_age)
 
 
 @dataclass(slots=True)
@@ -246,7 +253,11 @@ class _Sums:
         self._now = now
         self.rows: dict[str, BehaviourFigures] = {
             name: BehaviourFigures(
-                handled=past.handled, sent=past.sent, busy=past.busy, crashed=past.crashed
+                handled=past.handled,
+                sent=past.sent,
+                busy=past.busy,
+                crashed=past.crashed,
+                is_meta=past.is_meta,
             )
             for name, past in ledger.behaviours.items()
         }
@@ -279,6 +290,7 @@ class _Sums:
             row = self.rows.setdefault(meta.callbacks.behaviour, BehaviourFigures())
             waiting = len(meta.mailbox)
             row.metas += 1
+            row.is_meta = True
             row.handled += meta.handled
             row.sent += meta.messages_out()
             row.mailbox += waiting
@@ -299,6 +311,7 @@ def _merge(into: BehaviourFigures, found: BehaviourFigures) -> None:
     into.crashed += found.crashed
     into.mailbox += found.mailbox
     into.longest = max(into.longest, found.longest)
+    into.is_meta = into.is_meta or found.is_meta
 
 
 def _label_servers(
@@ -321,3 +334,6 @@ def _resident() -> int | None:
             return int(file.read().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):  # another system
         return None
+
+
+show_public_names(__name__)

@@ -34,6 +34,8 @@ class BehaviourTotals(NamedTuple):
     """Seconds that they spent in callbacks."""
     crashed: int = 0
     """Crashes, also those after which the process continued."""
+    is_meta: bool = False
+    """Whether they are meta-processes."""
 
 
 class Ledger(NamedTuple):
@@ -49,9 +51,10 @@ class Ledger(NamedTuple):
 
 
 class _Sums:
-    __slots__ = ("busy", "crashed", "ended", "handled", "sent")
+    __slots__ = ("busy", "crashed", "ended", "handled", "is_meta", "sent")
 
     def __init__(self) -> None:
+        self.is_meta = False
         self.ended = self.handled = self.sent = self.crashed = 0
         self.busy = 0.0
 
@@ -61,11 +64,17 @@ class _Sums:
         self.sent += sent
         self.busy += busy
 
+    def add_meta(self, handled: int, sent: int) -> None:
+        self.is_meta = True
+        self.add(handled, sent, 0.0)
+
     def add_crash(self) -> None:
         self.crashed += 1
 
     def copy(self) -> BehaviourTotals:
-        return BehaviourTotals(self.ended, self.handled, self.sent, self.busy, self.crashed)
+        return BehaviourTotals(
+            self.ended, self.handled, self.sent, self.busy, self.crashed, self.is_meta
+        )
 
 
 class EndedTotals:
@@ -99,7 +108,7 @@ class EndedTotals:
         """Add the sums of a meta-process that has left the tables. ``traffic`` has the class of its
         server, and the bytes received and sent.
         """
-        self._of(behaviour).add(handled, sent, 0.0)
+        self._of(behaviour).add_meta(handled, sent)
         if traffic is not None:
             server = self.server_label(traffic[0])
             received, sent = self._traffic[server]

@@ -73,7 +73,7 @@ def test_only_so_many_behaviours_have_sums_of_their_own() -> None:
     _, ledger = totals.read(list)
 
     assert len(ledger.behaviours) == len(ledger.restarts) == len(ledger.traffic) == MOST_LABELS + 1
-    assert ledger.behaviours[OTHER] == BehaviourTotals(100, 50, 100, 0.0, 0)
+    assert ledger.behaviours[OTHER] == BehaviourTotals(100, 50, 100, 0.0, 0, True)
     assert ledger.restarts[OTHER] == 50
     assert ledger.traffic[OTHER] == (150, 200)
     assert totals.label("Made3") == "Made3"

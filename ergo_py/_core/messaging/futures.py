@@ -1,14 +1,14 @@
-"""`ask`: a call whose answer is a future, for event loops other than the node's."""
+"""`ask`: a call whose answer is a future, for threads and event loops other than the node's."""
 
 from concurrent.futures import Future
 from typing import Any
 
-from .._core.messaging.calls import Calls
-from .._core.messaging.router import Router
-from .._core.tables.pending_calls import Caller
-from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.errors import NodeStoppedError
-from .._core.vocabulary.ids import PID, Target
+from ..tables.pending_calls import Caller
+from ..vocabulary.envelopes import Priority
+from ..vocabulary.errors import NodeStoppedError
+from ..vocabulary.ids import PID, Target
+from .calls import Calls
+from .router import Router
 
 __all__ = ["ask"]
 

@@ -1,0 +1,101 @@
+"""`render_metrics`: the metrics of a node as text, for Prometheus and every scraper that reads its
+formats.
+"""
+
+from typing import Any, Final
+
+from .._core.vocabulary.public_names import show_public_names
+from .families import Family, Histogram, cumulative, families_of
+from .figures import read_figures
+
+__all__ = [
+    "OPEN_METRICS",
+    "PROMETHEUS",
+    "render_metrics",
+    "write_open_metrics",
+    "write_prometheus",
+]
+
+PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_MAX_AGE: Final = 1.0
+"""Scrapes that come faster than this, in seconds, get the last figures."""
+
+
+def render_metrics(node: Any, accept: str = "") -> tuple[str, bytes]:
+    """The content type and the text of a scrape. For any thread: it works while the loop of the
+    node is blocked, too.
+
+    For example, in a thread of your own::
+
+        content_type, body = render_metrics(node)
+
+    Args:
+        node: a node of this program.
+        accept: the header ``Accept`` of the scraper; if it takes OpenMetrics, it gets OpenMetrics
+            1.0, else the text format 0.0.4 of Prometheus.
+    """
+    families = families_of(read_figures(node, _MAX_AGE))
+    if _takes_open_metrics(accept):
+        return OPEN_METRICS, write_open_metrics(families).encode()
+    return PROMETHEUS, write_prometheus(families).encode()
+
+
+def _takes_open_metrics(accept: str) -> bool:
+    for offer in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in offer.split(";"))
+        if kind == "application/openmetrics-text":
+            quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+            return quality.strip(" 0.") != ""
+    return False
+
+
+# -- the formats -----------------------------------------------------------------------------------
+
+
+def write_prometheus(families: list[Family]) -> str:
+    """The text format 0.0.4 of Prometheus."""
+    lines: list[str] = []
+    for family in families:
+        name = f"{family.name}_total" if family.kind == "counter" else family.name
+        lines.append(f"# HELP {name} {_escaped_help(family.help)}")
+        lines.append(f"# TYPE {name} {family.kind}")
+        _write_samples(lines, family, name)
+    return "\n".join((*lines, ""))
+
+
+def write_open_metrics(families: list[Family]) -> str:
+    """OpenMetrics 1.0."""
+    lines: list[str] = []
+    for family in families:
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        if family.unit:
+            lines.append(f"# UNIT {family.name} {family.unit}")
+        lines.append(f"# HELP {family.name} {_escaped(family.help)}")
+        _write_samples(
+            lines, family, f"{family.name}_total" if family.kind == "counter" else family.name
+        )
+    return "\n".join((*lines, "# EOF", ""))
+
+
+def _write_samples(lines: list[str], family: Family, name: str) -> None:
+    for labels, value in family.samples:
+        text = ",".join(f'{label}="{_escaped(each)}"' for label, each in labels)
+        if isinstance(value, Histogram):
+            for bound, count in cumulative(value):
+                lines.append(f'{name}_bucket{{{text},le="{bound}"}} {count}')
+            lines.append(f"{name}_sum{{{text}}} {value.total!r}")
+            lines.append(f"{name}_count{{{text}}} {sum(value.counts)}")
+        else:
+            lines.append(f"{name}{{{text}}} {value!r}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _escaped_help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+show_public_names(__name__)

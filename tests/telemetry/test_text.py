@@ -1,0 +1,188 @@
+"""The text formats, read by the parsers of prometheus_client, and the page that serves them."""
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+
+from ergo_py import Actor, BadInputError
+from ergo_py.blocking import open_node as open_blocking_node
+from ergo_py.meta import TCPServer
+from ergo_py.telemetry import MetricsPage, read_figures, render_metrics
+from ergo_py.telemetry.families import Family, Histogram, Sample
+from ergo_py.telemetry.text import OPEN_METRICS, PROMETHEUS, write_open_metrics, write_prometheus
+from ergo_py.web import Route
+from tests.support import Puppet, Recorder, running_node
+from tests.web.rig import get, serving
+
+# The parser of OpenMetrics comes without types.
+read_open: Callable[[str], Iterable[Metric]] = parse_open
+read_plain: Callable[[str], Iterable[Metric]] = parse_plain
+WANTS_OPEN = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.5"
+
+
+class Owner(Actor):
+    async def init(self) -> None:
+        await self.spawn_meta(TCPServer())
+
+    def handle_message(self, message: object, sender: object) -> None:
+        raise ValueError("told to")
+
+
+def values(metrics: Iterable[Metric]) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Every sample, by its name and the values of its labels but the node."""
+    return {
+        (sample.name, tuple(text for label, text in sample.labels.items() if label != "node")): (
+            sample.value
+        )
+        for metric in metrics
+        for sample in metric.samples
+    }
+
+
+async def test_both_formats_are_read_by_the_parsers_of_prometheus_client() -> None:
+    async with running_node("shop@localhost", watchdog=0.5) as node:
+        recorder, owner = await node.spawn(Recorder), await node.spawn(Owner)
+        node.send(recorder, 1)
+        node.send(recorder, 2)
+        node.send(owner, "crash")
+        await node.wait_ended(owner)
+        node.send(owner, "too late")
+
+        plain_type, plain = await trio.to_thread.run_sync(render_metrics, node)
+        open_type, opened = await trio.to_thread.run_sync(render_metrics, node, WANTS_OPEN)
+
+        assert (plain_type, open_type) == (PROMETHEUS, OPEN_METRICS)
+        for found in (values(read_plain(plain.decode())), values(read_open(opened.decode()))):
+            assert found["ergo_messages_handled_total", ("Recorder",)] == 2
+            assert found["ergo_processes", ("Recorder",)] == 1
+            assert found["ergo_processes", ("Owner",)] == 0
+            assert found["ergo_crashed_total", ("Owner",)] == 1
+            assert found["ergo_dead_letters_total", ("no_process",)] == 1
+            assert found["ergo_spawned_total", ()] == 2
+            assert ("ergo_io_bytes_total", ("TCPServer", "in")) not in found
+            assert found["ergo_threads", ("reader",)] >= 0
+            assert ("ergo_loop_delay_seconds_bucket", ("+Inf",)) in found
+            assert found["process_cpu_seconds_total", ()] > 0
+        assert b'node="shop@localhost"' in plain
+
+
+NASTY = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(
+    labels=st.lists(NASTY, min_size=1, max_size=3),
+    number=st.one_of(st.integers(0, 2**60), st.floats(0, 1e300)),
+    counts=st.lists(st.integers(0, 9), min_size=3, max_size=3),
+)
+def test_any_label_and_any_number_is_read_back(
+    labels: list[str], number: float, counts: list[int]
+) -> None:
+    named = tuple((f"label{at}", text) for at, text in enumerate(labels))
+    families = [
+        Family("a", "counter", 'A "help"\nwith \\ lines.', "", [Sample(named, number)]),
+        Family("b_seconds", "gauge", "", "seconds", [Sample(named, number)]),
+        Family("c", "histogram", "c", "", [Sample(named, Histogram((0.5, 1), tuple(counts), 4.5))]),
+    ]
+    for metrics in (
+        [*read_plain(write_prometheus(families))],
+        [*read_open(write_open_metrics(families))],
+    ):
+        first, second, third = metrics
+        assert first.samples[0].labels == dict(named)
+        assert first.samples[0].value == second.samples[0].value == float(number)
+        buckets = [each for each in third.samples if each.name == "c_bucket"]
+        assert [each.value for each in buckets] == [
+            counts[0],
+            counts[0] + counts[1],
+            sum(counts),
+        ]
+        assert [float(each.labels["le"]) for each in buckets] == [0.5, 1.0, float("inf")]
+
+
+@pytest.mark.parametrize(
+    "accept, wanted",
+    [
+        ("", PROMETHEUS),
+        ("*/*", PROMETHEUS),
+        ("application/openmetrics-text", OPEN_METRICS),
+        ("Application/OpenMetrics-Text; version=1.0.0", OPEN_METRICS),
+        ("application/openmetrics-text;q=0", PROMETHEUS),
+        ("application/openmetrics-text;q=0.000,*/*", PROMETHEUS),
+        ("text/plain, application/openmetrics-text;q=0.05", OPEN_METRICS),
+        (";;,,;q=", PROMETHEUS),
+    ],
+)
+async def test_the_header_accept_chooses_the_format(accept: str, wanted: str) -> None:
+    async with running_node() as node:
+        assert render_metrics(node, accept)[0] == wanted
+
+
+async def test_scrapes_within_a_second_get_the_same_figures() -> None:
+    async with running_node() as node:
+        first = render_metrics(node)
+        await node.spawn(Recorder)
+
+        assert render_metrics(node) == first
+        read_figures(node)  # a reader that wants new figures
+        assert render_metrics(node) != first
+
+
+async def test_a_route_serves_the_metrics() -> None:
+    async with serving() as outer:
+        routes = [Route("/metrics", to=MetricsPage(outer.node))]
+        async with serving(routes=routes) as served:
+            reply = await served.ask(get("/metrics"))
+            opened = await served.ask(get("/metrics", f"Accept: {WANTS_OPEN}"))
+            posted = await served.ask(get("/metrics", method="DELETE"))
+            headed = await served.ask(get("/metrics", method="HEAD"))
+
+            assert (reply.status, reply.headers["content-type"]) == (200, PROMETHEUS)
+            assert values(read_plain(reply.body.decode()))["ergo_metas", ("WebServer",)] == 1
+            assert opened.headers["content-type"] == OPEN_METRICS
+            assert opened.body.endswith(b"# EOF\n")
+            assert (posted.status, posted.headers["allow"]) == (405, "GET, HEAD")
+            assert (headed.status, headed.body) == (200, b"")
+
+
+async def test_a_blocked_loop_is_scraped_from_a_thread() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        found: list[bytes] = []
+        done = threading.Event()
+
+        def scrape() -> None:
+            found.append(render_metrics(node)[1])
+            done.set()
+
+        def block(_: Puppet) -> bool:
+            threading.Thread(target=scrape).start()
+            return done.wait(30)
+
+        assert await node.call(pid, block)
+        assert values(read_plain(found[0].decode()))["ergo_processes", ("Puppet",)] == 1
+
+
+def test_the_node_of_a_blocking_program_is_scraped() -> None:
+    with open_blocking_node("shop@localhost", log_output="none") as node:
+        node.spawn(Recorder)
+
+        assert (
+            values(read_plain(render_metrics(node)[1].decode()))["ergo_processes", ("Recorder",)]
+            == 1
+        )
+
+
+@pytest.mark.parametrize("wrong", [None, "shop@localhost", 5])
+def test_another_value_than_a_node_is_refused(wrong: Any) -> None:
+    with pytest.raises(BadInputError, match="an open node"):
+        MetricsPage(wrong)
+    with pytest.raises(BadInputError, match="an open node"):
+        render_metrics(wrong)
