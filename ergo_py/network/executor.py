@@ -1,12 +1,13 @@
 """`Executor`: carries out the operations of another node in the kernel of this node."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from .._core.messaging.remote import NetworkRouter
 from .._core.messaging.router import LANES
 from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
-from .._core.vocabulary.envelopes import ADDRESSED, MESSAGE, Overflow, Priority
+from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Overflow, Priority
 from .._core.vocabulary.errors import MailboxFullError, RelationExistsError
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName
 from .._core.vocabulary.messages import Why
@@ -96,6 +97,9 @@ class Executor:
         self._peer = peer
         self._kernel = peer.network.kernel
         self.router = peer.router
+        self._processes: Mapping[Any, Any] = peer.router.processes
+        self._is_plain = type(peer.router) is NetworkRouter
+        """No observer has to be told of calls."""
         self._calls: set[RemoteCaller] = set()
         """Calls of that node that are not answered."""
         self._watches: dict[int, Any] = {}
@@ -186,20 +190,27 @@ class Executor:
             self._peer.send_answer(number, taken, None)
 
     def _call(self, op: Call) -> None:
-        to, sender, priority = self._route(op.route)
+        to, sender, priority = self._routes.get(op.route) or self._route(op.route)
         request = self.read(op.body)
         caller = RemoteCaller(self, sender, op.number, to, request)
         self._calls.add(caller)
-        if isinstance(request, Unreadable):
+        if type(request) is Unreadable:
             text = f"{to!r} cannot read the request: {request.why}"
             caller.settle(None, UnreadableError(text, to, None))
             return
-        self._kernel.calls.begin(caller, priority)
+        callee: Any = self._processes.get(to) if self._is_plain and not priority else None
+        if callee is None or not callee.takes_direct or callee.has_split_handlers:
+            self._kernel.calls.begin(caller, priority)
+            return
+        # Inlined Calls.begin() and Router.post(): most callees take direct appends.
+        caller.assign(callee)
+        callee.mailbox.main.append((CALL, sender, caller, request))
+        self.router.turns.wake(callee)
 
     def answer(self, caller: RemoteCaller) -> None:
         """Send the answer of a call that was settled here."""
         if caller in self._calls:
-            self._calls.discard(caller)
+            self._calls.remove(caller)
             self._peer.send_answer(caller.number, caller.value, caller.error)
 
     def read(self, body: bytes) -> Any:

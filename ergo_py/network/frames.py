@@ -1,6 +1,7 @@
 """The frames of a session between two nodes, and their encoding as MessagePack."""
 
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Any, Final
 
 from .messages.codec import msgspec
 
@@ -56,13 +57,11 @@ class Bye(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 Frame = Hello | Data | Ack | Bye
 
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Frame)
+_decode: Final[Callable[[Any], Frame]] = msgspec.msgpack.Decoder(Frame).decode
 
 
-def encode_frame(frame: Frame) -> bytes:
-    """The bytes of a frame."""
-    return _encoder.encode(frame)
+encode_frame: Final[Callable[[Frame], bytes]] = msgspec.msgpack.Encoder().encode
+"""The bytes of a frame."""
 
 
 def decode_frame(data: bytes | bytearray | memoryview) -> Frame:
@@ -72,6 +71,6 @@ def decode_frame(data: bytes | bytearray | memoryview) -> Frame:
         ValueError: the bytes are not a frame.
     """
     try:
-        return cast(Frame, _decoder.decode(data))
+        return _decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not a frame of this protocol: {error}") from None

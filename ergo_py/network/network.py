@@ -26,7 +26,7 @@ from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.reasons import Reason
 from .carriers.carrier import Carrier
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
-from .frames import Frame, decode_frame, encode_frame
+from .frames import decode_frame
 from .messages.message_types import MessageTypes, RefusedValueError
 from .peer import Peer
 from .session import Timing
@@ -72,6 +72,11 @@ class Network:
         self.peers: dict[str, Peer] = {}
         self._dirty: list[Peer] = []
         self._flusher: Task | None = None
+        self._in_pass = False
+        """A reader hands over frames, in this turn."""
+        self._is_root = False
+        self._held: list[Peer] = []
+        """The peers whose operations go out at the end of the pass."""
         self._alarm: _Alarm | None = None
         self._logged: set[str] = set()
         self._failure: Exception | None = None
@@ -163,7 +168,7 @@ class Network:
             raise MessageTypeError(
                 f"a {type(message).__qualname__} cannot travel to {to!r}: {error}", to, message
             ) from None
-        if len(body) > self.max_message:
+        if len(body) > self.carrier.max_frame - _HEADERS:
             raise MessageTooLargeError(
                 f"a {type(message).__qualname__} of {len(body)} bytes is too large for {to!r}; "
                 f"allowed are {self.max_message} bytes: send it in parts",
@@ -249,10 +254,6 @@ class Network:
 
     # -- the carrier -------------------------------------------------------------------------------
 
-    def transmit(self, node: str, frame: Frame) -> None:
-        """Give a frame to the carrier."""
-        self.carrier.send(node, encode_frame(frame))
-
     def frame(self, sender: str, data: bytes | memoryview) -> None:
         """Take a frame of another node."""
         try:
@@ -263,14 +264,39 @@ class Network:
                 peer.session.close(str(error), False)
             self.log_once(f"a frame of node {sender} is unreadable", str(error))
             return
-        if sender == self.kernel.pid.node:
+        peer = self.peers.get(sender) or self._new_peer(sender)
+        if peer is None:
             return
+        if self._in_pass and peer.hold():
+            self._held.append(peer)
+        peer.receive(frame)
+
+    def _new_peer(self, sender: str) -> Peer | None:
+        """The peer of a node that sends its first frame; None if the frame is dropped."""
+        if sender == self.kernel.pid.node:
+            return None
         try:
-            peer = self.peer(sender)
+            return self.peer(sender)
         except NetworkError as error:
             self.log_once("a frame of a further node is dropped", str(error))
-            return
-        peer.receive(frame)
+            return None
+
+    def begin_pass(self, reader: Task) -> None:
+        """The reader of a carrier hands over frames. The processes that it wakes run in its turn,
+        and the operations that come of the frames go out together.
+        """
+        self._is_root = self.kernel.router.turns.begin(reader)
+        self._in_pass = True
+
+    def end_pass(self, reader: Task) -> None:
+        """The reader has handed over all frames that it has."""
+        try:
+            if self._is_root:
+                self.kernel.router.turns.serve(reader)
+        finally:
+            self._in_pass = False
+            while self._held:
+                self._held.pop().flush()
 
     def connected(self, node: str) -> None:
         """The carrier reaches a node, perhaps again: the session says where it is."""

@@ -1,7 +1,7 @@
 """The operations that travel in a session: messages, calls, answers, links and monitors, events."""
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
 from .messages.codec import msgspec
@@ -198,7 +198,7 @@ class Failure:
 
 encode_operation: Final = msgspec.msgpack.Encoder().encode
 encode_route: Final = msgspec.msgpack.Encoder().encode
-_decoder: Final = msgspec.msgpack.Decoder(Operation)
+_decode: Final[Callable[[bytes], Operation]] = msgspec.msgpack.Decoder(Operation).decode
 _route_decoder: Final = msgspec.msgpack.Decoder(Route)
 
 
@@ -209,7 +209,7 @@ def decode_operation(data: bytes) -> Operation:
         ValueError: the bytes are not an operation.
     """
     try:
-        return cast(Operation, _decoder.decode(data))
+        return _decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not an operation of this protocol: {error}") from None
 

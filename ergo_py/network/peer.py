@@ -30,7 +30,7 @@ from .errors import (
 )
 from .executor import ROUTES, Executor
 from .failures import error_of, failure_of
-from .frames import Frame
+from .frames import Frame, encode_frame
 from .messages.message_types import RefusedValueError, UnreadableValueError
 from .operations import (
     Answer,
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 __all__ = ["Peer"]
 
 _PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
-_SEND: Final = 0
-"""The tag of `Send`."""
+_SEND, _CALL, _ANSWER = 0, 2, 3
+"""The tags of `Send`, `Call` and `Answer`: a tuple is made faster than an operation."""
 _PAUSE: Final = 0.00005
 """Seconds after an operation within which further ones are collected."""
 _SWEEP: Final = 256
@@ -110,6 +110,7 @@ class Peer:
         }
         self._routes: dict[tuple[Any, PID | Alias, Lane], bytes] = {}
         """Encoded routes of messages, which mostly repeat."""
+        self._last_route: tuple[Any, PID | Alias | None, Lane, bytes] = (None, None, Lane.LOG, b"")
         self._is_dirty = False
         self._flush_at = 0.0
         """The moment from which on an operation goes out at once."""
@@ -146,6 +147,13 @@ class Peer:
         else:
             self._is_dirty = True
             self.network.flush_later(self)
+
+    def hold(self) -> bool:
+        """Keep operations until :meth:`flush`. False if they are kept already."""
+        if self._is_dirty:
+            return False
+        self._is_dirty = True
+        return True
 
     def flush(self) -> None:
         """Send the operations that were queued since the first."""
@@ -192,7 +200,10 @@ class Peer:
             outlet.admit(lane, (MESSAGE, sender, to, message))
         else:
             body = message.body if type(message) is Packed else self._encode(to, message)
-            route = self._routes.get((to, sender, lane)) or self._route(lane, sender, to)
+            # Inlined _route(): mostly the same sender sends to the same receiver again.
+            last_to, last_sender, last_lane, route = self._last_route
+            if last_to is not to or last_sender is not sender or last_lane is not lane:
+                route = self._route(lane, sender, to)
             self.session.push(encode_operation((_SEND, route, body)))
         if not self._is_dirty:
             self.wake()
@@ -204,14 +215,20 @@ class Peer:
 
     def _route(self, lane: Lane, sender: PID | Alias, to: Any) -> bytes:
         """The encoded route of a message or a call."""
+        last_to, last_sender, last_lane, route = self._last_route
+        if last_to is to and last_sender is sender and last_lane is lane:
+            return route
         key = (to, sender, lane)
-        route = self._routes.get(key)
-        if route is None:
+        known = self._routes.get(key)
+        if known is not None:
+            route = known
+        else:
             place = self.place(to)
             route = encode_route(Route(place, sender_place(sender), _PRIORITIES[lane]))
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
             self._routes[key] = route
+        self._last_route = (to, sender, lane, route)
         return route
 
     def push_waiting(self, lane: Lane, sender: PID | Alias, to: Any, message: object) -> None:
@@ -223,6 +240,26 @@ class Peer:
             self.router.dead_letters.add(sender, to, message, Why.UNREADABLE)
             return
         self.wake()
+
+    def take_call(self, caller: Caller, priority: Priority) -> bool:
+        """Send a call, on the loop. False if too many bytes wait."""
+        lane, outlet, session = LANES[priority], self.mailbox, self.session
+        if outlet.waiters or outlet.inbound or session.queued_bytes >= outlet.limit:
+            return False
+        to, number = caller.to, caller.number
+        try:
+            body = self._encode(to, caller.request)
+            route = self._route(lane, caller.pid, to)
+        except (MessageTypeError, MessageTooLargeError) as error:
+            caller.settle(None, error)
+            return True
+        if len(self._calls) >= self._sweep_at:
+            self._sweep()
+        self._calls[number] = caller
+        session.push(encode_operation((_CALL, number, route, body)))
+        if not self._is_dirty:
+            self.wake()
+        return True
 
     def push_call(self, lane: Lane, caller: Caller, request: object) -> None:
         """Queue a call. If its request cannot travel, the call fails."""
@@ -361,9 +398,12 @@ class Peer:
         op: Operation
         try:
             if error is None:
-                op = Answer(number, self.network.types.encode(value))
-            else:
-                op = Failed(number, *failure_of(error, self.network.types))
+                body = self.network.types.encode(value)
+                self.session.push(encode_operation((_ANSWER, number, body)))
+                if not self._is_dirty:
+                    self.wake()
+                return
+            op = Failed(number, *failure_of(error, self.network.types))
         except RefusedValueError as refusal:
             what = "an answer" if error is None else "an error"
             self.network.kernel.logger.error(
@@ -378,12 +418,16 @@ class Peer:
         self.wake()
 
     def _remember(self, caller: Caller) -> None:
+        if len(self._calls) >= self._sweep_at:
+            self._sweep()
+        self._calls[caller.number] = caller
+
+    def _sweep(self) -> None:
+        """Forget calls that were settled otherwise."""
         calls = self._calls
-        if len(calls) >= self._sweep_at:
-            for number in [number for number, known in calls.items() if known.settled]:
-                del calls[number]
-            self._sweep_at = max(_SWEEP, 2 * len(calls))
-        calls[caller.number] = caller
+        for number in [number for number, known in calls.items() if known.settled]:
+            del calls[number]
+        self._sweep_at = max(_SWEEP, 2 * len(calls))
 
     async def wait_sent(self) -> None:
         """Wait until all operations are given to the carrier, or the session ends."""
@@ -397,7 +441,8 @@ class Peer:
     def receive(self, frame: Frame) -> None:
         """Take a frame of that node."""
         self.session.receive(frame)
-        self._after()
+        if not self._is_dirty:
+            self._after()
 
     def deliver(self, data: bytes) -> None:
         """Carry out an operation of that node."""
@@ -429,7 +474,8 @@ class Peer:
                 ),
             )
             return
-        self.network.kernel.calls.reply(caller, value, None)
+        if not caller.settle_in(self.router.turns, value, None):
+            self.network.kernel.calls.count_late_reply()
 
     def _failed(self, op: Failed) -> None:
         caller = self._calls.pop(op.number, None)
@@ -445,7 +491,7 @@ class Peer:
 
     def transmit(self, frame: Frame) -> None:
         """Give a frame of the session to the carrier."""
-        self.network.transmit(self.node, frame)
+        self.network.carrier.send(self.node, encode_frame(frame))
 
     def session_up(self, creation: int) -> None:
         """Note that the node is connected."""

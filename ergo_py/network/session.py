@@ -149,6 +149,17 @@ class Session:
         if self.state is not State.UP:
             return
         queue, waiting = self._queue, self._unacknowledged
+        size = self.queued_bytes
+        if queue and size <= _FRAME and self.unacknowledged_bytes + size <= self._peer_window:
+            # Mostly everything goes in a single frame.
+            everything = list(queue)
+            queue.clear()
+            waiting.extend(everything)
+            self.queued_bytes = 0
+            self.unacknowledged_bytes += size
+            first, self._sent = self._sent, self._sent + len(everything)
+            self._send_data(first, everything)
+            return
         while queue:
             ops: list[bytes] = []
             size = 0
@@ -222,13 +233,15 @@ class Session:
 
     def receive(self, frame: Frame) -> None:
         """Take a frame of the peer."""
+        if type(frame) is Data:
+            if self._belongs(frame.mine, frame.yours):
+                self._receive_data(frame)
+                if self._queue:
+                    self.flush()  # an acknowledgement makes room in the window
+            return
         match frame:
             case Hello():
                 self._receive_hello(frame)
-            case Data():
-                if self._belongs(frame.mine, frame.yours):
-                    self._receive_data(frame)
-                    self.flush()  # an acknowledgement makes room in the window
             case Ack():
                 if self._belongs(frame.mine, frame.yours):
                     self._receive_ack(frame)

@@ -37,7 +37,19 @@ from ergo_py import (
     Why,
 )
 from ergo_py.network import Local, MessageTypeError, NodeBusyError, RemoteError, UnreadableError
-from tests.network.pairs import TYPES, Add, Echo, Order, Total, make_network, two_nodes, until
+from ergo_py.network.frames import Bye, Data, decode_frame, encode_frame
+from tests.network.pairs import (
+    TYPES,
+    Add,
+    Echo,
+    Order,
+    Total,
+    carrier_of,
+    make_network,
+    network_of,
+    two_nodes,
+    until,
+)
 from tests.support import Puppet, Recorder, kernel_of, running_node
 
 
@@ -594,6 +606,34 @@ async def test_a_plain_send_is_refused_when_too_many_bytes_wait() -> None:
         assert a.dead_letters()[-1].why is Why.FULL
         network.thaw("b@test")
         assert len(await a.call(pid, None)) == sent
+
+
+async def test_operations_that_come_of_a_pass_of_a_reader_leave_in_a_single_frame() -> None:
+    async with two_nodes(make_network("memory")) as (a, b):
+        pid = await b.spawn(Counter)
+        assert await a.call(pid, Total()) == 0
+        network, frames = network_of(a), list[bytes]()
+        carrier = carrier_of(a)
+        send = carrier.send
+
+        def note(to: str, frame: bytes) -> None:
+            frames.append(frame)
+            send(to, frame)
+
+        carrier.send = note
+        task = trio.lowlevel.current_task()
+
+        network.begin_pass(task)
+        network.frame("b@test", encode_frame(Bye(1, 2, "of an old session")))
+        for number in range(3):
+            a.send(pid, Add(number))
+        assert frames == []
+        network.end_pass(task)
+
+        (frame,) = map(decode_frame, frames)
+        assert isinstance(frame, Data)
+        assert len(frame.ops) == 3
+        assert await a.call(pid, Total()) == 3
 
 
 async def test_a_call_waits_for_room_instead() -> None:

@@ -339,6 +339,10 @@ class Calls:
 
     def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
         caller.assign(callee)
+        if callee.is_remote:
+            peer: Any = callee  # a RemoteReceiver
+            if peer.take_call(caller, priority):
+                return None
         kind = ADDRESSED_CALL if callee.has_split_handlers and type(caller.to) is not PID else CALL
         envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]

@@ -3,8 +3,9 @@
 A turn of trio's scheduler costs more than most callbacks, and a call to a sleeping process needs
 two. So the kernel runs the step of a woken process itself, exactly as trio's loop would, in two
 cases. A caller runs the step of the callee that it wakes. A root is code that cannot wait: a batch
-of plain callbacks, the poller of sockets, the reader of datagrams, the bridge of threads. It lists
-the processes that it wakes, and runs their steps when it is done. Steps never nest, and a bounded
+of plain callbacks, the poller of sockets, the reader of datagrams or of another node, the bridge of
+threads. It lists the processes that it wakes, and the callers whose answers the reader of another
+node brings, and runs their steps when it is done. Steps never nest, and a bounded
 number of them makes a turn.
 
 This module leans on the inside of trio's loop. `unmet` compares the installed trio with the trio
@@ -24,7 +25,7 @@ import trio
 from outcome import Error, Outcome, Value
 from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection, reschedule
 
-from ..runtime.parking import PARKED, Sleeper, TrioTurns
+from ..runtime.parking import PARKED, Sleeper, TrioTurns, WaitingCaller
 from ..runtime.time_slices import SLICE
 
 __all__ = ["SWITCH", "Handoff", "RunQueue", "turns_of_loop", "unmet"]
@@ -80,8 +81,8 @@ class Handoff(TrioTurns):
         self._queue = runner.runq = RunQueue(runner.runq)
         self._queue.size = 2  # until the next pass, any number but one
         self._root: Task | None = None
-        self._ready: deque[Sleeper] = deque()
-        """The processes that the root has woken. trio counts them as scheduled."""
+        self._ready: deque[Sleeper | WaitingCaller] = deque()
+        """The processes and callers that the root has woken. trio counts them as scheduled."""
         self._deferred: deque[Callable[[], None]] = deque()
         self._steps = False
         """A caller runs the step of its callee."""
@@ -94,6 +95,16 @@ class Handoff(TrioTurns):
                 _reschedule(task, None)
             else:
                 self._ready.append(process)
+                self._schedule(task)
+
+    @enable_ki_protection
+    def wake_caller(self, caller: WaitingCaller) -> None:
+        task = caller.task
+        if task.custom_sleep_data is caller:
+            if self._root is None or len(self._ready) >= _IN_A_ROW:
+                _reschedule(task, caller)
+            else:
+                self._ready.append(caller)
                 self._schedule(task)
 
     def may_step(self, process: Sleeper) -> bool:
@@ -140,11 +151,11 @@ class Handoff(TrioTurns):
         left, end = _IN_A_ROW, perf_counter() + SLICE
         try:
             while ready and left:
-                process = ready.popleft()
-                if process.mailbox.waiters:
-                    self._leave(process.task)
+                woken = ready.popleft()
+                if woken.mailbox.waiters:
+                    self._leave(woken.task)
                     continue
-                self._run(process.task)
+                self._run(woken.task)
                 left = left - 1 if perf_counter() < end else 0
         finally:
             self.end(root)
@@ -226,6 +237,8 @@ class Handoff(TrioTurns):
         if type(trap) is _traps.WaitTaskRescheduled:
             task._cancel_points += 1
             task._abort_func = trap.abort_func
+            if self._runner.ki_pending and task is self._runner.main_task:
+                task._attempt_delivery_of_pending_ki()
             if task._cancel_status.effectively_cancelled:
                 task._attempt_delivery_of_any_pending_cancel()
         elif trap is _traps.CancelShieldedCheckpoint:
@@ -254,10 +267,11 @@ def _inner(traceback: Any) -> TracebackType | None:
 _NEEDED: Final = {
     "": ("CONTEXT_RUN_TB_FRAMES", "GLOBAL_RUN_CONTEXT", "unrolled_run"),
     "CancelStatus": ("effectively_cancelled",),
-    "Runner": ("instruments", "reschedule", "runq", "task_exited"),
+    "Runner": ("instruments", "ki_pending", "reschedule", "runq", "task_exited"),
     "Task": (
         "_abort_func",
         "_attempt_delivery_of_any_pending_cancel",
+        "_attempt_delivery_of_pending_ki",
         "_cancel_points",
         "_cancel_status",
         "_next_send_fn",
@@ -280,7 +294,7 @@ _DUTIES: Final = {
         "_MAX_TIMEOUT",
         "_abort_func",
         "_attempt_delivery_of_any_pending_cancel",
-        "_attempt_delivery_of_pending_ki",  # for the main task, which is never a process
+        "_attempt_delivery_of_pending_ki",
         "_autojump",
         "_cancel_points",
         "_core",

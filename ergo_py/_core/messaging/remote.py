@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..runtime.bridge import get_ident
+from ..tables.pending_calls import Caller
 from ..tables.relations import Watched
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.ids import PID, Alias, Target
@@ -64,6 +65,10 @@ class RemoteReceiver(Receiver, Protocol):
 
     def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         """Send a message, on the loop."""
+        ...
+
+    def take_call(self, caller: Caller, priority: Priority) -> bool:
+        """Send a call, on the loop. False if it has to wait for room."""
         ...
 
     async def send_wait(
@@ -134,6 +139,11 @@ class _RemoteAddresses:
     __slots__ = ()
 
     def resolve(self: Any, to: Target) -> Receiver | None:
+        remote: Any = self.remote
+        if type(to) is PID and to.node != self.node and remote is not None:
+            known: Receiver | None = remote.peers.get(to.node)
+            if known is not None and not self.stopped:
+                return known
         router: Any = super()
         found: Receiver | None = router.resolve(to)
         if (

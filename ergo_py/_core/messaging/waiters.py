@@ -2,12 +2,12 @@
 for room in a mailbox.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trio.lowlevel import Task
 
 from ..runtime.bridge import Parker
-from ..runtime.parking import wake_with
+from ..runtime.parking import TrioTurns, wake_with
 from ..tables.pending_calls import Callee, Caller
 from ..vocabulary.envelopes import Envelope, Lane
 from ..vocabulary.errors import TargetDownError
@@ -22,10 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["CallWaiter", "TaskCaller", "TaskWaiter", "ThreadCaller", "ThreadWaiter"]
 
 
+class _NoMailbox:
+    """Stands for the mailbox of a caller, among the processes that a root has woken."""
+
+    waiters: Final = None
+
+
 class TaskCaller(Caller):
     """A call made by a trio task."""
 
     __slots__ = ("_endless", "task")
+
+    mailbox: ClassVar[Any] = _NoMailbox()
 
     _endless: bool
     """Set only for a call without a timeout, so that the other calls do not pay for it."""
@@ -69,6 +77,17 @@ class TaskCaller(Caller):
         self.error = error
         # Wake by the identity of the call: the task may already sleep in another call.
         wake_with(self.task, self)
+        return True
+
+    def settle_in(self, turns: TrioTurns, value: Any, error: BaseException | None) -> bool:
+        if self.settled:
+            return False
+        self.settled = True
+        if self._deferred:
+            self.undefer()
+        self.value = value
+        self.error = error
+        turns.wake_caller(self)
         return True
 
 

@@ -14,7 +14,7 @@ if a release of trio breaks them.
 
 import types
 from collections.abc import Callable, Generator, Sized
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from trio.lowlevel import (
     Abort,
@@ -33,6 +33,7 @@ __all__ = [
     "Sleeper",
     "TaskPlaceholder",
     "TrioTurns",
+    "WaitingCaller",
     "park",
     "park_as",
     "park_unless",
@@ -123,7 +124,7 @@ def park_as(task: Task, mark: object) -> Generator[Any, Any, None]:
     """Sleep under ``mark`` until :func:`wake_with` is called with that same mark."""
     task.custom_sleep_data = mark
     woken = yield TRAP
-    if woken is not mark:
+    if woken is not mark and woken is not None:  # None: a root has woken the caller
         woken.unwrap()
 
 
@@ -161,6 +162,18 @@ class Sleeper(Protocol):
     def mailbox(self) -> Any: ...
 
 
+class WaitingCaller(Protocol):
+    """A call whose task sleeps in :func:`park_as` under the call itself."""
+
+    @property
+    def task(self) -> Any:
+        """The task that waits for the answer."""
+        ...
+
+    mailbox: ClassVar[Any]
+    """A mailbox without waiting senders."""
+
+
 class TrioTurns:
     """Turns without direct hand-off: trio's loop runs every step."""
 
@@ -179,6 +192,10 @@ class TrioTurns:
     def wake(self, process: Sleeper) -> None:
         """Wake a process that sleeps in its mailbox. Only in the loop's thread."""
         wake(process.task)
+
+    def wake_caller(self, caller: WaitingCaller) -> None:
+        """Wake the task that waits for this call. Only in the loop's thread."""
+        wake_with(caller.task, caller)
 
     def may_step(self, _process: Sleeper) -> bool:
         """Say whether a sleeping process may take its step inside the step of its caller."""

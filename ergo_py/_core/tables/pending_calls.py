@@ -148,6 +148,10 @@ class Caller(Deadline):
         self.awaken()
         return True
 
+    def settle_in(self, _turns: Any, value: Any, error: BaseException | None) -> bool:
+        """The same in the turn of a reader: if it is a root, the waiting task runs in this turn."""
+        return self.settle(value, error)
+
     def expire(self, timeout: float) -> None:
         """End the call with a timeout."""
         self.settle(None, CallTimeoutError(self.to, self.request, timeout))

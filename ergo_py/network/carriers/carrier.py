@@ -3,6 +3,7 @@
 from typing import Protocol
 
 import trio
+from trio.lowlevel import Task
 
 __all__ = ["Carrier", "Sink"]
 
@@ -12,6 +13,16 @@ class Sink(Protocol):
 
     def frame(self, sender: str, data: bytes | memoryview, /) -> None:
         """Take a frame. The carrier vouches for the name of the sending node."""
+
+    def begin_pass(self, reader: Task, /) -> None:
+        """Note that the task of a reader hands over frames, and waits for nothing until
+        :meth:`end_pass`.
+        """
+
+    def end_pass(self, reader: Task, /) -> None:
+        """Run the processes and callers that were woken, and send all operations that came of the
+        frames together.
+        """
 
     def connected(self, node: str, /) -> None:
         """Note that frames to a node reach it, perhaps again."""

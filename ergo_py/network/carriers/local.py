@@ -9,14 +9,12 @@ import errno
 import fcntl
 import os
 import socket
-import struct
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 import trio
@@ -24,7 +22,6 @@ from trio.lowlevel import current_task
 
 from ..._core.kernel import Kernel
 from ..._core.runtime.parking import park, wake
-from ..._core.runtime.time_slices import SLICE
 from ..._core.vocabulary.errors import ControlSocketError
 from ..._core.vocabulary.public_names import show_public_names
 from ...control import socket_paths
@@ -32,12 +29,11 @@ from ..errors import NetworkError, NodeNameTakenError
 from ..network import Network
 from ..settings import NetworkSettings
 from .carrier import Sink
+from .frame_reader import HEADER, FrameReader, ProtocolError
 
 __all__ = ["Local"]
 
 _FRAME: Final = 16 << 20
-_HEADER: Final = struct.Struct(">I")
-_CHUNK: Final = 256 * 1024
 _NAME: Final = 1024
 """The most bytes of the first frame of a connection, the name of its node."""
 _BUFFER: Final = 4 << 20
@@ -127,7 +123,7 @@ class _LocalCarrier:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 task_status.started()
-                await self._accept(trio.socket.from_stdlib_socket(listener), nursery)
+                await self._accept(listener, nursery)
         finally:
             self._nursery = None
             # Remove the file first: a node that finds it may believe that this node listens.
@@ -194,10 +190,13 @@ class _LocalCarrier:
 
     # -- frames of other nodes ---------------------------------------------------------------------
 
-    async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         while True:
+            await trio.lowlevel.wait_readable(listener)
             try:
-                connection, _ = await listener.accept()
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                continue
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
                     await trio.sleep(0.1)
@@ -207,31 +206,23 @@ class _LocalCarrier:
                 raise
             nursery.start_soon(self._read, connection)
 
-    async def _read(self, connection: trio.socket.SocketType) -> None:
+    async def _read(self, connection: socket.socket) -> None:
         """Read the frames of a connection. The first is the name of its node."""
+        assert self._sink is not None
         node = ""
-        plain: Any = connection
         with connection:
+            connection.setblocking(False)
             try:
-                if socket_paths.peer_user(plain) == os.geteuid():
-                    frames = _FrameReader(connection)
+                if socket_paths.peer_user(connection) == os.geteuid():
+                    frames = FrameReader(connection)
                     with trio.move_on_after(5.0):
-                        node = (await frames.next(_NAME) or b"").decode("utf-8", "replace")
+                        node = (await frames.first(_NAME)).decode("utf-8", "replace")
                     if node not in ("", self._name):
-                        await self._read_frames(node, frames)
-            except (OSError, _ProtocolError):
+                        await frames.run(node, self._sink, _FRAME)
+            except (OSError, ProtocolError):
                 pass
         if node not in ("", self._name):
             self._lose(node)
-
-    async def _read_frames(self, node: str, frames: "_FrameReader") -> None:
-        assert self._sink is not None
-        end = perf_counter() + SLICE
-        while (frame := await frames.next(_FRAME)) is not None:
-            self._sink.frame(node, frame)
-            if perf_counter() >= end:
-                await trio.lowlevel.checkpoint()
-                end = perf_counter() + SLICE
 
     def _lose(self, node: str) -> None:
         """The program of a node has closed its connection: find out whether it still listens."""
@@ -301,40 +292,6 @@ class _LocalCarrier:
             await way.wait_written()
 
 
-class _ProtocolError(Exception):
-    """The other end does not send frames."""
-
-
-class _FrameReader:
-    """Cuts the bytes of a connection into frames."""
-
-    def __init__(self, connection: trio.socket.SocketType) -> None:
-        self._connection = connection
-        self._buffer = bytearray()
-        self._start = 0
-
-    async def next(self, longest: int) -> bytes | None:
-        """The next frame; None at the end of the connection."""
-        while True:
-            have = len(self._buffer) - self._start
-            if have >= _HEADER.size:
-                (length,) = _HEADER.unpack_from(self._buffer, self._start)
-                if length > longest:
-                    raise _ProtocolError
-                end = self._start + _HEADER.size + length
-                if len(self._buffer) >= end:
-                    frame = bytes(self._buffer[self._start + _HEADER.size : end])
-                    self._start = end
-                    return frame
-            if self._start:
-                del self._buffer[: self._start]
-                self._start = 0
-            data = await self._connection.recv(_CHUNK)
-            if not data:
-                return None
-            self._buffer += data
-
-
 class _Way:
     """A connection to another node, and the frames that wait for it."""
 
@@ -354,7 +311,7 @@ class _Way:
 
     def send(self, frame: bytes) -> None:
         """Write a frame now if the socket takes it, else soon."""
-        data = _HEADER.pack(len(frame)) + frame
+        data = HEADER.pack(len(frame)) + frame
         if self._socket is not None and not self._waiting and not self._is_writing:
             try:
                 sent = self._socket.send(data)
@@ -375,8 +332,8 @@ class _Way:
 
     async def run(self, connection: socket.socket, name: bytes) -> None:
         """Write frames until the other end closes the connection."""
-        self._waiting.appendleft(_HEADER.pack(len(name)) + name)
-        self._size += _HEADER.size + len(name)
+        self._waiting.appendleft(HEADER.pack(len(name)) + name)
+        self._size += HEADER.size + len(name)
         self._socket = connection
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_for_end, connection, nursery.cancel_scope)

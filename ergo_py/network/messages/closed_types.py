@@ -22,8 +22,6 @@ _SCALARS: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _LONGEST: Final = 255
 """The most bytes of a name on the wire: its length is a byte."""
 
-_encode: Final = msgspec.msgpack.Encoder().encode
-
 
 class ClosedType:
     """The codec of a closed class. ``fits`` says whether an instance is closed."""
@@ -31,11 +29,8 @@ class ClosedType:
     def __init__(self, cls: type, name: bytes, fits: Callable[[Any], bool]) -> None:
         self.fits = fits
         self.head = bytes((MARK, len(name))) + name
+        """The bytes in front of an encoded instance."""
         self.decode: Callable[[memoryview], Any] = msgspec.msgpack.Decoder(cls).decode
-
-    def encode(self, value: object) -> bytes:
-        """The bytes of an instance that fits."""
-        return self.head + _encode(value)
 
 
 def closed_type(cls: Any, wire_name: str, fields: tuple[str, ...]) -> ClosedType | None:

@@ -248,7 +248,7 @@ class MessageTypes:
         closed = self._closed.get(type(value))
         try:
             if closed is not None and closed.fits(value):
-                return closed.encode(value)
+                return closed.head + _encode(value)
             return _encode(self._plain(value))
         except RecursionError:
             raise RefusedValueError("it is nested too deeply, or contains itself") from None

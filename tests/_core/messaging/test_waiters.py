@@ -1,13 +1,22 @@
 """A waiter is woken by its own answer or its own place, and by nothing else."""
 
+import pytest
 import trio
+from trio.lowlevel import checkpoint, current_task
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import PID, Custom, Killed, TargetDownError
-from ergo_py._core.messaging.waiters import CallWaiter, TaskCaller, TaskWaiter
-from ergo_py._core.runtime.parking import park_as
+from ergo_py._core.messaging.handoff import SWITCH, turns_of_loop
+from ergo_py._core.messaging.waiters import CallWaiter, TaskCaller, TaskWaiter, ThreadCaller
+from ergo_py._core.runtime.parking import TrioTurns, park_as
 from ergo_py._core.vocabulary.reasons import NoProcess
 from tests.support import Recorder, process_of, running_node
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SWITCH, raising=False)
+
 
 SENDER = PID("test@localhost", 1, 0)
 
@@ -147,3 +156,95 @@ async def test_an_abandoned_call_gets_no_error_when_it_is_not_admitted() -> None
     CallWaiter(call).settle(False)
 
     assert call.error is None
+
+
+async def test_a_root_runs_callers_in_its_own_turn(
+    nursery: trio.Nursery,
+) -> None:
+    order: list[object] = []
+    calls: list[TaskCaller] = []
+
+    async def ask(number: int) -> None:
+        task = current_task()
+        calls.append(make_call(number, task))
+        await park_as(task, calls[-1])
+        order.append(calls[number].result())
+
+    for number in range(3):
+        nursery.start_soon(ask, number)
+        await wait_all_tasks_blocked()
+    turns, root = turns_of_loop(True), current_task()
+    await checkpoint()
+    assert turns.begin(root)
+    calls[2]._deferred = True  # a callee has promised an answer
+    settled = [calls[number].settle_in(turns, number, None) for number in (2, 0, 0)]
+    order.append("brought")
+    assert turns.serve(root)
+    order.append("served")
+    await wait_all_tasks_blocked()
+    assert calls[1].settle_in(turns, "without a root", None)
+    assert order == ["brought", 2, 0, "served"]
+    await wait_all_tasks_blocked()
+
+    assert settled == [True, True, False]
+    assert order[4:] == ["without a root"]
+    assert not calls[2].deferred
+
+
+async def test_more_callers_than_a_root_may_run_wait_for_their_turn(
+    nursery: trio.Nursery,
+) -> None:
+    order: list[object] = []
+    calls: list[TaskCaller] = []
+
+    async def ask(number: int) -> None:
+        task = current_task()
+        calls.append(make_call(number, task))
+        await park_as(task, calls[number])
+        order.append(number)
+
+    for number in range(70):
+        nursery.start_soon(ask, number)
+        await wait_all_tasks_blocked()
+    turns, root = turns_of_loop(True), current_task()
+    await checkpoint()
+    assert turns.begin(root)
+    for caller in calls:
+        caller.settle_in(turns, None, None)
+    turns.end(root)
+    assert order == []
+    await wait_all_tasks_blocked()
+
+    assert sorted(map(str, order)) == sorted(map(str, range(70)))
+
+
+async def test_a_caller_that_waits_elsewhere_is_not_woken(nursery: trio.Nursery) -> None:
+    turns, caller = turns_of_loop(True), make_call(1, current_task())
+
+    assert caller.settle_in(turns, "nobody waits", None)
+    assert caller.result() == "nobody waits"
+
+
+async def test_without_direct_hand_off_an_answer_wakes_the_caller(nursery: trio.Nursery) -> None:
+    answers: list[object] = []
+    calls: list[TaskCaller] = []
+
+    async def ask() -> None:
+        task = current_task()
+        calls.append(make_call(1, task))
+        await park_as(task, calls[0])
+        answers.append(calls[0].result())
+
+    nursery.start_soon(ask)
+    await wait_all_tasks_blocked()
+    assert calls[0].settle_in(TrioTurns(), "woken", None)
+    await wait_all_tasks_blocked()
+
+    assert answers == ["woken"]
+
+
+def test_the_call_of_a_thread_is_settled_at_once() -> None:
+    caller = ThreadCaller(SENDER, 1, "callee", "request")
+
+    assert caller.settle_in(TrioTurns(), "answer", None)
+    assert caller.parker.wait(0)

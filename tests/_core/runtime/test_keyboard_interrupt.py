@@ -13,15 +13,29 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
-from ergo_py import Actor, Caller, ChildSpec, Node, Shutdown, Supervisor, SupervisorSpec, open_node
+from ergo_py import (
+    PID,
+    Actor,
+    Caller,
+    ChildSpec,
+    Node,
+    Shutdown,
+    Supervisor,
+    SupervisorSpec,
+    open_node,
+)
 from ergo_py._core import kernel
 from ergo_py._core.messaging import clock, router
+from ergo_py._core.messaging.handoff import SWITCH, turns_of_loop
+from ergo_py._core.messaging.waiters import TaskCaller
 from ergo_py._core.processes import envelope_handlers as envelope_handlers_module
 from ergo_py._core.processes import process as process_module
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.runtime import bridge
 from ergo_py._core.runtime import keyboard_interrupt as keyboard_interrupt_module
+from ergo_py._core.runtime.parking import park_as
 from ergo_py._core.tables import child_slot as child_slot_module
 from ergo_py._core.tables import mailbox
 from tests.support import Shielded, Witness, replace_private
@@ -472,3 +486,39 @@ def test_an_interrupt_just_before_the_node_exists_reaches_the_program(
 
     with pytest.raises(KeyboardInterrupt):
         trio.run(main)
+
+
+def test_ctrl_c_reaches_the_main_task_that_runs_in_the_turn_of_a_root(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(SWITCH, raising=False)
+    calls: list[TaskCaller] = []
+    steps: list[str] = []
+
+    async def bring(*, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await trio.testing.wait_all_tasks_blocked()
+        turns, root = turns_of_loop(True), trio.lowlevel.current_task()
+        await trio.lowlevel.checkpoint()
+        assert turns.begin(root)
+        calls[0].settle_in(turns, "answer", None)
+        assert turns.serve(root)
+        # As in trio's loop: the main task that begins to wait gets it at once.
+        assert calls[0].task.custom_sleep_data is None
+        steps.append("served")
+
+    async def main() -> None:
+        task = trio.lowlevel.current_task()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(bring)
+            calls.append(TaskCaller(PID("test", 1, 0), 1, "callee", "request", task))
+            await park_as(task, calls[0])
+            trio.lowlevel.enable_ki_protection(press)()
+            steps.append("pressed")
+            await park_as(task, calls[0])
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        trio.run(main)
+
+    assert caught.group_contains(KeyboardInterrupt)
+    assert steps == ["pressed", "served"]

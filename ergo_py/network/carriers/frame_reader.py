@@ -1,0 +1,123 @@
+"""`FrameReader`: reads the frames of a connection, and hands all that arrive together to the
+network in a single pass.
+"""
+
+import socket
+import struct
+from time import perf_counter
+from typing import Final
+
+from trio.lowlevel import Task, checkpoint, current_task, wait_readable
+
+from ..._core.runtime.time_slices import SLICE
+from .carrier import Sink
+
+__all__ = ["CHUNK", "HEADER", "FrameReader", "ProtocolError"]
+
+HEADER: Final = struct.Struct(">I")
+"""The length of a frame, in front of it."""
+CHUNK: Final = 256 * 1024
+"""The most bytes of a read."""
+
+
+class ProtocolError(Exception):
+    """The other end does not send frames."""
+
+
+class FrameReader:
+    """Cuts the bytes of a connection into frames."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._rest = bytearray()
+        """The beginning of a frame that has not arrived whole."""
+        self._may_have_more = False
+
+    async def first(self, longest: int) -> bytes:
+        """The first frame; empty at the end of the connection.
+
+        Raises:
+            ProtocolError: the frame would be longer than ``longest``.
+        """
+        while data := await self._read():
+            self._rest += data
+            if len(self._rest) >= HEADER.size:
+                (length,) = HEADER.unpack_from(self._rest)
+                end = HEADER.size + length
+                if length > longest:
+                    raise ProtocolError
+                if len(self._rest) >= end:
+                    frame = bytes(self._rest[HEADER.size : end])
+                    del self._rest[:end]
+                    return frame
+        return b""
+
+    async def run(self, node: str, sink: Sink, longest: int) -> None:
+        """Hand all further frames to the network, until the connection ends.
+
+        Raises:
+            ProtocolError: a frame would be longer than ``longest``.
+        """
+        task = current_task()
+        needed = HEADER.size
+        data, self._rest = bytes(self._rest), bytearray()
+        while True:
+            if self._rest:
+                self._rest += data
+                if len(self._rest) < needed:
+                    data = b""
+                else:
+                    data, self._rest = bytes(self._rest), bytearray()
+            start = 0
+            while data:
+                start, needed = self._hand_over(node, sink, data, start, longest, task)
+                if start + needed > len(data):
+                    if start < len(data):
+                        self._rest += memoryview(data)[start:]
+                    break
+                await checkpoint()  # a time slice is over
+            data = await self._read()
+            if not data:
+                return
+
+    def _hand_over(
+        self, node: str, sink: Sink, data: bytes, start: int, longest: int, task: Task
+    ) -> tuple[int, int]:
+        """Hand over the frames from ``start`` on, for a time slice. Returns the end of the last
+        frame, and the bytes that the next needs at least.
+        """
+        view, have, size = memoryview(data), len(data), HEADER.size
+        stop_at = perf_counter() + SLICE
+        sink.begin_pass(task)
+        try:
+            while start + size <= have:
+                (length,) = HEADER.unpack_from(data, start)
+                if length > longest:
+                    raise ProtocolError
+                end = start + size + length
+                if end > have:
+                    return start, size + length
+                sink.frame(node, view[start + size : end])
+                start = end
+                if perf_counter() >= stop_at:
+                    break
+        finally:
+            sink.end_pass(task)
+        return start, size
+
+    async def _read(self) -> bytes:
+        """The next bytes; empty at the end of the connection."""
+        while True:
+            # A read that does not fill its buffer has emptied the socket: another read would only
+            # cost a system call.
+            if self._may_have_more:
+                await checkpoint()
+            else:
+                await wait_readable(self._connection)
+            try:
+                data = self._connection.recv(CHUNK)
+            except BlockingIOError:
+                self._may_have_more = False
+                continue
+            self._may_have_more = len(data) == CHUNK
+            return data
