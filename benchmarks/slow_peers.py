@@ -2,9 +2,11 @@
 other peers beside them.
 
 Every request of the others must have its response, and every slow peer must be refused with status
-408 in its time. The times of the others are printed beside their times without slow peers; they do
-not decide. slowhttptest, if it is installed, attacks with slow heads, slow bodies and slow readers,
-and must find the server available.
+408 in its time. The times of the others are printed beside their times without slow peers, and
+beside their times while the slow peers attack another server of the same machine; they do not
+decide. The passes of the server's loop are measured in processor time, which other programs do not
+change. slowhttptest, if it is installed, attacks with slow heads, slow bodies and slow readers, and
+must find the server available.
 """
 
 import argparse
@@ -16,12 +18,13 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import trio
+from trio.abc import Instrument
 
 from ergo_py import Actor, Caller, open_node
-from ergo_py.web import Response, WebServer
+from ergo_py.web import HTTPRequest, Response, WebServer
 
 __all__ = ["main"]
 
@@ -30,16 +33,38 @@ _DIALS = 200
 """Connections that are opened at once."""
 
 
+class Passes(Instrument):
+    """Measures the passes of a loop in processor time."""
+
+    def __init__(self) -> None:
+        self._began = thread_time()
+        self.taken: list[float] = []
+
+    def after_io_wait(self, timeout: float) -> None:
+        self._began = thread_time()
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.taken.append(thread_time() - self._began)
+
+
 class Owner(Actor):
-    """Owns the server, and answers every request."""
+    """Owns the server, and answers every request. ``/passes`` tells the longest pass of the loop
+    since the last time, and the sum of all, in milliseconds.
+    """
 
     def __init__(self, server: WebServer) -> None:
         self.server = server
+        self.passes = Passes()
 
     async def init(self) -> None:
+        trio.lowlevel.add_instrument(self.passes)
         await self.spawn_meta(self.server)
 
     def handle_call(self, request: object, caller: Caller) -> object:
+        match request:
+            case HTTPRequest("GET", ("passes",)):
+                taken, self.passes.taken = self.passes.taken, []
+                return Response(200, f"{max(taken) * 1e3:.1f} {sum(taken) * 1e3:.0f} ok")
         return Response(200, "ok")
 
 
@@ -51,18 +76,41 @@ async def _serve() -> None:
         await trio.sleep_forever()
 
 
+class _Server:
+    """A server in a program of its own."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "benchmarks.slow_peers", "--serve"]
+        self._program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> "_Server":
+        assert self._program.stdout is not None
+        self.port = int(self._program.stdout.readline())
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with self._program as program:
+            program.kill()
+
+
+async def _get(stream: trio.SocketStream, path: str = "/") -> str:
+    """The body of a response."""
+    await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    answer = b""
+    while not answer.endswith(b"ok"):
+        data = await stream.receive_some(4096)
+        if not data:
+            raise SystemExit("a request has no response")
+        answer += data
+    return answer.partition(b"\r\n\r\n")[2].decode()
+
+
 async def _ask(stream: trio.SocketStream, times: int) -> list[float]:
     """Seconds for each request of a peer that is not slow, over a connection that stays open."""
     taken: list[float] = []
     for _ in range(times):
         began = perf_counter()
-        await stream.send_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        answer = b""
-        while not answer.endswith(b"ok"):
-            data = await stream.receive_some(4096)
-            if not data:
-                raise SystemExit("a request has no response")
-            answer += data
+        await _get(stream)
         taken.append(perf_counter() - began)
         await trio.sleep(0.01)
     return taken
@@ -77,9 +125,13 @@ async def _dial(port: int) -> trio.SocketStream:
             await trio.sleep(1.0)
 
 
-async def _be_slow(port: int, limiter: trio.CapacityLimiter, statuses: list[bytes]) -> None:
+async def _be_slow(
+    port: int, limiter: trio.CapacityLimiter, statuses: list[bytes], asks_first: bool
+) -> None:
     async with limiter:
         stream = await _dial(port)
+        if asks_first:
+            await _get(stream)
     async with stream:
         await stream.send_all(b"GET / HTTP/1.1\r\nX")
         answer = b""
@@ -92,35 +144,52 @@ async def _be_slow(port: int, limiter: trio.CapacityLimiter, statuses: list[byte
 
 def _describe(times: list[float]) -> str:
     last = quantiles(times, n=100)[98]
-    return f"median {median(times) * 1e3:.1f} ms, 99 of 100 within {last * 1e3:.1f} ms"
+    return (
+        f"median {median(times) * 1e3:.1f} ms, 99 of 100 within {last * 1e3:.1f} ms, "
+        f"all within {max(times) * 1e3:.0f} ms"
+    )
 
 
-async def _crowd(port: int, count: int) -> None:
+async def _crowd(port: int, count: int, asks_first: bool) -> None:
     """Many slow peers, in a program of their own. Prints how many were refused with 408."""
     limiter, statuses = trio.CapacityLimiter(_DIALS), list[bytes]()
     async with trio.open_nursery() as nursery:
         for _ in range(count):
-            nursery.start_soon(_be_slow, port, limiter, statuses)
+            nursery.start_soon(_be_slow, port, limiter, statuses, asks_first)
     print(sum(status == b"HTTP/1.1 408" for status in statuses), flush=True)
 
 
-async def _attack(port: int, count: int) -> bool:
-    """Whether nobody else was hurt."""
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
-    print(f"alone: {_describe(await _ask(stream, 300))}")
-    command = [sys.executable, "-m", "benchmarks.slow_peers", "--crowd", str(port)]
+async def _beside(stream: trio.SocketStream, attacked: int, count: int, *more: str) -> bool:
+    """Measure a peer beside a crowd. Returns whether the whole crowd was refused."""
+    command = [sys.executable, "-m", "benchmarks.slow_peers", "--crowd", str(attacked), *more]
     crowd = await trio.lowlevel.open_process(
         [*command, "--peers", str(count)], stdout=subprocess.PIPE
     )
     assert crowd.stdout is not None
+    await _get(stream, "/passes")
     times: list[float] = []
     while crowd.poll() is None:
         times += await _ask(stream, 20)
-    await stream.aclose()
+    longest, together, _ = (await _get(stream, "/passes")).split()
     refused = int(await crowd.stdout.receive_some(100) or b"0")
-    print(f"beside {count} slow heads: {_describe(times)}")
-    print(f"{refused} of {count} slow heads were refused with 408; {len(times)} others were served")
+    print(f"  {_describe(times)}")
+    print(f"  the longest pass of the loop took {longest} ms, all passes {together} ms")
+    print(f"  {refused} of {count} slow heads were refused with 408; {len(times)} others served")
     return refused == count
+
+
+async def _attack(port: int, other: int, count: int) -> bool:
+    """Whether every slow head was refused, and every other request served."""
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    print(f"alone:\n  {_describe(await _ask(stream, 300))}")
+    print(f"beside {count} slow heads at another server:")
+    is_good = await _beside(stream, other, count)
+    print(f"beside {count} slow heads:")
+    is_good = await _beside(stream, port, count) and is_good
+    print(f"beside {count} slow heads, each after a request:")
+    is_good = await _beside(stream, port, count, "--ask-first") and is_good
+    await stream.aclose()
+    return is_good
 
 
 def _slowhttptest(port: int, count: int) -> bool:
@@ -157,6 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--peers", type=int, default=10_000, help="slow peers (default: 10000)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--crowd", type=int, metavar="PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--ask-first", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--alone", action="store_true", help="without slowhttptest")
     chosen = parser.parse_args(arguments)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -168,18 +238,12 @@ def main(arguments: list[str] | None = None) -> int:
         trio.run(_serve)
         return 0
     if chosen.crowd is not None:
-        trio.run(_crowd, chosen.crowd, chosen.peers)
+        trio.run(_crowd, chosen.crowd, chosen.peers, chosen.ask_first)
         return 0
-    command = [sys.executable, "-m", "benchmarks.slow_peers", "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        try:
-            port = int(server.stdout.readline())
-            is_good = trio.run(_attack, port, chosen.peers)
-            if not chosen.alone:
-                is_good = _slowhttptest(port, min(chosen.peers, 4_000)) and is_good
-        finally:
-            server.kill()
+    with _Server() as server, _Server() as other:
+        is_good = trio.run(_attack, server.port, other.port, chosen.peers)
+        if not chosen.alone:
+            is_good = _slowhttptest(server.port, min(chosen.peers, 4_000)) and is_good
     return 0 if is_good else 1
 
 

@@ -23,6 +23,10 @@ __all__ = ["SocketPoller", "watch_alone"]
 
 _AT_ONCE: Final = 64
 """Sockets to ask epoll for in a call."""
+_ENDS_AT_ONCE: Final = 8
+"""Watches that may end before other tasks run: each wakes a task, which mostly ends a connection,
+and that costs a hundred times as much as a read.
+"""
 
 Start = Callable[[Callable[[], Awaitable[None]]], None]
 Readable = Callable[[], bool]
@@ -34,9 +38,10 @@ for.
 class _WatchedSocket:
     __slots__ = ("failure", "readable", "task")
 
-    def __init__(self, readable: Readable, task: Task) -> None:
+    def __init__(self, readable: Readable, task: Task | None) -> None:
         self.readable = readable
         self.task = task
+        """The reader; None if there is only the function."""
         self.failure: Exception | None = None
 
 
@@ -66,18 +71,35 @@ class SocketPoller:
             # The server was closed without waiting for its connections.
             await watch_alone(sock, readable, self._turns)
             return
-        fd, watch = sock.fileno(), _WatchedSocket(readable, current_task())
+        fd, task = sock.fileno(), current_task()
+        watch = self._add(fd, readable, task)
+        try:
+            await park_as(task, watch)
+        finally:
+            self._forget(fd, watch)
+        if watch.failure is not None:
+            raise watch.failure
+
+    def add(self, sock: socket.socket, readable: Readable) -> None:
+        """Do the same without a task. ``readable`` must not raise."""
+        self._add(sock.fileno(), readable, None)
+
+    def drop(self, sock: socket.socket) -> None:
+        """Watch a socket no longer that was added."""
+        fd = sock.fileno()
+        watch = self._watches.get(fd)
+        if watch is not None:
+            self._forget(fd, watch)
+
+    def _add(self, fd: int, readable: Readable, task: Task | None) -> _WatchedSocket:
+        assert self._epoll is not None
+        watch = _WatchedSocket(readable, task)
         self._epoll.register(fd, select.EPOLLIN)
         self._watches[fd] = watch
         if self._scope is None:
             self._scope = trio.CancelScope()
             self._start(self._serve)
-        try:
-            await park_as(watch.task, watch)
-        finally:
-            self._forget(fd, watch)
-        if watch.failure is not None:
-            raise watch.failure
+        return watch
 
     def close(self) -> None:
         """Close the epoll. No task may be watching."""
@@ -103,28 +125,30 @@ class SocketPoller:
                     await wait_readable(epoll)
                 except trio.ClosedResourceError:  # by close(): the node is ending
                     return
-                end = perf_counter() + SLICE
+                end, left = perf_counter() + SLICE, _ENDS_AT_ONCE
                 ready = epoll.poll(0, _AT_ONCE)
                 is_root = turns.begin(task, len(ready) > 1)
                 try:
                     for fd, _ in ready:
-                        if perf_counter() >= end:
+                        if not left or perf_counter() >= end:
                             if is_root:
                                 turns.serve(task)
                             await checkpoint()
-                            end = perf_counter() + SLICE
+                            end, left = perf_counter() + SLICE, _ENDS_AT_ONCE
                             is_root = turns.begin(task, True)
-                        self._read(fd)
+                        if not self._read(fd):
+                            left -= 1
                 except BaseException:
                     turns.end(task)
                     raise
                 if is_root:
                     turns.serve(task)
 
-    def _read(self, fd: int) -> None:
+    def _read(self, fd: int) -> bool:
+        """Read a socket that is ready. Returns whether to keep watching it."""
         watch = self._watches.get(fd)
         if watch is None:
-            return
+            return True
         try:
             keeps_watching = watch.readable()
         except Exception as error:
@@ -132,7 +156,9 @@ class SocketPoller:
             watch.failure, keeps_watching = error, False
         if not keeps_watching:
             self._forget(fd, watch)
-            wake_with(watch.task, watch)
+            if watch.task is not None:
+                wake_with(watch.task, watch)
+        return keeps_watching
 
 
 async def watch_alone(sock: socket.socket, readable: Readable, turns: TrioTurns) -> None:

@@ -44,6 +44,7 @@ class WebConnection(TCPConnection):
     _http: HTTPSession
     _line: StreamLine
     _site: Site
+    _head_since: float | None = None
     _websocket: WebSocket | None = None
 
     @classmethod
@@ -62,6 +63,13 @@ class WebConnection(TCPConnection):
         self._serve_in_passing = self._serve_now
         return self
 
+    def begin_with(self, data: bytes, head_since: float | None) -> None:
+        """Begin with these bytes, before the connection is spawned. ``head_since`` says that a head
+        began then, which is not complete.
+        """
+        self._reader.begin_with(data)
+        self._head_since = head_since
+
     def _begin_http(self, _alias: Alias) -> StreamParser:
         self._line = StreamLine(
             self,
@@ -78,7 +86,7 @@ class WebConnection(TCPConnection):
         return self.id if self._to is None else self._to
 
     def _greet(self) -> TCPConnected | None:
-        self._http.begin()
+        self._http.begin(self._head_since)
         return None
 
     # -- for the session ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_flag
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
-from ..meta.sockets.listener import Listener
+from ..meta.sockets.listener import Accepted, Listener
 from ..meta.sockets.messages import Cause, Endpoint
 from ..meta.sockets.options import StreamOptions, WhenFull, WhenSlow
 from ..meta.sockets.socket_setup import endpoint, open_listener
@@ -24,6 +24,7 @@ from .messages.requests import Drain
 from .options import WebOptions
 from .routes import Networks, Place, Route, Routes
 from .site import Site
+from .waiting_peers import WaitingPeers
 
 __all__ = ["WebServer"]
 
@@ -142,6 +143,7 @@ class WebServer(Listener):
             Networks(trusted),
             tls is not None,
         )
+        self._waiting: WaitingPeers | None = None
         self._drains: list[Caller] = []
         self._cut = 0
 
@@ -149,6 +151,8 @@ class WebServer(Listener):
         """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
         self._site.open(self._meta)
         await super().init()
+        if self.poller is not None and self._contexts is None:
+            self._waiting = WaitingPeers(self._site, self.poller, self, self._options.linger)
         await self._site.start_applications(self.local)
 
     async def _listen(self) -> socket.socket:
@@ -174,6 +178,32 @@ class WebServer(Listener):
     def _make(self, sock: socket.socket, address: object) -> WebConnection:
         return WebConnection.accepted_by(self, sock, address, self._options, self._site)
 
+    def _adopt(self, accepted: Accepted) -> None:
+        if self._waiting is None:
+            super()._adopt(accepted)
+        else:
+            self._waiting.admit(*accepted)
+
+    def adopt_waiting(
+        self, sock: socket.socket, address: object, data: bytes, since: float | None
+    ) -> None:
+        """Make a connection of a peer whose head has come."""
+        connection = self._make(sock, address)
+        connection.begin_with(data, since)
+        self._spawn(connection, sock)
+
+    def waiting_ended(self, received: int, sent: int) -> None:
+        """Count a peer that has ended without a connection, and make room for another."""
+        self.accepted += 1
+        self._past_in += received
+        self._past_out += sent
+        self._wait.ring()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open, with those whose first request has not come."""
+        return len(self._open) + (0 if self._waiting is None else len(self._waiting))
+
     # -- the end -----------------------------------------------------------------------------------
 
     async def handle_call(self, request: object, caller: Caller) -> object:
@@ -189,6 +219,8 @@ class WebServer(Listener):
 
     def _stop_accepting(self) -> Sequence[Process]:
         self._site.begin_drain()
+        if self._waiting is not None:
+            self._waiting.end_all()
         return super()._stop_accepting()
 
     def _begin_drain(self) -> None:
@@ -220,6 +252,7 @@ class WebServer(Listener):
 
     async def terminate(self, reason: Reason) -> None:
         """Wait for the connections, and stop the mounted applications."""
+        self._stop_accepting()
         await super().terminate(reason)
         await self._site.stop_applications()
 

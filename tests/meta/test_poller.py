@@ -141,3 +141,75 @@ async def test_a_reader_that_exits_the_program_leaves_no_root_behind(is_alone: b
     for poller in pollers:
         poller.close()
     assert not turns.is_open
+
+
+async def test_sockets_that_end_together_let_other_tasks_run_in_between() -> None:
+    ended, most = list[int](), 0
+    pairs = [socket.socketpair() for _ in range(40)]
+
+    def readable(number: int) -> Callable[[], bool]:
+        def read() -> bool:
+            ended.append(number)
+            return False
+
+        return read
+
+    async def look(task_status: trio.TaskStatus[None]) -> None:
+        nonlocal most
+        task_status.started()
+        while True:
+            before = len(ended)
+            await trio.lowlevel.checkpoint()
+            most = max(most, len(ended) - before)
+
+    async with trio.open_nursery() as nursery:
+        others = await nursery.start(_nursery)
+        poller = SocketPoller(others.start_soon)
+        poller.open(TrioTurns())
+        with trio.fail_after(30):
+            await others.start(look)
+            async with trio.open_nursery() as readers:
+                for number, (ours, theirs) in enumerate(pairs):
+                    ours.setblocking(False)
+                    theirs.close()
+                    readers.start_soon(poller.watch, ours, readable(number))
+        poller.close()
+        nursery.cancel_scope.cancel()
+    for ours, _ in pairs:
+        ours.close()
+    assert sorted(ended) == list(range(40))
+    # trio shuffles the tasks of a pass: there may be two turns of the poller between two looks.
+    assert most <= 16
+
+
+async def test_a_function_may_watch_a_socket_without_a_task() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    got, done = list[bytes](), trio.Event()
+
+    def read() -> bool:
+        got.append(ours.recv(10))
+        if got[-1] == b"last":
+            done.set()
+        return got[-1] != b"last"
+
+    async with trio.open_nursery() as nursery:
+        poller = SocketPoller(nursery.start_soon)
+        poller.open(TrioTurns())
+        poller.add(ours, read)
+        with trio.fail_after(30):
+            theirs.send(b"first")
+            while not got:  # noqa: ASYNC110 - a plain function sets it
+                await trio.sleep(0.001)
+            theirs.send(b"last")
+            await done.wait()
+        poller.drop(ours)  # it is not watched any more: nothing happens
+        poller.add(ours, read)
+        poller.drop(ours)
+        theirs.send(b"unseen")
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        poller.close()
+    assert got == [b"first", b"last"]
+    ours.close()
+    theirs.close()

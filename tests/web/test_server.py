@@ -529,6 +529,8 @@ async def test_slow_peers_cost_no_task_each_and_harm_no_other() -> None:
         before = trio.lowlevel.current_statistics().tasks_living
         peers = [await served.dial() for _ in range(200)]
         for peer in peers:
+            # A peer whose first head is not complete does not even have a connection.
+            assert (await peer.ask(get())).status == 200
             await peer.send(b"GET / HTTP/1.1\r\n")
         assert (await served.ask(get())).status == 200
         # The task of the reader is there for each open connection; no further task is.

@@ -12,7 +12,7 @@ from ..tables.timers import Timer, Timers
 
 __all__ = ["Clock"]
 
-_TURN = 256
+_TURN = 64
 """Most expiries in a single turn of the scheduler, so that a flood of them starves no other task.
 """
 

@@ -38,9 +38,9 @@ __all__ = ["Listener"]
 
 _AT_ONCE: Final = 128
 """How many connections may wait for their sessions to start."""
-_IN_TURN: Final = 40
-_THREADS_IN_TURN: Final = 20
-"""How many connections are made in a turn of the loop, so that other work gets its turn within 5
+_IN_TURN: Final = 12
+_THREADS_IN_TURN: Final = 6
+"""How many connections are made in a turn of the loop, so that other work gets its turn within 2
 ms. A reader thread costs twice as much.
 """
 _BACK_OFF: Final = (0.05, 1.0)
@@ -205,7 +205,7 @@ class Listener(MetaProcess):
         return self._when_full is WhenFull.REFUSE or self._has_place(more)
 
     def _has_place(self, more: int = 0) -> bool:
-        return self._most is None or len(self._open) + more < self._most
+        return self._most is None or self.connections + more < self._most
 
     def _accept(self, take: Callable[[Accepted], object], taken: Sized, most: int) -> float:
         """Accept the waiting connections, as far as there is room for them. Returns the seconds to
@@ -244,7 +244,7 @@ class Listener(MetaProcess):
         # The peer stays in the queue of the operating system; trying again at once would only burn
         # the processor.
         if self._pause == _BACK_OFF[0]:
-            self.log.warning("cannot accept for now", error=describe(error), open=len(self._open))
+            self.log.warning("cannot accept for now", error=describe(error), open=self.connections)
         pause, self._pause = self._pause, min(2 * self._pause, _BACK_OFF[1])
         return pause
 
@@ -277,12 +277,15 @@ class Listener(MetaProcess):
         return bool(parker.value)
 
     def _adopt(self, accepted: Accepted) -> None:
-        """Make a connection of an accepted socket, in a task of its own, since its session may take
-        a while to start. On the loop.
-        """
+        """Make a connection of an accepted socket. On the loop."""
         sock, address = accepted
+        self._spawn(self._make(sock, address), sock)
+
+    def _spawn(self, connection: StreamConnection, sock: socket.socket) -> None:
+        """Spawn a connection in a task of its own, since its session may take a while to start. On
+        the loop.
+        """
         meta = self._meta
-        connection = self._make(sock, address)
 
         async def find_owner() -> Process | Meta:
             if plan is None:
@@ -444,7 +447,7 @@ class Listener(MetaProcess):
             "receiver": str(self._receivers),
             "reader": self.reader,
             "accepted": str(self.accepted),
-            "open": str(len(self._open)),
+            "open": str(self.connections),
             "refused": str(self.refused),
             "failed": str(self.failed),
             "errors": str(self.errors),

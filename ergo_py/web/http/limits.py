@@ -5,7 +5,7 @@ from math import ceil, inf
 from typing import Final, Protocol
 
 from ..._core.tables.pending_calls import Deadline
-from ..parsing.http1 import RequestError
+from ..parsing.http1 import RequestError, late_head
 from ..site import Site
 from .phase import Phase
 from .response_stream import ResponseStream
@@ -116,11 +116,11 @@ class TimeLimits:
         """Whether a head has begun that is not complete."""
         return self._head_since is not None
 
-    def begin_head(self) -> None:
-        """The first bytes of a head have come."""
+    def begin_head(self, since: float | None = None) -> None:
+        """The first bytes of a head have come, perhaps at ``since``."""
         if self._head_since is None:
-            self._head_since = now = self._site.now()
-            self.check_by(now + self._site.options.head_timeout)
+            self._head_since = began = self._site.now() if since is None else since
+            self.check_by(began + self._site.options.head_timeout)
 
     def end_head(self) -> None:
         """The head is complete."""
@@ -138,7 +138,7 @@ class TimeLimits:
             return max(self._traffic.last_in, self._traffic.last_out) + options.idle_timeout
         moment = self._head_since + options.head_timeout
         if moment <= now:
-            raise RequestError(408, f"the head took longer than {options.head_timeout:g} s")
+            raise late_head(options.head_timeout)
         return moment
 
     # -- bodies ------------------------------------------------------------------------------------

@@ -105,9 +105,14 @@ class HTTPSession:
 
     # -- the reader --------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """The connection is ready: the peer has its time from now on."""
-        self._limits.check_by(self.site.now() + self.site.options.idle_timeout)
+    def begin(self, head_since: float | None = None) -> None:
+        """The connection is ready: the peer has its time from now on, or from the beginning of its
+        head.
+        """
+        if head_since is None:
+            self._limits.check_by(self.site.now() + self.site.options.idle_timeout)
+        else:
+            self._limits.begin_head(head_since)
 
     def feed(self, data: bytes) -> Sequence[object]:
         """Take bytes of the peer, and begin what they ask for."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["Head", "RequestError", "RequestParser"]
+__all__ = ["Head", "RequestError", "RequestParser", "late_head", "may_become_head"]
 
 MAX_LINE: Final = 8 * 1024
 """Bytes of a request line."""
@@ -62,6 +62,22 @@ class RequestError(Exception):
         self.status = status
         """The status of the response."""
         self.detail = detail
+
+
+def late_head(seconds: float) -> RequestError:
+    """The refusal of a head that was not complete in its time."""
+    return RequestError(408, f"the head took longer than {seconds:g} s")
+
+
+def may_become_head(data: bytes, seen: int = 0) -> bool:
+    """Whether ``data`` is the beginning of a head that is not complete, as far as its first look
+    tells. False if a parser must decide. The first ``seen`` bytes were looked at before.
+    """
+    return (
+        len(data) <= MAX_LINE
+        and b"\r\n\r\n" not in data[max(0, seen - 3) :]
+        and _MISPLACED.search(data, max(0, seen - 1)) is None
+    )
 
 
 class Head:

@@ -332,7 +332,11 @@ class StreamConnection(MetaProcess):
         """Do the same without a task, if the peer has closed its half and taken everything, and the
         receiver takes the message at once.
         """
-        if self._server is None or self.cause is not Cause.EOF or self._writer.pending:
+        if self._server is None or self._writer.pending:
+            return False
+        if self.cause is not Cause.EOF and not (
+            self.cause is Cause.ASKED and self._input.state is Input.DONE
+        ):
             return False
         meta, to = self._meta, self._receiver()
         receiver = meta.router.resolve(to)

@@ -34,6 +34,7 @@ class StreamReader:
     __slots__ = (
         "_answered",
         "_connection",
+        "_early",
         "_greet",
         "_had_last_word",
         "_held",
@@ -85,6 +86,8 @@ class StreamReader:
         """Most peers speak first, and their bytes came with the connection: read at once, without
         waiting for the poller.
         """
+        self._early = b""
+        """Bytes that the server has read before there was a connection."""
         self._greet = greet
         self._secured = secured
         self.wait = ReaderWait(connection)
@@ -100,6 +103,11 @@ class StreamReader:
         """
         self.connected: float | None = None
         """When the connection was ready, by the node's clock."""
+
+    def begin_with(self, data: bytes) -> None:
+        """Take bytes that the server has read, before all others."""
+        self._early = data
+        self._speaks_first = False
 
     def use(self, sock: socket.socket, to: Target) -> None:
         """Read from this socket, and send the messages to ``to``."""
@@ -120,7 +128,7 @@ class StreamReader:
                 return
             if (greeting := self._connect()) is not None and not self._post(greeting):
                 return
-            data = self._rest_of_handshake()
+            data = self._first_bytes()
             while True:
                 if tls.phase is _POSSIBLE:
                     if not self._post_in_lockstep(incoming.take(data)):
@@ -202,7 +210,7 @@ class StreamReader:
                 return
             if (greeting := self._connect()) is not None and not await self._hand_over(greeting):
                 return
-            self._held = incoming.take(self._rest_of_handshake())
+            self._held = incoming.take(self._first_bytes())
             while True:
                 if tls.phase is _POSSIBLE:
                     if not await self._hand_over_in_lockstep():
@@ -341,9 +349,10 @@ class StreamReader:
         self._tls.secure()
         self._connection._meta.router.bridge.post(self._secured)
 
-    def _rest_of_handshake(self) -> bytes:
-        """Bytes that the peer sent together with the end of its handshake."""
-        return b"" if self._tls.session is None else self._tls.session.take_rest()
+    def _first_bytes(self) -> bytes:
+        """Bytes that the server has read, or that came together with the end of a handshake."""
+        early, self._early = self._early, b""
+        return early if self._tls.session is None else self._tls.session.take_rest()
 
     def _has_decided(self) -> bool:
         """Whether the receiver is done with the last message and all its answers are written, or

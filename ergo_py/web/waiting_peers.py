@@ -1,0 +1,220 @@
+"""`WaitingPeers`: accepted sockets whose first request has not come.
+
+A connection with its reader, handler and session costs a hundred objects and a task. Peers that
+begin a request and never end it would cost the server that much each, and all other peers the time
+to make them, to end them, and to collect their garbage. So a connection is made when the first head
+is there, or when it is clear that it can be none. Until then a peer is a socket in the poller, and
+a place in a queue of time limits.
+"""
+
+import socket
+from collections import OrderedDict
+from collections.abc import Callable
+from math import inf
+from typing import Final, Protocol
+
+from .._core.runtime.time_slices import SLICE
+from .._core.tables.pending_calls import Deadline
+from .http.exchange import unavailable
+from .messages.responses import HTTPError, Response, response_head
+from .parsing.http1 import late_head, may_become_head
+from .site import Site
+
+__all__ = ["WaitingPeers"]
+
+_PIECE: Final = 4 * 1024
+_AT_ONCE: Final = 8
+"""Time limits that may pass in a turn of the loop: thousands of peers that came together are
+refused together, and other work must get its turn between them.
+"""
+
+
+class Watcher(Protocol):
+    """The poller of the server."""
+
+    def add(self, sock: socket.socket, readable: Callable[[], bool]) -> None:
+        """Call ``readable`` whenever the socket is readable, until it returns False."""
+        ...
+
+    def drop(self, sock: socket.socket) -> None:
+        """Watch a socket no longer."""
+        ...
+
+
+class Adopter(Protocol):
+    """The server, which makes connections."""
+
+    def adopt_waiting(
+        self, sock: socket.socket, address: object, data: bytes, since: float | None
+    ) -> None:
+        """Make a connection that has read ``data``; with ``since``, its head began then and is not
+        complete.
+        """
+        ...
+
+    def waiting_ended(self, received: int, sent: int) -> None:
+        """A peer has ended without a connection."""
+        ...
+
+
+class WaitingPeer:
+    """A peer whose first head is not complete, or that was refused."""
+
+    __slots__ = ("_room", "address", "data", "queue", "sent", "since", "sock")
+
+    def __init__(self, room: "WaitingPeers", sock: socket.socket, address: object) -> None:
+        self._room = room
+        self.sock = sock
+        self.address = address
+        self.data = b""
+        """The beginning of its head."""
+        self.since = 0.0
+        """When the head began."""
+        self.sent = 0
+        """Bytes of its refusal."""
+        self.queue: OrderedDict[WaitingPeer, float] | None = None
+        """The queue of its time limit."""
+
+    def read(self) -> bool:
+        """Read once. Returns whether to keep watching the socket."""
+        try:
+            data = self.sock.recv(_PIECE)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        return self._room.take(self, data)
+
+
+class WaitingPeers:
+    """The peers of a server that have no connection yet. Everything here happens on the loop."""
+
+    def __init__(self, site: Site, watcher: Watcher, server: Adopter, linger: float) -> None:
+        self._site = site
+        self._watcher = watcher
+        self._server = server
+        self._linger = linger
+        # Each queue has a single duration, so that its first time limit passes first.
+        self._silent: OrderedDict[WaitingPeer, float] = OrderedDict()
+        self._in_head: OrderedDict[WaitingPeer, float] = OrderedDict()
+        self._refused: OrderedDict[WaitingPeer, float] = OrderedDict()
+        self._watch: _Watch | None = None
+        self._at = inf
+        """When the next time limit is checked."""
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._in_head) + len(self._refused)
+
+    def admit(self, sock: socket.socket, address: object) -> None:
+        """Wait for the first head of an accepted socket."""
+        sock.setblocking(False)
+        peer = WaitingPeer(self, sock, address)
+        self._move(peer, self._silent, self._site.options.idle_timeout)
+        # Most peers speak first, and their bytes came with the connection.
+        if peer.read():
+            self._watcher.add(sock, peer.read)
+
+    def take(self, peer: WaitingPeer, data: bytes) -> bool:
+        """Take bytes of a peer; none if it has left. Returns whether to wait for more."""
+        if not data:
+            self._end(peer)
+            return False
+        if peer.queue is self._refused:
+            return True
+        seen, peer.data = len(peer.data), peer.data + data
+        if may_become_head(peer.data, seen):
+            if not seen:
+                peer.since = self._site.now()
+                self._move(peer, self._in_head, self._site.options.head_timeout)
+            return True
+        self._remove(peer)
+        since = None if b"\r\n\r\n" in peer.data else peer.since
+        self._server.adopt_waiting(peer.sock, peer.address, peer.data, since)
+        return False
+
+    def end_all(self) -> None:
+        """The server accepts no further requests."""
+        for peer in tuple(self._in_head):
+            self._refuse(peer, unavailable())
+        for queue in (self._silent, self._in_head, self._refused):
+            for peer in tuple(queue):
+                self._end(peer)
+        if self._watch is not None:
+            self._watch.abandon()
+
+    # -- the end of a peer -------------------------------------------------------------------------
+
+    def _refuse(self, peer: WaitingPeer, response: Response) -> None:
+        site = self._site
+        head = response_head(response, True, False)
+        site.count(response.status)
+        if site.options.access_log:
+            site.log_access(None, response.status, len(response.body), peer.since)
+        try:
+            # A few hundred bytes always fit into a buffer that is empty.
+            peer.sent = peer.sock.send(head + response.body)
+            peer.sock.shutdown(socket.SHUT_WR)
+        except OSError:  # the peer has left
+            self._end(peer)
+            return
+        # To close before the peer does may destroy the response on its way.
+        self._move(peer, self._refused, self._linger)
+
+    def _end(self, peer: WaitingPeer) -> None:
+        self._remove(peer)
+        peer.sock.close()
+        self._server.waiting_ended(len(peer.data), peer.sent)
+
+    def _remove(self, peer: WaitingPeer) -> None:
+        self._watcher.drop(peer.sock)
+        if peer.queue is not None:
+            del peer.queue[peer]
+            peer.queue = None
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _move(
+        self, peer: WaitingPeer, queue: OrderedDict[WaitingPeer, float], seconds: float
+    ) -> None:
+        if peer.queue is not None:
+            del peer.queue[peer]
+        peer.queue = queue
+        queue[peer] = moment = self._site.now() + seconds
+        self._check_by(moment)
+
+    def _check_by(self, moment: float) -> None:
+        if moment >= self._at:
+            return
+        if self._watch is not None:
+            self._watch.abandon()
+        self._watch, self._at = _Watch(self._check), moment
+        self._site.clock.arm_call(self._watch, max(SLICE, moment - self._site.now()))
+
+    def _check(self) -> None:
+        self._watch, self._at = None, inf
+        now, left = self._site.now(), _AT_ONCE
+        for queue in (self._refused, self._silent, self._in_head):
+            while queue:
+                peer, moment = next(iter(queue.items()))
+                if moment > now or not left:
+                    self._check_by(moment)
+                    break
+                left -= 1
+                if queue is self._in_head:
+                    error = late_head(self._site.options.head_timeout)
+                    self._refuse(peer, HTTPError(error.status, error.detail).response)
+                else:
+                    self._end(peer)
+
+
+class _Watch(Deadline):
+    """Acts when a time limit may have passed."""
+
+    __slots__ = ("_act",)
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def awaken(self) -> None:
+        self._act()

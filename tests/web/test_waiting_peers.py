@@ -1,0 +1,258 @@
+"""Peers whose first request has not come: they have no connection, and their time limits pass a few
+at a time.
+"""
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py._core.tables.pending_calls import Deadline
+from ergo_py.testing import VirtualClock
+from ergo_py.web import Drain, Response
+from ergo_py.web.options import WebOptions
+from ergo_py.web.waiting_peers import WaitingPeers
+from tests.web.rig import get, post, serving, until
+
+PART = b"GET / HTTP/1.1\r\nHost: a\r\n"
+
+
+class Rig:
+    """A site, a clock, a poller and a server that tests drive by hand."""
+
+    options = WebOptions()
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.clock = self
+        self.armed: list[tuple[float, Deadline]] = []
+        self.watched: dict[socket.socket, Callable[[], bool]] = {}
+        self.statuses: list[int] = []
+        self.adopted: list[tuple[bytes, float | None]] = []
+        self.ended: list[tuple[int, int]] = []
+        self.pairs: list[tuple[socket.socket, socket.socket]] = []
+        site: Any = self
+        self.waiting = WaitingPeers(site, self, self, linger=5.0)
+
+    def now(self) -> float:
+        return self.time
+
+    def arm_call(self, deadline: Deadline, seconds: float) -> None:
+        self.armed.append((self.time + seconds, deadline))
+
+    def count(self, status: int) -> None:
+        self.statuses.append(status)
+
+    def add(self, sock: socket.socket, readable: Callable[[], bool]) -> None:
+        self.watched[sock] = readable
+
+    def drop(self, sock: socket.socket) -> None:
+        self.watched.pop(sock, None)
+
+    def adopt_waiting(
+        self, sock: socket.socket, address: object, data: bytes, since: float | None
+    ) -> None:
+        assert address == "address"
+        sock.close()
+        self.adopted.append((data, since))
+
+    def waiting_ended(self, received: int, sent: int) -> None:
+        self.ended.append((received, sent))
+
+    # -- actions of the tests ----------------------------------------------------------------------
+
+    def dial(self, data: bytes = b"") -> socket.socket:
+        """A peer that has sent ``data`` when it is accepted."""
+        ours, theirs = socket.socketpair()
+        self.pairs.append((ours, theirs))
+        theirs.sendall(data)
+        self.waiting.admit(ours, "address")
+        return theirs
+
+    def read(self) -> None:
+        """Let the poller serve all sockets once."""
+        for readable in list(self.watched.values()):
+            readable()
+
+    def advance(self, seconds: float) -> int:
+        """Let time pass, up to the next time limit. Returns how many were due."""
+        self.time += seconds
+        due = [deadline for moment, deadline in self.armed if moment <= self.time]
+        self.armed = [entry for entry in self.armed if entry[1] not in due]
+        for deadline in due:
+            if not deadline.settled:
+                deadline.expire(0.0)
+        return len(due)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    for pair in rig.pairs:
+        for sock in pair:
+            sock.close()
+
+
+def test_a_whole_head_becomes_a_connection_at_once(rig: Rig) -> None:
+    rig.dial(get("/a") + b"more")
+    assert rig.adopted == [(get("/a") + b"more", None)]
+    assert (len(rig.waiting), rig.watched, rig.ended) == (0, {}, [])
+
+
+def test_a_head_in_pieces_becomes_a_connection_with_its_last_piece(rig: Rig) -> None:
+    peer = rig.dial()
+    for byte in get("/a"):
+        assert rig.adopted == []
+        peer.sendall(bytes([byte]))
+        rig.read()
+    assert rig.adopted == [(get("/a"), None)]
+    assert (len(rig.waiting), rig.watched) == (0, {})
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\nHost: a\n", b"\x16\x03\x01", b"a\rb"])
+def test_bytes_that_are_no_head_are_left_to_the_parser_at_once(rig: Rig, data: bytes) -> None:
+    rig.dial(data)
+    assert [given for given, _ in rig.adopted] == [data]
+
+
+def test_a_long_head_keeps_the_time_of_its_beginning(rig: Rig) -> None:
+    peer = rig.dial(PART)
+    rig.advance(7.0)
+    peer.sendall(b"X: " + b"x" * 9_000)
+    while rig.watched:
+        rig.read()
+    assert [since for _, since in rig.adopted] == [100.0]
+
+
+def test_time_limits_that_pass_together_are_spread_over_turns(rig: Rig) -> None:
+    peers = [rig.dial(PART) for _ in range(100)]
+    assert rig.advance(9.9) == 0
+    rig.advance(0.1)
+    for turn in range(1, 13):
+        assert len(rig.statuses) == 8 * turn
+        # Nothing more is due at once: the clock lets other tasks run first.
+        assert rig.advance(0.0) == 0
+        rig.advance(0.001)
+    assert rig.statuses == [408] * 100
+    assert all(peer.recv(4096).startswith(b"HTTP/1.1 408 ") for peer in peers)
+    assert (len(rig.waiting), rig.ended) == (100, [])
+
+
+def test_a_refused_peer_may_read_its_refusal_and_is_closed_later(rig: Rig) -> None:
+    leaves, stays, talks = [rig.dial(PART) for _ in range(3)]
+    rig.advance(10.0)
+    assert rig.statuses == [408] * 3
+    leaves.close()
+    talks.sendall(b"X: 1\r\n\r\n")
+    rig.read()
+    assert (len(rig.waiting), rig.adopted) == (2, [])
+    sent = len(stays.recv(4096))
+    rig.advance(5.0)
+    assert (len(rig.waiting), rig.watched) == (0, {})
+    assert rig.ended == [(len(PART), sent)] * 3
+
+
+def test_a_silent_peer_ends_after_the_idle_time(rig: Rig) -> None:
+    peer = rig.dial()
+    rig.advance(59.9)
+    assert len(rig.waiting) == 1
+    rig.advance(0.1)
+    assert (len(rig.waiting), rig.ended, peer.recv(10)) == (0, [(0, 0)], b"")
+
+
+def test_a_peer_that_leaves_is_forgotten(rig: Rig) -> None:
+    rig.dial(PART).close()
+    rig.dial().close()
+    rig.read()
+    assert (len(rig.waiting), rig.watched, rig.ended) == (0, {}, [(len(PART), 0), (0, 0)])
+
+
+def test_a_peer_that_has_left_before_its_refusal_is_forgotten(rig: Rig) -> None:
+    rig.dial(PART).close()
+    rig.advance(10.0)
+    assert (len(rig.waiting), rig.watched, rig.ended) == (0, {}, [(len(PART), 0)])
+
+
+def test_the_end_of_the_server_is_told_to_peers_that_have_begun_a_head(rig: Rig) -> None:
+    silent, begun, refused = rig.dial(), rig.dial(), rig.dial(PART)
+    rig.advance(10.0)
+    begun.sendall(PART)
+    rig.read()
+    rig.waiting.end_all()
+    assert rig.statuses == [408, 503]
+    assert silent.recv(10) == b""
+    assert begun.recv(4096).startswith(b"HTTP/1.1 503 ")
+    assert refused.recv(4096).startswith(b"HTTP/1.1 408 ")
+    assert (len(rig.waiting), rig.watched) == (0, {})
+    assert rig.advance(100.0) >= 0
+
+
+# -- in a server -----------------------------------------------------------------------------------
+
+
+async def test_peers_without_a_request_cost_no_task_and_harm_no_other() -> None:
+    async with serving() as served:
+        before = trio.lowlevel.current_statistics().tasks_living
+        peers = [await served.dial() for _ in range(200)]
+        for peer in peers:
+            await peer.send(PART)
+        assert (await served.ask(get())).status == 200
+        await until(lambda: served.server.connections == 200)
+        # The tasks of the last request may still end.
+        assert trio.lowlevel.current_statistics().tasks_living <= before + 5
+        assert (await served.facts("open"))["open"] == "200"
+        assert (await peers[7].ask(b"\r\n")).status == 200
+        for peer in peers:
+            await peer.aclose()
+        await until(lambda: not served.server.connections)
+        assert (await served.facts("accepted"))["accepted"] == "201"
+
+
+async def test_a_request_arrives_whole_however_it_is_cut() -> None:
+    whole = post("/a", b"body" * 10)
+    async with serving(lambda request: Response(200, request.body)) as served:
+        for size in (1, 7, len(whole) - 1):
+            peer = await served.dial()
+            for at in range(0, len(whole), size):
+                await peer.send(whole[at : at + size])
+                await trio.lowlevel.checkpoint()
+            assert (await peer.reply()).body == b"body" * 10
+            await peer.aclose()
+
+
+async def test_a_drain_does_not_wait_for_peers_without_a_request() -> None:
+    async with serving() as served:
+        silent, begun = await served.dial(), await served.dial()
+        await begun.send(PART)
+        await until(lambda: served.server.connections == 2)
+        assert (await served.ask(get())).status == 200
+        assert await served.node.call(served.owner.alias, Drain(60.0)) == 0
+        assert await silent.rest() == b""
+        assert (await begun.reply()).status == 503
+        assert served.server.connections == 0
+
+
+async def test_places_of_peers_without_a_request_are_given_to_others() -> None:
+    async with serving(max_connections=2) as served:
+        waits, leaves, third = [await served.dial() for _ in range(3)]
+        await third.send(get())
+        await until(lambda: served.server.connections == 2)
+        await leaves.aclose()
+        assert (await third.reply()).status == 200
+        await waits.aclose()
+
+
+def test_a_long_head_that_is_slow_has_no_second_time_limit() -> None:
+    async def run() -> None:
+        async with serving() as served:
+            peer = await served.dial()
+            await peer.send(PART)
+            await trio.sleep(7.0)
+            await peer.send(b"X: " + b"x" * 9_000)
+            assert (await peer.reply()).status == 408
+            assert 10.0 <= trio.current_time() <= 11.0
+
+    trio.run(run, clock=VirtualClock())
