@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .figures import BehaviourFigures, Figures, LoopDelay, read_figures
     from .health import Health, HealthCheck
     from .pages import HealthPage, MetricsPage
+    from .statsd import StatsdReporter
     from .text import render_metrics
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "HealthPage",
     "LoopDelay",
     "MetricsPage",
+    "StatsdReporter",
     "read_figures",
     "render_metrics",
 ]
@@ -29,6 +31,7 @@ if not TYPE_CHECKING:
             "figures": "BehaviourFigures Figures LoopDelay read_figures",
             "health": "Health HealthCheck",
             "pages": "HealthPage MetricsPage",
+            "statsd": "StatsdReporter",
             "text": "render_metrics",
         },
     )

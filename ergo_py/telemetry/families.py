@@ -5,6 +5,7 @@ figures; every output (text, statsd, OpenTelemetry, prometheus_client) writes th
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from ..web.request_figures import BOUNDS
 from .figures import BehaviourFigures, Figures
 
 __all__ = ["Family", "Histogram", "Sample", "families_of"]
@@ -186,6 +187,26 @@ def families_of(figures: Figures) -> list[Family]:
             "Open connections and sockets, by the class of the server.",
             "",
             by("server", figures.connections),
+        ),
+        Family(
+            "http_server_request_duration_seconds",
+            "histogram",
+            "Seconds from the head of a request to the end of its response.",
+            "seconds",
+            [
+                Sample(
+                    (node, ("method", method), ("route", route), ("status", status)),
+                    Histogram(BOUNDS, counts, total),
+                )
+                for (method, route, status), (counts, total) in figures.requests.items()
+            ],
+        ),
+        Family(
+            "http_server_active_requests",
+            "gauge",
+            "HTTP requests under way.",
+            "",
+            [] if figures.active_requests is None else single(figures.active_requests),
         ),
         Family(
             "ergo_log_lines_lost",

@@ -22,6 +22,7 @@ from .._core.tables.ended_totals import MOST_LABELS, OTHER, Ledger
 from .._core.tables.loop_delays import BOUNDS
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.public_names import show_public_names
+from ..web.request_figures import find_request_figures
 from .node_access import check_node, kernel_of, times_blocked, uptime_of, watchdog_of
 
 __all__ = ["BehaviourFigures", "Figures", "LoopDelay", "read_figures"]
@@ -103,6 +104,12 @@ class Figures:
     """Bytes received and sent, by the class of the server, connection or socket."""
     connections: Mapping[str, int]
     """Open connections and sockets, likewise."""
+    active_requests: int | None
+    """HTTP requests under way; None without a ``WebServer(metrics=True)``."""
+    requests: Mapping[tuple[str, str, str], tuple[tuple[int, ...], float]]
+    """The durations of HTTP requests by method, route and status: the count of each class, and the
+    sum in seconds.
+    """
     log_lines_lost: int
     cpu: float
     """Seconds of processor time of the whole program."""
@@ -195,7 +202,7 @@ class _Readings:
                 label=OTHER,
                 advice="give classes that are made at run time the same name",
             )
-        watchdog = watchdog_of(node)
+        watchdog, requests = watchdog_of(node), find_request_figures(kernel)
         letters = router.dead_letters
         return Figures(
             node=router.node,
@@ -220,6 +227,8 @@ class _Readings:
             },
             traffic=traffic,
             connections=connections,
+            active_requests=None if requests is None else requests.active,
+            requests={} if requests is None else requests.read(),
             log_lines_lost=kernel.log.lost,
             cpu=process_time(),
             memory=_resident(),

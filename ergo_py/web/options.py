@@ -29,6 +29,8 @@ class WebOptions:
     """The hosts that are served; requests for others get status 421. None for all."""
     access_log: bool = False
     """Write a line for each response, without query strings and headers."""
+    metrics: bool = False
+    """Count responses and their durations, for the metrics of the node."""
 
     def __post_init__(self) -> None:
         for name in ("head_timeout", "body_timeout", "idle_timeout"):
@@ -36,6 +38,7 @@ class WebOptions:
         check_number("WebServer(body_rate)", self.body_rate, least=0.0)
         check_number("WebServer(write_limit)", self.write_limit, least=1, whole=True)
         check_flag("WebServer(access_log)", self.access_log)
+        check_flag("WebServer(metrics)", self.metrics)
         if self.hosts is not None and (
             isinstance(self.hosts, str)
             or not self.hosts

@@ -70,6 +70,8 @@ class WebServer(Listener):
         trusted: networks of proxies whose ``Forwarded`` and ``X-Forwarded-*`` fields count.
         access_log: write a line of level ``info`` for each response, without query strings and
             headers.
+        metrics: count responses and their durations by method, route and status, for the metrics of
+            the node.
         write_limit: bytes that may wait for a peer before it counts as slow.
         when_slow: ``WhenSlow.WAIT``: further pieces of a streamed response for a slow peer wait;
             ``WhenSlow.DROP``: its connection is dropped.
@@ -101,6 +103,7 @@ class WebServer(Listener):
         hosts: Sequence[str] | None = None,
         trusted: Sequence[str] = (),
         access_log: bool = False,
+        metrics: bool = False,
         write_limit: int = 1024 * 1024,
         when_slow: WhenSlow = WhenSlow.WAIT,
         handshake_timeout: float = 10.0,
@@ -123,7 +126,14 @@ class WebServer(Listener):
         if isinstance(routes, str | Place):
             raise BadInputError("WebServer(routes)", routes, "a list of routes")
         options = WebOptions(
-            head_timeout, body_timeout, body_rate, idle_timeout, write_limit, hosts, access_log
+            head_timeout,
+            body_timeout,
+            body_rate,
+            idle_timeout,
+            write_limit,
+            hosts,
+            access_log,
+            metrics,
         )
         streams = StreamOptions(
             tls=tls,

@@ -15,6 +15,7 @@ from ..meta.sockets.messages import Address, Endpoint
 from .messages.requests import HTTPRequest, read_path
 from .options import WebOptions
 from .parsing.http1 import Head
+from .request_figures import RequestFigures, request_figures
 from .routes import Application, Networks, Place, Routes
 
 __all__ = ["Site", "host_name"]
@@ -49,6 +50,9 @@ class Site:
         """The endpoint at which the server listens."""
         self.applications: dict[Place, Application] = {}
         """The mounted applications that run."""
+        self.is_timed = options.access_log or options.metrics
+        """Whether exchanges are timed, for the access log or for metrics."""
+        self._figures: RequestFigures | None = None
         self.statuses = [0] * 6
         """Responses by the first digit of their status."""
 
@@ -59,6 +63,8 @@ class Site:
         self.calls = meta.kernel.calls
         self.clock = meta.kernel.clock
         self.now: Callable[[], float] = meta.kernel.clock.now
+        if self.options.metrics:
+            self._figures = request_figures(meta.kernel)
 
     async def start_applications(self, local: Endpoint) -> None:
         """Start the mounted applications; the server listens at ``local``.
@@ -117,6 +123,36 @@ class Site:
     def count(self, status: int) -> None:
         """Count a response."""
         self.statuses[status // 100] += 1
+
+    def begin_exchange(self) -> float:
+        """Count an exchange that begins. Returns the time."""
+        if self._figures is not None:
+            self._figures.begin()
+        return self.now()
+
+    def end_exchange(
+        self,
+        request: HTTPRequest | None,
+        place: Place | None,
+        status: int,
+        sent: int,
+        since: float,
+    ) -> None:
+        """Note a response of ``sent`` bytes, for the metrics and the access log. The exchange began
+        at ``since``; 0.0 if the request could not be read.
+        """
+        figures = self._figures
+        if figures is not None and since:
+            route = "" if place is None else place.prefix
+            method = "" if request is None else request.method
+            figures.finish(method, route, status, self.now() - since)
+        if self.options.access_log:
+            self.log_access(request, status, sent, since or self.now())
+
+    def give_up_exchange(self) -> None:
+        """Count an exchange that ends without a response."""
+        if self._figures is not None:
+            self._figures.give_up()
 
     def log_access(self, request: HTTPRequest | None, status: int, sent: int, since: float) -> None:
         """Write a line about a response of ``sent`` bytes to a request that came at ``since``; the

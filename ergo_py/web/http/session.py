@@ -92,7 +92,7 @@ class HTTPSession:
         self._limits = TimeLimits(wire, site, self._check_time)
         self._body = RequestBody(self._limits, wire.put, site.calls.reply)
         self._since = 0.0
-        """When the exchange began, for the access log."""
+        """When the timed exchange began; 0.0 without such an exchange."""
         self.closes = False
         """The connection ends after the response."""
         self.requests = 0
@@ -179,8 +179,8 @@ class HTTPSession:
         if head.length != 0:
             self._body.begin(head.expects_continue)
         self.closes = not head.keeps_alive
-        if site.options.access_log:
-            self._since = site.now()
+        if site.is_timed:
+            self._since = site.begin_exchange()
         client, scheme, host = (
             site.client_of(wire.peer, head)
             if site.has_proxies
@@ -369,9 +369,8 @@ class HTTPSession:
         response = self._response
         if response is not None:
             self.site.count(response.status)
-            if self.site.options.access_log:
-                sent = self._sent if self.stream is None else self.stream.sent
-                self.site.log_access(self._request, response.status, sent, self._since)
+            if self.site.is_timed:
+                self._end_timed(response.status)
         self._end_exchange()
         self._head = self._request = self._place = self._response = None
         if self.closes:
@@ -383,6 +382,11 @@ class HTTPSession:
             self._body.begin_skipping()
         if not self._advances and (self._parser.unread or self.paused):
             self.advance()
+
+    def _end_timed(self, status: int) -> None:
+        sent = self._sent if self.stream is None else self.stream.sent
+        self.site.end_exchange(self._request, self._place, status, sent, self._since)
+        self._since = 0.0
 
     def _end_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
@@ -443,6 +447,9 @@ class HTTPSession:
         callee = None if exchange is None else exchange.callee
         if exchange is not None and self.stream is not None and callee is not None:
             self.site.tell(self._wire.id, callee.id, HTTPGone(self._wire.id, exchange.ref, cause))
+        if self._since:
+            self.site.give_up_exchange()
+            self._since = 0.0
         self._end_exchange()
 
     # -- bodies that are pulled --------------------------------------------------------------------
@@ -501,6 +508,8 @@ class HTTPSession:
         """End HTTP on this connection, for another protocol. Returns the bytes after it."""
         rest = self._parser.take_unread()
         self.site.count(101)
+        if self._since:
+            self._end_timed(101)
         self.phase = _CLOSED
         self._limits.stop()
         self._end_exchange()
