@@ -21,7 +21,6 @@ from ._core.vocabulary.envelopes import MESSAGE, Envelope, Lane, Overflow, Prior
 from ._core.vocabulary.errors import (
     CallTimeoutError,
     ChildUnknownError,
-    DeadlockError,
     MailboxFullError,
     NotAllowedError,
     ServiceBusyError,
@@ -286,7 +285,7 @@ class Service:
         # the child that it is starting, whose init may wait for this very process.
         ring = ring_of(process, slot.supervisor)
         if ring:
-            raise DeadlockError(self.name, request, ring)
+            raise self._router.deadlock(self.name, request, ring)
         number = next(self._router.references)
         caller = TaskCaller(self._sender, number, self.name, request, task, slot.supervisor)
         asking = _Asking(self, caller, check_priority(priority))
@@ -420,7 +419,8 @@ class Service:
         """
         supervisor = slot.supervisor
         if supervisor is not None and supervisor.works_in(current_task()):
-            raise DeadlockError(self.name, message, [supervisor.id, self.name, supervisor.id])
+            ring = [supervisor.id, self.name, supervisor.id]
+            raise self._router.deadlock(self.name, message, ring)
 
     def _refuse_after_own_end(self, slot: ChildSlot, message: object) -> None:
         """Raise if this process is being stopped before the child restarts: it could only wait

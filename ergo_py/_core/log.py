@@ -14,6 +14,7 @@ number of lost lines.
 import logging
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from itertools import count
@@ -50,7 +51,11 @@ class Log:
         self._number = check_level(level)
         self._offer = offer
         self.watched = False
-        """Set while there are logger processes; else no record is created."""
+        """Set while there are logger processes."""
+        self._kept: deque[tuple[int, LogRecord]] | None = None
+        """The last lines with their numbers, while they are kept for inspection."""
+        self._keepers = 0
+        self._lines = count(1)
         self._write = _writer(output)
         self.lost = 0
         """The number of lines that could not be written."""
@@ -62,11 +67,28 @@ class Log:
         """Offer records to logger processes from now on, or no longer."""
         self.watched = wanted
 
+    def keep_lines(self, most: int) -> None:
+        """Keep the last lines from now on, for a further reader. From any thread."""
+        self._keepers += 1
+        if self._kept is None:
+            self._kept = deque(maxlen=most)
+
+    def stop_keeping_lines(self) -> None:
+        """A reader has left; after the last one no lines are kept. From any thread."""
+        self._keepers -= 1
+        if not self._keepers:
+            self._kept = None
+
+    def kept_lines(self) -> list[tuple[int, LogRecord]]:
+        """The lines that are kept, with their numbers, newest last. From any thread."""
+        kept = self._kept
+        return [] if kept is None else list(kept)
+
     def wants(self, level: str) -> bool:
         """Say whether a line of this level would be written or offered, to save building it if
         not.
         """
-        if self._write is _to_nowhere and not self.watched:
+        if self._write is _to_nowhere and not self.watched and self._kept is None:
             return False
         return LEVELS[level] >= self._number
 
@@ -114,8 +136,12 @@ class Log:
         fields = {"pid": str(source), **event}
         if shared:
             event, fields = {**shared, **event}, {**shared, **fields}
-        if self.watched:
-            self._offer(LogRecord(method, text, time.time(), self.node, source, dict(event)))
+        if self.watched or self._kept is not None:
+            record = LogRecord(method, text, time.time(), self.node, source, dict(event))
+            if self._kept is not None:
+                self._kept.append((next(self._lines), record))
+            if self.watched:
+                self._offer(record)
         if not self._written(method, text, fields):
             self.lost = next(self._losses)
         elif self._told_lost < self.lost:

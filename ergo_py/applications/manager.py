@@ -311,7 +311,7 @@ class Applications:
             mode=application.mode.value,
             depends_on=application.depends_on,
             pid=None if process is None else process.id,
-            uptime=0.0 if process is None else trio.current_time() - loaded.since,
+            uptime=0.0 if process is None else self._node._kernel.clock.now() - loaded.since,
             reason=loaded.reason,
         )
 

@@ -5,11 +5,10 @@ that answers it.
 import json
 import os
 import platform
-import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from .._core.inspection.state import show
 from .._core.metas.meta import Meta
@@ -24,136 +23,21 @@ from .._core.vocabulary.errors import (
     ProcessUnknownError,
     TargetDownError,
 )
-from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.reasons import Custom, Shutdown
-from .evaluator import Session
 from .node_access import kernel_of
 from .protocol import ControlError, as_json
 from .rendering import SORTS
-from .rows import describe_threads, list_rows, remember, stamp
+from .request import Arguments, Beat, Client
+from .rows import list_processes, row_of, stamp
+from .views.commands import VIEWS, flow, profile
+from .views.node_facts import crashes_of, dead_letters_of
+from .views.slices import in_slices
+from .views.survey import Window
 
-__all__ = ["COMMANDS", "Arguments", "Client", "Command", "explain"]
+__all__ = ["COMMANDS", "Command", "explain"]
 
 LIMIT: Final = 1000
 """Default limit on the rows of an answer."""
-
-
-class Client:
-    """The state of a connection that lasts from request to request."""
-
-    def __init__(self, node: Any, write: Callable[[str], object]) -> None:
-        self.node = node
-        self.write = write
-        """Sends output before the answer."""
-        self.before: dict[int, tuple[float, int, float]] = {}
-        self._session: Session | None = None
-
-    @property
-    def session(self) -> Session:
-        """The session of the client's prompt, created at its first input."""
-        if self._session is None:
-            self._session = Session(self.node, self.write)
-        return self._session
-
-    def close(self) -> None:
-        """Forget the session."""
-        if self._session is not None:
-            self._session.close()
-
-
-_PRINTED: Final = re.compile(r"<(PID|Alias) (?P<number>\d+) (?P<node>[^>]+)>")
-
-
-class Arguments:
-    """The arguments of a request. The command takes each of them; an argument that is left over is
-    a mistake of the client.
-    """
-
-    def __init__(self, command: str, given: dict[str, Any]) -> None:
-        self._command = command
-        self._given = dict(given)
-
-    def has(self, name: str) -> bool:
-        """Return whether the argument was given."""
-        return name in self._given
-
-    def target(self, node: Any) -> PID | Alias:
-        """Resolve ``to``: a number, a registered name, or the printed form of an identifier (``<PID
-        12 demo@localhost>``).
-        """
-        to = self._given.pop("to", None)
-        if isinstance(to, bool) or not isinstance(to, int | str) or to == "":
-            raise ControlError(
-                "bad_argument",
-                f"{self._command} needs to: the number or the registered name of a process",
-            )
-        router = kernel_of(node).router
-        if (
-            isinstance(to, str)
-            and (printed := _PRINTED.fullmatch(to))
-            and printed["node"] == node.name
-        ):
-            to = printed["number"]
-        # No process has a number of more digits, and Python refuses to parse thousands of digits.
-        if isinstance(to, int) or (to.isdecimal() and len(to) <= 20):
-            for kind in (PID, Alias):
-                candidate = kind(node.name, node.pid.creation, int(to))
-                if router.resolve(candidate) is not None:
-                    return candidate
-        found = router.resolve(str(to))
-        if found is None:
-            raise ControlError(
-                "no_such_process",
-                f"no process on {node.name} has the number or the name {to!r}; `ergo ps` lists all",
-            )
-        return found.id
-
-    def number(self, name: str, otherwise: float, least: float, most: float) -> float:
-        """A number within limits."""
-        value = self._given.pop(name, otherwise)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not least <= value <= most
-        ):
-            raise ControlError(
-                "bad_argument", f"{name} is a number from {least:g} to {most:g}, and not {value!r}"
-            )
-        return value
-
-    def flag(self, name: str) -> bool:
-        """True or false."""
-        value = self._given.pop(name, False)
-        if not isinstance(value, bool):
-            raise ControlError("bad_argument", f"{name} is true or false, and not {value!r}")
-        return value
-
-    def text(self, name: str, otherwise: str | None = None, choices: tuple[str, ...] = ()) -> str:
-        """A text; with ``choices``, one of them."""
-        value = self._given.pop(name, otherwise)
-        if not isinstance(value, str) or (choices and value not in choices):
-            allowed = f"one of {', '.join(choices)}" if choices else "text"
-            raise ControlError("bad_argument", f"{name} is {allowed}, and not {value!r}")
-        return value
-
-    def words(self, name: str) -> list[str]:
-        """A list of texts."""
-        value = self._given.pop(name, [])
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise ControlError("bad_argument", f"{name} is a list of texts, and not {value!r}")
-        return value
-
-    def anything(self, name: str) -> object:
-        """Any JSON value."""
-        if name not in self._given:
-            raise ControlError("bad_argument", f"{self._command} needs {name}")
-        return self._given.pop(name)
-
-    def done(self) -> None:
-        """Refuse arguments that the command does not know."""
-        if self._given:
-            unknown = ", ".join(map(repr, sorted(self._given)))
-            raise ControlError("bad_argument", f"{self._command} does not know {unknown}")
 
 
 def explain(error: BaseException) -> ControlError:
@@ -177,35 +61,54 @@ def explain(error: BaseException) -> ControlError:
 # -- look ------------------------------------------------------------------------------------------
 
 
-def ps(client: Client, arguments: Arguments, blocked: object) -> object:
-    """Rows about every process and meta-process. Answered by the control thread, so also while the
-    loop is blocked.
+def ps(client: Client, arguments: Arguments, beat: Beat) -> object:
+    """Rows about processes and meta-processes. Answered by the control thread, so also while the
+    loop is blocked; in slices, so that the loop is not held up.
     """
     sort, find = arguments.text("sort", "id", SORTS), arguments.text("find", "")
     threads, limit = arguments.flag("threads"), int(arguments.number("limit", LIMIT, 1, 100_000))
     skip = int(arguments.number("skip", 0, 0, 10_000_000))
     arguments.done()
-    rows = list_rows(client.node, threads=threads, before=client.before)
-    client.before = remember(rows)
-    everything = len(rows)
     if threads:
-        rows = describe_threads(rows)
-    if find:
-        rows = [
-            row
-            for row in rows
-            if find in (row["name"] or "") or find in row["behaviour"] or find == str(row["id"])
-        ]
+        return _ps_threads(client, find, skip, limit, beat)
     # Highest value first; by number, oldest first.
-    rows.sort(key=lambda row: row["id"] if sort == "id" else (-row[sort], row["id"]))
+    totals, (chosen,) = client.survey.look([Window(sort, sort != "id", find, skip, limit)])
+    rows = []
+    for piece in in_slices(chosen.processes):
+        rows += [{**row_of(each), **chosen.rates_of(each)} for each in piece]
     return {
-        "rows": rows[skip : skip + limit],
-        "found": len(rows),
-        "alive": everything,
-        "mailbox": sum(row["mailbox"] for row in rows),
-        "rate": sum(row["rate"] for row in rows),
+        "rows": rows,
+        "found": chosen.found,
+        "alive": totals["processes"] + totals["metas"],
+        "mailbox": chosen.mailbox,
+        "rate": chosen.rate,
         "at": stamp(),
-        "blocked": blocked,
+        "blocked": beat.blocked,
+    }
+
+
+def _ps_threads(client: Client, find: str, skip: int, limit: int, beat: Beat) -> object:
+    """Only the meta-processes with a reader thread, with the innermost frames of each."""
+    living = list_processes(client.node)
+    fitting = [
+        each
+        for piece in in_slices(living)
+        for each in piece
+        if isinstance(each, Meta)
+        and each.reader.thread is not None
+        and (find in each.callbacks.behaviour or find == str(each.id.number))
+    ]
+    rows = []
+    for metas in in_slices(fitting[skip : skip + limit], 20):
+        rows += [{**row_of(meta, threads=True), "rate": 0.0, "load": 0.0} for meta in metas]
+    return {
+        "rows": rows,
+        "found": len(fitting),
+        "alive": len(living),
+        "mailbox": sum(len(meta.mailbox) for meta in fitting),
+        "rate": 0.0,
+        "at": stamp(),
+        "blocked": beat.blocked,
     }
 
 
@@ -304,29 +207,20 @@ async def trace(client: Client, arguments: Arguments) -> object:
     return {"entries": count, "missed": entries.missed}
 
 
-async def dead_letters(client: Client, arguments: Arguments) -> object:
+def dead_letters(client: Client, arguments: Arguments, _beat: Beat) -> object:
     """The last undeliverable messages."""
     count = int(arguments.number("count", 20, 0, 10_000))
     arguments.done()
-    return {
-        "counts": client.node.info().dead_letters,
-        "last": [
-            {**as_json(letter), "target": str(letter.target)}
-            for letter in client.node.dead_letters(count)
-        ],
-    }
+    return dead_letters_of(client.node, count)
 
 
-async def crashes(client: Client, arguments: Arguments) -> object:
+def crashes(client: Client, arguments: Arguments, _beat: Beat) -> object:
     """The last processes that failed, with their reasons; with ``all``, every process that
     ended.
     """
     count, everything = int(arguments.number("count", 20, 0, 10_000)), arguments.flag("all")
     arguments.done()
-    found = client.node.ended(count) if everything else client.node.crashes(count)
-    return [
-        {**as_json(ended), "traceback": ended.traceback, "failed": ended.failed} for ended in found
-    ]
+    return crashes_of(client.node, count, everything)
 
 
 # -- act -------------------------------------------------------------------------------------------
@@ -392,15 +286,25 @@ class Command:
 
     permission: str
     on_loop: Callable[[Client, Arguments], Awaitable[object]] | None = None
-    in_thread: Callable[[Client, Arguments, object], object] | None = None
+    in_thread: Callable[[Client, Arguments, Beat], object] | None = None
+    """Answers in the thread of the control socket."""
+    in_own_thread: Callable[[Client, Arguments, Callable[[], bool]], object] | None = None
+    """Answers in a thread of its own, since it takes long; the function says whether the request
+    was cancelled.
+    """
 
 
 COMMANDS: Final[dict[str, Command]] = {
     "ps": Command("look", in_thread=ps),
     **{
-        function.__name__.replace("_", "-"): Command("look", function)
-        for function in (info, tree, inspect, peek, state, statistics, trace, dead_letters, crashes)
+        function.__name__: Command("look", function)
+        for function in (info, tree, inspect, peek, state, statistics, trace, flow)
     },
+    **{
+        function.__name__.replace("_", "-"): Command("look", in_thread=function)
+        for function in (dead_letters, crashes, *VIEWS)
+    },
+    "profile": Command("look", in_own_thread=profile),
     **{
         function.__name__: Command("act", function)
         for function in (send, exit, kill, suspend, resume)

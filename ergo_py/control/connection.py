@@ -6,8 +6,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from .commands import Client
 from .protocol import MAX_ANSWER, MAX_REQUEST
+from .request import Client
 
 __all__ = ["Connection"]
 

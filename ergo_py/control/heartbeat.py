@@ -21,6 +21,7 @@ class Heartbeat:
         self._bridge = kernel_of(node).router.bridge
         self._asked: float | None = None
         """When the unanswered heartbeat was posted; None without an unanswered heartbeat."""
+        self._delay = 0.0
 
     def ask(self) -> None:
         """Post a heartbeat, unless an earlier heartbeat is unanswered."""
@@ -34,7 +35,22 @@ class Heartbeat:
 
     def _answer(self) -> None:
         """Runs on the loop."""
+        asked = self._asked
+        if asked is not None:
+            self._delay = perf_counter() - asked
         self._asked = None
+
+    @property
+    def delay(self) -> float:
+        """Seconds that the loop took to answer the last heartbeat, or has taken so far."""
+        asked = self._asked
+        return self._delay if asked is None else max(self._delay, perf_counter() - asked)
+
+    @property
+    def overdue(self) -> float:
+        """Seconds since when a heartbeat is unanswered; 0 if there is none."""
+        asked = self._asked
+        return 0.0 if asked is None else perf_counter() - asked
 
     def blocked_report(self, patience: float) -> BlockedReport | None:
         """Report the code that blocks the loop, if a heartbeat is unanswered for ``patience``

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_REQUEST",
     "VERSION",
     "ControlError",
+    "Plain",
     "Question",
     "answer",
     "as_json",
@@ -48,6 +49,10 @@ class ControlError(Exception):
         self.code = code
         self.text = text
         self.more = more
+
+
+class Plain(dict[str, Any]):
+    """A result of JSON values only, which need no conversion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,8 @@ def encode(value: object) -> bytes:
 
 def answer(id: int | str | None, result: object) -> bytes:
     """The line of a successful answer."""
-    line = encode({"id": id, "ok": True, "result": as_json(result)})
+    plain = result if isinstance(result, Plain) else as_json(result)
+    line = encode({"id": id, "ok": True, "result": plain})
     if len(line) > MAX_ANSWER:
         too_large = ControlError(
             "too_large",

@@ -14,7 +14,7 @@ from .._core.metas.meta import Meta
 from .._core.processes.process import Process, processes_of
 from .node_access import kernel_of
 
-__all__ = ["Row", "describe_threads", "list_rows", "remember", "stamp"]
+__all__ = ["Row", "list_processes", "list_rows", "remember", "row_of", "stamp"]
 
 Row = dict[str, Any]
 
@@ -32,10 +32,25 @@ def list_processes(node: Any) -> list[Process | Meta]:
 
 def list_rows(node: Any, *, threads: bool = False, before: Before | None = None) -> list[Row]:
     """A row per process and meta-process; with ``before``, also the rates since then."""
-    return [_row(process, threads, before or {}) for process in list_processes(node)]
+    before = before or {}
+    return [
+        {**row, **_rates(row, before)}
+        for row in (row_of(process, threads=threads) for process in list_processes(node))
+    ]
 
 
-def _row(process: Process | Meta, threads: bool, before: Before) -> Row:
+def _rates(row: Row, before: Before) -> Row:
+    now, then = perf_counter(), before.get(row["id"])
+    if then is None or now <= then[0]:
+        return {"rate": 0.0, "load": 0.0}
+    return {
+        "rate": (row["messages"] - then[1]) / (now - then[0]),
+        "load": max(0.0, min(1.0, (row["time"] - then[2]) / (now - then[0]))),
+    }
+
+
+def row_of(process: Process | Meta, *, threads: bool = False) -> Row:
+    """A row about a process; with ``threads``, also the innermost frames of its thread."""
     handling, now = process.handling, perf_counter()
     watch = process.kernel.watches.get(process.id) if isinstance(process, Process) else None
     row: Row = {
@@ -61,12 +76,6 @@ def _row(process: Process | Meta, threads: bool, before: Before) -> Row:
         if threads and thread is not None:
             row["thread_id"] = thread.native_id
             row["frames"] = _frames(thread.ident)
-    then = before.get(process.id.number)
-    if then is not None and now > then[0]:
-        row["rate"] = (row["messages"] - then[1]) / (now - then[0])
-        row["load"] = max(0.0, min(1.0, (row["time"] - then[2]) / (now - then[0])))
-    else:
-        row["rate"] = row["load"] = 0.0
     return row
 
 
@@ -84,11 +93,6 @@ def _frames(ident: int) -> list[str]:
         f"{os.path.basename(entry.filename)}:{entry.lineno} in {entry.name}: {entry.line}"
         for entry in traceback.extract_stack(frame)[-3:]
     ]
-
-
-def describe_threads(rows: list[Row]) -> list[Row]:
-    """Only the rows of meta-processes with a reader thread."""
-    return [row for row in rows if row.get("thread")]
 
 
 def remember(rows: list[Row]) -> dict[int, tuple[float, int, float]]:

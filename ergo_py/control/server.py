@@ -22,7 +22,7 @@ import trio
 from .._core.runtime.bridge import Parker, ReaderThread
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.text import shown
-from .commands import COMMANDS, Arguments, Command, explain
+from .commands import COMMANDS, Command, explain
 from .connection import Connection
 from .heartbeat import Heartbeat
 from .limits import Limits
@@ -37,6 +37,7 @@ from .protocol import (
     read_question,
     refusal,
 )
+from .request import Arguments, Beat, Client
 from .socket_paths import bind_socket, clean, peer_user
 
 __all__ = ["Server", "open_control"]
@@ -56,6 +57,11 @@ class _Pending:
         self.command = command
         self.asked = now
         self.scope = trio.CancelScope()
+        self.is_cancelled = False
+
+    def stop(self) -> None:
+        """Let a request with a thread of its own end early."""
+        self.is_cancelled = True
 
 
 class Server:
@@ -77,6 +83,8 @@ class Server:
         self._accepts_again_at = 0.0
         """When accepting resumes; 0 while the server accepts."""
         self._not_before = 0.0
+        self._has_worker = False
+        """A request is answered in a thread of its own."""
         self._closing = False
         self._over: Parker[None] = Parker()
         self._listener, self.path = bind_socket(node.name)
@@ -164,10 +172,10 @@ class Server:
 
     def _pause(self) -> float:
         """Seconds until the next deadline check, without any I/O."""
-        if any(connection.pending is not None for connection in self._connections):
-            return self._limits.glance / 3
-        if any(connection.has_line for connection in self._connections):
+        if any(each.has_line and each.pending is None for each in self._connections):
             return self._limits.pace
+        if any(each.pending is not None for each in self._connections):
+            return self._limits.glance / 3
         soon = self._accepts_again_at - perf_counter() if self._accepts_again_at else 0.5
         return max(0.0, min(soon, 0.5, self._limits.line / 5, self._limits.writing / 5))
 
@@ -258,10 +266,9 @@ class Server:
         if connection.write_began is not None and now - connection.write_began > limits.writing:
             self._drop(connection)
         elif connection.pending is not None:
-            if (
-                connection.pending.command.in_thread is not None
-                and now - connection.pending.asked > limits.glance
-            ):
+            # After a first wait for a blocked loop, later requests need not wait again.
+            waited = max(now - connection.pending.asked, self._heartbeat.overdue)
+            if connection.pending.command.in_thread is not None and waited > limits.glance:
                 self._finish(connection.pending, outcome.Value(None))
         elif connection.leaving or not connection.has_sent_all:
             return
@@ -322,12 +329,36 @@ class Server:
                 f"control={','.join(sorted({*self._may, command.permission}))!r}",
             )
         pending = _Pending(connection, question, command, now)
+        if command.in_own_thread is not None:
+            self._start_thread(pending, command.in_own_thread)
+            return
         try:
             self._bridge.post(self._start, pending)
         except NodeStoppedError as error:
             raise explain(error) from None
         connection.begin(pending)
         self._heartbeat.ask()
+
+    def _start_thread(
+        self, pending: _Pending, work: Callable[[Client, Arguments, Callable[[], bool]], object]
+    ) -> None:
+        """Answer a request in a thread of its own. Only one at a time, since it may take long."""
+        if self._has_worker:
+            raise ControlError("busy", f"another {pending.question.do} is under way; try again")
+        arguments = Arguments(pending.question.do, pending.question.arguments)
+        client = pending.connection.client
+
+        def answer_in_thread() -> None:
+            result = outcome.capture(work, client, arguments, lambda: pending.is_cancelled)
+            self._answers.append(self._worker_ended)
+            self._done(pending, result)
+
+        self._has_worker = True
+        pending.connection.begin(pending)
+        ReaderThread("ergo-profile-0", answer_in_thread).start()
+
+    def _worker_ended(self) -> None:
+        self._has_worker = False
 
     def _start(self, pending: _Pending) -> None:
         """Runs on the loop."""
@@ -388,7 +419,10 @@ class Server:
                 value = pending.command.in_thread(
                     connection.client,
                     arguments,
-                    self._heartbeat.blocked_report(0.9 * self._limits.glance),
+                    Beat(
+                        self._heartbeat.blocked_report(0.9 * self._limits.glance),
+                        self._heartbeat.delay,
+                    ),
                 )
             line = answer(pending.question.id, value)
         except Exception as error:
@@ -408,6 +442,9 @@ class Server:
             self._cancel(connection.pending)
 
     def _cancel(self, pending: _Pending) -> None:
+        if pending.command.in_own_thread is not None:
+            pending.stop()
+            return
         try:
             self._bridge.post(pending.scope.cancel)
         except NodeStoppedError:  # the request ended with the node

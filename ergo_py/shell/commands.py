@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from .._core.vocabulary.text import printable, printable_lines
+from ..control.client import Link, find_nodes
 from ..control.protocol import ControlError
 from ..control.rendering import (
     Table,
@@ -21,8 +22,8 @@ from ..control.rendering import (
     stack_text,
     table,
 )
-from .client import Link, choose, choose_all, find_nodes
 from .exit_codes import Leave, Status
+from .node_choice import choose, choose_all
 from .output import complain, escape_json, say, say_json, show
 from .screens import choose_screen, is_full_terminal
 from .top.plain_view import top, top_of_all

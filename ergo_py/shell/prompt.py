@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from .._core.vocabulary.text import printable_lines
+from ..control.client import Link
 from ..control.protocol import ControlError
 from ..control.rendering import stack_text
-from .client import Link
 from .screens import is_full_terminal
 
 try:

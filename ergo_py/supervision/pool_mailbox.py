@@ -9,7 +9,7 @@ from .._core.tables.child_slot import ChildSlot
 from .._core.tables.mailbox import Mailbox, Verdict, Waiter
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import CALL, MESSAGE, Divert, Envelope, Lane, Overflow
-from .._core.vocabulary.errors import DeadlockError, TargetDownError
+from .._core.vocabulary.errors import TargetDownError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Reason
@@ -192,10 +192,8 @@ class PoolMailbox(Mailbox):
             return True
         caller = envelope[2]
         if isinstance(caller, Caller) and worker.id == caller.pid:
-            caller.settle(
-                None,
-                DeadlockError(caller.to, caller.request, [caller.pid, self._pool.id, caller.pid]),
-            )
+            ring = [caller.pid, self._pool.id, caller.pid]
+            caller.settle(None, self._pool.router.deadlock(caller.to, caller.request, ring))
         else:
             self._give(worker, envelope)
         return True

@@ -7,9 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
-
-import trio
 
 from .._core.vocabulary.errors import BadInputError, BehaviourError
 from .._core.vocabulary.ids import PID
@@ -248,16 +247,20 @@ class Supervisor(SupervisionDriver):
 
     # -- looking inside ----------------------------------------------------------------------------
 
-    def supervision(self) -> SupervisorInfo:
-        """The children and the last restarts at this moment."""
+    def supervision(self, limit: int | None = None) -> SupervisorInfo:
+        """The children, or the first ``limit`` of them, and the last restarts at this moment. From
+        any thread.
+        """
         self._check_planned()
-        spec, now = self._plan.spec, trio.current_time()
+        spec, now = self._plan.spec, self._process.kernel.clock.now()
         wall = time.time() - now
         return SupervisorInfo(
             spec.strategy.value,
             spec.intensity,
             spec.period,
-            tuple([self._info(child, now) for child in self._plan.children.values()]),
+            tuple(
+                [self._info(child, now) for child in islice(self._plan.children.values(), limit)]
+            ),
             tuple(
                 RestartRecord(at + wall, child, reason, delay)
                 for at, child, reason, delay in self._plan.history

@@ -20,10 +20,10 @@ import pytest
 import trio
 
 from ergo_py import Actor, BadInputError, open_node
+from ergo_py.control.client import find_nodes
 from ergo_py.control.commands import COMMANDS
 from ergo_py.control.protocol import MAX_REQUEST
 from ergo_py.control.socket_paths import clean
-from ergo_py.shell.client import find_nodes
 from tests.control.rig import Impatient, Quick, Wire, in_thread, served
 from tests.support import (
     Recorder,

@@ -87,7 +87,7 @@ def test_a_command_about_a_running_node_does_not_load_the_kernel(
         f"from ergo_py.shell.cli import main\nassert main({command.split()!r}) == 0"
     )
 
-    assert "ergo_py.shell.client" in loaded
+    assert "ergo_py.control.client" in loaded
     assert loaded & {"trio", "outcome", "structlog", "logging", "rich", "asyncio"} == set()
     assert loaded & {"pytest", "ssl", "subprocess", "importlib.metadata"} == set()
     errors = "ergo_py._core.vocabulary.errors."

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from ergo_py.blocking.loop_thread import open_node
+from ergo_py.control.client import Link, find_nodes
 from ergo_py.control.protocol import ControlError
 from ergo_py.control.socket_paths import bind_socket
-from ergo_py.shell.client import Link, choose, find_nodes
 from ergo_py.shell.exit_codes import Leave, Status
+from ergo_py.shell.node_choice import choose
 from tests.support import replace_private
 
 

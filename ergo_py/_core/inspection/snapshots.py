@@ -53,8 +53,8 @@ def _waiting_tasks(process: Process | Meta) -> list[Task]:
     return [task for task in tasks if isinstance(task, Task)]
 
 
-def process_info(process: Process, expose_env: bool) -> ProcessInfo:
-    """Take a snapshot of a process."""
+def process_info(process: Process, expose_env: bool, children: int | None = None) -> ProcessInfo:
+    """Take a snapshot of a process; of a supervisor with at most ``children`` of its children."""
     relations = process.kernel.relations
     me: list[Watched] = [process.id, *(process.aliases or ())]
     if process.name is not None:
@@ -100,7 +100,7 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         phase=_phase(process),
         supervision=None
         if process.slots is None or process.behaviour is None
-        else process.behaviour.supervision(),
+        else process.behaviour.supervision(children),
         suspended=process.id in process.kernel.watches
         and process.kernel.watches[process.id].suspended,
         dispatcher=str(process.options.dispatcher),

@@ -30,7 +30,17 @@ from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.info import BlockedReport
 from ..vocabulary.text import shown
 
-__all__ = ["RunTimes", "Watchdog", "look_at_loop", "of_program", "run_times", "was_starved"]
+__all__ = [
+    "RunTimes",
+    "Watchdog",
+    "frames_from",
+    "look_at_loop",
+    "of_program",
+    "process_in",
+    "run_times",
+    "waits_for_io",
+    "was_starved",
+]
 
 _STACK_LIMIT: Final = 50
 _ON_THE_WAY: Final = ("ergo_py._core.", "trio.", "outcome.")
@@ -81,7 +91,7 @@ class Watchdog:
             frame = self._frame()
             if frame is None:
                 continue
-            if _waits_for_io(frame):
+            if waits_for_io(frame):
                 self.delays.add(0.0)
                 continue
             self._alive.clear()
@@ -135,10 +145,11 @@ def look_at_loop(bridge: Bridge, seconds: float) -> BlockedReport | None:
     not blocked. From any thread.
     """
     frame = sys._current_frames().get(bridge.loop_thread)
-    return None if frame is None or _waits_for_io(frame) else _describe(frame, seconds)
+    return None if frame is None or waits_for_io(frame) else _describe(frame, seconds)
 
 
-def _waits_for_io(frame: FrameType) -> bool:
+def waits_for_io(frame: FrameType) -> bool:
+    """Whether the loop's innermost frame waits for input and output: the loop has nothing to do."""
     return frame.f_code.co_name == "get_events" and frame.f_globals.get("__name__", "").startswith(
         "trio."
     )
@@ -217,8 +228,8 @@ def of_program(stack: str) -> str:
 def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     # Collect the frames first: the loop moves on, and the frame of a generator that has yielded has
     # no `f_back`.
-    frames = _frames(frame)
-    process, served_in = _process_in(frames)
+    frames = frames_from(frame)
+    process, served_in = process_in(frames)
     stack = "".join(traceback.format_stack(frame, _STACK_LIMIT))
     if process is None or served_in is None:
         return BlockedReport(seconds, None, None, None, None, None, stack)
@@ -239,7 +250,7 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     )
 
 
-def _frames(frame: FrameType | None) -> list[FrameType]:
+def frames_from(frame: FrameType | None) -> list[FrameType]:
     """The frames of a stack, innermost first."""
     frames: list[FrameType] = []
     while frame is not None:
@@ -248,7 +259,7 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
     return frames
 
 
-def _process_in(frames: list[FrameType]) -> tuple[Process | Meta | None, FrameType | None]:
+def process_in(frames: list[FrameType]) -> tuple[Process | Meta | None, FrameType | None]:
     """Find the innermost process or meta-process on the stack, and the frame that calls its
     callbacks.
 

@@ -25,7 +25,6 @@ from ..vocabulary.envelopes import (
 from ..vocabulary.errors import (
     BadInputError,
     CallTimeoutError,
-    DeadlockError,
     NodeStoppedError,
     Reject,
     TargetDownError,
@@ -381,7 +380,7 @@ class Calls:
             return False
         ring = ring_of(waiting_process(origin, self._router.processes), receiver)
         if ring:
-            origin.settle(None, DeadlockError(to, message, ring))
+            origin.settle(None, self._router.deadlock(to, message, ring))
             return False
         self._post_call(receiver, origin, priority)
         return not origin.settled
@@ -434,7 +433,7 @@ class Calls:
     def _refuse_ring(self, process: Asker, callee: Receiver, to: object, request: object) -> None:
         ring = ring_of(process, callee)
         if ring:
-            raise DeadlockError(to, request, ring)
+            raise self._router.deadlock(to, request, ring)
 
     def call_from_thread(
         self,
@@ -472,7 +471,7 @@ class Calls:
         if callee is None or not callee.accepting:
             caller.settle(None, self._down(callee, caller.to, caller.request))
         elif ring := ring_of(process, callee):
-            caller.settle(None, DeadlockError(caller.to, caller.request, ring))
+            caller.settle(None, self._router.deadlock(caller.to, caller.request, ring))
         else:
             return self._post_call(callee, caller, priority)
         return None
@@ -489,4 +488,4 @@ def refuse_inside(process: Any, request: object) -> None:
         DeadlockError: it would.
     """
     if process.works_in(current_task()):
-        raise DeadlockError(process.id, request, [process.id, process.id])
+        raise process.router.deadlock(process.id, request, [process.id, process.id])

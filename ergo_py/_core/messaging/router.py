@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 from math import inf
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -81,6 +81,7 @@ class Router(Addresses):
         "clock",
         "creation",
         "dead_letters",
+        "deadlocks",
         "free",
         "inline_calls",
         "late_replies",
@@ -109,6 +110,10 @@ class Router(Addresses):
         self.bridge = bridge
         self.clock = clock
         self.dead_letters = dead_letters
+        self.deadlocks: deque[tuple[float, tuple[Any, ...], tuple[str, ...], str]] = deque(
+            maxlen=50
+        )
+        """The last refused rings of calls: time, processes, their names, type of the request."""
         self.inline_calls = inline_calls
         self.turns = turns
         self.loop_thread = bridge.loop_thread
@@ -299,10 +304,18 @@ class Router(Addresses):
         if isinstance(ref, Caller):
             ring = ring_of(waiting_process(ref, self.processes), other)
             if ring:
-                ref.settle(None, DeadlockError(ref.to, ref.request, ring))
+                ref.settle(None, self.deadlock(ref.to, ref.request, ring))
                 return False
             ref.assign(other)
         return self.post(other, to, lane, wrapped)
+
+    def deadlock(self, to: object, request: object, ring: list[Any]) -> DeadlockError:
+        """The error of a call that would close a ring of waiting processes. The ring is kept for
+        inspection: the numbers and names of the processes, and the type of the request.
+        """
+        names = [getattr(self.processes.get(each), "name", None) or str(each) for each in ring]
+        self.deadlocks.append((time(), tuple(ring), tuple(names), type(request).__qualname__))
+        return DeadlockError(to, request, ring)
 
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
         """Report a message that does not pass through :meth:`send`. Does nothing here; the router

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from ..._core.vocabulary.choices import PERMISSIONS
 from ..._core.vocabulary.text import printable
+from ...control.client import find_nodes
 from ...control.protocol import ControlError
-from ..client import choose, find_nodes
 from ..exit_codes import Leave
+from ..node_choice import choose
 
 __all__ = ["FILES", "complete"]
 

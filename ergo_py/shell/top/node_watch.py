@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..._core.vocabulary.errors import ControlSocketError
+from ...control.client import read_answer, read_greeting, read_refusal
 from ...control.protocol import MAX_ANSWER, VERSION, ControlError, encode
 from ...control.socket_paths import sockets
-from ..client import read_answer, read_greeting, read_refusal
 
 __all__ = ["Connection", "NodeWatch", "Request"]
 

@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Final
 
 from ..._core.vocabulary.text import printable
+from ...control.client import Link
 from ...control.rendering import blocked_text, process_table
-from ..client import Link
 from ..screens import Screen, choose_screen
 
 __all__ = ["top", "top_of_all"]

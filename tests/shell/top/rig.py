@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from textual.pilot import Pilot
 
 from ergo_py import PID, Actor, Caller
-from ergo_py.shell.client import choose
+from ergo_py.shell.node_choice import choose
 from ergo_py.shell.top.app import TopApp
 from ergo_py.shell.top.widgets import Bar, Page
 

@@ -11,7 +11,7 @@ import pytest
 
 from ergo_py.blocking.loop_thread import open_node
 from ergo_py.control.protocol import ControlError
-from ergo_py.shell.client import choose
+from ergo_py.shell.node_choice import choose
 from ergo_py.shell.top import node_watch
 from ergo_py.shell.top.node_watch import Connection, NodeWatch, Request
 from tests.support import Recorder

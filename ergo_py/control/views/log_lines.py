@@ -1,0 +1,69 @@
+"""`LogLines`: the last lines of a node's log, from the first look at them."""
+
+from typing import Any, Final
+
+from ..._core.metas.meta import Meta
+from ..._core.processes.process import Process
+from ..._core.vocabulary.options import LEVELS
+from ..._core.vocabulary.text import shown, text_of
+from ..node_access import kernel_of
+
+__all__ = ["LogLines"]
+
+_KEPT: Final = 1000
+_LONGEST: Final = 2000
+"""Characters of a text."""
+_LONGEST_TRACEBACK: Final = 20_000
+
+
+class LogLines:
+    """Reads the log of a node. The node keeps its lines while there is a reader."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self._is_reading = False
+
+    def look(self, level: str, find: str, count: int) -> dict[str, Any]:
+        """The last lines of at least this level that contain a text, newest last."""
+        log = kernel_of(self._node).log
+        if not self._is_reading:
+            self._is_reading = True
+            log.keep_lines(_KEPT)
+        least = LEVELS[level]
+        lines: list[dict[str, Any]] = []
+        for number, record in reversed(log.kept_lines()):
+            if len(lines) == count:
+                break
+            if LEVELS.get(record.level, 0) >= least and find in record.event:
+                lines.append(self._line(number, record))
+        return {"lines": lines[::-1]}
+
+    def _line(self, number: int, record: Any) -> dict[str, Any]:
+        fields = dict(record.fields)
+        for key in ("node", "pid"):
+            fields.pop(key, None)
+        line: dict[str, Any] = {
+            "n": number,
+            "at": round(record.at, 3),
+            "level": record.level,
+            "text": record.event[:_LONGEST],
+            "source": record.source.number,
+        }
+        source = kernel_of(self._node).router.resolve(record.source)
+        if isinstance(source, Process | Meta):
+            line["name"] = source.name
+            line["behaviour"] = source.callbacks.behaviour
+        for key in ("name", "behaviour"):
+            if fields.get(key) is not None:
+                line[key] = text_of(fields.pop(key))
+        exception = fields.pop("exception", None) or fields.pop("stack", None)
+        if exception is not None:
+            line["exception"] = text_of(exception)[-_LONGEST_TRACEBACK:]
+        line["fields"] = {str(key): shown(value)[:_LONGEST] for key, value in fields.items()}
+        return line
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._is_reading:
+            self._is_reading = False
+            kernel_of(self._node).log.stop_keeping_lines()

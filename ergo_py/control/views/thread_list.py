@@ -1,0 +1,86 @@
+"""`thread_list`: the threads of the program, with the stack and the process of each."""
+
+import os
+import sys
+import traceback
+from typing import Any, Final
+
+from ..._core.metas.meta import Meta
+from ..._core.processes.process import processes_of
+from ..._core.processes.threaded_process import DispatchedProcess
+from ..._core.runtime.bridge import thread_names
+from ..node_access import kernel_of
+from .slices import in_slices
+
+__all__ = ["thread_list", "thread_owners"]
+
+_DEPTH: Final = 12
+"""Frames of a stack, the innermost."""
+
+
+def thread_owners(node: Any) -> dict[int, Meta | DispatchedProcess]:
+    """The process for which each thread works now: readers of meta-processes, and callbacks in
+    threads.
+    """
+    router = kernel_of(node).router
+    owners: dict[int, Meta | DispatchedProcess] = {}
+    for piece in in_slices(list(router.registry.aliases.values())):
+        for holder in piece:
+            if isinstance(holder, Meta) and (thread := holder.reader.thread) is not None:
+                owners[thread.ident] = holder
+    if kernel_of(node).dispatcher_threads.threads:
+        for processes in in_slices(list(processes_of(router).values())):
+            for process in processes:
+                if isinstance(process, DispatchedProcess):
+                    job = process.job
+                    if job is not None and job.ident:
+                        owners[job.ident] = process
+    return owners
+
+
+def thread_list(node: Any, limit: int) -> dict[str, Any]:
+    """The threads of the program, at most ``limit``: those of the node first."""
+    owners, names = thread_owners(node), thread_names()
+    loop = kernel_of(node).router.loop_thread
+    frames = sys._current_frames()
+    found: list[dict[str, Any]] = []
+    ranked = sorted(names, key=lambda ident: (ident != loop, ident not in owners, names[ident]))
+    for piece in in_slices(ranked[:limit], 20):
+        for ident in piece:
+            frame, owner = frames.get(ident), owners.get(ident)
+            stack = [] if frame is None else _stack(frame)
+            facts: dict[str, Any] = {
+                "id": ident,
+                "name": names[ident],
+                "kind": _kind(ident == loop, owner, names[ident]),
+                "frames": stack,
+                "where": stack[-1] if stack else None,
+            }
+            if owner is not None:
+                facts |= {
+                    "process": owner.id.number,
+                    "behaviour": owner.callbacks.behaviour,
+                    "name_of": owner.name,
+                }
+                if isinstance(owner, Meta) and owner.reader.thread is not None:
+                    facts["native"] = owner.reader.thread.native_id
+            found.append(facts)
+    return {"threads": found, "left_out": max(0, len(names) - limit)}
+
+
+def _kind(is_loop: bool, owner: Meta | DispatchedProcess | None, name: str) -> str:
+    if is_loop:
+        return "loop"
+    if owner is not None:
+        return "reader" if isinstance(owner, Meta) else "dispatcher"
+    if name.startswith("ergo-control"):
+        return "control"
+    return "watchdog" if name == "ergo-watchdog" else "other"
+
+
+def _stack(frame: Any) -> list[str]:
+    """The innermost frames of a stack, newest last, a line each."""
+    return [
+        f"{os.path.basename(entry.filename)}:{entry.lineno} in {entry.name}: {entry.line}"
+        for entry in traceback.extract_stack(frame, _DEPTH)
+    ]

@@ -1,0 +1,121 @@
+"""`tree_levels`: the levels of the supervision tree that a viewer has opened."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..._core.metas.meta import Meta
+from ..._core.processes.process import Process
+from ..._core.vocabulary.ids import PID, Alias
+from ..._core.vocabulary.info import ChildInfo
+from ..node_access import application_infos, kernel_of
+from .slices import in_slices, read_again
+from .survey import Survey
+
+__all__ = ["find", "tree_levels"]
+
+Level = dict[str, Any]
+
+
+def find(node: Any, number: int) -> Process | Meta | None:
+    """The process or meta-process of this number."""
+    router = kernel_of(node).router
+    for kind in (PID, Alias):
+        found = router.resolve(kind(node.name, node.pid.creation, number))
+        if isinstance(found, Process | Meta) and found.id.number == number:
+            return found
+    return None
+
+
+def tree_levels(node: Any, survey: Survey, parents: Sequence[int], limit: int) -> dict[str, Any]:
+    """The children of each of these processes, and at most ``limit`` of each; 0 is the node. A
+    process that has ended has no level.
+    """
+    levels: dict[str, Level] = {}
+    for parent in parents:
+        if parent == 0:
+            levels["0"] = _of_node(node, survey, limit)
+        elif (found := find(node, parent)) is not None:
+            levels[str(parent)] = _of_process(found, survey, limit)
+    return {"levels": levels}
+
+
+def _of_node(node: Any, survey: Survey, limit: int) -> Level:
+    roots: list[Any] = list(kernel_of(node).roots.values())
+    applications = read_again(lambda: application_infos(node))
+    by_number = {each.pid.number: each for each in applications if each.pid is not None}
+    level = _level(
+        len(roots) + sum(1 for each in applications if each.pid is None), roots[:limit], survey
+    )
+    for row in level["rows"].values():
+        application = by_number.get(row["id"])
+        if application is not None:
+            row |= {"application": application.name, "phase": application.phase.value}
+    for application in applications:
+        if application.pid is None:
+            level["order"].append(application.name)
+            level["rows"][application.name] = {
+                "child": application.name,
+                "application": application.name,
+                "behaviour": "Application",
+                "phase": application.phase.value,
+                "reason": None if application.reason is None else str(application.reason),
+                "children": 0,
+            }
+    return level
+
+
+def _of_process(found: Process | Meta, survey: Survey, limit: int) -> Level:
+    owned: list[Any] = list((found.owned or {}).values())
+    if isinstance(found, Meta) or found.slots is None or found.behaviour is None:
+        return _level(len(owned), owned[:limit], survey)
+    slots, behaviour = found.slots, found.behaviour
+    children: tuple[ChildInfo, ...] = read_again(lambda: behaviour.supervision(limit)).children
+    by_id = {child.id: child for child in owned} if len(owned) <= limit else {}
+    others = [
+        each
+        for piece in in_slices(owned)
+        for each in piece
+        if isinstance(each, Meta) or each.slot is None
+    ]
+    level = _level(len(slots) + len(others), (), survey)
+    order, rows = level["order"], level["rows"]
+    for child in children:
+        process = None if child.pid is None else by_id.get(child.pid) or _present(found, child.pid)
+        facts = {"child": child.name, "phase": child.phase.value, "restarts": child.restarts}
+        if process is None:
+            order.append(child.name)
+            rows[child.name] = {"behaviour": child.behaviour, **facts, "children": 0}
+            if child.reason is not None:
+                rows[child.name]["reason"] = str(child.reason)
+            if child.starts_in is not None:
+                rows[child.name]["starts_in"] = round(child.starts_in, 1)
+        else:
+            order.append(process.id.number)
+            rows[str(process.id.number)] = {**_row(process, survey), **facts}
+    for each in others[: max(0, limit - len(order))]:
+        order.append(each.id.number)
+        rows[str(each.id.number)] = _row(each, survey)
+    return level
+
+
+def _present(parent: Process, pid: PID) -> Process | None:
+    found = parent.router.resolve(pid)
+    return found if isinstance(found, Process) else None
+
+
+def _level(count: int, shown: Sequence[Process | Meta], survey: Survey) -> Level:
+    return {
+        "count": count,
+        "order": [process.id.number for process in shown],
+        "rows": {str(process.id.number): _row(process, survey) for process in shown},
+    }
+
+
+def _row(process: Process | Meta, survey: Survey) -> dict[str, Any]:
+    row = survey.row(process)
+    owned = len(process.owned or ())
+    if isinstance(process, Process) and process.slots is not None:
+        row["supervisor"] = True
+        owned = max(owned, len(process.slots))
+    row["children"] = owned
+    return row
