@@ -9,6 +9,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -168,10 +169,12 @@ def _aiohttp() -> None:
 
 def _websockets() -> None:
     from websockets.asyncio.server import serve  # noqa: PLC0415
+    from websockets.exceptions import ConnectionClosed  # noqa: PLC0415
 
     async def echo(connection: Any) -> None:
-        async for message in connection:
-            await connection.send(message)
+        with suppress(ConnectionClosed):  # the load leaves without a close
+            async for message in connection:
+                await connection.send(message)
 
     async def main() -> None:
         async with serve(echo, sock=_listener(), compression=None):

@@ -98,7 +98,7 @@ def _request_case() -> Case:
             Line(
                 "a mounted ASGI application",
                 "mounted",
-                goals=[Goal("uvicorn", 1.2, of="uvicorn", is_dream=True)],
+                goals=[Goal("uvicorn", 1.2, of="uvicorn")],
             ),
             Line("by hand: sockets, poller and parser", "by hand"),
             Line("uvicorn with httptools and uvloop", "uvicorn"),

@@ -85,8 +85,9 @@ class StreamLine:
         """Write. True if the operating system has taken everything; else the caller is answered
         when it has.
         """
-        done = self._writer.put(data, caller)
-        if not done and self._writer.is_slow:
+        writer = self._writer
+        done = writer.put_in_turn(data) if caller is None else writer.put(data, caller)
+        if not done and writer.is_slow:
             self._drop_if_slow()
         return done
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Any, Final
 
 import trio
@@ -17,6 +18,7 @@ from .options import WebOptions
 from .parsing.http1 import Head
 from .request_figures import RequestFigures, request_figures
 from .routes import Application, Networks, Place, Routes
+from .task_pool import TaskPool
 
 __all__ = ["Site", "host_name"]
 
@@ -53,6 +55,8 @@ class Site:
         self.is_timed = options.access_log or options.metrics
         """Whether exchanges are timed, for the access log or for metrics."""
         self._figures: RequestFigures | None = None
+        self.tasks = TaskPool(self._start_task)
+        """The tasks of requests that applications answer."""
         self.statuses = [0] * 6
         """Responses by the first digit of their status."""
 
@@ -63,6 +67,7 @@ class Site:
         self.calls = meta.kernel.calls
         self.clock = meta.kernel.clock
         self.now: Callable[[], float] = meta.kernel.clock.now
+        self.tasks.open(meta.router.turns)
         if self.options.metrics:
             self._figures = request_figures(meta.kernel)
 
@@ -89,10 +94,16 @@ class Site:
         while self.applications:
             _, application = self.applications.popitem()
             await application.stop()
+        self.tasks.close()
 
     def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run an async function in a task of its own. It must raise no exception."""
         DetachedTask().start(self.meta.kernel, work, "a mounted application")
+
+    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
+        start = self.meta.kernel.start
+        # In an empty context: the task must not see the variables of the process that runs now.
+        Context().run(lambda: start(work, name="requests of applications"))
 
     @property
     def owner(self) -> PID:

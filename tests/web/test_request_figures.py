@@ -51,6 +51,7 @@ async def test_requests_under_way_are_counted_until_their_end() -> None:
     async with serving(later, metrics=True) as served:
         first, second = await served.dial(), await served.dial()
         await first.send(get())
+        await until(lambda: read_figures(served.node).active_requests == 1)
         await second.send(get())
         await until(lambda: read_figures(served.node).active_requests == 2)
         await first.aclose()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .receiver import Receiver
     from .router import Router
 
-__all__ = ["CallWaiter", "TaskCaller", "TaskWaiter", "ThreadCaller", "ThreadWaiter"]
+__all__ = ["CallWaiter", "NoMailbox", "TaskCaller", "TaskWaiter", "ThreadCaller", "ThreadWaiter"]
 
 
-class _NoMailbox:
+class NoMailbox:
     """Stands for the mailbox of a caller, among the processes that a root has woken."""
 
     waiters: Final = None
@@ -33,7 +33,7 @@ class TaskCaller(Caller):
 
     __slots__ = ("_endless", "task")
 
-    mailbox: ClassVar[Any] = _NoMailbox()
+    mailbox: ClassVar[Any] = NoMailbox()
 
     _endless: bool
     """Set only for a call without a timeout, so that the other calls do not pay for it."""

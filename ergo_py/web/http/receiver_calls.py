@@ -55,7 +55,7 @@ class ReceiverCalls:
         work = None if place.kind == "actor" else place.answer(self._asker, exchange.request)
         if work is not None:
             self._site.clock.arm_call(exchange, place.request_timeout)
-            self._begin_beside(partial(self._run, exchange, work))
+            self._site.tasks.run(self._run(exchange, work))
             return
         route: Any = place
         receivers: Receivers = route.receivers
@@ -109,4 +109,5 @@ class ReceiverCalls:
         except Exception as error:
             self._site.report(f"the application failed at {request!r}", error)
             detail = "an application failed inside its response"
-        self._asker.fail(exchange, detail)
+        finally:
+            self._asker.fail(exchange, detail)

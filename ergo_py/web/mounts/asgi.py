@@ -54,11 +54,11 @@ class ASGIApplication:
     async def answer(self, dialogue: Dialogue) -> None:
         """Let the application answer a request."""
         exchange = HTTPExchange(dialogue)
-        scope = self._tasks.begin()
+        task = self._site.tasks.current()
+        self._tasks.enter(task)
         try:
-            with scope:
-                facts = self._scope(dialogue.request, "http")
-                await self._app(facts, exchange.receive, exchange.send)
+            facts = self._scope(dialogue.request, "http")
+            await self._app(facts, exchange.receive, exchange.send)
         except Exception as error:
             if exchange.heard_of_end:
                 # Frameworks raise an exception of their own when the client has left.
@@ -67,8 +67,8 @@ class ASGIApplication:
             self._explain(error)
             raise
         finally:
-            self._tasks.leave(scope)
-        if not dialogue.has_ended and not scope.cancelled_caught:
+            self._tasks.leave(task)
+        if not dialogue.has_ended:
             self._site.log.error("an application has ended without a whole response")
 
     async def talk(self, upgrade: Any, request: HTTPRequest) -> None:

@@ -1,6 +1,6 @@
 """`RunningTasks`: the tasks of a mounted application, which end with its server."""
 
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -12,11 +12,19 @@ are cancelled.
 """
 
 
+class Cancellable(Protocol):
+    """A cancel scope, or a task."""
+
+    def cancel(self) -> None:
+        """Cancel it."""
+        ...
+
+
 class RunningTasks:
     """Notes which tasks run, and cancels them at the end."""
 
     def __init__(self) -> None:
-        self._scopes: set[trio.CancelScope] = set()
+        self._scopes: set[Cancellable] = set()
         self._none: trio.Event | None = None
 
     def __len__(self) -> int:
@@ -25,11 +33,15 @@ class RunningTasks:
     def begin(self) -> trio.CancelScope:
         """A scope for the current task, which must call :meth:`leave` at its end."""
         scope = trio.CancelScope()
-        self._scopes.add(scope)
+        self.enter(scope)
         return scope
 
-    def leave(self, scope: trio.CancelScope) -> None:
-        """The task of this scope has ended."""
+    def enter(self, task: Cancellable) -> None:
+        """Note that a task works, which must call :meth:`leave` after it."""
+        self._scopes.add(task)
+
+    def leave(self, scope: Cancellable) -> None:
+        """The work of this scope or task has ended."""
         self._scopes.discard(scope)
         if not self._scopes and self._none is not None:
             self._none.set()

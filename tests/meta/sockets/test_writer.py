@@ -120,6 +120,27 @@ async def test_a_root_writes_the_messages_of_its_turn_together_at_its_end() -> N
         assert pair.writer.written == 7
 
 
+async def test_a_response_is_written_at_the_end_of_the_turn_or_at_once_without_a_root() -> None:
+    await checkpoint()
+    with Pair() as pair:
+        assert pair.writer.put_in_turn(b"one ")
+        pair.send(b"two ")
+        assert pair.got() == b""
+
+        assert pair.writer.put_in_turn(b"x" * 20_000)
+        assert pair.got().startswith(b"one two x")
+        pair.writer.put_in_turn(b"three")
+        pair.turns.end(current_task())
+        assert pair.got() == b"three"
+
+        assert pair.writer.put_in_turn(b"four")
+        assert pair.got() == b"four"
+        pair.writer.stop_accepting()
+        assert pair.turns.begin(current_task(), True)
+        pair.writer.put_in_turn(b"five")
+        assert [type(error) for error in pair.failures] == [BrokenPipeError]
+
+
 async def test_a_mutable_buffer_may_change_after_it_was_sent() -> None:
     await checkpoint()
     data = bytearray(b"before")

@@ -150,17 +150,31 @@ class Writer:
         if type(message) is not TCPSend or self.state is not _OPEN or self.pending:
             return False
         data = message.data
-        if self._turns.defers and len(data) <= _SMALL and len(self._held) < _PIECES:
-            # Each write may wake the peer, which takes the processor from this program. So the
-            # writes of many connections follow each other, after all callbacks.
-            if not self._held:
-                self._turns.defer(self.flush)
-            self._held.append(data if type(data) is bytes else bytes(data))
+        if self._turns.defers and self._hold(data):
             return True
         if self._held:
             self.flush()
         self._serve(data)
         return True
+
+    def _hold(self, data: bytes) -> bool:
+        """Hold the data of a message until the end of the root's turn. False if it must not wait.
+
+        Each write may wake the peer, which takes the processor from this program. So the writes of
+        many connections follow each other, after all callbacks.
+        """
+        if len(data) > _SMALL or len(self._held) >= _PIECES:
+            return False
+        if not self._held:
+            self._turns.defer(self.flush)
+        self._held.append(data if type(data) is bytes else bytes(data))
+        return True
+
+    def put_in_turn(self, data: bytes) -> bool:
+        """Do as :meth:`put` without a caller, at the end of the root's turn if there is a root."""
+        if self._turns.defers and self.state is _OPEN and not self.pending and self._hold(data):
+            return True
+        return self.put(data, None)
 
     def flush(self) -> None:
         """Write the data that was held until the end of the root's turn. All other output comes
