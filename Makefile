@@ -21,6 +21,7 @@ DEV  := $(VENV)/.installed-dev
 PEERS := .venv-peers/.installed
 RELEASE := .venv-release/.installed
 LOOPS := .venv-loops/.installed
+AXE   := .axe/package/axe.min.js
 # The C extension was built from its sources as they are, or cannot be built.
 SPEED := $(VENV)/.built-speed
 # The tests of the functions that the C extension replaces. `make test` and `make test-deep` run all
@@ -210,6 +211,14 @@ chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away i
 clients: $(DEV) ## Run curl, wrk, node's ws and a browser against the web server, as far as they are installed
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -rs tests/web/test_clients.py
 
+# Finds faults of accessibility; for tests only.
+$(AXE):
+	@mkdir -p .axe
+	cd .axe && npm pack --silent axe-core@4.14.0 && tar -xzf axe-core-4.14.0.tgz
+
+browser: $(DEV) $(AXE)  ## Run the stories of the observer page in Chromium, and check its accessibility with axe-core
+	ERGO_BROWSER=1 $(BIN)/python -m pytest tests/observe/page $(ARGS)
+
 slow-peers: $(DEV)      ## Attack the web server with 10,000 slow heads, and with slowhttptest if it is installed
 	$(BIN)/python -m benchmarks.slow_peers $(ARGS)
 
@@ -236,6 +245,6 @@ demo: $(RUN)    ## Run the demonstration program
 
 clean:          ## Remove everything made here, environments included
 	rm -rf $(VENV) .venv-* docs/_build dist build .coverage .coverage.* htmlcov .hypothesis .fuzzed
-	rm -rf .sanitized ergo_py/_core/speed/*.so
+	rm -rf .sanitized .axe .browser-failures ergo_py/_core/speed/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -41,6 +41,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 _UNCOVERED = (
     "tests/examples/",
+    "tests/observe/page/",
     "tests/shell/completion/",
     "tests/shell/scaffold/",
     "tests/workers/",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .accounts.info import NetworkInfo, PeerInfo
     from .carriers.local import Local
     from .carriers.memory import Memory
     from .carriers.nats.nats_network import NATS
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
         NetworkError,
         NodeBusyError,
         NodeNameTakenError,
-        NotPermittedError,
         RemoteError,
         UnreadableError,
     )
@@ -33,11 +31,8 @@ __all__ = [
     "MessageTooLargeError",
     "MessageTypeError",
     "NetworkError",
-    "NetworkInfo",
     "NodeBusyError",
     "NodeNameTakenError",
-    "NotPermittedError",
-    "PeerInfo",
     "RemoteError",
     "RemoteNode",
     "UnreadableError",
@@ -49,9 +44,8 @@ if not TYPE_CHECKING:
         {
             "errors": (
                 "MessageTooLargeError MessageTypeError NetworkError NodeBusyError "
-                "NodeNameTakenError NotPermittedError RemoteError UnreadableError"
+                "NodeNameTakenError RemoteError UnreadableError"
             ),
-            "accounts.info": "NetworkInfo PeerInfo",
             "carriers.local": "Local",
             "carriers.memory": "Memory",
             "carriers.nats.nats_network": "NATS",

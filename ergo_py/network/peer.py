@@ -17,11 +17,10 @@ from .._core.vocabulary.errors import (
     CallTimeoutError,
     TargetDownError,
 )
-from .._core.vocabulary.ids import PID, Alias, Target
+from .._core.vocabulary.ids import PID, Alias, NodeName, Target
 from .._core.vocabulary.messages import Published, Why
 from .._core.vocabulary.reasons import Killed, NoNode, Reason, Shutdown
 from .._core.vocabulary.text import shown
-from .accounts.ledger import Ledger
 from .errors import (
     MessageTooLargeError,
     MessageTypeError,
@@ -37,7 +36,6 @@ from .operations import (
     Answer,
     Ask,
     Call,
-    Counts,
     Ended,
     Event,
     Exit,
@@ -45,7 +43,7 @@ from .operations import (
     Failure,
     Operation,
     Place,
-    Probe,
+    Question,
     Route,
     Subscribed,
     decode_operation,
@@ -55,7 +53,6 @@ from .operations import (
     sender_place,
 )
 from .outlet import CallerWaiter, Outlet, Packed
-from .questions.questioner import Questioner
 from .session import Session, State
 from .watches import Watches
 
@@ -73,7 +70,7 @@ _SWEEP: Final = 256
 """Calls in flight after which calls that were settled otherwise, by a timeout, are forgotten."""
 
 
-class Peer(Questioner):
+class Peer:
     """Another node. A receiver that is never asleep and has no callbacks."""
 
     is_remote: Final = True
@@ -96,7 +93,6 @@ class Peer(Questioner):
         """Why the node is down; None while there is no attempt, or a session."""
         clock = network.kernel.clock
         self.session = Session(self, self.router.creation, network.timing, clock.now, fresh)
-        self.ledger = Ledger(self)
         self.mailbox = Outlet(self, network.backlog)
         self.executor = Executor(self)
         self._calls: dict[int, Caller] = {}
@@ -111,8 +107,6 @@ class Peer(Questioner):
             Ended: self.watches.end,
             Event: self.watches.publish,
             Subscribed: self.watches.note_subscribed,
-            Probe: self._take_probe,
-            Counts: self.ledger.note_counts,
         }
         self._routes: dict[tuple[Any, PID | Alias, Lane], bytes] = {}
         """Encoded routes of messages, which mostly repeat."""
@@ -259,13 +253,9 @@ class Peer(Questioner):
         except (MessageTypeError, MessageTooLargeError) as error:
             caller.settle(None, error)
             return True
-        # Inlined remember().
-        calls = self._calls
-        if len(calls) >= self._sweep_at:
+        if len(self._calls) >= self._sweep_at:
             self._sweep()
-        if number in calls:
-            number = next(self.router.references)
-        calls[number] = caller
+        self._calls[number] = caller
         session.push(encode_operation((_CALL, number, route, body)))
         if not self._is_dirty:
             self.wake()
@@ -279,7 +269,8 @@ class Peer(Questioner):
         except (MessageTypeError, MessageTooLargeError) as error:
             caller.settle(None, error)
             return
-        self.push(Call(self.remember(caller), route, packed.body))
+        self._remember(caller)
+        self.push(Call(caller.number, route, packed.body))
 
     async def send_wait(
         self,
@@ -322,6 +313,30 @@ class Peer(Questioner):
         except TargetDownError:
             return False
 
+    async def ask(self, about: str, request: object, value: object, timeout: float | None) -> Any:
+        """Ask that node itself, not one of its processes, and wait for the answer.
+
+        Raises:
+            TargetDownError: there is no connection to the node.
+            CallTimeoutError: it did not answer in time.
+            UnreadableError: it does not know the question.
+        """
+        task, number = current_task(), next(self.router.references)
+        to, sender = NodeName(self.node), self.network.kernel.pid
+        caller = TaskCaller(sender, number, to, request, task, self)
+        if timeout is not None:
+            self.network.kernel.clock.arm_call(caller, timeout)
+        else:
+            caller.wait_without_limit()
+        self._remember(caller)
+        self.push(Question(number, about, self.network.types.encode(value)))
+        try:
+            await park_as(task, caller)
+        except BaseException:
+            caller.abandon()
+            raise
+        return caller.result()
+
     def connect(self) -> None:
         """Begin a session, unless there is one."""
         self.session.connect()
@@ -335,7 +350,8 @@ class Peer(Questioner):
         return self.reason
 
     def _push_confirmed(self, caller: Caller, route: bytes, packed: Packed) -> None:
-        self.push(Ask(self.remember(caller), route, packed.body))
+        self._remember(caller)
+        self.push(Ask(caller.number, route, packed.body))
 
     def send_exit(self, sender: PID, to: Any, reason: Reason) -> None:
         """Ask a process there to end."""
@@ -401,17 +417,10 @@ class Peer(Questioner):
         self.session.push(encode_operation(op))
         self.wake()
 
-    def remember(self, caller: Caller) -> int:
-        """Keep a call until its answer comes. Returns its number."""
-        calls = self._calls
-        if len(calls) >= self._sweep_at:
+    def _remember(self, caller: Caller) -> None:
+        if len(self._calls) >= self._sweep_at:
             self._sweep()
-        number = caller.number
-        if number in calls:
-            # A forwarded call has the number of another node.
-            number = next(self.router.references)
-        calls[number] = caller
-        return number
+        self._calls[caller.number] = caller
 
     def _sweep(self) -> None:
         """Forget calls that were settled otherwise."""
@@ -419,20 +428,6 @@ class Peer(Questioner):
         for number in [number for number, known in calls.items() if known.settled]:
             del calls[number]
         self._sweep_at = max(_SWEEP, 2 * len(calls))
-
-    def number_of(self, caller: Caller) -> int | None:
-        """The number of a call to that node, as it knows it."""
-        if self._calls.get(caller.number) is caller:
-            return caller.number
-        return next((number for number, call in self._calls.items() if call is caller), None)
-
-    @property
-    def calls_in_flight(self) -> int:
-        """How many calls and questions to that node wait for an answer."""
-        return sum(not caller.settled for caller in self._calls.values())
-
-    def _take_probe(self, op: Probe) -> None:
-        self.network.rings.take(self, op)
 
     async def wait_sent(self) -> None:
         """Wait until all operations are given to the carrier, or the session ends."""
@@ -496,15 +491,12 @@ class Peer(Questioner):
 
     def transmit(self, frame: Frame) -> None:
         """Give a frame of the session to the carrier."""
-        data = encode_frame(frame)
-        self.ledger.count_frame_out(len(data))
-        self.network.carrier.send(self.node, data)
+        self.network.carrier.send(self.node, encode_frame(frame))
 
     def session_up(self, creation: int) -> None:
         """Note that the node is connected."""
         self.creation = creation
         self.reason = None
-        self.ledger.tell()
         self.network.note_up(self)
 
     def session_down(self, why: str, is_orderly: bool, lost: list[bytes]) -> None:

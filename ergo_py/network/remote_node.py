@@ -21,7 +21,6 @@ from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from .network import Network
 from .peer import Peer
-from .questions.verbs import RemoteVerbs
 
 __all__ = ["RemoteNode"]
 
@@ -41,7 +40,7 @@ class WhereIs:
     name: str
 
 
-class RemoteNode(RemoteVerbs):
+class RemoteNode:
     """Another node of the network: for everything that is about the node, and not about a process
     of it. Processes of it are reached by their addresses, such as ``Name("stock", "b@site")``.
 
@@ -57,7 +56,7 @@ class RemoteNode(RemoteVerbs):
             )
         self._kernel = kernel
         self._network = network
-        self.name = name
+        self.name: Final = name
         """The name of the node."""
 
     def __repr__(self) -> str:

@@ -2,8 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,11 @@ def meeting_place() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["memory", "local", "nats"])
-def networks(request: pytest.FixtureRequest, meeting_place: Path) -> Callable[..., Any]:
-    """A function that makes a network of each kind, with settings of the test."""
-    is_nats = request.param == "nats"
-    place = request.getfixturevalue("shared_server").url if is_nats else meeting_place
-    return partial(make_network, request.param, place)
-
-
-@pytest.fixture
-def network(networks: Callable[..., Any]) -> Any:
+def network(request: pytest.FixtureRequest, meeting_place: Path) -> Any:
     """A network of each kind."""
-    return networks()
+    if request.param == "nats":
+        return make_network("nats", request.getfixturevalue("shared_server").url)
+    return make_network(request.param, meeting_place)
 
 
 @pytest.fixture(scope="session")

@@ -59,9 +59,7 @@ class Addresses:
         """Names to compare a missing name with: a copy, since errors are kept, and not all, since a
         node may have very many.
         """
-        if not isinstance(to, str) and (
-            isinstance(to, PID | Alias) or to.node not in ("", self.node)
-        ):
+        if isinstance(to, PID | Alias):
             return ()
         return tuple(islice(self.registry.names, _NAMES))
 

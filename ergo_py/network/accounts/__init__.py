@@ -1,1 +1,0 @@
-"""Accounts of the operations and bytes between nodes."""

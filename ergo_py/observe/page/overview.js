@@ -1,0 +1,164 @@
+// The node at a glance.
+
+import { Chart } from "./chart.js";
+import { h, put, say } from "./dom.js";
+import { bytes, count, duration, percent, plural, rate, short } from "./format.js";
+import { bar, nameCell } from "./cells.js";
+import { plainTable } from "./table.js";
+
+const SHOWN = 8;
+
+export class Overview {
+	constructor(page) {
+		this.page = page;
+		this.heading = page.heading("Overview");
+		this.tiles = Object.fromEntries(
+			[
+				["processes", "Processes"],
+				["rate", "Messages a second"],
+				["mailbox", "Queued messages"],
+				["busy", "Loop busy"],
+				["memory", "Memory"],
+				["crashed", "Crashes"],
+			].map(([key, label]) => {
+				const tile = { value: h("span.tile-value"), note: h("span.tile-note") };
+				tile.element = h("div.tile", h("span.tile-label", label), tile.value, tile.note);
+				return [key, tile];
+			}),
+		);
+		this.charts = {
+			rate: new Chart({ label: "Messages a second", show: rate, least: 1 }),
+			mailbox: new Chart({ label: "Queued messages", show: short, colour: "violet", least: 4 }),
+			delay: new Chart({
+				label: "Delay of the loop",
+				show: duration,
+				colour: "amber",
+				least: 0.01,
+				floor: 0.0001,
+				note: "logarithmic",
+			}),
+			busy: new Chart({ label: "Loop busy", show: percent, colour: "green", least: 0.1 }),
+		};
+		this.behaviours = h("div.card-body");
+		this.busiest = h("div.card-body");
+		this.element = h(
+			"div",
+			this.heading.element,
+			h(
+				"div.tiles",
+				Object.values(this.tiles).map((tile) => tile.element),
+			),
+			h(
+				"div.charts",
+				Object.values(this.charts).map((chart) => chart.element),
+			),
+			h(
+				"div.two",
+				h("section.card", h("h2", "Busiest processes"), this.busiest),
+				h("section.card", h("h2", "Behaviours"), this.behaviours),
+			),
+		);
+	}
+
+	get views() {
+		return { rows: { kind: "rows", sort: "load", down: true, from: 0, limit: SHOWN } };
+	}
+
+	draw() {
+		const { store } = this.page;
+		const { sample, columns } = store;
+		if (!sample) return;
+		this.heading.about(sample.stopping ? "The node is stopping." : this.sentence(sample));
+		this.drawTiles(sample);
+		const from = Math.min(store.from, store.to - 60);
+		const blocked = columns.at.filter((_, index) => columns.blocked[index]);
+		const until = store.past ? columns.at.findLastIndex((at) => at <= store.now) + 1 : columns.at.length;
+		for (const [key, chart] of Object.entries(this.charts)) {
+			chart.update(
+				columns.at.slice(0, until).map((at, index) => [at, columns[key][index]]),
+				from,
+				store.to,
+				key === "delay" ? blocked : [],
+			);
+		}
+		this.drawBusiest(store.get("rows"));
+		this.drawBehaviours(sample.behaviours ?? {});
+	}
+
+	sentence(sample) {
+		const parts = [
+			plural(sample.processes, "process", "processes"),
+			plural(sample.metas ?? 0, "meta-process", "meta-processes"),
+			plural(sample.threads ?? 0, "thread"),
+		];
+		if (sample.timers) parts.push(plural(sample.timers, "timer"));
+		return parts.join(", ");
+	}
+
+	drawTiles(sample) {
+		const { tiles } = this;
+		const set = (key, value, note, bad = false) => {
+			say(tiles[key].value, value);
+			say(tiles[key].note, note);
+			tiles[key].element.classList.toggle("bad", bad);
+		};
+		set("processes", count(sample.processes), `${count(sample.spawned ?? 0)} spawned so far`);
+		set("rate", rate(sample.rate), `${short(sample.messages)} handled by living processes`);
+		set(
+			"mailbox",
+			count(sample.mailbox),
+			sample.mailbox ? `longest mailbox: ${count(sample.longest)}` : "all mailboxes are empty",
+		);
+		set("busy", percent(sample.busy), `delay ${duration(sample.loop?.delay ?? 0)}`, Boolean(sample.loop?.blocked));
+		set("memory", bytes(sample.memory), sample.cpu === undefined ? "" : `${percent(sample.cpu)} of a processor`);
+		const letters = Object.values(sample.dead_letters ?? {}).reduce((sum, value) => sum + value, 0);
+		set(
+			"crashed",
+			count(sample.crashed ?? 0),
+			letters ? plural(letters, "dead letter") : "no dead letters",
+			sample.crashed > 0,
+		);
+	}
+
+	drawBusiest(value) {
+		const rows = value ? value.order.map((id) => value.rows[id]).slice(0, SHOWN) : [];
+		put(
+			this.busiest,
+			plainTable(
+				"Busiest processes",
+				["Process", "Busy", "Msg/s", "Queued"],
+				rows.map((row) => [
+					h("a.row-link", { href: `#/process/${row.id}` }, nameCell(row)),
+					[bar(row.load), percent(row.load)],
+					rate(row.rate),
+					count(row.mailbox),
+				]),
+				[1, 2, 3],
+			),
+		);
+	}
+
+	drawBehaviours(behaviours) {
+		const listed = Object.entries(behaviours)
+			.sort(([a, x], [b, y]) => (a === "other") - (b === "other") || y.load - x.load || y.count - x.count)
+			.slice(0, SHOWN);
+		const most = Math.max(1, ...listed.map(([, facts]) => facts.count));
+		put(
+			this.behaviours,
+			plainTable(
+				"Behaviours",
+				["Behaviour", "Count", "Busy", "Msg/s", "Queued"],
+				listed.map(([name, facts]) => [
+					name === "other"
+						? h("span.soft", "others")
+						: h("a.row-link", { href: `#/processes/${encodeURIComponent(name)}` }, name),
+					[bar(facts.count / most, "violet"), count(facts.count)],
+					percent(facts.load),
+					rate(facts.rate),
+					count(facts.mailbox),
+				]),
+				[1, 2, 3, 4],
+			),
+		);
+	}
+}

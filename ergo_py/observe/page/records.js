@@ -1,0 +1,248 @@
+// What happened: crashes, dead letters, events, the log; and applications.
+
+import { empty, h, put } from "./dom.js";
+import { clock, count, duration, moment, plural } from "./format.js";
+import { stateCell } from "./cells.js";
+import { plainTable } from "./table.js";
+import { numberOf } from "./process.js";
+import { Record } from "./record.js";
+
+export class Crashes extends Record {
+	constructor(page) {
+		super(page, "crashes", "Crashes", "Processes that failed, with their tracebacks. The newest first.");
+	}
+
+	show({ crashes }) {
+		if (!crashes?.length)
+			return put(this.body, empty("No crash", "Since its start, no process of this node has failed."));
+		const listed = [...crashes].reverse();
+		this.open.size || this.open.add(listed[0].key);
+		put(
+			this.body,
+			listed.map((crash) =>
+				h(
+					"details.card.crash",
+					this.opens(crash.key),
+					h(
+						"summary",
+						h(
+							"span.crash-head",
+							h("strong", crash.name || `${crash.behaviour} ${crash.pid}`),
+							crash.name && h("span.soft", crash.behaviour),
+							h("time.soft", { title: moment(crash.at) }, clock(crash.at)),
+						),
+						h("span.crash-reason", crash.reason),
+					),
+					h(
+						"div.crash-facts",
+						[
+							crash.callback && ["In", `${crash.callback}${crash.message_type ? ` of ${crash.message_type}` : ""}`],
+							["Lived", duration(crash.uptime)],
+							["Handled", plural(crash.handled ?? 0, "message")],
+							crash.restarts > 0 && ["Restarts", count(crash.restarts)],
+							crash.left > 0 && [
+								"Left behind",
+								`${plural(crash.left, "message")}${crash.waiting?.length ? `: ${crash.waiting.join(", ")}` : ""}`,
+							],
+							crash.recent?.length && [
+								"Last messages",
+								crash.recent
+									.map((one) => (typeof one === "string" ? one : (one.message_type ?? JSON.stringify(one))))
+									.join(", "),
+							],
+						]
+							.filter(Boolean)
+							.map(([name, value]) => h("span", h("span.soft", `${name} `), value)),
+					),
+					crash.traceback
+						? h("pre.code.traceback", { tabindex: "0" }, traceback(crash.traceback))
+						: h("p.soft", "There is no traceback."),
+				),
+			),
+		);
+	}
+}
+
+// A traceback with its own lines set off from those of libraries.
+function traceback(text) {
+	return text
+		.trimEnd()
+		.split("\n")
+		.map((line) =>
+			/^\S/.test(line) && !line.startsWith("Traceback")
+				? h("span.tb-error", `${line}\n`)
+				: /^ {2}File/.test(line)
+					? h("span.tb-file", `${line}\n`)
+					: `${line}\n`,
+		);
+}
+
+export class Letters extends Record {
+	constructor(page) {
+		super(page, "dead-letters", "Dead letters", "Messages that reached nobody.");
+	}
+
+	show({ counts, last }) {
+		if (!last?.length) return put(this.body, empty("No dead letter", "Every message has reached its mailbox."));
+		put(
+			this.body,
+			h(
+				"div.chips",
+				Object.entries(counts ?? {}).map(([why, number]) => h("span.chip", `${why}: ${count(number)}`)),
+			),
+			h(
+				"section.card",
+				plainTable(
+					"Dead letters",
+					["Time", "Message", "To", "From", "Why"],
+					[...last]
+						.reverse()
+						.map((letter) => [
+							h("time", { title: moment(letter.at) }, clock(letter.at)),
+							h("code", letter.message_type),
+							this.target(letter.target),
+							letter.sender ? this.target(letter.sender) : "–",
+							letter.why,
+						]),
+				),
+			),
+		);
+	}
+}
+
+export class Events extends Record {
+	constructor(page) {
+		super(page, "events", "Events", "What processes publish, and how many subscribe to it.");
+	}
+
+	show({ events }) {
+		if (!events?.length) return put(this.body, empty("No event", "No process of this node has registered an event."));
+		put(
+			this.body,
+			h(
+				"section.card",
+				plainTable(
+					"Events",
+					["Event", "Producer", "Subscribers", "Published", "Kept", "Lost"],
+					events.map((event) => [
+						h("strong", event.name),
+						event.open ? "everybody" : this.target(event.producer),
+						count(event.subscribers),
+						count(event.published),
+						count(event.kept ?? 0),
+						count(event.lost ?? 0),
+					]),
+					[2, 3, 4, 5],
+				),
+			),
+		);
+	}
+}
+
+export class Log extends Record {
+	constructor(page) {
+		const level = h(
+			"select",
+			{ "aria-label": "Lowest level", onchange: () => page.rewatch() },
+			["debug", "info", "warning", "error"].map((name) =>
+				h("option", { value: name, selected: name === "info" }, name),
+			),
+		);
+		const find = h("input.find", {
+			type: "search",
+			placeholder: "Text",
+			"aria-label": "Find in the log",
+			spellcheck: "false",
+			autocomplete: "off",
+			oninput: () => page.rewatch(),
+		});
+		super(page, "log", "Log", "What the node writes, since a page first looked. The newest first.", level, find);
+		Object.assign(this, { level, find });
+	}
+
+	get views() {
+		return { log: { kind: "log", level: this.level.value, find: this.find.value.trim(), count: 200 } };
+	}
+
+	show({ lines, missed }) {
+		if (!lines?.length)
+			return put(
+				this.body,
+				empty(
+					"No line yet",
+					this.find.value
+						? "No line has this text."
+						: "The node keeps its log from the moment on when a page first looks at it.",
+				),
+			);
+		put(
+			this.body,
+			h(
+				"section.card.log",
+				h(
+					"ol.log-lines",
+					[...lines].reverse().map((line) =>
+						h(
+							`li.log-line.l-${line.level}`,
+							h("time", { title: moment(line.at) }, clock(line.at)),
+							h("span.level", line.level),
+							h(
+								"span.log-text",
+								line.text,
+								Object.entries(line.fields ?? {}).map(([name, value]) =>
+									h("span.field", h("span.soft", `${name}=`), String(value)),
+								),
+							),
+							h("span.log-who", line.source ? this.page.linkTo(numberOf(line.source), line.name || `${line.behaviour} ${line.source}`) : ""),
+							line.exception && h("pre.code", { tabindex: "0" }, line.exception),
+						),
+					),
+				),
+				missed > 0 && h("p.soft", `${count(missed)} lines came too fast and are not shown.`),
+			),
+		);
+	}
+}
+
+export class Applications extends Record {
+	constructor(page) {
+		super(
+			page,
+			"applications",
+			"Applications",
+			"Supervision trees that start and stop together, in the order of their dependencies.",
+		);
+	}
+
+	show({ applications }) {
+		if (!applications?.length)
+			return put(
+				this.body,
+				empty("No application", "This node was opened without applications; its processes stand in the tree."),
+			);
+		put(
+			this.body,
+			h(
+				"div.apps",
+				applications.map((one) =>
+					h(
+						"section.card.app",
+						h("div.app-head", h("h2", one.name), stateCell(one.phase)),
+						h(
+							"dl.facts",
+							[
+								one.mode && ["Mode", one.mode],
+								one.uptime !== null && one.uptime !== undefined && ["Up", duration(one.uptime)],
+								one.depends_on?.length && ["Needs", one.depends_on.join(", ")],
+								one.pid && ["Supervisor", this.page.linkTo(numberOf(one.pid), `process ${numberOf(one.pid)}`)],
+								one.reason && ["Reason", one.reason],
+							]
+								.filter(Boolean)
+								.map(([name, value]) => [h("dt", name), h("dd", value)]),
+						),
+					),
+				),
+			),
+		);
+	}
+}

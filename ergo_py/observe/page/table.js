@@ -1,0 +1,236 @@
+// A table of any number of rows: only the visible ones exist, and the server sends a window of them.
+
+import { h, mark, put, say } from "./dom.js";
+import { count } from "./format.js";
+
+const HEIGHT = 32;
+const AHEAD = 12;
+
+// columns: [{key, label, hint, number, sort, cell(row) → text, or an element}].
+// want({sort, down, from, limit}): the window that the table needs has changed.
+// open(row): a row was chosen.
+export class Table {
+	constructor({ label, columns, sort, down, want, open, id }) {
+		Object.assign(this, {
+			columns,
+			sort,
+			down,
+			want,
+			open,
+			id,
+			active: -1,
+			found: 0,
+			from: 0,
+			rows: [],
+			pool: [],
+		});
+		this.heads = columns.map((column) =>
+			h(
+				`div.th.c-${column.key}${column.number ? ".number" : ""}`,
+				{
+					role: "columnheader",
+					title: column.hint,
+				},
+				column.sort
+					? h(
+							"button.sort",
+							{ tabindex: "-1", onclick: () => this.sortBy(column) },
+							h("span", column.label),
+							h("span.arrow", { "aria-hidden": "true" }),
+						)
+					: column.label,
+			),
+		);
+		this.head = h("div.tr.head", { role: "row", "aria-rowindex": "1" }, this.heads);
+		this.body = h("div.rows", { role: "rowgroup" });
+		this.none = h("div.table-none", { hidden: true });
+		this.scroller = h(
+			"div.scroller",
+			{
+				role: "grid",
+				tabindex: "0",
+				"aria-label": label,
+				"aria-readonly": "true",
+				onscroll: () => this.place(),
+				onkeydown: (event) => this.key(event),
+			},
+			h("div.table-head", { role: "rowgroup" }, this.head),
+			this.body,
+		);
+		this.element = h("div.table", this.scroller, this.none);
+		new ResizeObserver(() => this.place()).observe(this.scroller);
+		this.showSort();
+	}
+
+	sortBy(column) {
+		this.down = this.sort === column.key ? !this.down : column.number;
+		this.sort = column.key;
+		this.showSort();
+		this.scroller.scrollTop = 0;
+		this.ask(true);
+	}
+
+	showSort() {
+		this.columns.forEach((column, index) => {
+			const chosen = column.key === this.sort;
+			mark(
+				this.heads[index],
+				"aria-sort",
+				chosen ? (this.down ? "descending" : "ascending") : column.sort ? "none" : null,
+			);
+		});
+	}
+
+	get visible() {
+		return Math.ceil((this.scroller.clientHeight || 600) / HEIGHT);
+	}
+	get first() {
+		return Math.max(0, Math.floor(this.scroller.scrollTop / HEIGHT));
+	}
+
+	// The window that covers what is visible, in steps, so that small movements ask nothing new.
+	window() {
+		const from = Math.max(0, Math.floor((this.first - AHEAD) / AHEAD) * AHEAD);
+		return {
+			sort: this.sort,
+			down: Boolean(this.down),
+			from,
+			limit: Math.min(500, this.visible + 3 * AHEAD),
+		};
+	}
+
+	ask(now = false) {
+		const wanted = this.window();
+		const text = JSON.stringify(wanted);
+		if (!now && text === this.asked) return;
+		this.asked = text;
+		this.want(wanted);
+	}
+
+	// value: what the server sent: {order, rows, from, found}.
+	update(value, message = "") {
+		this.rows = value ? value.order.map((id) => value.rows[id]) : [];
+		this.from = value?.from ?? 0;
+		this.found = value?.found ?? 0;
+		this.none.hidden = !message;
+		say(this.none, message);
+		mark(this.scroller, "aria-rowcount", this.found + 1);
+		this.body.style.height = `${this.found * HEIGHT}px`;
+		if (this.active >= this.found) this.active = this.found - 1;
+		this.place();
+	}
+
+	place() {
+		this.ask();
+		const first = Math.max(0, this.first - 4);
+		const last = Math.min(this.found, this.first + this.visible + 4);
+		while (this.pool.length < last - first) this.pool.push(this.newRow());
+		this.pool.forEach((line, index) => {
+			const number = first + ((index - (first % this.pool.length) + this.pool.length) % this.pool.length);
+			line.element.hidden = number >= last;
+			if (number < last) this.fill(line, number);
+		});
+		mark(
+			this.scroller,
+			"aria-activedescendant",
+			this.active >= first && this.active < last ? `${this.id}-${this.active}` : null,
+		);
+	}
+
+	newRow() {
+		const cells = this.columns.map((column) =>
+			h(`div.td.c-${column.key}${column.number ? ".number" : ""}`, { role: "gridcell" }),
+		);
+		const element = h("div.tr.row", { role: "row" }, cells);
+		const line = { element, cells, number: -1 };
+		element.addEventListener("click", () => {
+			this.active = line.number;
+			this.place();
+			if (line.row) this.open(line.row);
+		});
+		this.body.append(element);
+		return line;
+	}
+
+	fill(line, number) {
+		const row = this.rows[number - this.from];
+		const { element } = line;
+		if (line.number !== number) {
+			line.number = number;
+			element.style.transform = `translateY(${number * HEIGHT}px)`;
+			element.id = `${this.id}-${number}`;
+			mark(element, "aria-rowindex", number + 2);
+		}
+		element.classList.toggle("active", number === this.active);
+		element.classList.toggle("even", number % 2 === 0);
+		element.classList.toggle("pending", !row);
+		mark(element, "aria-selected", number === this.active ? "true" : null);
+		if (line.row === row && row) return;
+		line.row = row;
+		this.columns.forEach((column, index) => {
+			const content = row ? column.cell(row) : "";
+			if (content instanceof Node) put(line.cells[index], content);
+			else say(line.cells[index], content ?? "");
+		});
+	}
+
+	key(event) {
+		if (event.target !== this.scroller || event.ctrlKey || event.metaKey || event.altKey) return;
+		const page = Math.max(1, this.visible - 2);
+		const steps = {
+			ArrowDown: 1,
+			ArrowUp: -1,
+			PageDown: page,
+			PageUp: -page,
+			Home: -Infinity,
+			End: Infinity,
+		};
+		if (event.key === "Enter") {
+			const row = this.rows[this.active - this.from];
+			if (row) this.open(row);
+		} else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+			const sortable = this.columns.filter((column) => column.sort);
+			const at = sortable.findIndex((column) => column.key === this.sort) + (event.key === "ArrowRight" ? 1 : -1);
+			if (sortable[at]) this.sortBy(sortable[at]);
+		} else if (event.key in steps) {
+			this.active = Math.max(0, Math.min(this.found - 1, this.active + steps[event.key]));
+			this.reveal();
+		} else return;
+		event.preventDefault();
+	}
+
+	reveal() {
+		const top = this.active * HEIGHT;
+		const room = this.scroller.clientHeight - HEIGHT - 4;
+		if (top < this.scroller.scrollTop) this.scroller.scrollTop = top;
+		else if (top + HEIGHT > this.scroller.scrollTop + room) this.scroller.scrollTop = top + HEIGHT - room;
+		this.place();
+	}
+}
+
+// A plain table for short lists. rows: arrays of texts or elements; numbers: the columns of numbers.
+export function plainTable(label, heads, rows, numbers = [], body = null) {
+	const kind = (index) => (numbers.includes(index) ? ".number" : "");
+	const cells = (row) =>
+		h(
+			"tr",
+			row.map((cell, index) => h(`td${kind(index)}`, cell)),
+		);
+	return h(
+		"div.plain-wrap",
+		h(
+			"table.plain",
+			{ "aria-label": label },
+			h(
+				"thead",
+				h(
+					"tr",
+					heads.map((head, index) => h(`th${kind(index)}`, { scope: "col" }, head)),
+				),
+			),
+			body ?? h("tbody", rows.map(cells)),
+		),
+	);
+}
+
+export const ofAll = (found, alive) => (found === alive ? count(alive) : `${count(found)} of ${count(alive)}`);

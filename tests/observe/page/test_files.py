@@ -1,0 +1,43 @@
+"""The files of the observer page: small, shipped, and without a way to parse text as HTML."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parent.parent.parent.parent
+PAGE = ROOT / "ergo_py" / "observe" / "page"
+FILES = sorted(PAGE.iterdir())
+SCRIPTS = [path for path in FILES if path.suffix == ".js"]
+LARGEST = 150_000
+PARSES_HTML = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\b|new Function"
+    r"|setHTML|srcdoc|createContextualFragment|https?://(?!www\.w3\.org/2000/svg)"
+)
+
+
+def test_the_whole_page_is_small() -> None:
+    assert sum(path.stat().st_size for path in FILES) <= LARGEST
+
+
+@pytest.mark.parametrize("builder", [WheelBuilder, SdistBuilder])
+def test_wheel_and_sdist_have_every_file(builder: type[WheelBuilder] | type[SdistBuilder]) -> None:
+    shipped = {file.relative_path for file in builder(str(ROOT)).recurse_included_files()}
+
+    assert {str(path.relative_to(ROOT)) for path in FILES} <= shipped
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_file_neither_parses_text_as_html_nor_uses_the_network(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+
+    assert PARSES_HTML.findall(text.replace("http://www.w3.org/2000/svg", "")) == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_imports_files_of_the_page_only(path: Path) -> None:
+    imported = re.findall(r'from "([^"]+)"', path.read_text(encoding="utf-8"))
+
+    assert {name for name in imported if not (PAGE / name).is_file()} == set()
