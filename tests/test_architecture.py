@@ -160,7 +160,8 @@ BRIDGES_USE = {
     "runtime.parking": "the poller wakes thousands of readers without an event for each",
     "runtime.process_groups": "a node that is killed ends the programs of its ports",
     "runtime.time_slices": "the length of a time slice, the same for the poller as for processes",
-    "speed.installation": "the reader of many datagrams in the C extension",
+    "speed._speed": "the types of the buffers of reader threads",
+    "speed.installation": "the reader of many datagrams and the buffers of reader threads in C",
     "tables.pending_calls": "`Caller`, which handle_call gets; deadlines on the node's clock",
     "tables.timers": "the type of a timer",
 }

@@ -11,6 +11,7 @@ from ..messaging.router import LANES, Router
 from ..messaging.waiters import TaskWaiter
 from ..runtime.bridge import Parker
 from ..runtime.parking import park_as
+from ..tables.mailbox import Waiter
 from ..vocabulary.envelopes import ADDRESSED, MESSAGE, Envelope, Lane, Overflow, Priority
 from ..vocabulary.errors import MailboxFullError
 from ..vocabulary.ids import PID, Alias, Target
@@ -90,7 +91,7 @@ class Outbox:
         self._overran = False
         """The queue overran and the meta-process is ending: later messages would follow a gap."""
         self._waits: Parker[None] | None = None
-        self._emptied: list[TaskWaiter] = []
+        self._emptied: list[Waiter] = []
         self._most = backlog
         self.backlog = backlog
         """Messages that may wait at a receiver. Only the reader changes this."""
@@ -104,7 +105,9 @@ class Outbox:
         self.sent = 0
         """Only the loop changes this."""
         self.direct = 0
-        """How many messages bypassed the queue. Only the reader changes this."""
+        """How many messages bypassed the queue. Only the reader changes this, or the loop for a
+        reader that is in C code.
+        """
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -320,6 +323,24 @@ class Outbox:
         """Send messages of a reader task that has found room for them."""
         self.sent += len(messages)
         self._router.send_many(self._sender, to, messages, priority)
+
+    def append(self, to: Target, message: object, priority: Priority) -> bool:
+        """Queue a message of a reader that is told to wait only afterwards: no policy applies.
+        False if there is no receiver.
+        """
+        receiver = self._router.resolve(to)
+        if receiver is None or not receiver.accepting:
+            self._record_undelivered(to, message, receiver)
+            return False
+        if receiver.is_remote:
+            message = packed(receiver, to, message)
+        self._queue.append((to, message, priority))
+        self.flush()
+        return True
+
+    def when_empty(self, waiter: Waiter) -> None:
+        """Settle ``waiter`` once everything is delivered. The outbox must not be empty."""
+        self._emptied.append(waiter)
 
     def _record_undelivered(self, to: Target, message: object, receiver: Receiver | None) -> None:
         self.sent += 1

@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 3
+#define INTERFACE 4
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -93,7 +93,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
     PyUnstable_Module_SetGIL(made, Py_MOD_GIL_USED);
 #endif
     if (PyModule_AddIntMacro(made, INTERFACE) < 0 || PyModule_AddType(made, &LaneType) < 0 ||
-        add_datagram_reader(made) < 0) {
+        add_datagram_reader(made) < 0 || add_stream_buffers(made) < 0) {
         Py_DECREF(made);
         return NULL;
     }

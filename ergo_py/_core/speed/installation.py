@@ -31,10 +31,10 @@ from ..vocabulary.ids import PID
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.states import RUNNING, SLEEP, STOPPING, WAIT_RESPONSE
 
-__all__ = ["datagram_reader", "is_fast"]
+__all__ = ["buffer_queue", "datagram_reader", "is_fast", "stream_buffer"]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 3
+_INTERFACE: Final = 4
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -116,15 +116,20 @@ is_fast: Final = install()
 """Whether the extension is installed."""
 
 
-def _datagram_reader() -> Any:
+def _class(name: str) -> Any:
     if not is_fast:
         return None
-    from ._speed import DatagramReader  # noqa: PLC0415 - as above
+    from . import _speed  # noqa: PLC0415 - as above
 
-    return DatagramReader
+    return getattr(_speed, name)
 
 
-datagram_reader: Final = _datagram_reader()
+datagram_reader: Final = _class("DatagramReader")
 """The class that reads many datagrams with a single system call; None without the extension, and on
 a system without such a call.
+"""
+buffer_queue: Final = _class("BufferQueue")
+stream_buffer: Final = _class("StreamBuffer")
+"""The classes for threads that read streams without the GIL; None without the extension, and on a
+system without an eventfd.
 """

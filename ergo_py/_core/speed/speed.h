@@ -261,5 +261,8 @@ PyObject* batch_begin(PyObject* module, PyObject* args);
 /* datagrams.c */
 int add_datagram_reader(PyObject* module);
 
+/* stream_buffers.c */
+int add_stream_buffers(PyObject* module);
+
 #pragma GCC visibility pop
 #endif

@@ -27,6 +27,7 @@ from ..._core.vocabulary.reasons import Reason, Shutdown
 from ..poller import SocketPoller
 from ..readers import ReaderKind, ReaderWait, check_reader, start_beside
 from ..receivers import ReceiverOption, Receivers, make_actor
+from ..thread_inbox import ThreadInbox
 from .messages import ORDERLY, Address, Cause
 from .options import LARGEST, StreamOptions, WhenFull
 from .socket_setup import OUT_OF_RESOURCES, describe
@@ -121,6 +122,11 @@ class Listener(MetaProcess):
             if self._reads_in_task and hasattr(select, "epoll")
             else None
         )
+        self.inbox = (
+            ThreadInbox(partial(start_beside, self))
+            if ThreadInbox.is_possible and not self._reads_in_task
+            else None
+        )
         # Changed by the reader only.
         self.errors = 0
         self._turned_away = 0
@@ -152,6 +158,8 @@ class Listener(MetaProcess):
         self._local = self._address(sock)
         if self.poller is not None:
             self.poller.open(self._meta.router.turns)
+        if self.inbox is not None:
+            self.inbox.open(self._meta.router.turns)
 
     async def _listen(self) -> socket.socket:
         raise NotImplementedError
@@ -421,6 +429,8 @@ class Listener(MetaProcess):
                 await connection._meta.shut(reason)
         if self.poller is not None:
             self.poller.close()
+        if self.inbox is not None:
+            self.inbox.close()
         if not self._meta.abandoned:
             if self._socket.fileno() >= 0:
                 notify_closing(self._socket)

@@ -19,6 +19,7 @@ from ...._core.vocabulary.reasons import Reason
 from ...parsing.framing import Raw
 from ...poller import SocketPoller
 from ...readers import ReaderKind, check_reader, start_beside
+from ...thread_inbox import ThreadInbox
 from ..messages import (
     Address,
     Cause,
@@ -54,6 +55,7 @@ class AcceptingServer(Protocol):
     """The server that has accepted a connection."""
 
     poller: SocketPoller | None
+    inbox: ThreadInbox | None
 
     @property
     def id(self) -> Alias:
@@ -175,6 +177,9 @@ class StreamConnection(MetaProcess):
         self._writer.use(sock, self._now, self._meta.router.turns)
         self._input.use(None if self._new_parser is None else self._new_parser(self.id), self._now)
         self._reader.use(sock, self._receiver())
+        inbox = None if self._server is None else self._server.inbox
+        if inbox is not None and self._new_parser is None and self._tls.phase is TLSPhase.CLEAR:
+            self._reader.use_inbox(inbox)
 
     def _receiver(self) -> Target:
         return self.parent if self._to is None else self._to
@@ -201,7 +206,7 @@ class StreamConnection(MetaProcess):
 
     def unblock(self) -> None:
         """Wake the reader if it waits for the loop."""
-        self._reader.wait.ring()
+        self._reader.release()
 
     def _greet(self) -> TCPConnected | None:
         server = None if self._server is None else self._server.id
@@ -300,7 +305,7 @@ class StreamConnection(MetaProcess):
 
     def _written(self) -> None:
         """Some of the waiting bytes are out."""
-        self._reader.wait.ring()
+        self._reader.ring()
         self._meta.wake()
 
     def _broken(self, error: OSError) -> None:

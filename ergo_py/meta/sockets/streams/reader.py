@@ -14,9 +14,11 @@ from ...._core.vocabulary.envelopes import Lane
 from ...._core.vocabulary.ids import Target
 from ...poller import SocketPoller, watch_alone
 from ...readers import ReaderWait, hand_over, has_receiver, start_beside, when_served
+from ...thread_inbox import ThreadInbox
 from ..messages import Cause, TCPClose, TCPSecured
 from ..options import StreamOptions
 from ..socket_setup import count_unacknowledged
+from .buffered_reads import BufferedReads
 from .input import Input, StreamInput
 from .shutdown import Shutdown
 from .tls_layer import TLSLayer, TLSPhase
@@ -33,6 +35,7 @@ class StreamReader:
 
     __slots__ = (
         "_answered",
+        "_buffered",
         "_connection",
         "_early",
         "_greet",
@@ -98,6 +101,8 @@ class StreamReader:
         self._had_last_word = False
         """The receiver had time to answer a protocol error."""
         self._answered = False
+        self._buffered: BufferedReads | None = None
+        """Reads without the GIL, if the thread has nothing to parse or to decrypt."""
         self._held: Sequence[Any] = ()
         """Messages that the poller has read, and that a receiver which is behind has not taken yet.
         """
@@ -114,13 +119,25 @@ class StreamReader:
         self._socket = sock
         self._target = to
 
+    def use_inbox(self, inbox: ThreadInbox) -> None:
+        """Read small messages without the GIL. Not for input that is parsed or decrypted."""
+        self._buffered = BufferedReads(
+            self._connection,
+            self._input,
+            self._writer,
+            self._shutdown,
+            self._read_limit,
+            self._target,
+        )
+        self._buffered.open(inbox)
+
     # -- a thread, and a task: the same steps ------------------------------------------------------
 
     def read_in_thread(self) -> None:
         """Read until the end of the stream, in a thread."""
         sock, to, limit, incoming = self._socket, self._target, self._read_limit, self._input
         tls, writer, shutdown = self._tls, self._writer, self._shutdown
-        meta = self._connection._meta
+        meta, buffered = self._connection._meta, self._buffered
         deliver = meta.outbox.deliver
         try:
             if tls.phase is TLSPhase.HANDSHAKE and not tls.shake_hands_in_thread(sock):
@@ -151,6 +168,12 @@ class StreamReader:
                     data = b""
                     continue
                 if tls.session is not None and (data := tls.session.take_rest()):
+                    continue
+                if buffered is not None and incoming.is_small:
+                    data = b""
+                    if not buffered.read(sock):
+                        break
+                    incoming.grow()
                     continue
                 data = sock.recv(incoming.size)
                 if not data or self._is_last_read:
@@ -441,8 +464,22 @@ class StreamReader:
         outbox = meta.outbox
         if outbox.reader_waits or self._held or self.wait.is_waiting:
             return True
+        if self._buffered is not None and self._buffered.is_held_up:
+            return True
         receiver = meta.router.resolve(self._target)
         return receiver is not None and receiver.mailbox.depth(Lane.MAIN) * 2 >= outbox.backlog
+
+    def ring(self) -> None:
+        """Some of the waiting bytes are out: the reader may go on. On the loop."""
+        self.wait.ring()
+        if self._buffered is not None:
+            self._buffered.resume()
+
+    def release(self) -> None:
+        """The connection is stopping: the reader must not wait for the loop. On the loop."""
+        self.wait.ring()
+        if self._buffered is not None:
+            self._buffered.release()
 
     def free(self) -> None:
         """Unblock a reader in the socket: shut down the reading half, so that the last answers can
@@ -462,6 +499,8 @@ class StreamReader:
             sock.shutdown(socket.SHUT_RD)
         elif not self._connection._reads_in_task and not self._is_last_read:
             self._is_last_read = True
+            if self._buffered is not None:
+                self._buffered.end()
             start_beside(self._connection, self._free_when_taken)
 
     async def _free_when_taken(self) -> None:

@@ -1,0 +1,233 @@
+"""`StreamBuffer` and `BufferQueue`: threads that read streams without the GIL."""
+
+import errno
+import gc
+import os
+import select
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ergo_py._core.speed.installation import buffer_queue, stream_buffer
+
+pytestmark = pytest.mark.skipif(buffer_queue is None, reason="there are no such buffers here")
+READ, MOST = 4096, 64 * 1024
+
+
+class Reading:
+    """A thread in ``StreamBuffer.read``, the socket of its peer, and the calls of the callback."""
+
+    def __init__(self) -> None:
+        self.queue = buffer_queue()
+        self.buffer = stream_buffer(self.queue, self.called)
+        self.calls = 0
+        self.sock, self.peer = socket.socketpair()
+        self.result: Any = "none yet"
+        self.thread = threading.Thread(target=self._read)
+
+    def called(self) -> None:
+        self.calls += 1
+
+    def _read(self) -> None:
+        try:
+            self.result = self.buffer.read(self.sock.fileno())
+        except OSError as error:
+            self.result = error
+
+    def end_of_thread(self) -> Any:
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return self.result
+
+    def wait_for_bell(self) -> None:
+        assert select.select([self.queue.fileno()], [], [], 20)[0]
+
+    def has_rung(self) -> bool:
+        return bool(select.select([self.queue.fileno()], [], [], 0)[0])
+
+    def serve(self) -> int:
+        """Call the callbacks of all buffers that are listed. Returns their number."""
+        count = 0
+        while (ready := self.queue.pop()) is not None:
+            ready[0]()
+            count += 1
+        return count
+
+    def take(self, size: int) -> bytes:
+        """Take so many bytes, as the loop does."""
+        taken = b""
+        while len(taken) < size:
+            self.wait_for_bell()
+            self.serve()
+            taken += self.buffer.take()
+        return taken
+
+
+@pytest.fixture
+def reading() -> Iterator[Reading]:
+    made = Reading()
+    made.thread.start()
+    yield made
+    made.peer.close()
+    made.buffer.end()
+    made.thread.join(20)
+    made.sock.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(20_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    pytest.fail("it never happened")
+
+
+def unread(reading: Reading) -> bool:
+    """Whether bytes wait in the socket of the reader."""
+    try:
+        return bool(reading.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return False
+
+
+def fill(reading: Reading) -> bytes:
+    """Send until the buffer is full and bytes stay in the socket. Returns the bytes."""
+    reading.peer.setblocking(False)
+    sent = b""
+    while True:
+        piece = os.urandom(1000)
+        try:
+            sent += piece[: reading.peer.send(piece)]
+        except BlockingIOError:
+            return sent
+        if len(sent) < MOST:
+            until(lambda: not unread(reading))
+
+
+def test_the_loop_is_called_once_for_all_reads_until_it_takes_the_bytes(reading: Reading) -> None:
+    for piece in (b"a", b"b"):
+        reading.peer.sendall(piece)
+        until(lambda: not unread(reading))
+    reading.wait_for_bell()
+    assert (reading.serve(), reading.calls) == (1, 1)
+
+    reading.peer.sendall(b"c")
+    until(lambda: not unread(reading))
+    assert reading.serve() == 0  # the loop knows of the bytes, and has not taken them
+    assert not reading.has_rung()
+
+    assert (reading.buffer.take(), reading.buffer.take()) == (b"abc", b"")
+    reading.peer.sendall(b"d")
+    assert reading.take(1) == b"d"
+
+
+def test_pop_tells_whether_another_buffer_follows() -> None:
+    first, second = Reading(), Reading()
+    second.queue = first.queue
+    second.buffer = stream_buffer(first.queue, second.called)
+    for each in (first, second):
+        each.peer.sendall(b"x")
+        each.peer.close()
+        each.thread.start()
+        assert each.end_of_thread() is False
+        each.sock.close()
+
+    popped = [first.queue.pop(), first.queue.pop(), first.queue.pop()]
+
+    assert popped == [(first.called, True), (second.called, False), None]
+
+
+def test_a_full_buffer_stops_the_reading_until_the_loop_takes_the_bytes(reading: Reading) -> None:
+    sent = fill(reading)
+    taken = reading.buffer.take()
+    assert MOST <= len(taken) < MOST + READ
+
+    # There is room again: the thread goes on with a read of full size.
+    assert reading.end_of_thread() is True
+    taken += reading.buffer.take()
+    while unread(reading):
+        taken += reading.sock.recv(MOST)
+    assert taken == sent
+
+
+@pytest.mark.parametrize("size", [READ, 3 * READ + 5])
+def test_a_large_read_ends_the_reading(reading: Reading, size: int) -> None:
+    sent = os.urandom(size)
+    reading.peer.sendall(sent)
+
+    assert reading.end_of_thread() is True
+    rest = reading.sock.recv(size, socket.MSG_DONTWAIT) if size > READ else b""
+    assert reading.buffer.take() + rest == sent
+
+
+def test_the_end_of_the_stream_ends_the_reading_after_the_last_bytes(reading: Reading) -> None:
+    reading.peer.sendall(b"last")
+    reading.peer.shutdown(socket.SHUT_WR)
+
+    assert reading.end_of_thread() is False
+    assert reading.buffer.take() == b"last"
+
+
+def test_an_error_of_the_socket_is_raised() -> None:
+    reading = Reading()
+    reading.sock.close()
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.ENOTSOCK)):
+            reading.buffer.read(descriptor)
+    finally:
+        os.close(descriptor)
+    reading.peer.close()
+
+
+def test_after_end_the_next_read_is_discarded(reading: Reading) -> None:
+    reading.peer.sendall(b"kept")
+    until(lambda: not unread(reading))
+    reading.buffer.end()
+    reading.peer.sendall(b"discarded")
+
+    assert reading.end_of_thread() is False
+    assert reading.buffer.take() == b"kept"
+
+
+def test_end_frees_a_thread_that_waits_for_room(reading: Reading) -> None:
+    fill(reading)
+    reading.buffer.end()
+    assert reading.end_of_thread() is False
+
+
+def test_a_buffer_that_is_gone_is_not_listed() -> None:
+    reading = Reading()
+    reading.peer.sendall(b"x")
+    reading.peer.close()
+    reading.thread.start()
+    reading.end_of_thread()
+    reading.sock.close()
+    queue, gone = reading.queue, weakref.ref(reading)
+
+    # The buffer, its callback and this object form a cycle.
+    del reading
+    gc.collect()
+
+    assert gone() is None
+    assert queue.pop() is None
+    assert not select.select([queue.fileno()], [], [], 0)[0]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    queue = buffer_queue()
+    wrongs: list[Callable[[], object]] = [
+        lambda: buffer_queue(1),
+        lambda: stream_buffer(1, print),
+        lambda: stream_buffer(queue),
+        lambda: stream_buffer(queue, callback=print),
+        lambda: stream_buffer(queue, print).read("1"),
+    ]
+    for wrong in wrongs:
+        with pytest.raises(TypeError):
+            wrong()

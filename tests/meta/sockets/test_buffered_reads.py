@@ -1,0 +1,325 @@
+"""Reader threads that read without the GIL: backpressure, order, and ends."""
+
+import os
+import select
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ergo_py import Behind, Node, Shutdown
+from ergo_py.meta.sockets.messages import Cause, TCPConnected, TCPData, TCPDisconnected
+from ergo_py.meta.thread_inbox import ThreadInbox
+from tests.meta.wires import Ear, Mail, Wire, serve, spawn_meta, until, wired_node
+from tests.support import connections_of, is_held_up
+
+pytestmark = pytest.mark.skipif(not ThreadInbox.is_possible, reason="threads need the GIL here")
+MEBI = 1024 * 1024
+
+
+class Gated(Ear):
+    """Takes the data of a connection only while its gate is open."""
+
+    def __init__(self, mail: Mail, gate: trio.Event) -> None:
+        super().__init__(mail)
+        self.gate = gate
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        if isinstance(message, TCPData):
+            await self.gate.wait()
+        await super().handle_message(message, sender)
+
+
+@pytest.fixture
+def wire(tmp_path: Path) -> Wire:
+    return Wire("tcp", "thread", tmp_path)
+
+
+@asynccontextmanager
+async def gated(
+    node: Node, wire: Wire, **options: Any
+) -> AsyncIterator[tuple[Any, Mail, trio.Event, socket.socket]]:
+    mail, gate = Mail(), trio.Event()
+    owner = await node.spawn(Gated, mail, gate)
+    server = wire.server()
+    await spawn_meta(node, owner, server, **options)
+    with wire.dial_plain(server) as sock:
+        await mail.first(TCPConnected)
+        yield server, mail, gate, sock
+
+
+async def send_slowly(server: Any, sock: socket.socket, pieces: int, sent: bytearray) -> None:
+    """Send small pieces, each after the reader has taken the last."""
+    (connection,) = connections_of(server)
+
+    def is_read() -> bool:
+        return bool(connection.bytes_in == len(sent))
+
+    for number in range(pieces):
+        sock.sendall(bytes([number]) * 100)
+        sent += bytes([number]) * 100
+        await until(is_read)
+
+
+class ScriptedBuffer:
+    """Stands in for `StreamBuffer`: the test decides which bytes the thread has read."""
+
+    def __init__(self, has_bytes: Callable[[], None]) -> None:
+        self._has_bytes = has_bytes
+        self.bytes = b""
+        self.is_full = False
+        """The thread waits for the loop to take bytes."""
+        self._ended = threading.Event()
+
+    def give(self, data: bytes) -> bool:
+        """The thread has read these bytes. Returns whether the loop has taken them."""
+        self.bytes += data
+        self._has_bytes()
+        return not self.bytes
+
+    def read(self, descriptor: int) -> bool:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLRDHUP)
+        while not self._ended.is_set() and (self.is_full or not poll.poll(5)):
+            self._ended.wait(0.005)
+        return False
+
+    def take(self) -> bytes:
+        taken, self.bytes = self.bytes, b""
+        return taken
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+@pytest.fixture
+def buffers(monkeypatch: pytest.MonkeyPatch) -> list[ScriptedBuffer]:
+    made: list[ScriptedBuffer] = []
+
+    def new_buffer(_inbox: ThreadInbox, has_bytes: Callable[[], None]) -> ScriptedBuffer:
+        made.append(ScriptedBuffer(has_bytes))
+        return made[-1]
+
+    monkeypatch.setattr(ThreadInbox, "new_buffer", new_buffer)
+    return made
+
+
+async def test_bytes_stay_in_the_buffer_while_the_receiver_is_behind(
+    wire: Wire, buffers: list[ScriptedBuffer]
+) -> None:
+    async with wired_node() as node, gated(node, wire, backlog=4) as (server, mail, gate, _):
+        (buffer,) = buffers
+        sent = b""
+        while buffer.give(b"a"):
+            sent += b"a"
+            assert len(sent) < 10
+        (connection,) = connections_of(server)
+        assert is_held_up(connection)
+        assert not buffer.give(b"b")
+
+        gate.set()
+        assert await mail.bytes(len(sent) + 2) == sent + b"ab"
+        assert buffer.give(b"c")
+        assert not is_held_up(connection)
+
+
+async def test_bytes_stay_in_the_buffer_while_the_peer_reads_no_answers(
+    wire: Wire, buffers: list[ScriptedBuffer]
+) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, write_limit=10_000)
+        with wire.dial_plain(server) as sock:
+            await mail.first(TCPConnected)
+            (connection,) = connections_of(server)
+            (buffer,) = buffers
+            sent = 0
+            while buffer.give(bytes(50_000)):
+                sent += 50_000
+                await mail.bytes(sent)
+            assert connection.pending > 10_000
+            assert is_held_up(connection)
+
+            sock.setblocking(False)
+            got = 0
+            while got < sent + 50_000:
+                await trio.lowlevel.wait_readable(sock)
+                got += len(sock.recv(MEBI))
+            assert buffer.give(b"")
+            assert not is_held_up(connection)
+
+
+async def test_a_stop_takes_the_bytes_that_wait_in_the_buffer(
+    wire: Wire, buffers: list[ScriptedBuffer]
+) -> None:
+    async with wired_node() as node, gated(node, wire, backlog=4) as (server, mail, gate, _):
+        (buffer,) = buffers
+        sent = b""
+        while buffer.give(b"a"):
+            sent += b"a"
+        (connection,) = connections_of(server)
+        other = await node.spawn(Ear, Mail())
+        buffer.is_full = True
+        await node.call(other, lambda me: me.send_exit(connection.id, Shutdown()))
+        with trio.fail_after(10):
+            await until(lambda: not buffer.bytes)
+        # Nothing waits any more: the thread is to read until the end.
+        for _ in range(10):
+            assert buffer.give(b"b")
+        buffer.end()
+        gate.set()
+        await mail.first(TCPDisconnected)
+        assert (await mail.bytes(0)).startswith(sent + b"a")
+
+
+async def test_a_stop_frees_a_thread_while_the_peer_reads_no_answers(
+    wire: Wire, buffers: list[ScriptedBuffer]
+) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, write_limit=10_000)
+        with wire.dial_plain(server):
+            await mail.first(TCPConnected)
+            (connection,) = connections_of(server)
+            (buffer,) = buffers
+            sent = 0
+            while buffer.give(bytes(50_000)):
+                sent += 50_000
+                await mail.bytes(sent)
+            buffer.is_full = True
+            other = await node.spawn(Ear, Mail())
+            await node.call(other, lambda me: me.send_exit(connection.id, Shutdown()))
+            with trio.fail_after(10):
+                await until(lambda: not buffer.bytes)
+            buffer.end()
+
+
+@given(st.lists(st.integers(1, 20_000), min_size=1, max_size=12))
+def test_small_and_large_pieces_arrive_whole_and_in_order(sizes: list[int]) -> None:
+    async def main() -> None:
+        async with wired_node() as node:
+            server, mail = await serve(node, Wire("tcp", "thread", Path()), None)
+            with wire_of(server) as sock:
+                sent = bytearray()
+                for size in sizes:
+                    sock.sendall(piece := os.urandom(size))
+                    sent += piece
+                    # Sometimes the reader has read the piece before the next is sent.
+                    if size % 2:
+                        await mail.bytes(len(sent))
+                assert await mail.bytes(len(sent)) == sent
+
+    trio.run(main)
+
+
+def wire_of(server: Any) -> socket.socket:
+    return socket.create_connection(server.local)
+
+
+async def test_a_receiver_that_is_behind_stops_the_thread_and_gets_everything(wire: Wire) -> None:
+    async with wired_node() as node, gated(node, wire, backlog=4) as (server, mail, gate, sock):
+        sent = bytearray()
+        await send_slowly(server, sock, 6, sent)
+        (connection,) = connections_of(server)
+        assert is_held_up(connection)
+        # Further bytes fill the buffer, and then the outbox.
+        for number in range(150):
+            sock.sendall(bytes([number]) * 2000)
+            sent += bytes([number]) * 2000
+            await trio.lowlevel.checkpoint()
+
+        gate.set()
+        assert await mail.bytes(len(sent)) == sent
+        await until(lambda: not is_held_up(connection))
+
+
+@pytest.mark.parametrize("policy", [Behind.DROP_OLDEST, Behind.DROP_NEWEST])
+async def test_a_receiver_that_is_behind_loses_messages_if_that_is_the_policy(
+    wire: Wire, policy: Behind
+) -> None:
+    async with (
+        wired_node() as node,
+        gated(node, wire, backlog=4, when_behind=policy) as (server, mail, gate, sock),
+    ):
+        await send_slowly(server, sock, 20, bytearray())
+        gate.set()
+        sock.shutdown(socket.SHUT_WR)
+        await mail.first(TCPDisconnected)
+        kept = [message.data[0] for message in mail.of(TCPData)]
+        assert len(kept) < 20
+        assert kept == sorted(kept)
+        assert (19 in kept) == (policy is Behind.DROP_OLDEST)
+
+
+async def test_the_end_of_the_stream_comes_after_bytes_that_waited_for_the_receiver(
+    wire: Wire,
+) -> None:
+    async with wired_node() as node, gated(node, wire, backlog=4) as (server, mail, gate, sock):
+        sent = bytearray()
+        await send_slowly(server, sock, 6, sent)
+        sock.sendall(b"last")
+        sock.shutdown(socket.SHUT_WR)
+        (connection,) = connections_of(server)
+        await until(lambda: connection.bytes_in == len(sent) + 4)
+
+        gate.set()
+        assert (await mail.first(TCPDisconnected)).reason is Cause.EOF
+        assert await mail.bytes(0) == sent + b"last"
+
+
+async def test_a_stop_frees_a_thread_while_the_receiver_is_behind(wire: Wire) -> None:
+    async with wired_node() as node, gated(node, wire, backlog=4) as (server, _, gate, sock):
+        await send_slowly(server, sock, 6, bytearray())
+        for _ in range(150):
+            sock.sendall(bytes(2000))
+            await trio.lowlevel.checkpoint()
+        (connection,) = connections_of(server)
+
+        other = await node.spawn(Ear, Mail())
+        await node.call(other, lambda me: me.send_exit(connection.id, Shutdown()))
+        await until(lambda: not connections_of(server))
+        gate.set()
+    # The end of the node checks that no thread was abandoned.
+
+
+async def test_bytes_before_a_reset_are_delivered(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None)
+        with wire.dial_plain(server) as sock:
+            await mail.first(TCPConnected)
+            sent = bytearray()
+            await send_slowly(server, sock, 3, sent)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        assert (await mail.first(TCPDisconnected)).reason is Cause.RESET
+        assert await mail.bytes(0) == sent
+
+
+async def test_a_peer_that_reads_no_answers_stops_the_thread(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, write_limit=10_000)
+        with wire.dial_plain(server) as sock:
+            await mail.first(TCPConnected)
+            (connection,) = connections_of(server)
+            sock.setblocking(False)
+            sent = got = 0
+            while not is_held_up(connection):
+                try:
+                    sent += sock.send(bytes(1000))
+                except BlockingIOError:
+                    pass
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(BlockingIOError):
+                while True:
+                    sent += sock.send(bytes(1000))
+                    await trio.lowlevel.checkpoint()
+
+            # The peer reads: the thread goes on, and no answer is lost.
+            while got < sent:
+                await trio.lowlevel.wait_readable(sock)
+                got += len(sock.recv(MEBI))
+            assert connection.bytes_in == sent
