@@ -50,8 +50,14 @@ class Program:
         return self.process.stdout.readline().rstrip("\n")
 
     def port(self) -> int:
-        """The port at the end of the line in which it says where it listens."""
-        return int(self.line().rpartition(":")[2])
+        """The port at the end of the line in which it says where it listens. On a busy machine, log
+        lines of the watchdog may come before.
+        """
+        while line := self.line():
+            port = line.rpartition(":")[2]
+            if port.isdigit():
+                return int(port)
+        raise EOFError("the program has ended")
 
     def interrupt(self) -> int:
         """Press Ctrl-C, and return the status."""

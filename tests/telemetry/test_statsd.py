@@ -91,7 +91,7 @@ class Listener(Actor):
         self.lines.append(record.event)
 
 
-async def test_a_collector_that_is_away_harms_nobody(autojump_clock: MockClock) -> None:
+async def test_an_unreachable_collector_has_no_effect(autojump_clock: MockClock) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

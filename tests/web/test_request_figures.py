@@ -77,7 +77,7 @@ async def test_a_server_without_metrics_counts_nothing() -> None:
         max_size=30,
     )
 )
-def test_every_response_is_in_one_class(responses: list[tuple[str, int, float]]) -> None:
+def test_every_response_is_in_a_single_class(responses: list[tuple[str, int, float]]) -> None:
     figures = RequestFigures()
     for method, status, seconds in responses:
         figures.begin()

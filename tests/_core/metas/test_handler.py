@@ -805,6 +805,9 @@ async def test_a_sleeping_meta_process_is_inspected_by_the_task_that_asks(inline
         alias = await owned.spawn(meta)
 
         told = await owned.node.inspect_meta(alias, "this")
+        if not inline:
+            # The handler has answered, and may not have gone back to sleep yet.
+            await owned.until(lambda: owned.node.meta_info(alias).state is MetaState.SLEEP)
         info = owned.node.meta_info(alias)
 
         assert told == {"heard": "0", "this": "asked"}
