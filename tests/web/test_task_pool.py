@@ -35,7 +35,7 @@ async def settle() -> None:
         await checkpoint()
 
 
-async def test_a_task_serves_one_request_after_another() -> None:
+async def test_a_task_serves_many_requests_in_sequence() -> None:
     seen: list[object] = []
 
     async def work() -> None:
@@ -68,13 +68,13 @@ async def test_a_request_does_not_see_the_context_variables_of_another() -> None
 
 async def test_requests_at_once_have_tasks_of_their_own_and_few_tasks_wait() -> None:
     go, tasks_before = trio.Event(), trio.lowlevel.current_statistics().tasks_living
+    done = 0
 
     async def work() -> None:
         nonlocal done
         await go.wait()
         done += 1
 
-    done = 0
     async with pool() as tasks:
         for _ in range(100):
             tasks.run(work())
