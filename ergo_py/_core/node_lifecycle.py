@@ -4,11 +4,11 @@ in bounded time.
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import trio
 from trio.lowlevel import enable_ki_protection, in_trio_task
@@ -37,7 +37,20 @@ from .vocabulary.info import Ended, ExitReport
 from .vocabulary.options import NodeOptions, Output
 from .vocabulary.reasons import Shutdown
 
-__all__ = ["NodeContext", "open_node", "read_permissions"]
+__all__ = ["Beside", "NodeContext", "open_node", "read_permissions"]
+
+
+class Beside(Protocol):
+    """An object that works beside a node, such as ``Observe``: for ``open_node(beside=[…])``."""
+
+    control: frozenset[str]
+    """The permissions of the control socket that it needs."""
+
+    def open(self, node: Any, /) -> Callable[[], object]:
+        """Begin, in a thread that may block; return the function that ends it, which may block,
+        too. The control socket of the node is open by then.
+        """
+        ...
 
 
 class _Creations:
@@ -87,6 +100,7 @@ class NodeContext(Generic[N]):
         self._failure: BaseException | None = None
         self._open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
         self._close_control: Callable[[], None] | None = None
+        self._close_beside: list[Callable[[], object]] = []
         self._watchdog: Watchdog | None = None
         self._network: RunningNetwork | None = None
         self._body = trio.CancelScope()
@@ -154,6 +168,8 @@ class NodeContext(Generic[N]):
                 node._note_watchdog(self._watchdog)
             if self._open_control is not None and self._options.control:
                 self._close_control = self._open_control(node, self._options.control)
+            for beside in self._options.beside:
+                self._close_beside.append(await trio.to_thread.run_sync(beside.open, node))
         except BaseException:
             await self._stop(asked=interrupt is not None)
             raise
@@ -327,6 +343,11 @@ class NodeContext(Generic[N]):
             await kill_all(kernel.roots)
 
     async def _close(self, kernel: Kernel) -> None:
+        while self._close_beside:
+            try:
+                await trio.to_thread.run_sync(self._close_beside.pop())
+            except BaseException as error:
+                kernel.fail("closing an object beside the node failed", error)
         if self._network is not None:
             try:
                 await self._network.close(_GRACE)
@@ -394,6 +415,13 @@ def read_permissions(given: str | Collection[str]) -> frozenset[str]:
     return frozenset(named)
 
 
+def _needed(beside: Sequence[Beside]) -> frozenset[str]:
+    found: frozenset[str] = frozenset()
+    for each in beside if isinstance(beside, list | tuple) else ():
+        found |= getattr(each, "control", frozenset())
+    return found
+
+
 def open_node(
     name: str = "node@localhost",
     *,
@@ -418,6 +446,7 @@ def open_node(
     redact: Callable[[str, object], object] | None = None,
     control: str | Collection[str] = (),
     network: Network | None = None,
+    beside: Sequence[Beside] = (),
 ) -> NodeContext[Node]:
     """Open a node: it runs inside ``async with``, and stops all its processes at the end.
 
@@ -491,6 +520,9 @@ def open_node(
             separated by commas. Empty for no socket.
         network: the network that the node joins, such as ``ergo_py.network.Local(types=[…])``; None
             for a node alone.
+        beside: objects that work beside the node, such as ``ergo_py.observe.Observe(port=9911)``,
+            which serves the observer page. Without ``control``, the node gives them the permissions
+            that they need.
 
     Raises:
         BadInputError: an option has a value that is not allowed.
@@ -516,7 +548,8 @@ def open_node(
         obituaries=obituaries,
         recent_messages=recent_messages,
         redact=redact,
-        control=read_permissions(control),
+        control=read_permissions(control) or _needed(beside),
         network=network,
+        beside=beside,
     )
     return NodeContext(options, Node)

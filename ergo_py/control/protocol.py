@@ -24,6 +24,7 @@ __all__ = [
     "Question",
     "answer",
     "as_json",
+    "check_depth",
     "encode",
     "read_question",
     "refusal",
@@ -74,7 +75,7 @@ def read_question(line: bytes) -> Question:
     try:
         # Decode here: the parser also accepts UTF-16, and the depth check must see the same text.
         text = line.decode("utf-8")
-        _check_depth(text)
+        check_depth(text)
         said = json.loads(text)
     except (ValueError, RecursionError):
         raise ControlError(
@@ -108,8 +109,12 @@ _BRACKETS: Final = re.compile(r"[\[\]{}]")
 _DEEPEST: Final = 50
 
 
-def _check_depth(line: str) -> None:
-    """Refuse deep nesting: the parser recurses with it, and the stack of this thread is small."""
+def check_depth(line: str) -> None:
+    """Refuse deep nesting: the parser recurses with it, and the stack of this thread is small.
+
+    Raises:
+        ValueError: the text is nested too deeply.
+    """
     if line.count("[") + line.count("{") <= _DEEPEST:
         return
     depth = 0

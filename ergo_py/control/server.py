@@ -175,7 +175,9 @@ class Server:
         if any(each.has_line and each.pending is None for each in self._connections):
             return self._limits.pace
         if any(each.pending is not None for each in self._connections):
-            return self._limits.glance / 3
+            # While the loop is blocked, the next requests are answered without another wait.
+            is_known = self._heartbeat.overdue > self._limits.glance
+            return self._limits.pace if is_known else self._limits.glance / 3
         soon = self._accepts_again_at - perf_counter() if self._accepts_again_at else 0.5
         return max(0.0, min(soon, 0.5, self._limits.line / 5, self._limits.writing / 5))
 

@@ -65,6 +65,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
+    return int(text)
+
+
 def _for_programs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="for programs")
 
@@ -209,6 +215,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_looks_at_all(grammar)
     _add_looks_at_one(grammar)
     _add_watches(grammar)
+    _add_observe(grammar)
     command = grammar.at_node("attach", "open a prompt in a running program", json=False)
     _for_simple_terminals(command, "the prompt that needs no package")
     _add_acts(grammar)
@@ -292,6 +299,30 @@ def _add_watches(grammar: _Grammar) -> None:
         "--count", type=_count, metavar="N", help="end after so many frames; implies --plain"
     )
     _for_simple_terminals(command, "the view that needs no package")
+
+
+def _add_observe(grammar: _Grammar) -> None:
+    command = grammar.command(
+        "observe", "serve a page that shows running nodes in the browser, and print its address"
+    )
+    command.add_argument("node", metavar="NODE", nargs="?", help="only this node")
+    command.add_argument("--open", action="store_true", help="open the browser")
+    command.add_argument(
+        "--permit",
+        type=_permissions,
+        default=frozenset({"look"}),
+        metavar="PERMISSIONS",
+        help="what pages may do: look, or look,act; never more than the node permits",
+    )
+    command.add_argument("--record", metavar="FILE", help="write what happens to a recording")
+    command.add_argument("--replay", metavar="FILE", help="show a recording; needs no node")
+    command.add_argument("--port", type=_port, default=9911, help="9911 by default; 0 for any")
+    command.add_argument("--host", default="127.0.0.1", help="the address to listen at")
+    command.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen at an address that other machines reach, without TLS",
+    )
 
 
 def _add_acts(grammar: _Grammar) -> None:

@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
             return run(options)
         # Not for `ergo run`: the output of the program is its own affair.
         prepare()
+        if options.command == "observe":
+            return _observe(options)
         if options.command == "shell":
             from .local_node import shell  # noqa: PLC0415 - it imports the kernel
 
@@ -74,6 +76,24 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
             raise
         raise Leave(Status.FAILED, text) from error
     return COMMANDS[name]
+
+
+def _observe(options: argparse.Namespace) -> Status:
+    from ..observe.command import Wish, observe  # noqa: PLC0415 - it imports the kernel
+
+    observe(
+        Wish(
+            options.node,
+            options.host,
+            options.port,
+            options.permit,
+            options.open,
+            options.record,
+            options.replay,
+            options.insecure,
+        )
+    )
+    return Status.DONE
 
 
 def _nats(options: argparse.Namespace) -> None:

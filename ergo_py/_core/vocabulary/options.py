@@ -1,6 +1,6 @@
 """Options of ``spawn``, ``spawn_meta`` and ``open_node``, checked before anything is started."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from math import inf
@@ -248,6 +248,8 @@ class NodeOptions:
     """The permissions of the control socket. The node opens no socket if this is empty."""
     network: Any = None
     """Typed Any: networks are defined in packages above this."""
+    beside: Sequence[Any] = ()
+    """Typed Any, as the network."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -275,6 +277,10 @@ class NodeOptions:
             )
         check_level(self.log_level)
         check_output(self.log_output)
+        if not isinstance(self.beside, list | tuple) or not all(
+            callable(getattr(each, "open", None)) for each in self.beside
+        ):
+            raise BadInputError("beside", self.beside, "a list such as [Observe(port=9911)]")
         if self.on_escalation not in ("keep", "stop"):
             raise BadInputError("on_escalation", self.on_escalation, "'keep' or 'stop'")
         if self.observer is not None and not callable(self.observer):

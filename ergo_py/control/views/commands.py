@@ -82,6 +82,7 @@ def process(client: "Client", arguments: "Arguments", _beat: "Beat") -> object:
             facts[f"{name}_count"] = len(value)
             value = value[:_SHOWN]
         facts[name] = as_json(value)
+    facts["history"] = [[state, client.survey.wall(at)] for state, at in facts["history"]]
     return Plain(facts)
 
 

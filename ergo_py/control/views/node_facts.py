@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import sys
+import sysconfig
 import time
 from functools import partial
 from itertools import islice
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<name>.*)')
+_LIBRARIES: Final = tuple({*sysconfig.get_paths().values()} - {sysconfig.get_path("data")})
 _PAGE: Final = resource.getpagesize()
 
 
@@ -74,8 +76,10 @@ def blocked_facts(report: BlockedReport) -> dict[str, Any]:
     """A report of a blocked loop, with the innermost line of the program's own code."""
     facts: dict[str, Any] = as_json(report)
     frames = list(_FRAME.finditer(of_program(report.stack)))
+    # The line that a person can change: not in Python's own library, and not in a package.
+    own = [each for each in frames if not each["file"].startswith(_LIBRARIES)]
     if frames:
-        last = frames[-1]
+        last = (own or frames)[-1]
         facts["where"] = f"{os.path.basename(last['file'])}:{last['line']} in {last['name']}"
         below = of_program(report.stack)[last.end() :].strip("\n").split("\n")
         facts["line"] = below[0].strip()

@@ -361,6 +361,10 @@ class Survey:
         self._at = 0.0
         self._cpu = 0.0
 
+    def wall(self, moment: float) -> float:
+        """The time of day of a moment on the clock of processes."""
+        return round(moment + self._wall, 3)
+
     @property
     def remembered(self) -> int:
         """How many processes it remembers."""
@@ -422,7 +426,7 @@ class Survey:
             "messages": process.handled,
             "rate": rate,
             "load": load,
-            "born": round(process.born + self._wall, 3),
+            "born": self.wall(process.born),
         }
         callback = process.current_callback()
         if callback is not None:

@@ -1,0 +1,266 @@
+"""`Hall`: admits pages, knows the nodes, and owns a watcher for each of them."""
+
+import hmac
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from .._core.vocabulary.ids import PID
+from .._core.vocabulary.messages import Down
+from .._core.vocabulary.reasons import Reason
+from ..actor import Actor
+from ..control.socket_paths import clean, sockets
+from .history import History
+from .messages import (
+    AskHistory,
+    Enter,
+    Entered,
+    FindNode,
+    NodesChanged,
+    NodeState,
+    Reopen,
+    Tick,
+    Watch,
+)
+from .recorder import RECORDED, Recorder, read_history
+from .watcher import Watcher
+
+__all__ = ["Hall", "Plan"]
+
+_PAGES: Final = 8
+_WRONG: Final = 5
+"""Wrong tokens in a minute that are answered at once."""
+_MINUTE: Final = 60.0
+_PERIOD: Final = 1.0
+_ENDED: Final = 600.0
+"""Seconds for which a node that has ended is shown."""
+_MOST_ENDED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the page shows, and what it may do."""
+
+    token: str
+    permit: frozenset[str] = frozenset({"look"})
+    only: Callable[[str, Path], bool] = lambda _name, _path: True
+    """Whether a node, by its name and the path of its socket, is shown."""
+    record: Path | None = None
+    replay: str | None = None
+    """The name of the recording that is shown instead of nodes."""
+    recorded: tuple[list[dict[str, Any]], dict[str, History]] | None = None
+
+
+class _Entry:
+    """A node in the list."""
+
+    def __init__(self, key: str, name: str, os_pid: int, path: Path) -> None:
+        self.key = key
+        self.path = path
+        self.watcher: PID | None = None
+        self.facts: dict[str, Any] = {
+            "key": key,
+            "name": name,
+            "os_pid": os_pid,
+            "state": "up",
+            "since": round(time.time(), 3),
+            "may": [],
+        }
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.facts["state"] == "ended")
+
+    def change(self, **facts: Any) -> bool:
+        """Note facts. True if something is new."""
+        is_new = any(self.facts.get(name) != value for name, value in facts.items())
+        if facts.get("state", self.facts["state"]) != self.facts["state"]:
+            facts["since"] = round(time.time(), 3)
+        self.facts |= facts
+        return is_new
+
+    def move(self, os_pid: int, path: Path) -> None:
+        """The node has started again."""
+        self.path = path
+        self.change(state="up", os_pid=os_pid, problem=None, since=round(time.time(), 3))
+
+    def adopt(self, watcher: PID) -> None:
+        """Note its watcher."""
+        self.watcher = watcher
+
+
+class Hall(Actor):
+    """The owner of pages and watchers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._token = plan.token.encode()
+        self._wrong: deque[float] = deque(maxlen=_WRONG)
+        self._pages: set[PID] = set()
+        self._entries: dict[str, _Entry] = {}
+        self._has_timer = False
+        self._recorder = None if plan.record is None else Recorder(plan.record)
+
+    async def init(self) -> None:
+        """A recording begins at once."""
+        if self._recorder is not None:
+            await self._look()
+
+    # -- pages -------------------------------------------------------------------------------------
+
+    async def handle_call(self, request: object, caller: Any) -> object:
+        """Admit pages, and answer their questions about nodes."""
+        match request:
+            case Enter(token):
+                return await self._enter(token, caller.pid)
+            case FindNode(key):
+                entry = self._entries.get(key)
+                if entry is None or entry.watcher is None or entry.has_ended:
+                    return None if entry is None else (entry.path, [], self.pid)
+                return entry.path, list(entry.facts["may"]), entry.watcher
+            case AskHistory(key, do, arguments):
+                return await self._ask_history(key, do, arguments)
+        return None
+
+    async def _enter(self, token: str, page: PID) -> Entered:
+        if not hmac.compare_digest(token.encode(errors="replace"), self._token):
+            now = time.monotonic()
+            wait = 0.0
+            if len(self._wrong) == _WRONG:
+                wait = max(0.0, _MINUTE - (now - self._wrong[0]))
+            self._wrong.append(now)
+            return Entered(False, 4401, "the token is wrong", wait)
+        if len(self._pages) >= _PAGES:
+            return Entered(False, 4429, f"{_PAGES} pages are open already; close one of them")
+        self._pages.add(page)
+        self.monitor(page)
+        await self._look()
+        return Entered(True, nodes=self._nodes())
+
+    async def _ask_history(self, key: str, do: str, arguments: dict[str, Any]) -> object:
+        if self._plan.recorded is not None:
+            history = self._plan.recorded[1].get(key)
+            if history is not None:
+                return read_history(history, key, do, arguments)
+        entry = self._entries.get(key)
+        if entry is None or entry.watcher is None:
+            return {"ok": False, "error": {"code": "no_such_node", "text": f"no node {key!r:.100}"}}
+        return await self.call(entry.watcher, AskHistory(key, do, arguments))
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        """Pass on what pages watch, and note what watchers and monitors tell."""
+        match message:
+            case Watch(viewer, key, _):
+                for entry in self._entries.values():
+                    if entry.watcher is not None:
+                        views = message.views if entry.key == key else {}
+                        self.send(entry.watcher, Watch(viewer, entry.key, views))
+            case NodeState(key, facts):
+                self._note_state(key, facts)
+            case Tick():
+                self._has_timer = False
+                await self._look()
+            case Down(target):
+                if isinstance(target, PID) and target in self._pages:
+                    self._pages.discard(target)
+                    await self.handle_message(Watch(target, "", {}), self.pid)
+
+    def handle_child_exit(self, child: Any, reason: Reason) -> None:
+        """A watcher has failed: the next look makes another."""
+        for entry in self._entries.values():
+            if entry.watcher == child:
+                self.log.warning("a watcher failed", node=entry.key, reason=str(reason))
+                self._entries.pop(entry.key)
+                break
+
+    def terminate(self, reason: Reason) -> None:
+        """The watchers have ended, and have given their last minute to the recording."""
+        if self._recorder is not None:
+            self._recorder.close()
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        if self._plan.recorded is not None:
+            return [{**node, "state": "recorded"} for node in self._plan.recorded[0]]
+        return [dict(entry.facts) for entry in self._entries.values()]
+
+    async def _look(self) -> None:
+        """Look for nodes, if a page is open or a recording runs; and again in a second."""
+        if self._plan.recorded is not None or not (self._pages or self._recorder is not None):
+            return
+        if not self._has_timer:
+            self._has_timer = True
+            self.send_after(_PERIOD, self.pid, Tick())
+        clean()
+        found = {
+            path: (name, os_pid) for name, os_pid, path in sockets() if self._plan.only(name, path)
+        }
+        is_new = False
+        for entry in list(self._entries.values()):
+            if entry.path not in found and not entry.has_ended:
+                is_new |= entry.change(state="ended")
+        known = {entry.path for entry in self._entries.values() if not entry.has_ended}
+        for path, (name, os_pid) in found.items():
+            if path not in known:
+                await self._add(name, os_pid, path)
+                is_new = True
+        is_new |= self._forget_ended()
+        if is_new:
+            self._publish()
+
+    async def _add(self, name: str, os_pid: int, path: Path) -> None:
+        entry = self._entries.get(name)
+        if entry is not None and entry.has_ended and entry.watcher is not None:
+            entry.move(os_pid, path)
+            self.send(entry.watcher, Reopen(path))
+            return
+        key = name if entry is None else f"{name}#{os_pid}"
+        entry = self._entries[key] = _Entry(key, name, os_pid, path)
+        history = History(key)
+        if self._recorder is not None:
+            history.record_to(self._recorder.write)
+            self._recorder.write_nodes([dict(entry.facts)])
+        entry.adopt(await self.spawn(partial(Watcher, key, path, self.pid, history)))
+        if self._recorder is not None:
+            assert entry.watcher is not None
+            self.send(entry.watcher, Watch(self.pid, key, RECORDED))
+
+    def _forget_ended(self) -> bool:
+        """Forget nodes that ended long ago, and the oldest of very many."""
+        ended = [entry for entry in self._entries.values() if entry.has_ended]
+        now = time.time()
+        old = [
+            entry
+            for number, entry in enumerate(reversed(ended))
+            if number >= _MOST_ENDED or now - entry.facts["since"] > _ENDED
+        ]
+        for entry in old:
+            del self._entries[entry.key]
+            if entry.watcher is not None:
+                self.send_exit(entry.watcher, "forgotten")
+        return bool(old)
+
+    def _note_state(self, key: str, facts: dict[str, Any]) -> None:
+        entry = self._entries.get(key)
+        if entry is None or entry.has_ended:
+            return
+        if facts["state"] == "lost":
+            is_gone = not entry.path.exists()
+            facts = {**facts, "state": "ended" if is_gone else "unreachable"}
+            if not is_gone and entry.watcher is not None:
+                # It is there, but does not answer: the watcher tries again.
+                self.send_after(_PERIOD, entry.watcher, Reopen(entry.path))
+        else:
+            facts = {**facts, "problem": None}
+        if entry.change(**facts):
+            self._publish()
+
+    def _publish(self) -> None:
+        changed = NodesChanged(self._nodes())
+        for page in self._pages:
+            self.send(page, changed)

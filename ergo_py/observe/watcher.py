@@ -1,0 +1,192 @@
+"""`Watcher`: looks at a node once a second for all pages together, and at no other time."""
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from .._core.vocabulary.ids import PID
+from ..actor import Actor
+from ..control.protocol import ControlError
+from .history import History
+from .messages import AskHistory, NodeState, Reopen, Tick, Update, View, Watch
+from .node_link import NodeLink
+from .recorder import read_history
+
+__all__ = ["Watcher"]
+
+_PERIOD: Final = 1.0
+_WINDOWS: Final = 12
+"""Windows of rows in a single sample."""
+_COMMANDS: Final = {
+    "children": "children",
+    "process": "process",
+    "near": "near",
+    "calls": "calls",
+    "threads": "threads",
+    "crashes": "crashes",
+    "dead-letters": "dead-letters",
+    "events": "events",
+    "log": "log",
+    "applications": "applications",
+}
+"""The command of each kind of view, besides samples and rows."""
+_KEPT: Final = frozenset({"sample", "rows", *_COMMANDS})
+
+
+class Watcher(Actor):
+    """The watcher of a node. Without a page that watches the node, it has no connection and no
+    timer.
+    """
+
+    def __init__(self, key: str, path: Path, hall: PID, history: History) -> None:
+        self._key = key
+        self._hall = hall
+        self._history = history
+        self._link = NodeLink(path)
+        self._path = path
+        self._views: dict[PID, dict[str, View]] = {}
+        self._has_timer = False
+        self._is_up = True
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        """Look at the node when a page changes what it watches, and every second."""
+        match message:
+            case Watch(viewer, _, views):
+                if views:
+                    is_new = self._views.get(viewer) != views
+                    self._views[viewer] = views
+                    if is_new:
+                        await self._look({viewer})
+                else:
+                    self._views.pop(viewer, None)
+                self._keep_looking()
+            case Tick():
+                self._has_timer = False
+                if self._views:
+                    await self._look(set(self._views))
+                self._keep_looking()
+            case Reopen(path):
+                self._path = path
+                self._link.close()
+                self._is_up = True
+                self._keep_looking()
+
+    async def handle_call(self, request: object, caller: object) -> object:
+        """Answer about the last ten minutes."""
+        match request:
+            case AskHistory(_, do, arguments):
+                return read_history(self._history, self._key, do, arguments)
+        return None
+
+    def terminate(self, reason: object) -> None:
+        """Disconnect, and finish the recording."""
+        self._link.close()
+        self._history.finish()
+
+    def _keep_looking(self) -> None:
+        if self._views and self._is_up:
+            if not self._has_timer:
+                self._has_timer = True
+                self.send_after(_PERIOD, self.pid, Tick())
+        elif not self._views:
+            self._link.close()
+
+    async def _look(self, viewers: set[PID]) -> None:
+        """Ask the node for the views of these pages, and pass them on."""
+        if not await self._connected():
+            return
+        wanted: dict[str, tuple[View, list[tuple[PID, str]]]] = {}
+        for viewer in viewers:
+            for name, view in self._views.get(viewer, {}).items():
+                key = f"{view.kind} {sorted(view.arguments.items())!r}"
+                wanted.setdefault(key, (view, []))[1].append((viewer, name))
+        try:
+            await self._sample([each for each in wanted.values() if each[0].kind in _SURVEYED])
+            for view, readers in wanted.values():
+                if view.kind not in _SURVEYED:
+                    await self._ask(view, readers)
+        except (OSError, trio.ClosedResourceError) as error:
+            self._lost(str(error))
+
+    async def _sample(self, wanted: list[tuple[View, list[tuple[PID, str]]]]) -> None:
+        """The sample and all windows of rows, in a single look at the processes of the node."""
+        rows = [each for each in wanted if each[0].kind == "rows"]
+        for begin in range(0, max(1, len(rows)), _WINDOWS):
+            some = rows[begin : begin + _WINDOWS]
+            try:
+                answer = await self._link.ask(
+                    "sample", {"windows": [view.arguments for view, _ in some]}
+                )
+            except ControlError as error:
+                for view, readers in wanted:
+                    self._tell(view, readers, None, error)
+                return
+            if begin == 0:
+                self._note("sample", {}, answer["sample"])
+                for view, readers in wanted:
+                    if view.kind == "sample":
+                        self._tell(view, readers, answer["sample"])
+            for (view, readers), window in zip(some, answer["windows"], strict=True):
+                self._note("rows", view.arguments, window)
+                self._tell(view, readers, window)
+
+    async def _ask(self, view: View, readers: list[tuple[PID, str]]) -> None:
+        try:
+            answer = await self._link.ask(_COMMANDS[view.kind], view.arguments)
+        except ControlError as error:
+            self._tell(view, readers, None, error)
+            return
+        if view.kind == "crashes":
+            for crash in answer:
+                crash["key"] = f"{crash['pid']}-{crash['at']}"
+            answer = {"crashes": answer}
+        self._note(view.kind, view.arguments, answer)
+        self._tell(view, readers, answer)
+
+    def _note(self, kind: str, arguments: dict[str, Any], value: dict[str, Any]) -> None:
+        self._history.add(kind, arguments, value, time.time())
+
+    def _tell(
+        self,
+        view: View,
+        readers: list[tuple[PID, str]],
+        value: dict[str, Any] | None,
+        error: ControlError | None = None,
+    ) -> None:
+        said = None if error is None else {"code": error.code, "text": error.text}
+        for viewer, name in readers:
+            # The page may watch something else by now.
+            if self._views.get(viewer, {}).get(name) == view:
+                self.send(viewer, Update(self._key, name, round(time.time(), 3), value, said))
+
+    async def _connected(self) -> bool:
+        if self._link.is_open:
+            return True
+        link = NodeLink(self._path)
+        try:
+            await link.open()
+            facts = await link.ask("info", {}, timeout=5.0)
+        except ControlError as error:
+            if error.code != "blocked" or not link.is_open:
+                self._lost(error.text)
+                return False
+            facts = {}
+        except (OSError, trio.ClosedResourceError) as error:
+            self._lost(str(error))
+            return False
+        self._link = link
+        self._is_up = True
+        told = {"state": "up", "may": link.may, "os_pid": link.os_pid, "name": link.node}
+        told |= {name: facts[name] for name in ("creation", "program", "python") if name in facts}
+        self.send(self._hall, NodeState(self._key, told))
+        return True
+
+    def _lost(self, why: str) -> None:
+        self._link.close()
+        self._is_up = False
+        self.send(self._hall, NodeState(self._key, {"state": "lost", "problem": why}))
+
+
+_SURVEYED: Final = ("sample", "rows")

@@ -1,0 +1,3 @@
+from tests.control.rig import runtime_directory
+
+__all__ = ["runtime_directory"]
