@@ -281,8 +281,11 @@ class Outbox:
 
     # -- on the loop -------------------------------------------------------------------------------
 
-    def offer(self, to: Target, message: object, priority: Priority) -> bool:
-        """Queue a message of a reader that is a task. A plain function cannot wait there.
+    def offer(
+        self, to: Target, message: object, priority: Priority, *, beyond_limit: bool = False
+    ) -> bool:
+        """Queue a message of a reader that is a task, or is in C code. A plain function cannot wait
+        there. ``beyond_limit`` also queues a message for which there is no room.
 
         Raises:
             MailboxFullError: the queue is full, and the policy is to wait.
@@ -293,7 +296,7 @@ class Outbox:
             return False
         if receiver.is_remote:
             message = packed(receiver, to, message)
-        if len(self._queue) >= self.backlog or self._overran:
+        if not beyond_limit and (len(self._queue) >= self.backlog or self._overran):
             if self.policy is Behind.WAIT and not self.released:
                 self._drop(to, message)
                 raise MailboxFullError(to, message, self.backlog)
@@ -323,20 +326,6 @@ class Outbox:
         """Send messages of a reader task that has found room for them."""
         self.sent += len(messages)
         self._router.send_many(self._sender, to, messages, priority)
-
-    def append(self, to: Target, message: object, priority: Priority) -> bool:
-        """Queue a message of a reader that is told to wait only afterwards: no policy applies.
-        False if there is no receiver.
-        """
-        receiver = self._router.resolve(to)
-        if receiver is None or not receiver.accepting:
-            self._record_undelivered(to, message, receiver)
-            return False
-        if receiver.is_remote:
-            message = packed(receiver, to, message)
-        self._queue.append((to, message, priority))
-        self.flush()
-        return True
 
     def when_empty(self, waiter: Waiter) -> None:
         """Settle ``waiter`` once everything is delivered. The outbox must not be empty."""

@@ -814,6 +814,30 @@ async def test_an_outbox_notified_of_room_twice_delivers_its_message_once() -> N
         assert outbox.sent == 1
 
 
+async def test_messages_beyond_the_limit_wait_and_the_waiter_hears_when_all_are_delivered() -> None:
+    class Heard:
+        told: list[bool] = []
+
+        def settle(self, admitted: bool, /) -> None:
+            self.told.append(admitted)
+
+    async with owning() as owned:
+        heard, let, waiter = list[Any](), Let(), Heard()
+        to = await owned.node.spawn(Slow, heard, let)
+        outbox = Outbox(router_of(owned.node), owned.node.pid, 1, Behind.WAIT, lambda: None)
+        for number in range(5):
+            assert outbox.offer(to, number, Priority.NORMAL, beyond_limit=True)
+        with pytest.raises(MailboxFullError):
+            outbox.offer(to, "no room", Priority.NORMAL)
+        outbox.when_empty(waiter)
+        await wait_all_tasks_blocked()
+        assert (len(outbox) > 0, waiter.told) == (True, [])
+
+        let.go(5)
+        await wait_all_tasks_blocked()
+        assert (heard, waiter.told) == ([0, 1, 2, 3, 4], [True])
+
+
 async def test_a_message_of_the_handler_on_the_loop_comes_after_queued_messages() -> None:
     async with outbox_alone(deque()) as (outbox, owned):
         queue_of(outbox).append((owned.owner, "of the reader", Priority.NORMAL))

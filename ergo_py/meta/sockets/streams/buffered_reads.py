@@ -123,10 +123,8 @@ class BufferedReads:
 
     def _queue(self, message: object) -> bool:
         meta, to = self._connection._meta, self._target
-        outbox = meta.outbox
-        if outbox.policy is Behind.WAIT:
-            return outbox.append(to, message, meta.priority)
-        outbox.offer(to, message, meta.priority)
+        is_to_wait = meta.outbox.policy is Behind.WAIT
+        meta.outbox.offer(to, message, meta.priority, beyond_limit=is_to_wait)
         receiver = meta.router.resolve(to)
         return receiver is not None and receiver.accepting
 
