@@ -40,7 +40,7 @@ class Observe:
     Args:
         port: the port, or 0 for a free port.
         host: the address to listen at. Another than loopback needs ``tls`` or ``insecure``.
-        permit: what pages may do: ``look``, or ``look,act``.
+        permit: the permissions of pages: ``look``, or ``look,act``.
         metrics: serve ``/metrics``, without a token.
         health: serve ``/healthz``, ``/readyz`` and ``/startupz``, without a token.
         checks: own checks of ``/readyz``, as for ``Health``.
@@ -48,7 +48,7 @@ class Observe:
         insecure: listen without TLS at an address that other machines reach.
         hosts: further names under which the page may be asked for.
         token: the secret of the page; by default the environment variable ``ERGO_OBSERVE_TOKEN``,
-            or a new one for each start.
+            or a new secret for each start.
 
     Raises:
         BadInputError: a value is wrong.

@@ -1,4 +1,4 @@
-"""``ergo observe``: the page of all nodes of this user, of one of them, or of a recording."""
+"""``ergo observe``: the page of the nodes of this user, of a single node, or of a recording."""
 
 import sys
 import webbrowser
@@ -70,7 +70,7 @@ async def _serve(plan: Plan, wish: Wish) -> None:
         url = await node.call(server, Url())
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
-        sys.stderr.write("the page is open to those who know this address; Ctrl-C ends it\n")
+        sys.stderr.write("keep this address secret: it opens the page; Ctrl-C ends it\n")
         if wish.opens:
             await trio.to_thread.run_sync(webbrowser.open, url)
         await trio.sleep_forever()

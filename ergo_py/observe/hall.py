@@ -43,7 +43,7 @@ _MOST_ENDED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the page shows, and what it may do."""
+    """The nodes that the page shows, and its permissions."""
 
     token: str
     permit: frozenset[str] = frozenset({"look"})
@@ -152,7 +152,7 @@ class Hall(Actor):
         return await self.call(entry.watcher, AskHistory(key, do, arguments))
 
     async def handle_message(self, message: Any, sender: Any) -> None:
-        """Pass on what pages watch, and note what watchers and monitors tell."""
+        """Pass on the wishes of pages, and note the reports of watchers and monitors."""
         match message:
             case Watch(viewer, key, _):
                 for entry in self._entries.values():

@@ -45,7 +45,7 @@ KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a page watches."""
+    """A view that a page watches."""
 
     kind: str
     arguments: dict[str, Any] = field(default_factory=dict)

@@ -16,7 +16,7 @@ _GREETING: Final = 2.0
 
 
 class NodeLink:
-    """A connection to a node. One request at a time."""
+    """A connection to a node, with a single request at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -92,7 +92,7 @@ class NodeLink:
             self.close()
             raise ConnectionError(f"{self.node} closed the connection") from error
         except BaseException as error:
-            # The answer to a cancelled request must not pass for that to the next one.
+            # The answer to a cancelled request must not pass for the answer to the next.
             if isinstance(error, OSError | trio.Cancelled | trio.ClosedResourceError):
                 self.close()
             raise

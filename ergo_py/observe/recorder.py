@@ -31,7 +31,7 @@ _PIECE: Final = 384 * 1024
 
 
 class Recorder:
-    """A recording that grows by a part for each minute of a node. It has one owner, the hall."""
+    """A recording that grows by a part for each minute of a node. The hall owns it."""
 
     def __init__(self, path: str | Path) -> None:
         try:

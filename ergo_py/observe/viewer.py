@@ -1,4 +1,4 @@
-"""`Viewer`: an actor for each open page. It checks what the page says, and sends differences."""
+"""`Viewer`: an actor for each open page. It reads messages and sends differences."""
 
 import json
 import time
@@ -78,7 +78,7 @@ class Viewer(Actor):
         self._asks: dict[object, NodeLink] = {}
 
     async def handle_message(self, message: Any, sender: Any) -> None:
-        """Serve the page, and pass on what the watchers send."""
+        """Serve the page, and pass on the updates of the watchers."""
         match message:
             case Update():
                 self._take_update(message)
@@ -113,7 +113,7 @@ class Viewer(Actor):
         if self._connection is not None:
             self.send(self._connection, WSClose(code, reason))
 
-    # -- what the page says ------------------------------------------------------------------------
+    # -- messages of the page ----------------------------------------------------------------------
 
     async def _read(self, text: str) -> None:
         try:
@@ -275,7 +275,7 @@ class Viewer(Actor):
             if len(self._answers) < _QUEUED:
                 self._answer({"id": id, "out": json.loads(line)})
 
-    # -- what the page gets ------------------------------------------------------------------------
+    # -- messages to the page ----------------------------------------------------------------------
 
     def _refuse(self, id: object, error: ControlError) -> None:
         said = {"code": error.code, "text": error.text, **error.more}
@@ -292,8 +292,8 @@ class Viewer(Actor):
             self._flush()
 
     def _flush(self) -> None:
-        """Send the next message, if the operating system has taken the last one. A page that does
-        not read gets only the newest state of each view.
+        """Send the next message, if the operating system has taken the last message. A page that
+        does not read gets only the newest state of each view.
         """
         while not self._is_sending and self._connection is not None:
             content = self._next()

@@ -51,7 +51,7 @@ class Watcher(Actor):
         self._is_up = True
 
     async def handle_message(self, message: Any, sender: Any) -> None:
-        """Look at the node when a page changes what it watches, and every second."""
+        """Look at the node when a page changes its views, and every second."""
         match message:
             case Watch(viewer, _, views):
                 if views:

@@ -382,7 +382,7 @@ async def test_a_node_that_ends_and_starts_again_is_found_again() -> None:
         assert past["columns"]["processes"][0] == 1
 
 
-async def test_several_nodes_are_listed_and_one_can_be_chosen() -> None:
+async def test_several_nodes_are_listed_and_a_page_chooses_a_node() -> None:
     plan = Plan(TOKEN, only=lambda name, _: name != "hidden@localhost")
     async with (
         running_node("one@localhost", control="look") as one,
@@ -412,7 +412,7 @@ async def test_several_nodes_are_listed_and_one_can_be_chosen() -> None:
 # -- the past --------------------------------------------------------------------------------------
 
 
-def test_a_patch_turns_one_state_into_the_other() -> None:
+def test_a_patch_turns_a_state_into_the_next_state() -> None:
     before = {"a": 1, "b": {"c": 1, "e": [1]}, "f": {}, "g": None, "h": True}
     after = {"a": 2, "b": {"c": None, "e": [1, 2], "x": {"y": 1}}, "f": 3, "i": 0, "h": 1}
 
