@@ -35,6 +35,7 @@ from .tasks.process import Runner
 from .tasks.verbs import TaskVerbs
 
 if TYPE_CHECKING:
+    from .network.accounts.info import NetworkInfo
     from .network.network import Network
     from .network.remote_node import RemoteNode
 
@@ -260,22 +261,34 @@ class Node(kernel_node.Node, TaskVerbs):
         return self._run(lambda: take_tree(self._kernel, self._applications.infos()))
 
     def at(self, name: str) -> "RemoteNode":
-        """Return a handle for another node of the network: whether it is there, and its processes
-        by name. From any thread.
+        """Return a handle for another node of the network: whether it is there, its processes by
+        name, snapshots of it, and the start of processes there. From any thread.
 
         Raises:
             BadInputError: this is not the name of another node.
             NotAllowedError: this node has no network.
         """
+        from .network.remote_node import RemoteNode  # noqa: PLC0415 - few nodes have a network
+
+        return RemoteNode(self._kernel, self._network(), name)
+
+    def network(self) -> "NetworkInfo":
+        """Return a snapshot of the traffic with each other node: operations and bytes in both
+        directions, refused and lost operations, the round trip. From any thread.
+
+        Raises:
+            NotAllowedError: this node has no network.
+        """
+        return self._run(self._network().info)
+
+    def _network(self) -> "Network":
         network = self._router.remote
         if network is None:
             raise NotAllowedError(
                 f"the node {self.name!r} has no network; open it with "
                 "`open_node(…, network=Local(types=[…]))`"
             )
-        from .network.remote_node import RemoteNode  # noqa: PLC0415 - few nodes have a network
-
-        return RemoteNode(self._kernel, cast("Network", network), name)
+        return cast("Network", network)
 
     def _run_task(
         self,

@@ -26,14 +26,13 @@ PROMISES_IN_SECTION = {
     "W": 19,
     "N": 7,
     "S": 6,
+    "D": 26,
 }
-OF_NETWORKS = [*range(1, 21), 22, 24, 25, 26]
-"""D21 (accounting) and D23 (permits) are not promised yet."""
 EXPECTED = [
     f"{section}{number}"
     for section, last in PROMISES_IN_SECTION.items()
     for number in range(1, last + 1)
-] + [f"D{number}" for number in OF_NETWORKS]
+]
 
 
 def promises() -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from .accounts.info import NetworkInfo, PeerInfo
     from .carriers.local import Local
     from .carriers.memory import Memory
     from .carriers.nats.nats_network import NATS
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         NetworkError,
         NodeBusyError,
         NodeNameTakenError,
+        NotPermittedError,
         RemoteError,
         UnreadableError,
     )
@@ -31,8 +33,11 @@ __all__ = [
     "MessageTooLargeError",
     "MessageTypeError",
     "NetworkError",
+    "NetworkInfo",
     "NodeBusyError",
     "NodeNameTakenError",
+    "NotPermittedError",
+    "PeerInfo",
     "RemoteError",
     "RemoteNode",
     "UnreadableError",
@@ -44,8 +49,9 @@ if not TYPE_CHECKING:
         {
             "errors": (
                 "MessageTooLargeError MessageTypeError NetworkError NodeBusyError "
-                "NodeNameTakenError RemoteError UnreadableError"
+                "NodeNameTakenError NotPermittedError RemoteError UnreadableError"
             ),
+            "accounts.info": "NetworkInfo PeerInfo",
             "carriers.local": "Local",
             "carriers.memory": "Memory",
             "carriers.nats.nats_network": "NATS",

@@ -9,6 +9,7 @@ __all__ = [
     "NetworkError",
     "NodeBusyError",
     "NodeNameTakenError",
+    "NotPermittedError",
     "RemoteError",
     "UnreadableError",
 ]
@@ -68,6 +69,10 @@ class NodeBusyError(MailboxFullError):
 
 class UnreadableError(CallError):
     """The other node, or this node, does not know a type in the request or in the answer."""
+
+
+class NotPermittedError(CallError, PermissionError):
+    """The other node does not permit this act to this node; see ``allow=`` of its network."""
 
 
 show_public_names(__name__)

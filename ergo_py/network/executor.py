@@ -8,11 +8,11 @@ from .._core.messaging.router import LANES
 from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
 from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Overflow, Priority
-from .._core.vocabulary.errors import MailboxFullError, RelationExistsError
-from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName
+from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, TargetDownError
+from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
 from .._core.vocabulary.messages import Why
-from .._core.vocabulary.reasons import Reason, Shutdown
-from .errors import UnreadableError
+from .._core.vocabulary.reasons import Custom, Reason, Shutdown
+from .errors import NotPermittedError, UnreadableError
 from .messages.message_types import UnreadableValueError
 from .operations import (
     Ask,
@@ -23,12 +23,14 @@ from .operations import (
     Send,
     Unwatch,
     Watch,
+    Withdraw,
     address_of,
     decode_operation,
     decode_route,
     sender_of,
     target_of,
 )
+from .questions.answers import Answers
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -39,6 +41,10 @@ ROUTES: Final = 1024
 """How many routes each end of a session remembers."""
 
 _PRIORITIES: Final = frozenset(Priority)
+
+
+class _ForwardedError(Exception):
+    """The sender is of a third node, and the other node may not forward."""
 
 
 class Unreadable:
@@ -108,14 +114,20 @@ class Executor:
         """The same by target."""
         self._routes: dict[bytes, tuple[Any, PID | Alias, Priority]] = {}
         """Routes of operations, which mostly repeat."""
+        self.permits = permits = peer.network.permits.of(peer.node)
+        """The acts that this node permits the other node."""
+        self._answers = Answers(peer, permits)
+        # Permits never change. So an operation that is permitted costs no test.
+        may = permits.__contains__
         self.handlers: dict[type, Callable[[Any], None]] = {
-            Send: self._send,
-            Call: self._call,
-            Ask: self._ask,
-            Watch: self._watch,
+            Send: self._send if may("send") else self._refuse_message,
+            Call: self._call if may("call") else self._refuse_call,
+            Ask: self._ask if may("send") else self._refuse_message,
+            Watch: self._watch if may("watch") else self._refuse_watch,
             Unwatch: self._unwatch,
             Exit: self._exit,
-            Question: self._answer_question,
+            Withdraw: self._withdraw,
+            Question: self._answers.answer,
         }
         """The function that carries out each kind of operation."""
 
@@ -124,6 +136,8 @@ class Executor:
         found = self._routes.get(data)
         if found is None:
             route = decode_route(data)
+            if route.sender.node != self._peer.node and "forward" not in self.permits:
+                raise _ForwardedError
             found = self._address(route.to), sender_of(route.sender), _priority(route.priority)
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
@@ -142,22 +156,52 @@ class Executor:
         except UnreadableValueError:
             return Name("", self.router.node)
 
+    # -- permits -----------------------------------------------------------------------------------
+
+    def _refusal(self, permit: str) -> NotPermittedError:
+        """Count an operation that is not permitted, and return the error that says so."""
+        return self._peer.ledger.refuse_act(permit)
+
+    def _refuse_message(self, op: Send | Ask, permit: str = "send") -> None:
+        error = self._refusal(permit)
+        route = decode_route(op.route)
+        self.router.dead_letters.add(
+            sender_of(route.sender), self._address(route.to), self.read(op.body), Why.NOT_PERMITTED
+        )
+        if isinstance(op, Ask):
+            self._peer.send_answer(op.number, None, error)
+
+    def _refuse_call(self, op: Call, permit: str = "call") -> None:
+        self._peer.send_answer(op.number, None, self._refusal(permit))
+
+    def _refuse_watch(self, op: Watch) -> None:
+        self._peer.send_ended(op.number, Custom(str(self._refusal("watch"))))
+
     # -- messages and calls ------------------------------------------------------------------------
 
     def _send(self, op: Send) -> None:
-        to, sender, priority = self._routes.get(op.route) or self._route(op.route)
+        try:
+            to, sender, priority = self._routes.get(op.route) or self._route(op.route)
+        except _ForwardedError:
+            self._refuse_message(op, "forward")
+            return
         try:
             message = self._peer.network.types.decode(op.body)
         except UnreadableValueError:
             self._bury(sender, to, self.read(op.body))
             return
         try:
-            self.router.send(sender, to, message, priority)
+            if not self.router.send(sender, to, message, priority):
+                self._peer.ledger.refuse("undelivered")
         except MailboxFullError:  # the message is a dead letter
-            pass
+            self._peer.ledger.refuse("full")
 
     def _ask(self, op: Ask) -> None:
-        to, sender, priority = self._route(op.route)
+        try:
+            to, sender, priority = self._route(op.route)
+        except _ForwardedError:
+            self._refuse_message(op, "forward")
+            return
         message = self.read(op.body)
         if isinstance(message, Unreadable):
             self._bury(sender, to, message)
@@ -180,32 +224,75 @@ class Executor:
         try:
             taken = self.router.send(sender, to, message, priority)
         except MailboxFullError as error:
+            self._peer.ledger.refuse("full")
             self._peer.send_answer(op.number, None, error)
         else:
+            if not taken:
+                self._peer.ledger.refuse("undelivered")
             self._peer.send_answer(op.number, taken, None)
 
     def confirm(self, number: int, taken: bool) -> None:
         """Tell the other node that a mailbox has taken its message."""
+        if not taken:
+            self._peer.ledger.refuse("undelivered")
         if self._peer.is_up:
             self._peer.send_answer(number, taken, None)
 
     def _call(self, op: Call) -> None:
-        to, sender, priority = self._routes.get(op.route) or self._route(op.route)
+        try:
+            to, sender, priority = self._routes.get(op.route) or self._route(op.route)
+        except _ForwardedError:
+            self._refuse_call(op, "forward")
+            return
         request = self.read(op.body)
         caller = RemoteCaller(self, sender, op.number, to, request)
         self._calls.add(caller)
         if type(request) is Unreadable:
             text = f"{to!r} cannot read the request: {request.why}"
+            self._peer.ledger.refuse("unreadable")
             caller.settle(None, UnreadableError(text, to, None))
             return
         callee: Any = self._processes.get(to) if self._is_plain and not priority else None
         if callee is None or not callee.takes_direct or callee.has_split_handlers:
-            self._kernel.calls.begin(caller, priority)
+            self._begin(caller, priority)
             return
         # Inlined Calls.begin() and Router.post(): most callees take direct appends.
         caller.assign(callee)
         callee.mailbox.main.append((CALL, sender, caller, request))
         self.router.turns.wake(callee)
+        if callee.waiting is not None:
+            self._peer.network.rings.suspect(caller)
+
+    def _begin(self, caller: RemoteCaller, priority: Priority) -> None:
+        self._kernel.calls.begin(caller, priority)
+        if caller.settled:
+            if isinstance(caller.error, TargetDownError):
+                self._peer.ledger.refuse("undelivered")
+            elif isinstance(caller.error, MailboxFullError):
+                self._peer.ledger.refuse("full")
+        elif (callee := caller.callee) is not None and callee.waiting is not None:
+            self._peer.network.rings.suspect(caller)
+
+    def _withdraw(self, op: Withdraw) -> None:
+        caller = self.call_in_flight(op.number)
+        if caller is not None:
+            self._peer.network.rings.withdraw(caller)
+            self._calls.discard(caller)
+            caller.abandon()
+
+    def call_in_flight(self, number: int) -> RemoteCaller | None:
+        """The call of this number that the other node has made, and that is not answered."""
+        return next((caller for caller in self._calls if caller.number == number), None)
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls of the other node are not answered."""
+        return len(self._calls)
+
+    @property
+    def watches(self) -> int:
+        """How many targets here the other node watches."""
+        return len(self._watches)
 
     def answer(self, caller: RemoteCaller) -> None:
         """Send the answer of a call that was settled here."""
@@ -224,6 +311,7 @@ class Executor:
             return Unreadable(str(error))
 
     def _bury(self, sender: PID | Alias, to: Any, message: Unreadable) -> None:
+        self._peer.ledger.refuse("unreadable")
         self.router.dead_letters.add(sender, to, message, Why.UNREADABLE)
 
     def dead_letters(self, lost: list[bytes], was_up: bool) -> Iterator[None]:
@@ -239,9 +327,14 @@ class Executor:
                 yield
 
     def _exit(self, op: Exit) -> None:
+        permit = "kill" if op.is_kill else "exit"
+        if permit not in self.permits:
+            self._refusal(permit)
+            return
         to = self._address(op.to)
         receiver: Any = self.router.resolve(to)
         if receiver is None:
+            self._peer.ledger.refuse("undelivered")
             return
         if op.is_kill:
             receiver.kill()
@@ -250,26 +343,6 @@ class Executor:
         if isinstance(reason, Unreadable):
             reason = Shutdown(reason.why)
         receiver.ask_to_exit(sender_of(op.sender), reason)
-
-    # -- questions to the node itself --------------------------------------------------------------
-
-    def _answer_question(self, op: Question) -> None:
-        value: object = None
-        error: Exception | None = None
-        argument = self.read(op.body)
-        match op.about, argument:
-            case "ping", None:
-                pass
-            case "whereis", str(name):
-                holder = self.router.registry.names.get(name)
-                value = None if holder is None or not isinstance(holder.id, PID) else holder.id
-            case _:
-                text = (
-                    f"the node {self.router.node!r} does not know the question {op.about!r}; "
-                    "perhaps it runs another version of ergo_py"
-                )
-                error = UnreadableError(text, NodeName(self.router.node), None)
-        self._peer.send_answer(op.number, value, error)
 
     # -- watches -----------------------------------------------------------------------------------
 
@@ -320,6 +393,7 @@ class Executor:
         calls, self._calls = self._calls, set()
         for caller in calls:
             caller.abandon()
+        self._answers.forget()
         self._watches.clear()
         self._numbers.clear()
         for _ in self._kernel.forget_watcher(PID(self._peer.node, creation, 0)):

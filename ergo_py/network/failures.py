@@ -1,20 +1,62 @@
 """The failures of calls between nodes: from an exception to an operation, and back."""
 
-from typing import Any
+from typing import Any, Final
 
 from .._core.vocabulary.errors import (
+    BadInputError,
+    CallError,
     CallFailedError,
+    CallTimeoutError,
     DeadlockError,
+    ErgoError,
+    EventUnknownError,
+    InitError,
+    InitTimeoutError,
     MailboxFullError,
+    NameTakenError,
+    NameUnknownError,
+    NodeStoppedError,
+    NotAllowedError,
+    ProcessUnknownError,
+    SpawnError,
     TargetDownError,
+    TooManyProcessesError,
+    TooManyReadersError,
     UnhandledCallError,
 )
 from .._core.vocabulary.reasons import Crashed
-from .errors import RemoteError, UnreadableError
-from .messages.message_types import MessageTypes
+from .._core.vocabulary.text import shown, text_of
+from .errors import NotPermittedError, RemoteError, UnreadableError
+from .messages.message_types import MessageTypes, RefusedValueError
 from .operations import Failure
 
 __all__ = ["error_of", "failure_of"]
+
+
+_ERGO: Final[dict[str, type[ErgoError]]] = {
+    cls.__name__: cls
+    for cls in (
+        BadInputError,
+        CallTimeoutError,
+        EventUnknownError,
+        InitError,
+        InitTimeoutError,
+        NameTakenError,
+        NameUnknownError,
+        NodeStoppedError,
+        NotAllowedError,
+        NotPermittedError,
+        ProcessUnknownError,
+        SpawnError,
+        TooManyProcessesError,
+        TooManyReadersError,
+    )
+}
+"""Errors of the framework that arrive in their own class."""
+
+
+_SPECIAL: Final = frozenset({"__cause__", "__notes__"})
+"""Fields of all exceptions that travel."""
 
 
 def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
@@ -36,6 +78,8 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
             return Failure.UNHANDLED, types.encode(error.behaviour)
         case DeadlockError():
             return Failure.DEADLOCK, types.encode(list(error.ring))
+        case ErgoError() if type(error).__name__ in _ERGO:
+            return Failure.ERGO, types.encode(_parts_of(error, types))
         case Exception():
             return Failure.REJECTED, types.encode(error)
     return Failure.REJECTED, types.encode(RemoteError(type(error).__qualname__, str(error)))
@@ -60,4 +104,49 @@ def error_of(kind: str, to: Any, request: object, payload: Any) -> BaseException
             return CallFailedError(
                 to, request, Crashed.told(RemoteError("MessageTypeError", str(payload)), "")
             )
+        case Failure.ERGO:
+            return _rebuilt(payload, to, request)
     return payload if isinstance(payload, Exception) else RemoteError(kind, str(payload))
+
+
+def _parts_of(error: ErgoError, types: MessageTypes) -> list[object]:
+    """The class of an error, its text, its cause and its fields."""
+    cause = error.__cause__
+    text = error.args[0] if error.args else ""
+    fields = {
+        name: _part(value, types)
+        for name, value in vars(error).items()
+        if name not in ("request", "target") or not isinstance(error, CallError)
+    }
+    return [
+        type(error).__name__,
+        text_of(text),
+        cause if isinstance(cause, Exception) else None,
+        fields,
+    ]
+
+
+def _part(value: object, types: MessageTypes) -> object:
+    try:
+        types.encode(value)
+    except RefusedValueError:
+        return shown(value)
+    return value
+
+
+def _rebuilt(payload: Any, to: Any, request: object) -> BaseException:
+    """An error of the framework, from its parts. Its constructor does not run: the text is the text
+    of the other node.
+    """
+    match payload:
+        case [str(name), str(text), (Exception() | None) as cause, dict(fields)] if name in _ERGO:
+            error = _ERGO[name].__new__(_ERGO[name])
+            BaseException.__init__(error, text)
+            fields = {**fields, "__cause__": cause}
+            if isinstance(error, CallError):
+                fields |= {"target": to, "request": request}
+            for field, value in fields.items():
+                if isinstance(field, str) and (field in _SPECIAL or field[:2] != "__"):
+                    setattr(error, field, value)
+            return error
+    return RemoteError("ErgoError", str(payload))

@@ -43,6 +43,14 @@ class Ack(msgspec.Struct, array_like=True, tag=2, frozen=True):
     """The number of operations that its sender has sent."""
     resend: bool
     """Whether the peer has to send again all operations after ``ack``."""
+    window: int = 0
+    """How many bytes the peer may send from now on; 0 if that has not changed."""
+    at: float = 0.0
+    """When this frame was sent, on the clock of its sender."""
+    echo: float = 0.0
+    """The ``at`` of the last acknowledgement of the peer, plus the time since it arrived here; 0
+    before the first.
+    """
 
 
 class Bye(msgspec.Struct, array_like=True, tag=3, frozen=True):

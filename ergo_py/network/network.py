@@ -24,17 +24,28 @@ from .._core.vocabulary.envelopes import EVENT, Lane
 from .._core.vocabulary.ids import PID, Alias, EventName
 from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.reasons import Reason
+from .accounts.info import NetworkInfo
 from .carriers.carrier import Carrier
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
 from .frames import decode_frame
 from .messages.message_types import MessageTypes, RefusedValueError
 from .peer import Peer
+from .questions.permits import PERMITS, Permits, refusal_text
+from .questions.snapshots import snapshot_types
+from .questions.spawns import Spawns
+from .rings import Rings
 from .session import Timing
 
 __all__ = ["Network"]
 
 _NODES: Final = 1000
 """The most other nodes that a node knows at a time."""
+_WINDOWS: Final = 32 << 20
+"""Most bytes that all other nodes together may have on the way here. A NATS server disconnects a
+reader for which it holds twice as many.
+"""
+_SMALLEST: Final = 32 << 10
+"""Bytes that each of `_NODES` nodes may have on the way here."""
 _HEADERS: Final = 4096
 """Bytes of a frame that are left for everything except a single message."""
 
@@ -63,13 +74,22 @@ class Network:
         types: Iterable[type | ModuleType],
         timing: Timing,
         backlog: int,
+        permits: Permits,
+        spawns: Spawns,
     ) -> None:
         self.kernel = kernel
         self.types = MessageTypes(types)
+        self.snapshots = snapshot_types(types)
+        """The types of messages, and those of snapshots of a node."""
+        self.permits = permits
+        self.spawns = spawns
+        self.rings = Rings(self)
         self.timing = timing
         self.backlog = backlog
         self.carrier = carrier
         self.peers: dict[str, Peer] = {}
+        self._window = timing.window
+        """Bytes that each connected node may have on the way here."""
         self._dirty: list[Peer] = []
         self._flusher: Task | None = None
         self._in_pass = False
@@ -236,13 +256,44 @@ class Network:
         peer = self.peers.get(node)
         return peer is not None and peer.is_up
 
+    def info(self) -> NetworkInfo:
+        """A snapshot of the traffic with all other nodes."""
+        peers = {name: peer.ledger.info() for name, peer in sorted(self.peers.items())}
+        return NetworkInfo(self.kernel.pid.node, peers)
+
+    def suspect(self, process: Any) -> None:
+        """A process here is about to wait for a process that waits, too: perhaps for a process of
+        another node, in a ring.
+        """
+        self.rings.suspect(process)
+
+    def warn_of_refusal(self, node: str, permit: str) -> None:
+        """Log that another node does not permit an act to this node."""
+        self.log_once(
+            f"the node {node} does not permit this node to {PERMITS[permit]}"
+            if permit in PERMITS
+            else f"the node {node} refuses an act of this node",
+            refusal_text(node, self.kernel.pid.node, permit) if permit in PERMITS else permit[:100],
+        )
+
+    def _share_windows(self) -> None:
+        """Grant each connected node its share of the bytes that may be on the way here."""
+        count = sum(peer.is_up for peer in self.peers.values())
+        window = share_of_window(self.timing.window, count)
+        if window != self._window:
+            self._window = window
+            for peer in list(self.peers.values()):
+                peer.session.grant(window)
+
     def note_up(self, peer: Peer) -> None:
         """Announce a node that is connected now."""
+        self._share_windows()
         self.kernel.logger.info("a node is connected", peer=peer.node)
         self.kernel.publisher.announce(NODE_UP, NodeUp(peer.node))
 
     def note_down(self, peer: Peer, reason: Reason) -> None:
         """Announce a node that is lost."""
+        self._share_windows()
         self.kernel.logger.info("a node is gone", peer=peer.node, reason=str(reason))
         self.kernel.publisher.announce(NODE_DOWN, NodeDown(peer.node, reason))
 
@@ -269,6 +320,7 @@ class Network:
             return
         if self._in_pass and peer.hold():
             self._held.append(peer)
+        peer.ledger.count_frame_in(len(data))
         peer.receive(frame)
 
     def _new_peer(self, sender: str) -> Peer | None:
@@ -351,6 +403,14 @@ class Network:
                 peer.tick()
             else:
                 self.arm(deadline)
+
+
+def share_of_window(window: int, nodes: int) -> int:
+    """Bytes that each of so many nodes may have on the way here: at most ``window``, and all
+    together at most `_WINDOWS`. A power of two below that, so that it seldom changes.
+    """
+    share = _WINDOWS // max(1, nodes)
+    return min(window, max(_SMALLEST, 1 << (share.bit_length() - 1)))
 
 
 def _alone(error: Exception) -> Exception:

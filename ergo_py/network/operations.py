@@ -10,6 +10,7 @@ __all__ = [
     "Answer",
     "Ask",
     "Call",
+    "Counts",
     "Ended",
     "Event",
     "Exit",
@@ -17,6 +18,7 @@ __all__ = [
     "Failure",
     "Operation",
     "Place",
+    "Probe",
     "Question",
     "Route",
     "Send",
@@ -24,6 +26,7 @@ __all__ = [
     "Subscribed",
     "Unwatch",
     "Watch",
+    "Withdraw",
     "address_of",
     "decode_operation",
     "decode_route",
@@ -167,6 +170,35 @@ class Question(msgspec.Struct, array_like=True, tag=11, frozen=True):
     body: bytes
 
 
+class Probe(msgspec.Struct, array_like=True, tag=12, frozen=True):
+    """Follows processes that wait for each other. The last process of the ``path`` waits in the
+    call ``number`` of the sending node; the process ``origin`` waits in its own call ``call``.
+    """
+
+    origin: Sender
+    call: int
+    path: list[Sender]
+    number: int
+
+
+class Withdraw(msgspec.Struct, array_like=True, tag=14, frozen=True):
+    """The call ``number`` was refused, because it closes a ring. Its request must not be handled,
+    if it still waits.
+    """
+
+    number: int
+
+
+class Counts(msgspec.Struct, array_like=True, tag=13, frozen=True):
+    """What the sending node has not carried out, by cause, since it knows this node; and the
+    operations that had arrived there when sessions ended: this node's number of the session, that
+    node's number, and the operations.
+    """
+
+    refused: dict[str, int]
+    arrived: list[tuple[int, int, int]]
+
+
 Operation = (
     Send
     | Ask
@@ -180,6 +212,9 @@ Operation = (
     | Event
     | Subscribed
     | Question
+    | Probe
+    | Counts
+    | Withdraw
 )
 
 
@@ -193,6 +228,8 @@ class Failure:
     DEADLOCK: Final = "deadlock"
     UNREADABLE: Final = "unreadable"
     UNSENDABLE: Final = "unsendable"
+    ERGO: Final = "ergo"
+    """An error of the framework, which has a class and fields of its own."""
     REJECTED: Final = "rejected"
 
 

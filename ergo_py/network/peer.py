@@ -17,10 +17,11 @@ from .._core.vocabulary.errors import (
     CallTimeoutError,
     TargetDownError,
 )
-from .._core.vocabulary.ids import PID, Alias, NodeName, Target
+from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import Published, Why
 from .._core.vocabulary.reasons import Killed, NoNode, Reason, Shutdown
 from .._core.vocabulary.text import shown
+from .accounts.ledger import Ledger
 from .errors import (
     MessageTooLargeError,
     MessageTypeError,
@@ -36,6 +37,7 @@ from .operations import (
     Answer,
     Ask,
     Call,
+    Counts,
     Ended,
     Event,
     Exit,
@@ -43,7 +45,7 @@ from .operations import (
     Failure,
     Operation,
     Place,
-    Question,
+    Probe,
     Route,
     Subscribed,
     decode_operation,
@@ -53,6 +55,7 @@ from .operations import (
     sender_place,
 )
 from .outlet import CallerWaiter, Outlet, Packed
+from .questions.questioner import Questioner
 from .session import Session, State
 from .watches import Watches
 
@@ -70,7 +73,7 @@ _SWEEP: Final = 256
 """Calls in flight after which calls that were settled otherwise, by a timeout, are forgotten."""
 
 
-class Peer:
+class Peer(Questioner):
     """Another node. A receiver that is never asleep and has no callbacks."""
 
     is_remote: Final = True
@@ -93,6 +96,7 @@ class Peer:
         """Why the node is down; None while there is no attempt, or a session."""
         clock = network.kernel.clock
         self.session = Session(self, self.router.creation, network.timing, clock.now, fresh)
+        self.ledger = Ledger(self)
         self.mailbox = Outlet(self, network.backlog)
         self.executor = Executor(self)
         self._calls: dict[int, Caller] = {}
@@ -107,6 +111,8 @@ class Peer:
             Ended: self.watches.end,
             Event: self.watches.publish,
             Subscribed: self.watches.note_subscribed,
+            Probe: self._take_probe,
+            Counts: self.ledger.note_counts,
         }
         self._routes: dict[tuple[Any, PID | Alias, Lane], bytes] = {}
         """Encoded routes of messages, which mostly repeat."""
@@ -253,9 +259,13 @@ class Peer:
         except (MessageTypeError, MessageTooLargeError) as error:
             caller.settle(None, error)
             return True
-        if len(self._calls) >= self._sweep_at:
+        # Inlined remember().
+        calls = self._calls
+        if len(calls) >= self._sweep_at:
             self._sweep()
-        self._calls[number] = caller
+        if number in calls:
+            number = next(self.router.references)
+        calls[number] = caller
         session.push(encode_operation((_CALL, number, route, body)))
         if not self._is_dirty:
             self.wake()
@@ -269,8 +279,7 @@ class Peer:
         except (MessageTypeError, MessageTooLargeError) as error:
             caller.settle(None, error)
             return
-        self._remember(caller)
-        self.push(Call(caller.number, route, packed.body))
+        self.push(Call(self.remember(caller), route, packed.body))
 
     async def send_wait(
         self,
@@ -313,30 +322,6 @@ class Peer:
         except TargetDownError:
             return False
 
-    async def ask(self, about: str, request: object, value: object, timeout: float | None) -> Any:
-        """Ask that node itself, not one of its processes, and wait for the answer.
-
-        Raises:
-            TargetDownError: there is no connection to the node.
-            CallTimeoutError: it did not answer in time.
-            UnreadableError: it does not know the question.
-        """
-        task, number = current_task(), next(self.router.references)
-        to, sender = NodeName(self.node), self.network.kernel.pid
-        caller = TaskCaller(sender, number, to, request, task, self)
-        if timeout is not None:
-            self.network.kernel.clock.arm_call(caller, timeout)
-        else:
-            caller.wait_without_limit()
-        self._remember(caller)
-        self.push(Question(number, about, self.network.types.encode(value)))
-        try:
-            await park_as(task, caller)
-        except BaseException:
-            caller.abandon()
-            raise
-        return caller.result()
-
     def connect(self) -> None:
         """Begin a session, unless there is one."""
         self.session.connect()
@@ -350,8 +335,7 @@ class Peer:
         return self.reason
 
     def _push_confirmed(self, caller: Caller, route: bytes, packed: Packed) -> None:
-        self._remember(caller)
-        self.push(Ask(caller.number, route, packed.body))
+        self.push(Ask(self.remember(caller), route, packed.body))
 
     def send_exit(self, sender: PID, to: Any, reason: Reason) -> None:
         """Ask a process there to end."""
@@ -417,10 +401,17 @@ class Peer:
         self.session.push(encode_operation(op))
         self.wake()
 
-    def _remember(self, caller: Caller) -> None:
-        if len(self._calls) >= self._sweep_at:
+    def remember(self, caller: Caller) -> int:
+        """Keep a call until its answer comes. Returns its number."""
+        calls = self._calls
+        if len(calls) >= self._sweep_at:
             self._sweep()
-        self._calls[caller.number] = caller
+        number = caller.number
+        if number in calls:
+            # A forwarded call has the number of another node.
+            number = next(self.router.references)
+        calls[number] = caller
+        return number
 
     def _sweep(self) -> None:
         """Forget calls that were settled otherwise."""
@@ -428,6 +419,20 @@ class Peer:
         for number in [number for number, known in calls.items() if known.settled]:
             del calls[number]
         self._sweep_at = max(_SWEEP, 2 * len(calls))
+
+    def number_of(self, caller: Caller) -> int | None:
+        """The number of a call to that node, as it knows it."""
+        if self._calls.get(caller.number) is caller:
+            return caller.number
+        return next((number for number, call in self._calls.items() if call is caller), None)
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls and questions to that node wait for an answer."""
+        return sum(not caller.settled for caller in self._calls.values())
+
+    def _take_probe(self, op: Probe) -> None:
+        self.network.rings.take(self, op)
 
     async def wait_sent(self) -> None:
         """Wait until all operations are given to the carrier, or the session ends."""
@@ -491,12 +496,15 @@ class Peer:
 
     def transmit(self, frame: Frame) -> None:
         """Give a frame of the session to the carrier."""
-        self.network.carrier.send(self.node, encode_frame(frame))
+        data = encode_frame(frame)
+        self.ledger.count_frame_out(len(data))
+        self.network.carrier.send(self.node, data)
 
     def session_up(self, creation: int) -> None:
         """Note that the node is connected."""
         self.creation = creation
         self.reason = None
+        self.ledger.tell()
         self.network.note_up(self)
 
     def session_down(self, why: str, is_orderly: bool, lost: list[bytes]) -> None:

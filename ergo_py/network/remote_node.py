@@ -21,6 +21,7 @@ from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from .network import Network
 from .peer import Peer
+from .questions.verbs import RemoteVerbs
 
 __all__ = ["RemoteNode"]
 
@@ -40,7 +41,7 @@ class WhereIs:
     name: str
 
 
-class RemoteNode:
+class RemoteNode(RemoteVerbs):
     """Another node of the network: for everything that is about the node, and not about a process
     of it. Processes of it are reached by their addresses, such as ``Name("stock", "b@site")``.
 
@@ -56,7 +57,7 @@ class RemoteNode:
             )
         self._kernel = kernel
         self._network = network
-        self.name: Final = name
+        self.name = name
         """The name of the node."""
 
     def __repr__(self) -> str:

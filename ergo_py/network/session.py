@@ -15,6 +15,7 @@ from itertools import islice
 from math import inf
 from typing import Final, Protocol
 
+from .accounts.totals import Totals
 from .frames import VERSION, Ack, Bye, Data, Frame, Hello
 
 __all__ = ["Owner", "Session", "State", "Timing"]
@@ -26,6 +27,8 @@ a time slice. A single operation may be longer.
 
 _OFFERS: Final = 8
 """How many answered invitations are remembered."""
+_ENDED: Final = 8
+"""How many ended sessions are remembered, until the peer has told how many operations arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Owner(Protocol):
         """
 
 
-class Session:
+class Session(Totals):
     """The session with a single peer. It ends and begins again as often as needed."""
 
     def __init__(
@@ -81,6 +84,7 @@ class Session:
         clock: Callable[[], float],
         fresh: Callable[[], int],
     ) -> None:
+        super().__init__()
         self._owner = owner
         self._creation = creation
         self._timing = timing
@@ -92,6 +96,16 @@ class Session:
         self.unacknowledged_bytes = 0
         self._queue: deque[bytes] = deque()
         self._unacknowledged: deque[bytes] = deque()
+        self.window = timing.window
+        """How many bytes the peer may send before they are acknowledged."""
+        self._told_window = 0
+        """The same, as the peer knows it."""
+        self.round_trip: float | None = None
+        """Seconds that a frame took to the peer and back, the last time; None if unknown."""
+        self._open_ends: dict[tuple[int, int], tuple[int, int]] = {}
+        """Operations confirmed and sent in ended sessions, by their numbers, ours first."""
+        self._arrived: dict[tuple[int, int], int] = {}
+        """The operations that arrived in ended sessions, by their numbers, ours first."""
         self._offers: dict[tuple[int, int], Hello] = {}
         """Answered invitations by (our number, the peer's number). The first frame with such a pair
         begins a session.
@@ -117,6 +131,9 @@ class Session:
         self._beat_at = inf
         self._ack_at = inf
         self._resend_at = inf
+        self._echo_at = 0.0
+        """The peer's moment of its last acknowledgement; 0 before the first."""
+        self._echo_heard_at = 0.0
 
     # -- operations of the owner -------------------------------------------------------------------
 
@@ -135,6 +152,7 @@ class Session:
         invites the peer.
         """
         self._queue.append(op)
+        self.sent += 1
         self.queued_bytes += len(op)
         if not self._inviting and self.state is not State.UP:
             self._invite()
@@ -187,6 +205,27 @@ class Session:
             self._send_ack(resend=False)
         elif self._inviting:
             self._send_hello()
+
+    def grant(self, window: int) -> None:
+        """Let the peer send this many bytes before they are acknowledged."""
+        self.window = window
+        if self.state is State.UP and window != self._told_window:
+            self._send_ack(resend=False)
+
+    def arrived(self) -> list[tuple[int, int, int]]:
+        """How many operations arrived in the last sessions that ended, for the peer: its number of
+        the session, ours, and the operations.
+        """
+        return [(yours, mine, count) for (mine, yours), count in self._arrived.items()]
+
+    def confirm(self, mine: int, yours: int, count: int) -> None:
+        """Note what the peer tells of an ended session: ``count`` operations had arrived."""
+        ended = self._open_ends.pop((mine, yours), None)
+        if ended is not None:
+            confirmed, sent = ended
+            late = min(max(count, confirmed), sent) - confirmed
+            self.unconfirmed -= late
+            self.confirmed += late
 
     def close(self, why: str, is_orderly: bool) -> None:
         """End the session, and tell the peer."""
@@ -282,7 +321,8 @@ class Session:
         self._offers[mine, hello.mine] = hello
         if len(self._offers) > _OFFERS:
             del self._offers[next(iter(self._offers))]
-        self._owner.transmit(Hello(VERSION, self._creation, mine, hello.mine, self._timing.window))
+        self._told_window = self.window
+        self._owner.transmit(Hello(VERSION, self._creation, mine, hello.mine, self.window))
 
     def _belongs(self, theirs: int, mine: int) -> bool:
         """Whether a frame belongs to the session. The first frame that confirms an answered
@@ -317,13 +357,14 @@ class Session:
             return
         for op in news:
             self._received += 1
+            self.received += 1
             self._ack_bytes += len(op)
             self._owner.deliver(op)
             if self._mine != mine:
                 return
         if self._received >= self._known:
             self._resend_at = inf
-        if self._ack_bytes * 4 >= self._timing.window:
+        if self._ack_bytes * 4 >= self.window:
             self._send_ack(resend=False)
         elif self._ack_bytes and self._ack_at == inf:
             self._ack_at = now + self._timing.ack_delay
@@ -334,6 +375,11 @@ class Session:
             return
         self._heard_at = now
         self._known = max(self._known, ack.last)
+        self._peer_window = ack.window or self._peer_window
+        if ack.at:
+            self._echo_at, self._echo_heard_at = ack.at, now
+        if ack.echo:
+            self.round_trip = max(0.0, now - ack.echo)
         if ack.resend:
             self._send_again()
         if self._known > self._received:
@@ -344,6 +390,7 @@ class Session:
         if count > self._sent:
             self.close("it acknowledges operations that were never sent", False)
             return False
+        self.confirmed += max(0, count - self._acknowledged)
         while self._acknowledged < count:
             self._acknowledged += 1
             self.unacknowledged_bytes -= len(self._unacknowledged.popleft())
@@ -372,6 +419,7 @@ class Session:
                 size += len(op)
             self._send_data(first + start, ops)
             start += len(ops)
+        self.resent += start
 
     # -- states ------------------------------------------------------------------------------------
 
@@ -391,6 +439,7 @@ class Session:
         self.state = State.UP
         self._mine, self._yours = mine, hello.mine
         self._peer_window = hello.window
+        self.sessions += 1
         self._heard_at = now
         self._beat_at = now + self._timing.beat
         self._owner.session_up(hello.creation)
@@ -400,6 +449,10 @@ class Session:
         # A peer that answered an invitation and was never up has no operations: the invitation was
         # an old frame.
         is_told = self.state is State.UP or self._inviting
+        if self.state is State.UP:
+            self._remember_end()
+        self.unconfirmed += len(self._unacknowledged)
+        self.unsent += len(self._queue)
         for pair in [pair for pair in self._offers if pair[0] == self._mine]:
             del self._offers[pair]
         self._reset()
@@ -411,11 +464,22 @@ class Session:
         if is_told:
             self._owner.session_down(why, is_orderly, lost)
 
+    def _remember_end(self) -> None:
+        """Remember how far the session came, until the next session compares it with the peer."""
+        pair = self._mine, self._yours
+        self._arrived[pair] = self._received
+        if self._unacknowledged:
+            self._open_ends[pair] = self._acknowledged, self._sent
+        for ended in (self._arrived, self._open_ends):
+            if len(ended) > _ENDED:
+                del ended[next(iter(ended))]
+
     # -- sending -----------------------------------------------------------------------------------
 
     def _send_hello(self) -> None:
         self._hello_at = self._clock() + self._timing.repeat
-        self._owner.transmit(Hello(VERSION, self._creation, self._mine, 0, self._timing.window))
+        self._told_window = self.window
+        self._owner.transmit(Hello(VERSION, self._creation, self._mine, 0, self.window))
 
     def _send_data(self, first: int, ops: list[bytes]) -> None:
         self._note_sent()
@@ -423,7 +487,11 @@ class Session:
 
     def _send_ack(self, resend: bool) -> None:
         self._note_sent()
-        self._owner.transmit(Ack(self._mine, self._yours, self._received, self._sent, resend))
+        now = self._clock()
+        echo = self._echo_at + (now - self._echo_heard_at) if self._echo_at else 0.0
+        self._told_window = self.window
+        told = (self._received, self._sent, resend, self.window, now, echo)
+        self._owner.transmit(Ack(self._mine, self._yours, *told))
 
     def _note_sent(self) -> None:
         self._ack_bytes = 0

@@ -9,6 +9,8 @@ from .._core.vocabulary.options import check_number
 from .carriers.carrier import Carrier
 from .messages.message_types import MessageTypes
 from .network import Network
+from .questions.permits import Allow, Permits
+from .questions.spawns import SpawnList, Spawns
 from .session import Timing
 
 __all__ = ["NetworkSettings"]
@@ -24,6 +26,8 @@ class NetworkSettings:
         patience: float,
         backlog: int,
         window: int,
+        spawns: SpawnList | None = None,
+        allow: Allow | None = None,
     ) -> None:
         check_number("beat", beat, least=0.001)
         check_number("patience", patience, least=0.001)
@@ -39,6 +43,8 @@ class NetworkSettings:
         MessageTypes(self._types)
         self._timing = Timing(beat, patience, min(0.2, beat), min(0.05, beat / 2), window)
         self._backlog = backlog
+        self._spawns = Spawns(spawns)
+        self._permits = Permits(allow)
 
     def make(self, kernel: Kernel, carrier: Carrier) -> Network:
         """Make the network of a node.
@@ -51,4 +57,12 @@ class NetworkSettings:
             raise BadInputError(
                 "name", kernel.pid.node, "a name and a place in a network, such as 'shop@berlin'"
             )
-        return Network(kernel, carrier, self._types, self._timing, self._backlog)
+        return Network(
+            kernel,
+            carrier,
+            self._types,
+            self._timing,
+            self._backlog,
+            self._permits,
+            self._spawns,
+        )

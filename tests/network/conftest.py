@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,17 @@ def meeting_place() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["memory", "local", "nats"])
-def network(request: pytest.FixtureRequest, meeting_place: Path) -> Any:
+def networks(request: pytest.FixtureRequest, meeting_place: Path) -> Callable[..., Any]:
+    """A function that makes a network of each kind, with settings of the test."""
+    is_nats = request.param == "nats"
+    place = request.getfixturevalue("shared_server").url if is_nats else meeting_place
+    return partial(make_network, request.param, place)
+
+
+@pytest.fixture
+def network(networks: Callable[..., Any]) -> Any:
     """A network of each kind."""
-    if request.param == "nats":
-        return make_network("nats", request.getfixturevalue("shared_server").url)
-    return make_network(request.param, meeting_place)
+    return networks()
 
 
 @pytest.fixture(scope="session")

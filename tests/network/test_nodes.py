@@ -451,8 +451,8 @@ async def test_a_link_ends_the_process_or_sends_an_exit(network: Any) -> None:
         assert heard == [Exit(pid, Custom("done"))]
 
 
-async def test_exit_and_kill_reach_a_process_of_another_node(network: Any) -> None:
-    async with two_nodes(network) as (a, b):
+async def test_exit_and_kill_reach_a_process_of_another_node(networks: Any) -> None:
+    async with two_nodes(networks(allow="default,kill")) as (a, b):
         first, second = await b.spawn(Puppet), await b.spawn(Puppet)
         assert a.send_exit(first, Shutdown("please"))
         assert a.kill(second)

@@ -214,6 +214,14 @@ class SessionMachine(RuleBasedStateMachine):
             assert set(forgotten) <= {*end.peer.delivered, *end.lost}
 
     @invariant()
+    def the_operations_add_up(self) -> None:
+        for end in self.ends:
+            session = end.session
+            assert session.sent == len(end.pushed[end.creation])
+            parts = (session.confirmed, session.unconfirmed, session.unsent)
+            assert session.sent == sum(parts) + session.unacknowledged + session.queued
+
+    @invariant()
     def a_session_that_is_not_idle_has_a_deadline(self) -> None:
         for end in self.ends:
             is_idle = end.session.state is State.IDLE

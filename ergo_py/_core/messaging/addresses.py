@@ -59,7 +59,9 @@ class Addresses:
         """Names to compare a missing name with: a copy, since errors are kept, and not all, since a
         node may have very many.
         """
-        if isinstance(to, PID | Alias):
+        if not isinstance(to, str) and (
+            isinstance(to, PID | Alias) or to.node not in ("", self.node)
+        ):
             return ()
         return tuple(islice(self.registry.names, _NAMES))
 

@@ -382,6 +382,8 @@ class Calls:
         if ring:
             origin.settle(None, self._router.deadlock(to, message, ring))
             return False
+        if self._router.remote is not None and receiver.waiting is not None:
+            self._router.remote.suspect(origin)
         self._post_call(receiver, origin, priority)
         return not origin.settled
 
@@ -434,6 +436,8 @@ class Calls:
         ring = ring_of(process, callee)
         if ring:
             raise self._router.deadlock(to, request, ring)
+        if self._router.remote is not None:
+            self._router.remote.suspect(process)
 
     def call_from_thread(
         self,

@@ -88,6 +88,21 @@ class RemoteReceiver(Receiver, Protocol):
     def send_kill(self, to: Target) -> None:
         """Kill a process there."""
 
+    @property
+    def node(self) -> str:
+        """The name of the node."""
+        ...
+
+    async def inspect(
+        self, verb: str, to: Target, items: tuple[str, ...], timeout: float
+    ) -> dict[str, str]:
+        """Call ``handle_inspect`` of a process or meta-process there."""
+        ...
+
+    async def wait_ended(self, to: Target) -> Reason:
+        """Wait until a process or meta-process there has ended."""
+        ...
+
 
 class RemoteNodes(Protocol):
     """The other nodes of a network."""
@@ -104,6 +119,11 @@ class RemoteNodes(Protocol):
     async def discover(self, seconds: float) -> list[str]:
         """The names of all nodes of the network that can be reached."""
         ...
+
+    def suspect(self, waiting: object) -> None:
+        """Search for a ring of calls over several nodes, in a while: a process here calls a process
+        that waits. ``waiting`` is the call, or the calling process.
+        """
 
     def peer(self, node: str) -> RemoteReceiver:
         """The other node of this name. It is connected on first use."""

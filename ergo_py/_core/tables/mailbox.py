@@ -246,6 +246,19 @@ class Mailbox:
                     return envelope
         return None
 
+    def withdraw(self, caller: object) -> bool:
+        """Take the request of a call out of MAIN. False if it is not there: it is handled already,
+        or has a higher priority.
+        """
+        for envelope in self.main.copy():
+            if envelope[2] is caller:
+                try:
+                    self.main.remove(envelope)
+                except ValueError:  # a worker thread has taken it meanwhile
+                    return False
+                return True
+        return False
+
     def drain(self) -> Iterator[Envelope]:
         """Take all envelopes, in the order of service."""
         while (envelope := self.pop()) is not None:

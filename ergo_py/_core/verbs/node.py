@@ -175,11 +175,14 @@ class Node(NodeInspection):
         reason.
 
         For a process that ended before, give its PID or alias. The node remembers the last ones.
+        If the process is on another node, and that node is lost, the reason is `NoNode`.
 
         Raises:
             ProcessUnknownError: there is no such process, and the node remembers none.
         """
         found = self._router.resolve(to)
+        if (peer := self._remote(to)) is not None:
+            return await peer.wait_ended(to)
         if not isinstance(found, Process | Meta):
             reason = self._kernel.obituaries.reason_of(to)
             await trio.lowlevel.checkpoint()

@@ -207,6 +207,7 @@ class NodeInspection(NodeSnapshots):
     def _peek(self, to: Target, limit: int, contents: bool) -> list[Queued]:
         found = self._router.resolve(to)
         if not isinstance(found, Process | Meta):
+            self._refuse_remote(to)
             raise self._router.unknown(to)
         box = found.mailbox
         lanes = (
@@ -263,6 +264,7 @@ class NodeInspection(NodeSnapshots):
                 "inspect_meta, meta_info, peek and statistics look into it"
             )
         if not isinstance(found, Process):
+            self._refuse_remote(to)
             raise self._router.unknown(to)
         return found
 

@@ -4,7 +4,7 @@ letters.
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from trio.lowlevel import current_task
 
@@ -12,6 +12,7 @@ from ..inspection.snapshots import describe_living, event_info, meta_info, node_
 from ..inspection.watchdog import of_program
 from ..kernel import Kernel
 from ..messaging.publisher import BLOCKED
+from ..messaging.remote import RemoteReceiver
 from ..metas.meta import Meta
 from ..processes.process import Process
 from ..runtime.bridge import get_ident
@@ -72,6 +73,7 @@ class NodeSnapshots:
 
     async def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
         """Call ``handle_inspect`` of a process, before its waiting messages, and return the result.
+        The process may be on another node that permits this node to look.
 
         Raises:
             ProcessUnknownError: there is no such process.
@@ -81,6 +83,8 @@ class NodeSnapshots:
         """
         self._here("inspect")
         check_timeout(timeout)
+        if (peer := self._remote(to)) is not None:
+            return await peer.inspect("inspect", to, items, timeout)
         process = self._find(to)
         if process.works_in(current_task()):
             raise DeadlockError(to, items, [process.id, process.id])
@@ -107,7 +111,7 @@ class NodeSnapshots:
 
     async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
         """Call ``handle_inspect`` of a meta-process, before its waiting messages, and return the
-        result.
+        result. The meta-process may be on another node that permits this node to look.
 
         Raises:
             ProcessUnknownError: there is no such meta-process.
@@ -116,6 +120,8 @@ class NodeSnapshots:
         """
         self._here("inspect_meta")
         check_timeout(timeout)
+        if (peer := self._remote(alias)) is not None:
+            return await peer.inspect("inspect_meta", alias, items, timeout)
         return await self._find_meta(alias).handler.inspect(self.pid, alias, items, timeout)
 
     def events(self) -> dict[str, int]:
@@ -160,7 +166,21 @@ class NodeSnapshots:
         """
         return describe_living(self._kernel, stacks)
 
+    def _remote(self, to: Target) -> RemoteReceiver | None:
+        """The other node, if the address is of another node."""
+        found = self._router.resolve(to)
+        is_remote = found is not None and found.is_remote
+        return cast(RemoteReceiver, found) if is_remote else None
+
+    def _refuse_remote(self, to: Target) -> None:
+        if (peer := self._remote(to)) is not None:
+            raise NotAllowedError(
+                f"{to!r} is on another node; write `await node.at({peer.node!r}).…(…)`, "
+                "which has process_info, meta_info, inspect, tree, crashes and others"
+            )
+
     def _find(self, to: Target) -> Process:
+        self._refuse_remote(to)
         found = self._router.resolve(to)
         if isinstance(found, Meta):
             raise BadInputError(
@@ -171,6 +191,7 @@ class NodeSnapshots:
         return found
 
     def _find_meta(self, alias: Alias) -> Meta:
+        self._refuse_remote(alias)
         found = self._router.resolve(alias)
         if isinstance(found, Process):
             raise BadInputError(

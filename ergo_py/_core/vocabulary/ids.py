@@ -88,6 +88,11 @@ class Key(NamedTuple):
         return f"Key({self.registry!r}, {self.key!r}{where})"
 
 
+def name_in(target: object) -> str | None:
+    """The registered name in an address of any node; None if it has none."""
+    return target.name if isinstance(target, Name) else local_name(target)
+
+
 def local_name(target: object) -> str | None:
     """The registered name in an address; None if it has none, or belongs to another node."""
     if isinstance(target, Name):

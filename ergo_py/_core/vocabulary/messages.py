@@ -214,6 +214,7 @@ class Why(Enum):
     DISPLACED = "a newer message took its place in a full mailbox"
     UNREADABLE = "this node does not know the type of the message"
     UNCONFIRMED = "its node was lost before it confirmed the message"
+    NOT_PERMITTED = "this node does not permit the message to the node of its sender"
     UNHANDLED_AT_EXIT = "the receiver ended before it handled the message"
 
 

@@ -27,6 +27,8 @@ from ..._core.vocabulary.public_names import show_public_names
 from ...control import socket_paths
 from ..errors import NetworkError, NodeNameTakenError
 from ..network import Network
+from ..questions.permits import Allow
+from ..questions.spawns import SpawnList
 from ..settings import NetworkSettings
 from .carrier import Sink
 from .frame_reader import HEADER, FrameReader, ProtocolError
@@ -63,6 +65,8 @@ class Local:
         patience: float = 5.0,
         backlog: int = 16 << 20,
         window: int = 1 << 20,
+        spawns: SpawnList | None = None,
+        allow: Allow | None = None,
     ) -> None:
         """Describe the network.
 
@@ -75,13 +79,19 @@ class Local:
                 noticed at once.
             backlog: bytes that may wait for a node before ``send`` refuses.
             window: bytes that may be on the way to a node.
+            spawns: the behaviours that other nodes may start here, by name, as in
+                ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
+            allow: the acts that other nodes are permitted, by patterns of their names; the longest
+                pattern that fits counts. The permits are ``send``, ``call``, ``watch``, ``exit``,
+                ``forward``, which all nodes have by ``default``, and ``look``, ``kill``,
+                ``spawn``, as in ``allow={"ops@*": "default,look"}``.
 
         Raises:
             BadInputError: a value is invalid.
         """
         self.types = tuple(types) if isinstance(types, Iterable) else types
         """The listed types."""
-        self._settings = NetworkSettings(self.types, beat, patience, backlog, window)
+        self._settings = NetworkSettings(self.types, beat, patience, backlog, window, spawns, allow)
         self._directory = None if directory is None else Path(directory)
         self.is_strict = False
         """Messages between processes of a node are never encoded."""

@@ -17,6 +17,8 @@ from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ..errors import NodeNameTakenError
 from ..network import Network
+from ..questions.permits import Allow
+from ..questions.spawns import SpawnList
 from ..settings import NetworkSettings
 from .carrier import Sink
 
@@ -48,6 +50,8 @@ class Memory:
         patience: float = 5.0,
         backlog: int = 16 << 20,
         window: int = 1 << 20,
+        spawns: SpawnList | None = None,
+        allow: Allow | None = None,
         strict: bool = False,
     ) -> None:
         """Describe the network.
@@ -58,6 +62,12 @@ class Memory:
             patience: a node that is silent for this many seconds is down.
             backlog: bytes that may wait for a node before ``send`` refuses.
             window: bytes that may be on the way to a node.
+            spawns: the behaviours that other nodes may start here, by name, as in
+                ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
+            allow: the acts that other nodes are permitted, by patterns of their names; the longest
+                pattern that fits counts. The permits are ``send``, ``call``, ``watch``, ``exit``,
+                ``forward``, which all nodes have by ``default``, and ``look``, ``kill``,
+                ``spawn``, as in ``allow={"ops@*": "default,look"}``.
             strict: encode also the messages, requests, answers and publications between processes
                 of a node, so that a test finds values that could not travel. Messages of a process
                 to itself and those of its meta-processes stay as they are.
@@ -67,7 +77,7 @@ class Memory:
         """
         self.is_strict = strict
         """Whether messages between processes of a node are encoded, too."""
-        self._settings = NetworkSettings(types, beat, patience, backlog, window)
+        self._settings = NetworkSettings(types, beat, patience, backlog, window, spawns, allow)
         self._carriers: dict[str, _MemoryCarrier] = {}
         self._names: set[str] = set()
         """All nodes that have ever joined."""

@@ -151,7 +151,9 @@ class MessageTypes:
         BadInputError: a type cannot travel, or two types have the same name on the wire.
     """
 
-    def __init__(self, listed: Iterable[type | types.ModuleType] = ()) -> None:
+    def __init__(
+        self, listed: Iterable[type | types.ModuleType] = (), own: Iterable[type] = ()
+    ) -> None:
         self._by_name: dict[str, _Class] = {}
         self._enums: dict[str, type[Enum]] = {}
         self._exceptions: dict[str, type[Exception]] = dict(_EXCEPTIONS)
@@ -184,7 +186,7 @@ class MessageTypes:
         self._closed: dict[type, ClosedType] = {}
         self._closed_names: dict[bytes, _Class] = {}
         self._decoder = msgspec.msgpack.Decoder(ext_hook=self._read)
-        for cls in _OWN:
+        for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
         for entry in listed:
             if isinstance(entry, types.ModuleType):

@@ -1,4 +1,5 @@
 import sys
+from collections import deque
 from itertools import count
 from typing import Any
 
@@ -670,3 +671,31 @@ def test_no_message_is_displaced_where_the_only_place_is_reserved_for_a_thread()
 
     assert (verdict, displaced) == (Verdict.DISPLACED, None)
     assert contents(box) == ["new"]
+
+
+def test_the_request_of_a_call_is_withdrawn_and_no_other_envelope() -> None:
+    box, first, second = Mailbox(), object(), object()
+    envelopes: list[Any] = [
+        (CALL, None, first, "same"),
+        (MESSAGE, None, None, "same"),
+        (CALL, None, second, "same"),
+    ]
+    for envelope in envelopes:
+        box.push(Lane.MAIN, envelope)
+
+    assert box.withdraw(second)
+    assert not box.withdraw(second)
+    assert list(box.drain()) == envelopes[:2]
+
+
+def test_a_request_that_a_worker_thread_takes_meanwhile_is_not_withdrawn() -> None:
+    class Racing(deque[Any]):
+        def copy(self) -> "Racing":
+            found = Racing(self)
+            self.clear()
+            return found
+
+    box, caller = Mailbox(), object()
+    box.main = Racing([(CALL, None, caller, "x")])
+
+    assert not box.withdraw(caller)

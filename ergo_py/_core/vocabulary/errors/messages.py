@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..hints import did_you_mean
-from ..ids import local_name
+from ..ids import name_in
 from ..reasons import Crashed, Reason
 from .base import BadInputError, ErgoError, add_traceback
 
@@ -66,7 +66,7 @@ class TargetDownError(CallError):
             add_traceback(self, f"in {target!r}:\n", reason)
 
     def __str__(self) -> str:
-        return super().__str__() + did_you_mean(local_name(self.target), self._names)
+        return super().__str__() + did_you_mean(name_in(self.target), self._names)
 
 
 class CallFailedError(CallError):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from ..hints import did_you_mean
-from ..ids import local_name
+from ..ids import name_in
 from ..reasons import Crashed, Reason, error_of
 from ..text import text_of
 from .base import ErgoError, add_traceback
@@ -147,7 +147,7 @@ class ProcessUnknownError(ErgoError, LookupError):
 
     def __str__(self) -> str:
         # Compared only when a person reads the text: many errors are caught and never shown.
-        return super().__str__() + did_you_mean(local_name(self.target), self._names)
+        return super().__str__() + did_you_mean(name_in(self.target), self._names)
 
 
 class RelationExistsError(ErgoError):

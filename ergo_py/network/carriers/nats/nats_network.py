@@ -11,6 +11,8 @@ from ...._core.vocabulary.errors import BadInputError
 from ...._core.vocabulary.options import check_number
 from ...._core.vocabulary.public_names import show_public_names
 from ...network import Network
+from ...questions.permits import Allow
+from ...questions.spawns import SpawnList
 from ...settings import NetworkSettings
 from .carrier import NatsCarrier
 from .login import Credentials, ServerAddress
@@ -45,6 +47,8 @@ class NATS:
         grace: float = 1.0,
         backlog: int = 16 << 20,
         window: int = 1 << 20,
+        spawns: SpawnList | None = None,
+        allow: Allow | None = None,
     ) -> None:
         """Describe the network.
 
@@ -66,11 +70,17 @@ class NATS:
                 connecting to the server again.
             backlog: bytes that may wait for a node before ``send`` refuses.
             window: bytes that may be on the way to a node.
+            spawns: the behaviours that other nodes may start here, by name, as in
+                ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
+            allow: the acts that other nodes are permitted, by patterns of their names; the longest
+                pattern that fits counts. The permits are ``send``, ``call``, ``watch``, ``exit``,
+                ``forward``, which all nodes have by ``default``, and ``look``, ``kill``,
+                ``spawn``, as in ``allow={"ops@*": "default,look"}``.
 
         Raises:
             BadInputError: a value is invalid.
         """
-        self._settings = NetworkSettings(types, beat, patience, backlog, window)
+        self._settings = NetworkSettings(types, beat, patience, backlog, window, spawns, allow)
         self._servers = _servers(urls, is_tls=tls is not None or tls_first)
         if not isinstance(cluster, str) or not cluster.strip():
             raise BadInputError("cluster", cluster, "the name of a cluster, such as 'shop'")

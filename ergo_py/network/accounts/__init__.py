@@ -1,0 +1,1 @@
+"""Accounts of the operations and bytes between nodes."""

@@ -1,0 +1,132 @@
+"""`Ledger`: what a node and another node refuse each other, and the bytes between them."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from ..._core.tables.pending_calls import Deadline
+from ..._core.vocabulary.ids import NodeName
+from ..errors import NotPermittedError
+from ..operations import Counts
+from ..questions.permits import PERMITS, refusal_text
+from .info import PeerInfo
+
+if TYPE_CHECKING:
+    from ..peer import Peer
+
+__all__ = ["NOT_PERMITTED", "Ledger"]
+
+NOT_PERMITTED: Final = "not permitted: "
+"""The beginning of a cause, before the name of the permit."""
+_CAUSES: Final = 100
+"""Most causes that another node may tell."""
+
+
+class _Tell(Deadline):
+    """Tells the other node its refused operations, a while after the first."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def awaken(self) -> None:
+        self._tell()
+
+
+class Ledger:
+    """The accounts of a single other node."""
+
+    def __init__(self, peer: "Peer") -> None:
+        self._peer = peer
+        self._refused: Counter[str] = Counter()
+        self._refused_there: dict[str, int] = {}
+        self._bytes_out = self._bytes_in = 0
+        self._frames_out = self._frames_in = 0
+        self._telling: _Tell | None = None
+
+    def count_frame_out(self, size: int) -> None:
+        """Count a frame that was given to the carrier."""
+        self._frames_out += 1
+        self._bytes_out += size
+
+    def count_frame_in(self, size: int) -> None:
+        """Count a frame of that node."""
+        self._frames_in += 1
+        self._bytes_in += size
+
+    def refuse(self, cause: str) -> None:
+        """Count an operation of that node that was not carried out, and tell that node soon."""
+        self._refused[cause] += 1
+        if self._telling is None:
+            network = self._peer.network
+            self._telling = telling = _Tell(self._tell)
+            network.kernel.clock.arm_call(telling, network.timing.beat / 2)
+
+    def refuse_act(self, permit: str) -> NotPermittedError:
+        """Count an act of that node that is not permitted, and return the error that says so."""
+        self.refuse(NOT_PERMITTED + permit)
+        peer = self._peer
+        peer.network.log_once(
+            f"the node {peer.node} lacks the permit {permit!r}",
+            f"it tried to {PERMITS[permit]}; allow= of this network permits it",
+        )
+        here = peer.router.node
+        return NotPermittedError(refusal_text(here, peer.node, permit), NodeName(here), None)
+
+    def _tell(self) -> None:
+        self._telling = None
+        if self._peer.is_up:
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell that node the operations that were refused here, and those that had arrived when
+        the last sessions ended.
+        """
+        arrived = self._peer.session.arrived()
+        if self._refused or arrived:
+            self._peer.push(Counts(dict(self._refused), arrived))
+
+    def note_counts(self, op: Counts) -> None:
+        """Take what that node tells."""
+        for mine, yours, count in op.arrived:
+            self._peer.session.confirm(mine, yours, count)
+        for cause, count in list(op.refused.items())[:_CAUSES]:
+            if cause.startswith(NOT_PERMITTED) and count > self._refused_there.get(cause, 0):
+                permit = cause.removeprefix(NOT_PERMITTED)
+                self._peer.network.warn_of_refusal(self._peer.node, permit)
+            self._refused_there[cause] = count
+
+    def info(self) -> PeerInfo:
+        """A snapshot of the accounts."""
+        peer = self._peer
+        session = peer.session
+        return PeerInfo(
+            node=peer.node,
+            state=session.state.value,
+            sessions=session.sessions,
+            sent=session.sent,
+            confirmed=session.confirmed,
+            on_the_way=session.unacknowledged,
+            waiting=session.queued,
+            unconfirmed=session.unconfirmed,
+            unsent=session.unsent,
+            resent=session.resent,
+            received=session.received,
+            refused=dict(self._refused),
+            refused_there=dict(self._refused_there),
+            dropped=peer.mailbox.dropped,
+            waiting_bytes=session.queued_bytes,
+            on_the_way_bytes=session.unacknowledged_bytes,
+            bytes_out=self._bytes_out,
+            bytes_in=self._bytes_in,
+            frames_out=self._frames_out,
+            frames_in=self._frames_in,
+            window=session.window,
+            round_trip=session.round_trip,
+            calls=peer.calls_in_flight,
+            calls_in=peer.executor.calls_in_flight,
+            watches=len(peer.watches),
+            watches_in=peer.executor.watches,
+        )

@@ -1,0 +1,1 @@
+"""Questions to another node itself: who may ask, the answers, and the verbs that ask."""

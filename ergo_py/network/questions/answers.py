@@ -1,0 +1,219 @@
+"""`Answers`: the answers of this node to the questions of another node."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from ..._core.metas.meta import Meta
+from ..._core.processes.process import Process
+from ..._core.processes.spawn import spawn_process
+from ..._core.tables.relations import Kind
+from ..._core.verbs.behaviour import behaviour_of
+from ..._core.vocabulary.errors import NotAllowedError
+from ..._core.vocabulary.ids import PID, NodeName
+from ..._core.vocabulary.options import Options, read_options
+from ..._core.vocabulary.reasons import Shutdown
+from ..errors import UnreadableError
+from ..messages.message_types import UnreadableValueError
+from ..operations import Question
+from .control import ControlClients
+from .pieces import Pieces
+from .snapshots import encode_snapshot
+from .spawns import SpawnBudget
+
+if TYPE_CHECKING:
+    from ..peer import Peer
+
+__all__ = ["LOOKS", "Answers"]
+
+_AT_ONCE: Final = 1000
+"""Most questions of another node that wait for something here at a time."""
+
+LOOKS: Final = frozenset(
+    {
+        "applications",
+        "crashes",
+        "dead_letters",
+        "ended",
+        "events",
+        "info",
+        "inspect",
+        "inspect_meta",
+        "meta_info",
+        "metas",
+        "network",
+        "process_info",
+        "processes",
+        "tree",
+    }
+)
+"""The verbs of a node that another node with the permit ``look`` may use."""
+
+
+class _OtherFormError(Exception):
+    """A question, or its argument, has a form that this version does not know."""
+
+
+class Answers:
+    """Answers the questions of a single other node."""
+
+    def __init__(self, peer: "Peer", permits: frozenset[str]) -> None:
+        self._peer = peer
+        self._kernel = peer.network.kernel
+        self._permits = permits
+        self._budget = SpawnBudget(self._kernel.clock.now)
+        self._pieces = Pieces(lambda: peer.network.max_message)
+        self._clients = ControlClients(peer.network)
+        self._waiting: set[trio.CancelScope] = set()
+        """The questions that wait for something here."""
+        self._known: dict[str, tuple[str | None, Callable[[Any], Any]]] = {
+            "ping": (None, self._ping),
+            "whereis": ("call", self._whereis),
+            "wait_ended": ("watch", self._wait_ended),
+            "spawn": ("spawn", self._spawn),
+            "look": ("look", self._look),
+            "control": ("look", self._control),
+            "more": ("look", self._more),
+        }
+        """Each question with the permit that it needs, and the function that answers it: with a
+        value, or with an awaitable. It raises `_OtherFormError` for an argument of another form.
+        """
+
+    def answer(self, op: Question) -> None:
+        """Answer a question, perhaps later."""
+        permit, function = self._known.get(op.about, (None, self._unknown))
+        if permit is not None and permit not in self._permits:
+            self._peer.send_answer(op.number, None, self._peer.ledger.refuse_act(permit))
+            return
+        try:
+            argument = self._peer.network.types.decode(op.body)
+            found = function(argument)
+        except (_OtherFormError, UnreadableValueError):
+            self._peer.send_answer(op.number, None, self._not_known(op.about))
+        except Exception as error:
+            self._peer.send_answer(op.number, None, error)
+        else:
+            if isinstance(found, Awaitable):
+                self._answer_later(op.number, found)
+            else:
+                self._peer.send_answer(op.number, found, None)
+
+    def forget(self) -> None:
+        """Give up the questions that wait: the other node is lost."""
+        for scope in list(self._waiting):
+            scope.cancel()
+        self._clients.close()
+
+    def _answer_later(self, number: int, found: Any) -> None:
+        if len(self._waiting) >= _AT_ONCE:
+            found.close()
+            text = f"{_AT_ONCE} questions of {self._peer.node!r} wait here already; ask later"
+            self._peer.send_answer(number, None, NotAllowedError(text))
+            return
+        scope = trio.CancelScope()
+        self._waiting.add(scope)
+        self._kernel.start(
+            self._finish, number, found, scope, name=f"network: for {self._peer.node}"
+        )
+
+    async def _finish(self, number: int, found: Awaitable[object], scope: trio.CancelScope) -> None:
+        value, error = None, None
+        try:
+            with scope:
+                value = await found
+        except Exception as failure:
+            error = failure
+        finally:
+            self._waiting.discard(scope)
+        # A number of a question belongs to the session in which it came.
+        if not scope.cancel_called:
+            self._peer.send_answer(number, value, error)
+
+    def _not_known(self, about: str) -> UnreadableError:
+        here = self._kernel.pid.node
+        text = (
+            f"the node {here!r} does not know the question {about!r}; "
+            "perhaps it runs another version of ergo_py"
+        )
+        return UnreadableError(text, NodeName(here), None)
+
+    def _unknown(self, _argument: object) -> None:
+        raise _OtherFormError
+
+    # -- the questions -----------------------------------------------------------------------------
+
+    def _ping(self, argument: object) -> None:
+        if argument is not None:
+            raise _OtherFormError
+
+    def _whereis(self, name: object) -> PID | None:
+        if not isinstance(name, str):
+            raise _OtherFormError
+        holder = self._kernel.router.registry.names.get(name)
+        return None if holder is None or not isinstance(holder.id, PID) else holder.id
+
+    async def _wait_ended(self, to: Any) -> object:
+        found = self._kernel.router.resolve(to)
+        if isinstance(found, Process | Meta):
+            await found.wait_gone()
+            return found.reason or Shutdown()
+        reason = self._kernel.obituaries.reason_of(to)
+        if reason is None:
+            raise self._kernel.router.unknown(to)
+        return reason
+
+    def _spawn(self, asked: object) -> Awaitable[PID]:
+        match asked:
+            case [str(listed), [*args], (str() | None) as name, (PID() | None) as parent]:
+                here = self._kernel.pid.node
+                behaviour = self._peer.network.spawns.find(here, listed)
+                self._budget.take(here)
+                options = read_options({} if name is None else {"name": name})
+                return self._start(behaviour, tuple(args), options, parent)
+        raise _OtherFormError
+
+    async def _start(
+        self, behaviour: Any, args: tuple[Any, ...], options: Options, parent: PID | None
+    ) -> PID:
+        process = await spawn_process(
+            self._kernel,
+            None,
+            behaviour,
+            behaviour_of(behaviour),
+            args,
+            options,
+            may_pause=False,
+        )
+        if parent is not None:
+            self._kernel.relate(process, parent, Kind.LINK)
+        return process.id
+
+    def _look(self, asked: object) -> object:
+        match asked:
+            case [str(verb), [*args], dict(keywords)] if verb in LOOKS:
+                found = getattr(self._kernel.node, verb)(*args, **keywords)
+                later = isinstance(found, Awaitable)
+                return self._later(found) if later else self._snapshot(found)
+        raise _OtherFormError
+
+    async def _later(self, found: Awaitable[object]) -> object:
+        return self._snapshot(await found)
+
+    def _snapshot(self, value: object) -> object:
+        return self._pieces.first(encode_snapshot(self._peer.network.snapshots, value))
+
+    def _more(self, asked: object) -> bytes:
+        match asked:
+            case [int(token), int(offset)]:
+                return self._pieces.next(token, offset)
+        raise _OtherFormError
+
+    def _control(self, asked: object) -> Awaitable[object]:
+        match asked:
+            case [int(client), str(do), dict(arguments)]:
+                return self._run_command(client, do, arguments)
+        raise _OtherFormError
+
+    async def _run_command(self, client: int, do: str, arguments: dict[str, Any]) -> object:
+        return self._pieces.first(await self._clients.answer(client, do, arguments))

@@ -1,0 +1,61 @@
+"""`Pieces`: answers that are larger than a message, handed out in pieces."""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from ..._core.vocabulary.errors import NotAllowedError
+
+__all__ = ["Pieces"]
+
+_LARGEST: Final = 16 << 20
+"""Most bytes of an answer."""
+_PIECE: Final = 256 << 10
+"""Most bytes of a piece."""
+_KEPT: Final = 4
+"""How many answers are kept until all their pieces are fetched."""
+
+
+class Pieces:
+    """The answers to a single other node that it has not fetched completely."""
+
+    def __init__(self, max_message: Callable[[], int]) -> None:
+        self._max_message = max_message
+        self._numbers = count(1)
+        self._kept: dict[int, bytes] = {}
+
+    def first(self, answer: bytes) -> list[object]:
+        """The size of an answer, its number, and its first piece.
+
+        Raises:
+            NotAllowedError: the answer is too large.
+        """
+        if len(answer) > _LARGEST:
+            raise NotAllowedError(
+                f"the answer has {len(answer)} bytes, and the limit between nodes is {_LARGEST}; "
+                "ask for less: for single processes, or with a smaller count"
+            )
+        number = next(self._numbers)
+        piece = answer[: self._size()]
+        if len(piece) < len(answer):
+            self._kept[number] = answer
+            if len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
+        return [len(answer), number, piece]
+
+    def next(self, number: int, offset: int) -> bytes:
+        """The piece at ``offset``.
+
+        Raises:
+            NotAllowedError: the answer is no longer kept.
+        """
+        answer = self._kept.get(number)
+        if answer is None:
+            raise NotAllowedError("the rest of the answer is no longer kept; ask again")
+        end = offset + self._size()
+        if end >= len(answer):
+            del self._kept[number]
+        return answer[offset:end]
+
+    def _size(self) -> int:
+        return max(1, min(_PIECE, self._max_message() // 2))
