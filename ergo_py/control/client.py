@@ -85,6 +85,8 @@ class Link:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._buffer = bytearray()
         self._number = 0
+        self._other: str | None = None
+        """The node that gets the requests, if it is another node."""
         self.node = ""
         self.os_pid = 0
         self.may: list[str] = []
@@ -111,6 +113,10 @@ class Link:
                 if monotonic() > end:
                     raise
                 sleep(0.05)
+
+    def pass_on(self, node: str) -> None:
+        """Have the node pass all further requests on to another node of its network."""
+        self._other = self.node = node
 
     def close(self) -> None:
         """Disconnect. The node continues unaffected."""
@@ -139,6 +145,8 @@ class Link:
             TimeoutError: the node does not answer.
         """
         self._number += 1
+        if self._other is not None:
+            do, arguments = "at", {"node": self._other, "do": do, "with": arguments}
         self._sock.settimeout(patience)
         self._sock.sendall(encode({"v": VERSION, "id": self._number, "do": do, "with": arguments}))
         while True:

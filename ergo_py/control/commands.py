@@ -223,6 +223,22 @@ def crashes(client: Client, arguments: Arguments, _beat: Beat) -> object:
     return crashes_of(client.node, count, everything)
 
 
+async def at(client: Client, arguments: Arguments) -> object:
+    """A command that looks into another node of the network. This node passes it on."""
+    node, do, given = arguments.text("node"), arguments.text("do"), arguments.anything("with")
+    arguments.done()
+    if not isinstance(given, dict):
+        raise ControlError("bad_argument", f"with is an object, and not {given!r}")
+    try:
+        return await client.node.at(node).ask_control(id(client), do, given)
+    except TargetDownError as error:
+        raise ControlError("no_such_node", f"{node}: {error.reason}") from None
+    except CallTimeoutError as error:
+        raise ControlError("silent", str(error)) from None
+    except PermissionError as error:
+        raise ControlError("not_permitted", str(error)) from None
+
+
 # -- act -------------------------------------------------------------------------------------------
 
 
@@ -298,7 +314,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "ps": Command("look", in_thread=ps),
     **{
         function.__name__: Command("look", function)
-        for function in (info, tree, inspect, peek, state, statistics, trace, flow)
+        for function in (info, tree, inspect, peek, state, statistics, trace, flow, at)
     },
     **{
         function.__name__.replace("_", "-"): Command("look", in_thread=function)

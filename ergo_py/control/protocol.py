@@ -41,8 +41,9 @@ class ControlError(Exception):
     """A refused request, with a code for programs and a text for people.
 
     Codes: ``bad_request`` (not understood, and the connection is closed), ``version``, ``unknown``,
-    ``bad_argument``, ``not_permitted``, ``no_such_process``, ``timeout``, ``blocked`` (with a
-    ``report``), ``stopping``, ``too_large``, ``busy``, ``cancelled``, ``failed``.
+    ``bad_argument``, ``not_permitted``, ``no_such_process``, ``no_such_node`` and ``silent`` (of
+    another node that this node asks), ``timeout``, ``blocked`` (with a ``report``), ``stopping``,
+    ``too_large``, ``busy``, ``cancelled``, ``failed``.
     """
 
     def __init__(self, code: str, text: str, **more: object) -> None:

@@ -17,8 +17,9 @@ SHELLS = ("bash", "zsh", "fish")
 _EPILOG = """\
 NODE is the name of a running node, or the part of it before the @; it may be left out if only one
 is running. ps, tree, info, crashes, dead-letters and top also take a pattern, such as 'core-*', for
-several nodes. WHO is the number or the registered name of a process, or the number of a
-meta-process; `ergo ps` shows them.
+several nodes. With --via OTHER, NODE is the whole name of a node that OTHER reaches over its
+network. WHO is the number or the registered name of a process, or the number of a meta-process;
+`ergo ps` shows them.
 
 statuses: 0 done, 1 failed, 2 wrong usage, 3 no such node, 4 no such process,
           5 no answer (the loop is blocked), 6 not permitted, 7 not confirmed,
@@ -168,9 +169,17 @@ class _Grammar:
         return command
 
     def at_node(
-        self, name: str, help: str, *, who: str | None = None, json: bool = True
+        self,
+        name: str,
+        help: str,
+        *,
+        who: str | None = None,
+        json: bool = True,
+        via: bool = False,
     ) -> argparse.ArgumentParser:
-        """Add a command about a running node or a process on it."""
+        """Add a command about a running node or a process on it; with ``via``, also about a node
+        that another node reaches.
+        """
         command = self.command(name, help)
         command.add_argument("node", metavar="NODE", nargs=None if who == "needed" else "?")
         if who is not None:
@@ -181,6 +190,12 @@ class _Grammar:
             metavar="PROGRAM",
             help="the number of the program, if names are not enough",
         )
+        if via:
+            command.add_argument(
+                "--via",
+                metavar="OTHER",
+                help="ask a node of this machine, OTHER, which asks NODE over its network",
+            )
         if json:
             _for_programs(command)
         return command
@@ -230,7 +245,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_looks_at_all(grammar: _Grammar) -> None:
-    command = grammar.at_node("ps", "list processes and meta-processes")
+    command = grammar.at_node("ps", "list processes and meta-processes", via=True)
     command.add_argument("--sort", choices=SORTS, default="id")
     command.add_argument(
         "--find", default="", metavar="TEXT", help="only those with this in their name or behaviour"
@@ -239,30 +254,32 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
     command.add_argument(
         "--threads", action="store_true", help="only reader threads, with their stacks"
     )
-    command = grammar.at_node("tree", "show the supervision tree")
+    command = grammar.at_node("tree", "show the supervision tree", via=True)
     command.add_argument("--depth", type=_count, metavar="N", help="show so many levels")
     command.add_argument(
         "--all", action="store_true", help="also unnamed children beyond ten of a behaviour"
     )
-    command = grammar.at_node("dead-letters", "list the last undeliverable messages")
+    command = grammar.at_node("dead-letters", "list the last undeliverable messages", via=True)
     command.add_argument("--count", type=_count, default=20)
-    command = grammar.at_node("crashes", "show why the last processes failed")
+    command = grammar.at_node("crashes", "show why the last processes failed", via=True)
     command.add_argument("--count", type=_count, default=10)
     command.add_argument("--all", action="store_true", help="also processes that ended normally")
 
 
 def _add_looks_at_one(grammar: _Grammar) -> None:
-    grammar.at_node("info", "show the facts about a node or a process", who="optional")
+    grammar.at_node("info", "show the facts about a node or a process", who="optional", via=True)
     command = grammar.at_node(
-        "inspect", "show the diagnostics of a process or meta-process", who="needed"
+        "inspect", "show the diagnostics of a process or meta-process", who="needed", via=True
     )
     # With a default: otherwise Python reports this optional argument as required.
     command.add_argument(
         "items", metavar="ITEM", nargs="*", default=[], help="for its handle_inspect"
     )
     command.add_argument("--timeout", type=_positive, default=5.0)
-    grammar.at_node("state", "show the attributes of a process", who="needed")
-    command = grammar.at_node("peek", "show the messages queued in a mailbox", who="needed")
+    grammar.at_node("state", "show the attributes of a process", who="needed", via=True)
+    command = grammar.at_node(
+        "peek", "show the messages queued in a mailbox", who="needed", via=True
+    )
     command.add_argument(
         "--contents", action="store_true", help="the messages, not only their types"
     )
@@ -271,7 +288,10 @@ def _add_looks_at_one(grammar: _Grammar) -> None:
 
 def _add_watches(grammar: _Grammar) -> None:
     command = grammar.at_node(
-        "statistics", "observe a process for a while, and sum up its activity", who="needed"
+        "statistics",
+        "observe a process for a while, and sum up its activity",
+        who="needed",
+        via=True,
     )
     command.add_argument("--seconds", type=_positive, default=1.0)
     command = grammar.at_node(
@@ -292,7 +312,7 @@ def _add_watches(grammar: _Grammar) -> None:
     )
     command.add_argument("--limit", type=_count, default=1000, help="end after so many lines")
     command.add_argument("--seconds", type=_positive, default=10.0, help="end after this time")
-    command = grammar.at_node("top", "show a live view of the node", json=False)
+    command = grammar.at_node("top", "show a live view of the node", json=False, via=True)
     command.add_argument("--sort", choices=SORTS, default="mailbox")
     command.add_argument("--interval", type=_positive, default=1.0, metavar="SECONDS")
     command.add_argument(

@@ -245,7 +245,8 @@ def crashes(link: Link, options: Options) -> None:
 
 def live(link: Link, options: Options) -> None:
     """Show the live view."""
-    if options.plain or options.count is not None or not is_full_terminal():
+    is_simple = options.plain or options.count is not None or options.via is not None
+    if is_simple or not is_full_terminal():
         top(link, options.sort, options.interval, options.count)
     elif find_spec("textual") is None:
         top(link, options.sort, options.interval, None)
@@ -370,9 +371,24 @@ _OF_ALL: Final = frozenset({"ps", "tree", "info", "dead-letters", "crashes", "to
 """Commands that a pattern of node names may be given to."""
 
 
+def _via(command: Callable[[Link, Options], None], options: Options) -> None:
+    """Run a command at a node that another node reaches."""
+    if not all((options.node or "").partition("@")) or "*" in options.node:
+        raise Leave(
+            Status.USAGE,
+            "--via needs the whole name of the other node, as in `ergo ps stock@here --via shop`",
+        )
+    with choose(options.via, options.pid) as link:
+        if link.node != options.node:
+            link.pass_on(options.node)
+        _talk(command, link, options)
+
+
 def _with_link(name: str, command: Callable[[Link, Options], None]) -> Callable[[Options], None]:
     def run(options: Options) -> None:
-        if "*" not in (options.node or ""):
+        if getattr(options, "via", None) is not None:
+            _via(command, options)
+        elif "*" not in (options.node or ""):
             with choose(options.node, options.pid) as link:
                 _talk(command, link, options)
         elif name not in _OF_ALL:

@@ -37,6 +37,8 @@ class Status(IntEnum):
 _OF_CODE = {
     "bad_argument": Status.USAGE,
     "no_such_process": Status.NO_PROCESS,
+    "no_such_node": Status.NO_NODE,
+    "silent": Status.NO_ANSWER,
     "blocked": Status.NO_ANSWER,
     "stopping": Status.NO_ANSWER,
     "busy": Status.NO_ANSWER,

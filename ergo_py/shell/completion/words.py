@@ -122,7 +122,7 @@ class _Line:
                 yield from _permissions(current)
             case argparse.Action(dest="target" | "arguments"):
                 yield FILES, ""
-            case argparse.Action(dest="node"):
+            case argparse.Action(dest="node" | "via"):
                 yield from _nodes()
             case argparse.Action(dest="who"):
                 yield from _processes(self.values.get("node"))
