@@ -175,6 +175,9 @@ performance-page: $(DEV)        ## Write docs/performance.md again from the figu
 soak: $(DEV)    ## Run all features at once for MINUTES=10, with crashes and kills
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+partitions: $(DEV)      ## Search 1,000 seeded partitions for two singletons that run at once, with bad clocks and with whole nodes
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1800 tests/cluster/test_partitions.py tests/cluster/test_groups.py $(ARGS)
+
 leaks: $(DEV)   ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.leaks $(ARGS)
 

@@ -10,6 +10,7 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 import ergo_py
 import ergo_py.blocking
+import ergo_py.cluster
 import ergo_py.meta
 import ergo_py.network
 import ergo_py.testing
@@ -97,6 +98,7 @@ NAVIGATION = {
             "looking-inside",
             "telemetry",
             "network",
+            "clusters",
             "nats",
             "testing",
             "shutting-down",
@@ -132,6 +134,7 @@ NAVIGATION = {
             "blocking",
             "aio",
             "network",
+            "clusters",
             "testing",
         ]
     },
@@ -173,6 +176,7 @@ PUBLIC = {
     name: f"{module.__name__}.{name}"
     for module in (
         ergo_py.workers,
+        ergo_py.cluster,
         ergo_py.network,
         ergo_py.testing,
         ergo_py.blocking,

@@ -67,6 +67,7 @@ _BEYOND_THE_KERNEL = (
     "examples/",
     "tests/aio/",
     "tests/blocking/",
+    "tests/cluster/",
     "tests/loops/",
     "tests/meta/files/",
     "tests/meta/programs/",

@@ -13,6 +13,7 @@ import pytest
 import ergo_py
 import ergo_py.aio
 import ergo_py.blocking
+import ergo_py.cluster
 import ergo_py.meta
 import ergo_py.network
 import ergo_py.telemetry
@@ -24,6 +25,7 @@ MODULES = (
     ergo_py,
     ergo_py.aio,
     ergo_py.blocking,
+    ergo_py.cluster,
     ergo_py.meta,
     ergo_py.network,
     ergo_py.telemetry,

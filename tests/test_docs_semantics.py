@@ -27,6 +27,7 @@ PROMISES_IN_SECTION = {
     "N": 7,
     "S": 6,
     "D": 26,
+    "K": 6,
 }
 EXPECTED = [
     f"{section}{number}"

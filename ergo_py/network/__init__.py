@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         NodeNameTakenError,
         NotPermittedError,
         RemoteError,
+        StoreError,
         UnreadableError,
     )
     from .remote_node import RemoteNode
@@ -40,6 +41,7 @@ __all__ = [
     "PeerInfo",
     "RemoteError",
     "RemoteNode",
+    "StoreError",
     "UnreadableError",
 ]
 
@@ -49,7 +51,7 @@ if not TYPE_CHECKING:
         {
             "errors": (
                 "MessageTooLargeError MessageTypeError NetworkError NodeBusyError "
-                "NodeNameTakenError NotPermittedError RemoteError UnreadableError"
+                "NodeNameTakenError NotPermittedError RemoteError StoreError UnreadableError"
             ),
             "accounts.info": "NetworkInfo PeerInfo",
             "carriers.local": "Local",

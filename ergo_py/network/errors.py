@@ -11,6 +11,7 @@ __all__ = [
     "NodeNameTakenError",
     "NotPermittedError",
     "RemoteError",
+    "StoreError",
     "UnreadableError",
 ]
 
@@ -31,6 +32,12 @@ class NetworkError(ErgoError, OSError):
 
 class NodeNameTakenError(NetworkError):
     """A running node has this name already."""
+
+
+class StoreError(ErgoError, OSError):
+    """The store of names in a cluster cannot be reached, or refuses. A write may have been carried
+    out nevertheless.
+    """
 
 
 class MessageTypeError(SendError, TypeError):

@@ -5,6 +5,8 @@ from typing import Protocol
 import trio
 from trio.lowlevel import Task
 
+from ..stores.store import Store
+
 __all__ = ["Carrier", "Sink"]
 
 
@@ -62,3 +64,7 @@ class Carrier(Protocol):
 
     async def flush(self) -> None:
         """Wait until the frames that were sent have left this program."""
+
+    def store(self) -> Store:
+        """The store that all nodes of the network share."""
+        ...

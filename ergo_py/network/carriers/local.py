@@ -30,6 +30,7 @@ from ..network import Network
 from ..questions.permits import Allow
 from ..questions.spawns import SpawnList
 from ..settings import NetworkSettings
+from ..stores.local_store import LocalStore
 from .carrier import Sink
 from .frame_reader import HEADER, FrameReader, ProtocolError
 
@@ -122,6 +123,7 @@ class _LocalCarrier:
         self._sink: Sink | None = None
         self._nursery: trio.Nursery | None = None
         self._lock = -1
+        self._store: LocalStore | None = None
         self._ways: dict[str, _Way] = {}
         """The connections to other nodes, by their names."""
 
@@ -141,6 +143,8 @@ class _LocalCarrier:
                 path.unlink()
             listener.close()
             self._unlock()
+            if self._store is not None:
+                self._store.close()
             for way in self._ways.values():
                 way.close()
 
@@ -295,6 +299,12 @@ class _LocalCarrier:
             if not path.name.startswith(".") and name != self._name and _listens(path):
                 found.append(name)
         return found
+
+    def store(self) -> LocalStore:
+        """The store of all nodes that meet in the directory."""
+        if self._store is None:
+            self._store = LocalStore(self._place, self._name, self._kernel.pid.creation)
+        return self._store
 
     async def flush(self) -> None:
         """Wait until all frames are written."""

@@ -20,6 +20,7 @@ from ..network import Network
 from ..questions.permits import Allow
 from ..questions.spawns import SpawnList
 from ..settings import NetworkSettings
+from ..stores.memory_store import MemoryStore, StoreTable
 from .carrier import Sink
 
 __all__ = ["Memory"]
@@ -84,12 +85,18 @@ class Memory:
         self._cuts: set[frozenset[str]] = set()
         self._frozen: set[str] = set()
         self._held: list[tuple[str, str, bytes]] = []
+        self._thawed = trio.Event()
+        self._storeless: set[str] = set()
+        """Nodes that cannot reach the store."""
+        self._table = StoreTable()
         self._loss = 0.0
         self._random = Random()
 
     def join_network(self, kernel: Kernel) -> Network:
         """Make the network of a node that opens."""
-        return self._settings.make(kernel, _MemoryCarrier(self, kernel.pid.node))
+        return self._settings.make(
+            kernel, _MemoryCarrier(self, kernel.pid.node, kernel.pid.creation)
+        )
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -108,12 +115,28 @@ class Memory:
         for name in (one, other):
             if name is not None:
                 self._check_name(name)
+        if one is None:
+            self._storeless.clear()
         healed = list(self._cuts) if one is None or other is None else [frozenset((one, other))]
         self._cuts.difference_update(healed)
         for pair in healed:
             for name in pair:
                 if name in self._carriers:
                     self._carriers[name].note_connected(pair - {name})
+
+    def cut_store(self, node: str) -> None:
+        """Cut a node off the store of names, until ``heal_store(node)`` or ``heal()``."""
+        self._check_name(node)
+        self._storeless.add(node)
+
+    def heal_store(self, node: str) -> None:
+        """Let a node reach the store of names again."""
+        self._check_name(node)
+        self._storeless.discard(node)
+
+    def lose_store(self) -> None:
+        """Forget all names, as a server does that has lost its disk."""
+        self._table.lose_all()
 
     def lose(self, share: float, *, seed: int = 0) -> None:
         """Lose this share of all frames, chosen by the seed; 0.0 loses none."""
@@ -133,9 +156,32 @@ class Memory:
         """Carry the frames that were held, in their order."""
         self._check_name(node)
         self._frozen.discard(node)
+        self._thawed.set()
+        self._thawed = trio.Event()
         held, self._held = self._held, []
         for sender, to, frame in held:
             self.carry(sender, to, frame)
+
+    # -- the store ---------------------------------------------------------------------------------
+
+    def store_of(self, node: str) -> MemoryStore:
+        """The store, as a node sees it."""
+        return MemoryStore(self._table, self, node)
+
+    def loses(self, node: str) -> bool:
+        """Whether the next request of a node to the store, or the answer, is lost."""
+        is_unlucky = bool(self._loss) and self._random.random() < self._loss
+        return node in self._storeless or is_unlucky
+
+    async def wait_thawed(self, node: str) -> None:
+        """Wait until a node is not frozen."""
+        while node in self._frozen:
+            await self._thawed.wait()
+
+    def has(self, node: str, creation: int) -> bool:
+        """Whether this start of a node is in the network."""
+        carrier = self._carriers.get(node)
+        return carrier is not None and carrier.creation == creation
 
     def _check_name(self, node: str) -> None:
         if node not in self._names:
@@ -187,9 +233,10 @@ class _MemoryCarrier:
 
     max_frame = _FRAME
 
-    def __init__(self, hub: Memory, name: str) -> None:
+    def __init__(self, hub: Memory, name: str, creation: int) -> None:
         self._hub = hub
         self._name = name
+        self.creation = creation
         self._frames: deque[tuple[str, bytes | None]] = deque()
         self._task: Task | None = None
         self._sink: Sink | None = None
@@ -243,6 +290,10 @@ class _MemoryCarrier:
     async def discover(self, _seconds: float, /) -> list[str]:
         """The names of the other nodes."""
         return self._hub.others(self._name)
+
+    def store(self) -> MemoryStore:
+        """The store of all nodes."""
+        return self._hub.store_of(self._name)
 
     async def flush(self) -> None:
         """Nothing to do: frames leave at once."""

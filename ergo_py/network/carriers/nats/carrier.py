@@ -3,7 +3,8 @@
 A frame from ``a`` to ``b`` is published to ``ergo.<cluster>.n.<b>.<a>``, and each node subscribes
 to ``ergo.<cluster>.n.<me>.*``. With permissions that let a node publish as itself only, the server
 vouches for the sender. If no node listens, the server says so to the reply subject,
-``ergo.<cluster>.x.<me>.<to>``. A node looks for others with ``ergo.<cluster>.d.<me>``.
+``ergo.<cluster>.x.<me>.<to>``. A node looks for others with ``ergo.<cluster>.d.<me>``. Answers of
+JetStream, which keeps the names of the cluster, come to ``ergo.<cluster>.x.<me>.<number>``.
 """
 
 import json
@@ -17,6 +18,7 @@ import trio
 
 from ...._core.kernel import Kernel
 from ...errors import NodeNameTakenError
+from ...stores.nats_store import NatsStore, subjects_of_store
 from ..carrier import Sink
 from .client import Client
 from .login import Credentials, ServerAddress
@@ -45,7 +47,7 @@ def token(name: str) -> str:
 def subjects_of(cluster: str, node: str) -> tuple[list[str], list[str]]:
     """The subjects that a node publishes and subscribes to: all the permissions that it needs."""
     prefix, me = f"ergo.{token(cluster)}", token(node)
-    publishes = [f"{prefix}.n.*.{me}", f"{prefix}.d.{me}"]
+    publishes = [f"{prefix}.n.*.{me}", f"{prefix}.d.{me}", *subjects_of_store(cluster)]
     subscribes = [f"{prefix}.n.{me}.*", f"{prefix}.x.{me}.*", f"{prefix}.d.*"]
     return publishes, subscribes
 
@@ -103,6 +105,14 @@ class NatsCarrier:
             tls_first=tls_first,
             patience=patience,
         )
+
+        self._store = NatsStore(
+            self.client, cluster, f"{self._prefix}.x.{self._me}", kernel.logger.warning
+        )
+
+    def store(self) -> NatsStore:
+        """The store of the cluster."""
+        return self._store
 
     # -- lifecycle ---------------------------------------------------------------------------------
 
@@ -252,7 +262,9 @@ class NatsCarrier:
         if message.subscription == _FRAMES:
             self._receive(sender, message.payload)
         elif message.subscription == _HINTS:
-            if message.status == _NO_RESPONDERS:
+            if sender.isdigit():  # the name of a node has an @
+                self._store.receive(sender, message.status, message.payload)
+            elif message.status == _NO_RESPONDERS:
                 self._note_absent(sender)
         elif sender != self._name:
             self.client.publish(f"{self._prefix}.n.{token(sender)}.{self._me}", "", _PRESENT)

@@ -1,7 +1,7 @@
 """`Client`: a client of NATS that connects again whenever its connection breaks."""
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import random
 from time import perf_counter
 from typing import Final, Protocol
@@ -83,10 +83,12 @@ class Client:
         """The connected server."""
         return None if self._connection is None else self._connection.address
 
-    def publish(self, subject: str, reply: str, payload: bytes) -> None:
+    def publish(
+        self, subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Publish a message, or drop it if the client is not connected."""
         if self._connection is not None:
-            self._connection.send(wire.publish(subject, reply, payload))
+            self._connection.send(wire.publish(subject, reply, payload, headers))
 
     async def flush(self) -> None:
         """Wait until the server has got everything that was published, or is lost."""

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -232,7 +232,14 @@ def subscribe(subject: str, number: int) -> bytes:
     return f"SUB {subject} {number}\r\n".encode()
 
 
-def publish(subject: str, reply: str, payload: bytes) -> bytes:
+def publish(
+    subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None = None
+) -> bytes:
     """Publish a message. If no client listens, the server says so to the ``reply`` subject."""
     to = f"{subject} {reply}" if reply else subject
+    if headers:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"NATS/1.0\r\n{lines}\r\n".encode()
+        sizes = b"%d %d" % (len(head), len(head) + len(payload))
+        return b"HPUB %b %b\r\n%b%b\r\n" % (to.encode(), sizes, head, payload)
     return b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(payload), payload)

@@ -1,0 +1,334 @@
+"""`GroupKeeper`: tells the members of groups on this node to the other nodes, and learns theirs.
+
+Each node that uses groups of the cluster has a keeper. Two keepers greet each other when their
+nodes connect; then each sends its members, and each change. The members of another node leave when
+its keeper or its node is lost. A message of an earlier greeting has no effect: each carries a
+number that its receiver has given out.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from random import random
+from typing import Any, Final
+
+import trio
+
+from .._core.messaging.publisher import NODE_UP
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.errors import (
+    BadInputError,
+    InitError,
+    MailboxFullError,
+    NameTakenError,
+    Reject,
+)
+from .._core.vocabulary.ids import PID, Name, Ref
+from .._core.vocabulary.messages import (
+    NO_REPLY,
+    Down,
+    GroupJoined,
+    GroupLeft,
+    NodeUp,
+    Response,
+)
+from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import Reason, Shutdown, Unregistered
+from ..actor import Actor
+from ..groups import Group
+from ..network.messages.message_types import RefusedValueError, UnreadableValueError
+from ..network.network import Network
+from ..node import Node
+from ..supervision.specs import ChildSpec
+from .node_network import network_of
+
+__all__ = ["ClusterGroup", "GroupKeeper", "open_group"]
+
+_NAME: Final = "ergo.cluster.groups"
+_HELLO: Final = "hello"
+_JOINED: Final = "joined"
+_LEFT: Final = "left"
+_SYNCED: Final = "synced"
+_LOOK: Final = 10.0
+"""Seconds between two searches for nodes that are not connected."""
+_FIRST: Final = 3.0
+"""The longest time that the first use of a group waits for the members of other nodes."""
+_PART: Final = 500
+"""The most members in a message."""
+_AGAIN: Final = 0.1
+"""Seconds after which a message that found no room is sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGroup:
+    """The name of a group of the cluster, in ``GroupJoined`` and ``GroupLeft``."""
+
+    name: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} of the cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """Watch the members of a group on this node."""
+
+    group: ClusterGroup
+
+
+@dataclass(frozen=True, slots=True)
+class _SendAgain:
+    node: str
+
+
+class _Peer:
+    """The keeper of another node."""
+
+    def __init__(self, pid: PID, number: int) -> None:
+        self.pid = pid
+        self.number = number
+        """The number that messages to it carry."""
+        self.members: dict[tuple[ClusterGroup, PID], None] = {}
+        self.waiting: deque[tuple[object, ...]] = deque()
+
+
+async def open_group(node: Node, network: Network, name: Hashable) -> Group:
+    """The group of that name, after the keeper of this node runs and knows it."""
+    group = node.group(ClusterGroup(name))
+    try:
+        network.types.encode(name)
+    except RefusedValueError as error:
+        raise BadInputError(
+            "group(name)", name, f"a name that can travel: a str, a number, a tuple ({error})"
+        ) from None
+    while node.whereis(_NAME) is None:
+        try:
+            await node.supervise([ChildSpec(_NAME, GroupKeeper)], intensity=100, period=10.0)
+        except (InitError, NameTakenError):
+            await trio.sleep(0.01)  # another task starts it at this moment
+    await node.call(_NAME, _Open(ClusterGroup(name)), timeout=None)
+    return group
+
+
+class GroupKeeper(Actor):
+    """Keeps the groups of a node in agreement with those of other nodes."""
+
+    def init(self) -> None:
+        """Start."""
+        self._peers: dict[str, _Peer] = {}
+        self._groups: set[ClusterGroup] = set()
+        self._numbers = count(1)
+        self._given: dict[str, set[int]] = {}
+        """The numbers that each node may use in its messages."""
+        self._greeted: set[str] = set()
+        """Nodes whose members are awaited."""
+        self._greetings: dict[Ref, str] = {}
+        self._is_ready = False
+        self._has_met_all = trio.Event()
+        self._openers: list[Caller] = []
+        self._types = network_of(self._process.kernel).types
+        self._forget_strangers()
+        self.subscribe(NODE_UP)
+        self.start_task(self._look_around, name="search for nodes")
+
+    def _forget_strangers(self) -> None:
+        """Remove the members of other nodes that an earlier keeper has left."""
+        groups = self._process.kernel.router.directory.groups
+        for group in [group for group in groups if isinstance(group, ClusterGroup)]:
+            self._watch(group)
+            for pid in list(groups.get(group, ())):
+                if pid.node != self.pid.node:
+                    self._remove(group, pid, Unregistered())
+
+    # -- greetings ---------------------------------------------------------------------------------
+
+    async def _look_around(self) -> None:
+        while True:
+            for node in await self.node.discover():
+                if node not in self._peers:
+                    self._greet(node)
+            if not self._is_ready:
+                with trio.move_on_after(_FIRST if self._greeted else 0.0):
+                    await self._has_met_all.wait()
+                self._be_ready()
+            await trio.sleep(_LOOK * (0.75 + random() / 2))
+
+    def _note_met(self, node: str) -> None:
+        self._greeted.discard(node)
+        if not self._greeted:
+            self._has_met_all.set()
+
+    def _be_ready(self) -> None:
+        self._is_ready = True
+        openers, self._openers = self._openers, []
+        for caller in openers:
+            self.reply(caller, None)
+
+    def _greet(self, node: str) -> None:
+        self._greeted.add(node)
+        ref = self.request(Name(_NAME, node), (_HELLO, self._give_number(node)))
+        self._greetings[ref] = node
+
+    def _give_number(self, node: str) -> int:
+        number = next(self._numbers)
+        self._given.setdefault(node, set()).add(number)
+        return number
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Take a call."""
+        match request:
+            case _Open(group):
+                self._watch(group)
+                if self._is_ready:
+                    return None
+                self._openers.append(caller)
+                return NO_REPLY
+            case "hello", int(number) if isinstance(caller.pid, PID):
+                # The other keeper takes no member before it has the answer.
+                self.reply(caller, (self.pid, self._give_number(caller.pid.node)))
+                self._meet(caller.pid, number)
+                return NO_REPLY
+        raise Reject(ValueError("a keeper of groups answers other keepers only"))
+
+    def handle_response(self, response: Response) -> None:
+        """Take an answer."""
+        node = self._greetings.pop(response.ref)
+        match response.value if response.error is None else None:
+            case PID() as pid, int(number) if pid.node == node:
+                self._meet(pid, number)
+            case _:  # the node is gone, or uses no groups
+                self._note_met(node)
+
+    def _meet(self, pid: PID, number: int) -> None:
+        """Send a keeper the members of this node, with the number that it has given."""
+        peer = self._peers.get(pid.node)
+        if peer is None or peer.pid != pid:
+            if peer is not None:
+                self.demonitor(peer.pid)
+                self._lose(peer, Unregistered())
+            self._peers[pid.node] = peer = _Peer(pid, number)
+            self.monitor(pid)
+        for group in self._groups:
+            local = [member for member in self._members(group) if member.node == self.pid.node]
+            for start in range(0, len(local), _PART):
+                self._tell(peer, _JOINED, group.name, local[start : start + _PART])
+        self._tell(peer, _SYNCED)
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def _watch(self, group: ClusterGroup) -> None:
+        if group not in self._groups:
+            self._groups.add(group)
+            members = self.node.group(group).monitor(self.pid)
+            self._tell_all(_JOINED, group.name, [m for m in members if m.node == self.pid.node])
+
+    def _members(self, group: ClusterGroup) -> Iterable[PID]:
+        return self._process.kernel.router.directory.groups.get(group, ())
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Take a message."""
+        match message:
+            case GroupJoined(ClusterGroup(name), pid):
+                if pid.node == self.pid.node:
+                    self._tell_all(_JOINED, name, [pid])
+            case GroupLeft(ClusterGroup(name), pid, reason):
+                if pid.node == self.pid.node:
+                    self._tell_all(_LEFT, name, pid, self._types.encode_reason(reason))
+            case Down(PID() as pid, reason=reason):
+                peer = self._peers.get(pid.node)
+                if peer is not None and peer.pid == pid:
+                    del self._peers[pid.node]
+                    self._given.pop(pid.node, None)
+                    self._lose(peer, reason)
+            case _SendAgain(node):
+                peer = self._peers.get(node)
+                if peer is not None:
+                    self._send_waiting(peer)
+            case (str(verb), int(number), *rest) if isinstance(sender, PID):
+                if number in self._given.get(sender.node, ()):
+                    self._learn(sender.node, verb, rest)
+
+    def handle_event(self, event: Any) -> None:
+        """Take a publication."""
+        if isinstance(event.message, NodeUp) and event.message.node not in self._peers:
+            self._greet(event.message.node)
+
+    def _learn(self, node: str, verb: str, rest: list[Any]) -> None:
+        peer = self._peers.get(node)
+        match verb, rest:
+            case "synced", []:
+                self._note_met(node)
+            case "joined", [name, [*pids]] if peer is not None and _is_hashable(name):
+                for pid in pids:
+                    # A node speaks for its own processes only.
+                    if isinstance(pid, PID) and pid.node == node:
+                        self._add(peer, ClusterGroup(name), pid)
+            case "left", [name, PID() as pid, bytes(reason)] if peer is not None and _is_hashable(
+                name
+            ):
+                if peer.members.pop((ClusterGroup(name), pid), 0) is None:
+                    self._remove(ClusterGroup(name), pid, self._reason(reason))
+
+    def _reason(self, data: bytes) -> Reason:
+        try:
+            reason: Reason = self._types.decode(data)
+        except UnreadableValueError as error:
+            return Shutdown(str(error))
+        return reason
+
+    def _add(self, peer: _Peer, group: ClusterGroup, pid: PID) -> None:
+        if (group, pid) not in peer.members:
+            peer.members[group, pid] = None
+            kernel = self._process.kernel
+            if kernel.router.directory.join(group, pid):
+                kernel.tell_group(group, GroupJoined(group, pid))
+
+    def _remove(self, group: ClusterGroup, pid: PID, reason: Reason) -> None:
+        kernel = self._process.kernel
+        if kernel.router.directory.leave(group, pid):
+            kernel.tell_group(group, GroupLeft(group, pid, reason))
+
+    def _lose(self, peer: _Peer, reason: Reason) -> None:
+        for group, pid in peer.members:
+            self._remove(group, pid, reason)
+
+    # -- messages to other keepers -----------------------------------------------------------------
+
+    def _tell_all(self, verb: str, *rest: object) -> None:
+        for peer in self._peers.values():
+            self._tell(peer, verb, *rest)
+
+    def _tell(self, peer: _Peer, verb: str, *rest: object) -> None:
+        peer.waiting.append((verb, peer.number, *rest))
+        self._send_waiting(peer)
+
+    def _send_waiting(self, peer: _Peer) -> None:
+        while peer.waiting:
+            try:
+                self.send(peer.pid, peer.waiting[0])
+            except MailboxFullError:  # too many bytes wait for that node
+                self.send_after(_AGAIN, self.pid, _SendAgain(peer.pid.node))
+                return
+            peer.waiting.popleft()
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """Diagnostics for a human reader."""
+        return {
+            "groups": ", ".join(sorted(str(group.name) for group in self._groups)),
+            **{
+                f"node {node}": f"{len(peer.members)} members, {len(peer.waiting)} messages wait"
+                for node, peer in sorted(self._peers.items())
+            },
+        }
+
+
+def _is_hashable(name: object) -> bool:
+    try:
+        hash(name)
+    except TypeError:
+        return False
+    return True
+
+
+show_public_names(__name__)

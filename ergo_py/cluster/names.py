@@ -1,0 +1,233 @@
+"""`Cluster`: names and groups of all nodes of a network."""
+
+from collections.abc import Hashable
+
+import trio
+
+from .._core.processes.process import Process
+from .._core.vocabulary.errors import (
+    CallTimeoutError,
+    InitError,
+    NameTakenError,
+    NameUnknownError,
+    ProcessUnknownError,
+)
+from .._core.vocabulary.ids import PID, Name, Target
+from .._core.vocabulary.messages import Down
+from .._core.vocabulary.options import check_name, check_number
+from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import Reason, Shutdown
+from ..actor import Actor
+from ..groups import Group
+from ..network.errors import StoreError
+from ..network.stores.store import Store
+from ..node import Node
+from .errors import ClusterNameTakenError
+from .group_keeper import open_group
+from .lease import Holder, LeaseKeeper, LeaseTerms
+from .node_network import network_of
+
+__all__ = ["Cluster"]
+
+
+class Cluster:
+    """The names and groups of all nodes of a network: ``cluster = Cluster(node)``.
+
+    A handle without state: make it wherever you need it, in an actor as ``Cluster(self.node)``. Its
+    methods belong on the loop of the node.
+    """
+
+    def __init__(self, node: Node) -> None:
+        """Use the cluster of a node.
+
+        Raises:
+            NotAllowedError: the node has no network.
+        """
+        self._node = node
+        self._kernel = node._kernel
+        self._network = network_of(self._kernel)
+
+    def __repr__(self) -> str:
+        return f"<Cluster of {self._node.name}>"
+
+    # -- names -------------------------------------------------------------------------------------
+
+    async def register(
+        self,
+        name: str,
+        to: Target,
+        *,
+        lease: float = 30.0,
+        ending: float = 10.0,
+        wait: float = 0.0,
+    ) -> None:
+        """Give a process of this node a name that no other process of the cluster has. The node
+        renews its lease until the process ends or :meth:`unregister` is called. If the lease cannot
+        be renewed, the process is asked to end, and killed before another node can take the name.
+
+        Args:
+            name: the name in the cluster.
+            to: the process.
+            lease: the name is free this many seconds after another node has last seen it renewed.
+            ending: seconds that the process has to end when the lease is lost: half of them before
+                it is killed, and half for its ``terminate``.
+            wait: seconds to wait for the name if another process has it.
+
+        Raises:
+            ClusterNameTakenError: another process has the name, or had it and its lease lasts.
+            ProcessUnknownError: there is no such process on this node.
+            StoreError: the store of names cannot be reached.
+            BadInputError: a value is invalid.
+        """
+        check_number("wait", wait, least=0.0)
+        terms = LeaseTerms(lease, ending)
+        found = self._kernel.router.resolve(to)
+        if not isinstance(found, Process):
+            raise ProcessUnknownError(to)
+        given: float = wait + 30.0
+        try:
+            await self._node.spawn(
+                NameKeeper.spec(check_name(name), found.id, terms, wait),
+                name=_process_name(name),
+                init_timeout=given,
+            )
+        except NameTakenError:
+            raise ClusterNameTakenError(
+                name, await self.whereis(name), self._node.name, lease
+            ) from None
+        except InitError as error:
+            raise error.__cause__ or error from None
+
+    async def unregister(self, name: str) -> None:
+        """Take a name from its process, which goes on without it.
+
+        Raises:
+            NameUnknownError: no process of this node has the name.
+        """
+        keeper = self._node.whereis(_process_name(check_name(name)))
+        if keeper is None:
+            raise NameUnknownError(name)
+        self._node.send_exit(keeper, Shutdown("the name is given up"))
+        await self._node.wait_ended(keeper)
+
+    async def whereis(self, name: str) -> PID | Name | None:
+        """The address of the process with a name; None if there is none. The address of a singleton
+        is its name on its node, which the restarts there keep.
+
+        The address may be outdated: a call to it then raises ``TargetDownError``. Ask again.
+
+        Raises:
+            StoreError: the store of names cannot be reached.
+        """
+        holder = await self._holder(check_name(name))
+        return None if holder is None else holder.address
+
+    async def wait_for(self, name: str, *, timeout: float | None = None) -> PID | Name:
+        """Wait until a process has a name, and return its address.
+
+        Raises:
+            CallTimeoutError: no process had it within ``timeout`` seconds.
+        """
+        if timeout is not None:
+            check_number("timeout", timeout, least=0.0)
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            while (found := await self.whereis(name)) is None:  # noqa: ASYNC110 - of another node
+                await trio.sleep(0.1)
+            return found
+        raise CallTimeoutError(Name(name), "wait_for", timeout or 0.0)
+
+    async def _holder(self, name: str) -> Holder | None:
+        store = self._store()
+        entry = await store.get(name)
+        if entry is None or not entry.value:
+            return None
+        holder = Holder.decode(entry.value, 0.0)
+        return None if store.is_gone(holder.node, holder.creation) else holder
+
+    def _store(self) -> Store:
+        return self._network.carrier.store()
+
+    # -- groups ------------------------------------------------------------------------------------
+
+    async def group(self, name: Hashable) -> Group:
+        """The group of that name in the cluster, with the members of all nodes. Processes of this
+        node join and leave; all nodes that use groups of the cluster tell each other. The name is a
+        value that can travel in a message: a str, a number, a tuple of such values.
+
+        Raises:
+            BadInputError: the name cannot be hashed, or cannot travel.
+        """
+        return await open_group(self._node, self._network, name)
+
+
+def _process_name(name: str) -> str:
+    return f"ergo.cluster.name:{name}"
+
+
+class NameKeeper(Actor):
+    """Keeps the lease of a name for a process of this node."""
+
+    def __init__(self, name: str, pid: PID, terms: LeaseTerms, wait: float) -> None:
+        self._name = name
+        self._target = pid
+        self._terms = terms
+        self._wait = wait
+
+    async def init(self) -> None:
+        """Start."""
+        kernel = self._process.kernel
+        self._keeper = LeaseKeeper(
+            network_of(kernel).carrier.store(),
+            self._name,
+            self._terms,
+            self.pid,
+            kernel.clock.now,
+            self.log,
+        )
+        self._keeper.describe(self._target)
+        self._down = trio.Event()
+        self.monitor(self._target)
+        await self._acquire()
+        self.start_task(self._hold, name=f"lease of {self._name}")
+
+    async def _acquire(self) -> None:
+        with trio.move_on_after(self._wait):
+            await self._keeper.acquire()
+            return
+        if await self._keeper.try_once():
+            return
+        holder = await self._keeper.holder()
+        if holder is None:
+            raise StoreError(
+                f"the store of names is new, so the name {self._name!r} may have been lost with an "
+                f"earlier store; it is free after {self._terms.seconds:g} s: register it with "
+                f"wait={2 * self._terms.seconds:g}"
+            )
+        raise ClusterNameTakenError(self._name, holder.address, holder.node, holder.lease)
+
+    async def _hold(self) -> None:
+        why = await self._keeper.hold()
+        self.log.warning(
+            "a process loses its name in the cluster, and ends",
+            name=self._name,
+            process=str(self._target),
+            reason=why,
+        )
+        self.send_exit(self._target, Shutdown(f"the name {self._name!r} is lost: {why}"))
+        with trio.move_on_after(self._terms.ending / 2):
+            await self._down.wait()
+        if not self._down.is_set():
+            self.kill(self._target)
+
+    def handle_message(self, message: object, sender: object) -> None:
+        """Take a message."""
+        if isinstance(message, Down):
+            self._down.set()
+            self.stop(Shutdown("the process with the name has ended"))
+
+    async def terminate(self, reason: Reason) -> None:
+        """Give the lease up."""
+        await self._keeper.release()
+
+
+show_public_names(__name__)

@@ -1,0 +1,243 @@
+"""`NatsStore`: the store of a network over NATS: a bucket of JetStream's key-value store.
+
+The bucket is made on first use, with three replicas where the servers allow it. A removed entry
+leaves a marker that the server drops after an hour.
+"""
+
+import json
+import re
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from itertools import count
+from typing import Any, Final, Protocol
+
+import trio
+
+from ..errors import StoreError
+from .store import TIMEOUT, ConflictError, Entry
+
+__all__ = ["NatsStore", "Publisher", "bucket_of", "subjects_of_store"]
+
+_NO_RESPONDERS: Final = 503
+_NOT_FOUND: Final = 404
+_WRONG_SEQUENCE: Final = 10071
+_FEW_SERVERS: Final = frozenset({10005, 10074})
+"""Errors of a server that cannot place three replicas."""
+_EXISTS: Final = 10058
+_MARKER: Final = "3600s"
+"""How long the server keeps the marker of a removed entry."""
+_NANOSECONDS: Final = re.compile(r"(\.\d{6})\d+")
+
+
+class Publisher(Protocol):
+    """The client of NATS."""
+
+    def publish(
+        self, subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Publish a message, or drop it if the client is not connected."""
+
+
+def bucket_of(cluster: str) -> str:
+    """The name of the bucket of a cluster. Names of buckets have letters, digits, _ and - only."""
+    return "ergo-" + _encoded(cluster, "_")
+
+
+def subjects_of_store(cluster: str) -> list[str]:
+    """The subjects that a node publishes to."""
+    bucket = bucket_of(cluster)
+    verbs = ("INFO", "CREATE", "MSG.GET")
+    return [*(f"$JS.API.STREAM.{verb}.KV_{bucket}" for verb in verbs), f"$KV.{bucket}.>"]
+
+
+def _encoded(name: str, escape: str) -> str:
+    return re.sub(
+        r"[^A-Za-z0-9-]", lambda found: "".join(f"{escape}{b:02x}" for b in found[0].encode()), name
+    )
+
+
+class NatsStore:
+    """The table, as a single node sees it. Answers of the server arrive at :meth:`receive`."""
+
+    def __init__(
+        self, client: Publisher, cluster: str, inbox: str, warn: Callable[[str], None]
+    ) -> None:
+        self._client = client
+        self._bucket = bucket_of(cluster)
+        self._stream = f"KV_{self._bucket}"
+        self._inbox = inbox
+        self._warn = warn
+        self._numbers = count(1)
+        self._answers: dict[str, _Answer] = {}
+        self._is_open = False
+        self._made_at = -float("inf")
+        """The moment, on the clock of this program, at which the bucket was made."""
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Entry | None:
+        """As :meth:`Store.get`."""
+        await self._open()
+        answer = await self._ask(
+            f"$JS.API.STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._subject(key)}
+        )
+        if "error" in answer:
+            if answer["error"].get("code") == _NOT_FOUND:
+                if answer["error"].get("err_code") != 10037:  # not "no message found"
+                    self._is_open = False
+                    raise StoreError(f"the bucket {self._bucket!r} is gone; it is made again")
+                return None
+            raise self._refusal(answer)
+        try:
+            found = answer["message"]
+            return Entry(b64decode(found.get("data", "")), int(found["seq"]))
+        except (KeyError, TypeError, ValueError, AttributeError, Base64Error):
+            raise StoreError("the server's answer about an entry is malformed") from None
+
+    async def put(self, key: str, value: bytes, revision: int) -> int:
+        """As :meth:`Store.put`."""
+        return await self._write(key, value, revision, {})
+
+    async def delete(self, key: str, revision: int) -> None:
+        """As :meth:`Store.delete`."""
+        await self._write(key, b"", revision, {"KV-Operation": "DEL", "Nats-TTL": _MARKER})
+
+    async def _write(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
+        await self._open()
+        answer = await self._request(
+            self._subject(key),
+            value,
+            {"Nats-Expected-Last-Subject-Sequence": str(revision), **headers},
+        )
+        if answer.get("error", {}).get("err_code") == _WRONG_SEQUENCE:
+            raise ConflictError(key)
+        if "error" in answer:
+            raise self._refusal(answer)
+        return int(answer.get("seq", 0))
+
+    def _subject(self, key: str) -> str:
+        return f"$KV.{self._bucket}.{_encoded(key, '=')}"
+
+    async def age(self) -> float:
+        """As :meth:`Store.age`."""
+        self._is_open = False  # another node may have made it again
+        await self._open()
+        return trio.current_time() - self._made_at
+
+    def is_gone(self, _node: str, _creation: int) -> bool:
+        """As :meth:`Store.is_gone`. A server does not know: a node may only be disconnected."""
+        return False
+
+    # -- the bucket --------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        if self._is_open:
+            return
+        info = await self._ask(f"$JS.API.STREAM.INFO.{self._stream}", {})
+        if info.get("error", {}).get("code") == _NOT_FOUND:
+            info = await self._create(3)
+            if info.get("error", {}).get("err_code") in _FEW_SERVERS:
+                info = await self._create(1)
+                if "error" not in info:
+                    self._warn(
+                        "the names of this cluster have a single server: while it is down no name "
+                        "is found, and a singleton ends; three servers allow the loss of one"
+                    )
+            if info.get("error", {}).get("err_code") == _EXISTS:  # another node was faster
+                info = await self._ask(f"$JS.API.STREAM.INFO.{self._stream}", {})
+        if "error" in info:
+            raise self._refusal(info)
+        self._made_at = trio.current_time() - _age(info)
+        self._is_open = True
+
+    async def _create(self, replicas: int) -> dict[str, Any]:
+        return await self._ask(
+            f"$JS.API.STREAM.CREATE.{self._stream}",
+            {
+                "name": self._stream,
+                "description": "leases of the names of a cluster of ergo_py nodes",
+                "subjects": [f"$KV.{self._bucket}.>"],
+                "retention": "limits",
+                "max_msgs_per_subject": 1,
+                "discard": "new",
+                "storage": "file",
+                "num_replicas": replicas,
+                "allow_rollup_hdrs": True,
+                "allow_direct": True,
+                "allow_msg_ttl": True,
+                "deny_delete": True,
+            },
+        )
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    async def _ask(self, subject: str, question: dict[str, object]) -> dict[str, Any]:
+        return await self._request(subject, json.dumps(question).encode() if question else b"", {})
+
+    async def _request(
+        self, subject: str, payload: bytes, headers: dict[str, str]
+    ) -> dict[str, Any]:
+        number = str(next(self._numbers))
+        answer = self._answers[number] = _Answer()
+        try:
+            self._client.publish(subject, f"{self._inbox}.{number}", payload, headers)
+            with trio.move_on_after(TIMEOUT):
+                await answer.arrived.wait()
+        finally:
+            del self._answers[number]
+        if not answer.arrived.is_set():
+            raise StoreError(f"JetStream does not answer within {TIMEOUT:g} s")
+        if answer.status == _NO_RESPONDERS:
+            raise StoreError(
+                "JetStream is off at the NATS server, or has no leader now; names and singletons "
+                "need it: start the server with `nats-server --jetstream`"
+            )
+        try:
+            values = json.loads(answer.payload)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict) or not isinstance(values.get("error", {}), dict):
+            raise StoreError("the answer of JetStream is malformed")
+        return values
+
+    def receive(self, number: str, status: int, payload: bytes) -> None:
+        """Take an answer of the server."""
+        answer = self._answers.get(number)
+        if answer is not None:
+            answer.set(status, payload)
+
+    def _refusal(self, answer: dict[str, Any]) -> StoreError:
+        error = answer["error"]
+        return StoreError(
+            f"JetStream refuses: {error.get('description', 'no reason')} "
+            f"(code {error.get('err_code', error.get('code', 0))})"
+        )
+
+
+class _Answer:
+    """An answer that is awaited."""
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.status = 0
+        self.payload = b""
+
+    def set(self, status: int, payload: bytes) -> None:
+        """Take the answer."""
+        self.status, self.payload = status, payload
+        self.arrived.set()
+
+
+def _age(info: dict[str, Any]) -> float:
+    """The age of a bucket, on the clock of its server."""
+    if info.get("did_create"):
+        return 0.0
+    try:
+        created, now = (
+            datetime.fromisoformat(_NANOSECONDS.sub(r"\1", info[key])) for key in ("created", "ts")
+        )
+        return max(0.0, (now - created).total_seconds())
+    except (KeyError, TypeError, ValueError):
+        return 0.0

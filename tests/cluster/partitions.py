@@ -1,0 +1,338 @@
+"""Seeded simulations of nodes that compete for a lease, in virtual time.
+
+`simulate_keepers` has clocks that run at different speeds, programs that are stopped, and a store
+whose requests and answers are late or lost. `simulate_nodes` has whole nodes with singletons, whose
+network and store are cut. Both raise `Violation` if two of them run at once.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any, TypeVar
+
+import trio
+import trio.testing
+
+from ergo_py import PID, Actor, ChildSpec
+from ergo_py.cluster import Singleton
+from ergo_py.cluster.lease import Lease, LeaseKeeper, LeaseTerms
+from ergo_py.network import Memory, StoreError
+from ergo_py.network.stores.memory_store import StoreTable
+from ergo_py.network.stores.store import TIMEOUT, ConflictError, Entry
+from ergo_py.testing import seeded
+from tests.support import running_node
+
+__all__ = ["Violation", "simulate_keepers", "simulate_nodes"]
+
+
+T = TypeVar("T")
+
+
+class Violation(AssertionError):
+    """Two processes with the same lease ran at once."""
+
+
+class Silent:
+    """A logger that drops everything."""
+
+    def warning(self, event: str, /, **values: Any) -> None:
+        pass
+
+
+# -- keepers with bad clocks -----------------------------------------------------------------------
+
+
+class World:
+    """A store, and the nodes that use it."""
+
+    def __init__(self, seed: int, nursery: trio.Nursery, drift: float) -> None:
+        self.random = Random(seed)
+        self.nursery = nursery
+        self.table = StoreTable()
+        self.loss = self.random.choice((0.0, 0.05, 0.3))
+        self.delay = self.random.choice((0.0, 0.05, 1.0, 6.0))
+        lease = self.random.choice((4.0, 10.0))
+        self.terms = LeaseTerms(lease, lease * self.random.choice((0.05, 0.2, 0.45)))
+        self.nodes = [Place(self, number, drift) for number in range(3)]
+        self.starts = 0
+        self.newest = 0
+        self.acts = 0
+
+    def running(self) -> list["Place"]:
+        return [node for node in self.nodes if node.is_running and not node.is_frozen]
+
+    def check(self) -> None:
+        if len(self.running()) > 1:
+            raise Violation(f"two run at {trio.current_time():.2f}")
+
+    async def misbehave(self, seconds: float) -> None:
+        """Cut, freeze and heal, until ``seconds`` have passed."""
+        end = trio.current_time() + seconds
+        while trio.current_time() < end:
+            await trio.sleep(self.random.expovariate(0.25))
+            node = self.random.choice(self.nodes)
+            match self.random.choices(("cut", "freeze", "kill", "wipe"), (5, 4, 2, 0.3))[0]:
+                case "cut":
+                    node.cut_until = trio.current_time() + self.random.choice((1.0, 5.0, 30.0))
+                case "freeze":
+                    self.nursery.start_soon(node.freeze, self.random.choice((0.5, 5.0, 25.0)))
+                case "kill":
+                    node.scope.cancel()
+                case "wipe":
+                    self.table.lose_all()
+
+
+class Place:
+    """A node: its clock, and its keeper."""
+
+    def __init__(self, world: World, number: int, drift: float) -> None:
+        self.world = world
+        self.number = number
+        self.rate = 1.0 + world.random.uniform(-drift, drift)
+        self.offset = world.random.uniform(0, 1000)
+        self.cut_until = 0.0
+        self.is_running = False
+        self.is_frozen = False
+        self.lease: Lease | None = None
+        self.scope = trio.CancelScope()
+        self._thawed = trio.Event()
+
+    def now(self) -> float:
+        return self.offset + self.rate * trio.current_time()
+
+    async def freeze(self, seconds: float) -> None:
+        """Stop the program, as SIGSTOP does. Its clock goes on."""
+        if not self.is_frozen:
+            self.is_frozen = True
+            await trio.sleep(seconds)
+            # What is due is carried out first when a program continues: here, the end of the lease.
+            if self.lease is not None and not self.lease.is_held:
+                self.is_running = False
+            self.is_frozen = False
+            self._thawed.set()
+            self._thawed = trio.Event()
+            self.world.check()
+
+    async def thawed(self) -> None:
+        while self.is_frozen:
+            await self._thawed.wait()
+
+    async def live(self) -> None:
+        """Start again whenever the node is killed."""
+        creation = 0
+        while True:
+            creation += 1
+            self.scope = trio.CancelScope()
+            with self.scope:
+                await self.compete(creation)
+            self.is_running = False
+            await trio.sleep(self.world.random.uniform(0.0, 3.0))
+
+    async def compete(self, creation: int) -> None:
+        world = self.world
+        pid = PID(f"n{self.number}@test", creation, 1)
+        keeper = LeaseKeeper(FaultyStore(self), "only", world.terms, pid, self.now, Silent())
+        while True:
+            lease = await keeper.acquire()
+            await self.thawed()
+            if not lease.is_held:
+                continue
+            self.lease = lease
+            self.is_running = True
+            world.starts += 1
+            world.check()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.act, lease)
+                await keeper.hold()
+                await self.thawed()
+                # The work goes on until it has ended, within its limit on this node's clock.
+                left = max(0.0, keeper.expires_at - self.now())
+                own = world.random.uniform(0.0, min(left, world.terms.ending))
+                await trio.sleep(own / self.rate)
+                await self.thawed()
+                nursery.cancel_scope.cancel()
+            self.is_running = False
+            await keeper.release()
+
+    async def act(self, lease: Lease) -> None:
+        """Do the work that only one node may do."""
+        while True:
+            await trio.sleep(self.world.random.expovariate(5.0))
+            await self.thawed()
+            if not lease.is_held:
+                return
+            if lease.token < self.world.newest:
+                raise Violation(f"an act of an older lease at {trio.current_time():.2f}")
+            self.world.newest = lease.token
+            self.world.acts += 1
+
+
+class FaultyStore:
+    """The store behind a network with faults: a request may also be carried out long after its
+    sender has given up.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.world = place.world
+
+    async def get(self, key: str) -> Entry | None:
+        found: Entry | None = await self._request(lambda: self.world.table.get(key))
+        return found
+
+    async def put(self, key: str, value: bytes, revision: int) -> int:
+        fresh: int = await self._request(lambda: self.world.table.set(key, value, revision))
+        return fresh
+
+    async def delete(self, key: str, revision: int) -> None:
+        await self._request(lambda: self.world.table.set(key, None, revision))
+
+    async def age(self) -> float:
+        age: float = await self._request(self.world.table.age)
+        return age
+
+    def is_gone(self, node: str, creation: int) -> bool:
+        return False
+
+    async def _request(self, function: Callable[[], Any]) -> Any:
+        place, random = self.place, self.world.random
+        answers: list[Any] = []
+        arrived = trio.Event()
+
+        async def carry() -> None:
+            await trio.sleep(random.random() * self.world.delay)
+            while trio.current_time() < place.cut_until:
+                if random.random() < 0.5:
+                    return
+                await trio.sleep(1.0)  # a router keeps it, and delivers it late
+            if random.random() < self.world.loss:
+                return
+            try:
+                answer: Any = function()
+            except ConflictError as error:
+                answer = error
+            await trio.sleep(random.random() * self.world.delay)
+            if trio.current_time() >= place.cut_until and random.random() >= self.world.loss:
+                answers.append(answer)
+                arrived.set()
+
+        await place.thawed()
+        self.world.nursery.start_soon(carry)
+        with trio.move_on_after(TIMEOUT):
+            await arrived.wait()
+        await place.thawed()
+        if not answers:
+            raise StoreError("no answer")
+        if isinstance(answers[0], ConflictError):
+            raise answers[0]
+        return answers[0]
+
+
+def simulate_keepers(seed: int, *, seconds: float = 120.0, drift: float = 0.08) -> tuple[int, int]:
+    """Run a seed. Returns how often the lease began, and how many acts were done under it."""
+
+    async def run() -> tuple[int, int]:
+        async with trio.open_nursery() as nursery:
+            world = World(seed, nursery, drift)
+            for node in world.nodes:
+                nursery.start_soon(node.live)
+            await world.misbehave(seconds)
+            nursery.cancel_scope.cancel()
+        return world.starts, world.acts
+
+    try:
+        return _run(run, seed)
+    except BaseExceptionGroup as group:
+        raise _leaf(group) from None
+
+
+def _run(function: Callable[[], Awaitable[T]], seed: int) -> T:
+    """Run in virtual time, with the same order of tasks for the same seed."""
+    random.seed(seed)
+    with seeded(seed):
+        return trio.run(function, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def _leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+# -- whole nodes -----------------------------------------------------------------------------------
+
+
+class Only(Actor):
+    """The singleton. All of them share a list."""
+
+    def __init__(self, running: list[str], starts: list[str], failures: list[Violation]) -> None:
+        self.running = running
+        self.starts = starts
+        self.failures = failures
+
+    def init(self) -> None:
+        self.running.append(self.node.name)
+        self.starts.append(self.node.name)
+        if len(self.running) > 1:
+            self.failures.append(Violation(f"{self.running} at {trio.current_time():.2f}"))
+
+    def terminate(self, reason: object) -> None:
+        self.running.remove(self.node.name)
+
+
+def simulate_nodes(seed: int, *, seconds: float = 120.0) -> int:
+    """Run three nodes with a singleton through partitions. Returns how often it was started."""
+    chance = Random(seed)
+    names = ["a@test", "b@test", "c@test"]
+    running: list[str] = []
+    starts: list[str] = []
+    failures: list[Violation] = []
+
+    async def run() -> None:
+        network = Memory()
+        async with AsyncExitStack() as stack:
+            for name in names:
+                node = await stack.enter_async_context(
+                    running_node(name, network=network, limit=100_000)
+                )
+                lists = running, starts, failures
+                spec = ChildSpec("only", Only, *lists, shutdown=0.5, terminate_timeout=0.5)
+                await node.supervise([Singleton(spec, lease=4.0)], intensity=1000, period=1.0)
+            network.lose(chance.choice((0.0, 0.0, 0.1)), seed=seed)
+            end = trio.current_time() + seconds
+            while trio.current_time() < end:
+                await trio.sleep(chance.expovariate(0.3))
+                node_name = chance.choice(names)
+                match chance.choices(
+                    ("store", "alone", "freeze", "heal", "wipe"), (4, 3, 3, 6, 0.5)
+                )[0]:
+                    case "store":
+                        network.cut_store(node_name)
+                    case "alone":
+                        network.cut_store(node_name)
+                        for other in names:
+                            if other != node_name:
+                                network.cut(node_name, other)
+                    case "freeze":
+                        network.freeze(node_name)
+                    case "heal":
+                        network.heal()
+                        for name in names:
+                            network.thaw(name)
+                    case "wipe":
+                        network.lose_store()
+                if len(running) > 1:
+                    failures.append(Violation(f"{running} at {trio.current_time():.2f}"))
+            network.heal()
+            for name in names:
+                network.thaw(name)
+            network.lose(0.0)
+            await trio.sleep(20)
+            if len(running) != 1:
+                failures.append(Violation(f"without faults it runs on {running}"))
+
+    _run(run, seed)
+    if failures:
+        raise failures[0]
+    return len(starts)

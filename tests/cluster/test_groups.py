@@ -1,0 +1,315 @@
+"""Groups with members on several nodes, and spreads over them."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    LEAST_LOADED,
+    Actor,
+    BadInputError,
+    Caller,
+    GroupJoined,
+    GroupLeft,
+    Node,
+    NoNode,
+    Reject,
+    TargetDownError,
+)
+from ergo_py.cluster import Cluster, ClusterGroup, NoMembersError, Spread
+from ergo_py.network import Memory
+from ergo_py.supervision.pool import BY_KEY
+from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
+from tests.support import THOROUGH, Recorder, running_node
+
+
+class Member(Actor):
+    """Joins a group, and answers with the name of its node."""
+
+    def __init__(self, group: Any, heard: list[Any]) -> None:
+        self.group = group
+        self.heard = heard
+
+    async def init(self) -> None:
+        (await Cluster(self.node).group(self.group)).join(self.pid)
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.heard.append((self.node.name, message, sender))
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        match request:
+            case Echo("crash"):
+                raise RuntimeError
+            case Echo("refuse"):
+                raise Reject(LookupError("no"))
+            case Echo(value):
+                return str(self.pid) if self.group == "users" else (self.node.name, value)
+        return len(self.heard)
+
+
+@asynccontextmanager
+async def nodes(network: Memory, *names: str) -> AsyncIterator[list[Node]]:
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                running_node(f"{name}@test", network=network, limit=100_000)
+            )
+            for name in names
+        ]
+
+
+async def test_members_of_all_nodes_are_known_to_all(network: Any) -> None:
+    heard: list[Any] = []
+    async with two_nodes(network) as (a, b):
+        first = await a.spawn(Member, "room", heard)
+        seen = await Cluster(b).group("room")
+        assert seen.members() == [first]
+
+        second = await b.spawn(Member, "room", heard)
+        here = await Cluster(a).group("room")
+        await until(lambda: set(here.members()) == {first, second})
+        assert here.broadcast(Add(1)) == 2
+        await until(lambda: len(heard) == 2)
+        assert {(node, message) for node, message, _ in heard} == {
+            ("a@test", Add(1)),
+            ("b@test", Add(1)),
+        }
+
+        b.send_exit(second)
+        await until(lambda: here.members() == [first])
+        a.kill(first)
+        await until(lambda: seen.members() == [])
+
+
+async def test_a_monitor_hears_of_members_of_other_nodes_and_of_their_loss(
+    autojump_clock: Any,
+) -> None:
+    network = Memory(types=TYPES)
+    told: list[Any] = []
+    async with nodes(network, "a", "b") as (a, b):
+        group = await Cluster(a).group(("room", 5))
+        watcher = await a.spawn(Recorder, told)
+        assert group.monitor(watcher) == []
+        pid = await b.spawn(Member, ("room", 5), [])
+        await trio.sleep(1)
+        name = ClusterGroup(("room", 5))
+        assert told == [GroupJoined(name, pid)]
+
+        network.cut("a@test", "b@test")
+        await trio.sleep(10)
+        assert told[1:] == [GroupLeft(name, pid, NoNode("b@test", ""))]
+        assert group.members() == []
+        network.heal()
+        await trio.sleep(20)
+        assert told[2:] == [GroupJoined(name, pid)]
+
+
+@pytest.mark.parametrize("seed", range(50 if THOROUGH else 4))
+async def test_groups_agree_again_after_every_cut(seed: int, autojump_clock: Any) -> None:
+    chance = Random(seed)
+    network = Memory(types=TYPES)
+    names = ["a", "b", "c", "d"]
+    async with nodes(network, *names) as running:
+        handles = [await Cluster(node).group("room") for node in running]
+        members: list[tuple[Node, Any]] = []
+        for _ in range(60):
+            await trio.sleep(chance.expovariate(0.5))
+            one, other = chance.sample(names, 2)
+            match chance.choice(("cut", "heal", "join", "leave", "freeze", "keeper", "lose")):
+                case "cut":
+                    network.cut(f"{one}@test", f"{other}@test")
+                case "heal":
+                    network.heal()
+                    for name in names:
+                        network.thaw(f"{name}@test")
+                case "join":
+                    node = chance.choice(running)
+                    members.append((node, await node.spawn(Member, "room", [])))
+                case "leave" if members:
+                    node, pid = members.pop(chance.randrange(len(members)))
+                    node.kill(pid)
+                case "freeze":
+                    network.freeze(f"{one}@test")
+                case "keeper":
+                    chance.choice(running).kill("ergo.cluster.groups")
+                case "lose":
+                    network.lose(chance.choice((0.0, 0.2)), seed=seed)
+        network.heal()
+        network.lose(0.0)
+        for name in names:
+            network.thaw(f"{name}@test")
+        await trio.sleep(40)
+        expected = {pid for _, pid in members}
+        assert [set(handle.members()) for handle in handles] == [expected] * 4
+
+
+async def test_a_restarted_keeper_leaves_no_stranger_behind(autojump_clock: Any) -> None:
+    network = Memory(types=TYPES)
+    async with nodes(network, "a", "b") as (a, b):
+        pid = await b.spawn(Member, "room", [])
+        group = await Cluster(a).group("room")
+        assert group.members() == [pid]
+        network.cut("a@test", "b@test")
+        a.kill("ergo.cluster.groups")
+        await trio.sleep(1)
+        assert group.members() == []
+        network.heal()
+        await trio.sleep(30)
+        assert group.members() == [pid]
+        assert (await a.inspect("ergo.cluster.groups"))["node b@test"].startswith("1 members")
+
+
+async def test_a_node_speaks_only_for_its_own_processes(autojump_clock: Any) -> None:
+    network = Memory(types=TYPES)
+    async with nodes(network, "a", "b") as (a, b):
+        group = await Cluster(a).group("room")
+        await Cluster(b).group("room")
+        stranger = await a.spawn(Recorder)
+        keeper = a.whereis("ergo.cluster.groups")
+        assert keeper is not None
+        for number in range(10):
+            b.send(keeper, ("joined", number, "room", [stranger, "no process"]))
+            b.send(keeper, ("joined", number, ["no name"], []))
+            b.send(keeper, ("unknown", number))
+        with pytest.raises(ValueError, match="answers other keepers only"):
+            await b.call(keeper, "members")
+        await trio.sleep(1)
+        assert group.members() == []
+        assert a.whereis("ergo.cluster.groups") == keeper
+
+
+async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:
+    network = Memory(types=TYPES, backlog=20_000)
+    async with nodes(network, "a", "b") as (a, b):
+        group = await Cluster(b).group("room")
+        for _ in range(1200):
+            group.join(await b.spawn(Recorder))
+        here = await Cluster(a).group("room")
+        await trio.sleep(5)
+        assert len(here.members()) == 1200
+
+
+async def test_the_name_of_a_group_has_to_travel(autojump_clock: Any) -> None:
+    async with running_node("a@test", network=Memory()) as node:
+        with pytest.raises(BadInputError, match="a name that can travel"):
+            await Cluster(node).group(frozenset({print}))
+        wrong: Any = []
+        with pytest.raises(BadInputError, match="hashed"):
+            await Cluster(node).group(wrong)
+
+
+async def test_a_spread_forwards_to_members_in_turn_and_they_answer_the_caller(
+    network: Any,
+) -> None:
+    heard: list[Any] = []
+    async with two_nodes(network) as (a, b):
+        await a.spawn(Spread, "workers", name="workers")
+        with pytest.raises(NoMembersError, match="has no members; a process joins it with"):
+            await a.call("workers", Total())
+        for node in (a, b):
+            await node.spawn(Member, "workers", heard)
+        await until(lambda: len(a.group(ClusterGroup("workers"))) == 2)
+
+        answers: list[Any] = [await a.call("workers", Echo(number)) for number in range(4)]
+        assert Counter(node for node, _ in answers) == {"a@test": 2, "b@test": 2}
+        with pytest.raises(LookupError):
+            await a.call("workers", Echo("refuse"))
+        for number in range(4):
+            a.send("workers", Add(number))
+        await until(lambda: len(heard) == 4)
+        assert Counter(node for node, _, _ in heard) == {"a@test": 2, "b@test": 2}
+        assert {sender for _, _, sender in heard} == {a.pid}
+        assert (await a.inspect("workers"))["members"] == "2"
+
+
+async def test_all_nodes_choose_the_same_member_for_a_key_and_few_keys_move(
+    autojump_clock: Any,
+) -> None:
+    network = Memory(types=TYPES)
+    async with nodes(network, "a", "b", "c") as (a, b, c):
+        for node in (a, b, c):
+            await node.spawn(Member, "users", [])
+            spread = Spread.spec("users", BY_KEY, key=lambda message: message.value)
+            await node.spawn(spread, name="users")
+        await trio.sleep(1)
+        owners = {}
+        for user in range(60):
+            found = {str(await node.call("users", Echo(user))) for node in (a, b, c)}
+            assert len(found) == 1
+            owners[user] = found.pop()
+        assert min(Counter(owners.values()).values()) > 5
+
+        fourth = await a.spawn(Member, "users", [])
+        await trio.sleep(1)
+        moved = [
+            user for user in range(60) if str(await b.call("users", Echo(user))) != owners[user]
+        ]
+        assert len(moved) < 30
+        a.kill(fourth)
+        await trio.sleep(1)
+        for user in range(60):
+            assert str(await c.call("users", Echo(user))) == owners[user]
+
+
+async def test_a_call_is_lost_with_its_member_unless_retries_are_asked_for(
+    autojump_clock: Any,
+) -> None:
+    network = Memory(types=TYPES)
+    async with nodes(network, "a", "b") as (a, b):
+        await b.spawn(Member, "workers", [])
+        await a.spawn(Spread, "workers", name="once")
+        await a.spawn(Spread.spec("workers", retries=2, timeout=None), name="again")
+        await trio.sleep(1)
+        with pytest.raises(TargetDownError):
+            await a.call("once", Echo("crash"))
+        await trio.sleep(1)
+        await a.spawn(Member, "workers", [])
+        await b.spawn(Member, "workers", [])
+        await trio.sleep(1)
+        with pytest.raises(TargetDownError):
+            await a.call("again", Echo("crash"))  # both members crash
+        with pytest.raises(NoMembersError):
+            await a.call("again", Echo(1))
+
+        await b.spawn(Member, "workers", [])
+        await b.spawn(Member, "workers", [])
+        await a.spawn(Member, "workers", [])
+        await trio.sleep(1)
+        network.freeze("b@test")
+        with trio.fail_after(30):
+            for number in range(3):
+                assert await a.call("again", Echo(number), timeout=60) == ("a@test", number)
+
+
+async def test_a_spread_survives_messages_that_no_member_takes(autojump_clock: Any) -> None:
+    network = Memory(types=TYPES)
+    async with nodes(network, "a") as (a,):
+        spread = await a.spawn(Spread, "workers")
+        a.send(spread, Add(1))
+        pid = await a.spawn(Recorder, mailbox_size=1)
+        (await Cluster(a).group("workers")).join(pid)
+        await trio.sleep(1)
+        await a.suspend(pid)
+        for number in range(10):
+            a.send(spread, Add(number))
+        await trio.sleep(1)
+        assert int((await a.inspect(spread))["lost messages"]) >= 1
+
+
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda: Spread("g", LEAST_LOADED), "no node knows the load of another"),
+        (lambda: Spread("g", BY_KEY), "a function from a message to its key"),
+        (lambda: Spread("g", key=len), "a function from a message to its key"),
+        (lambda: Spread("g", retries=-1), "retries"),
+    ],
+)
+def test_mistakes_are_explained(make: Any, text: str) -> None:
+    with pytest.raises(BadInputError, match=text):
+        make()

@@ -1,0 +1,140 @@
+"""Names in the cluster, in every kind of network."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    BadInputError,
+    CallTimeoutError,
+    Name,
+    NameUnknownError,
+    ProcessUnknownError,
+    TargetDownError,
+)
+from ergo_py.cluster import Cluster, ClusterNameTakenError
+from ergo_py.cluster.lease import Holder
+from ergo_py.network import Memory, StoreError
+from tests.network.pairs import two_nodes
+from tests.support import Recorder, Stubborn, running_node
+
+SHORT: Any = {"lease": 1.0, "ending": 0.2}
+
+
+async def test_a_name_is_found_by_all_nodes_and_free_when_its_process_ends(network: Any) -> None:
+    async with two_nodes(network) as (a, b):
+        assert await Cluster(b).whereis("stock") is None
+        pid = await a.spawn(Recorder)
+        # A bucket of NATS is new here, so the first name waits for its lease.
+        await Cluster(a).register("stock", pid, wait=60, **SHORT)
+
+        assert await Cluster(b).whereis("stock") == pid
+        assert await b.call(pid, None) == []
+        with pytest.raises(ClusterNameTakenError, match=r"'stock' belongs to .* of node 'a@test'"):
+            await Cluster(b).register("stock", await b.spawn(Recorder))
+        with pytest.raises(ClusterNameTakenError):
+            await Cluster(a).register("stock", await a.spawn(Recorder))
+
+        a.send_exit(pid)
+        other = await b.spawn(Recorder)
+        await Cluster(b).register("stock", other, wait=60, **SHORT)
+        assert await Cluster(a).wait_for("stock", timeout=5) == other
+
+        await Cluster(b).unregister("stock")
+        assert await Cluster(a).whereis("stock") is None
+        assert await a.call(other, None) == []
+
+
+async def test_a_process_that_loses_its_name_ends_before_another_can_have_it(
+    autojump_clock: Any,
+) -> None:
+    network = Memory()
+    async with two_nodes(network, limit=1000) as (a, b):
+        polite, stubborn = await a.spawn(Recorder), await a.spawn(Stubborn)
+        for name, pid in (("polite", polite), ("stubborn", stubborn)):
+            await Cluster(a).register(name, pid, lease=6.0, ending=2.0)
+        network.cut_store("a@test")
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            ends: list[float] = []
+
+            async def note(pid: Any) -> None:
+                await a.wait_ended(pid)
+                ends.append(trio.current_time() - began)
+
+            nursery.start_soon(note, polite)
+            nursery.start_soon(note, stubborn)
+            successor = await b.spawn(Recorder)
+            await Cluster(b).register("polite", successor, wait=60, lease=6.0, ending=2.0)
+            taken = trio.current_time() - began
+        assert max(ends) < 4.8 < taken
+        assert await Cluster(b).whereis("polite") == successor
+
+
+async def test_a_name_that_is_not_there_is_awaited_or_refused(autojump_clock: Any) -> None:
+    async with two_nodes(Memory(), limit=1000) as (a, b):
+        with pytest.raises(CallTimeoutError):
+            await Cluster(a).wait_for("stock", timeout=3)
+        with pytest.raises(NameUnknownError):
+            await Cluster(a).unregister("stock")
+        with pytest.raises(ProcessUnknownError):
+            await Cluster(a).register("stock", Name("nobody"))
+        pid = await b.spawn(Recorder)
+        with pytest.raises(ProcessUnknownError):
+            await Cluster(a).register("stock", pid)
+        with pytest.raises(BadInputError, match="at least"):
+            await Cluster(b).register("stock", pid, lease=1.0)
+
+
+async def test_an_unreachable_store_is_an_error_that_says_so(autojump_clock: Any) -> None:
+    network = Memory()
+    async with two_nodes(network, limit=1000) as (a, _):
+        network.cut_store("a@test")
+        with pytest.raises(StoreError, match="does not answer within 2 s"):
+            await Cluster(a).whereis("stock")
+        with pytest.raises(StoreError, match="does not answer within 2 s"):
+            await Cluster(a).register("stock", await a.spawn(Recorder))
+
+
+async def test_a_name_of_a_store_that_was_lost_is_not_taken_too_early(autojump_clock: Any) -> None:
+    network = Memory()
+    async with two_nodes(network, limit=1000) as (a, _):
+        network.lose_store()
+        pid = await a.spawn(Recorder)
+        with pytest.raises(StoreError, match="register it with wait=60"):
+            await Cluster(a).register("stock", pid)
+        await Cluster(a).register("stock", pid, wait=60)
+        assert await Cluster(a).whereis("stock") == pid
+
+
+async def test_a_node_that_ended_without_a_word_leaves_names_that_can_be_taken(
+    autojump_clock: Any,
+) -> None:
+    network = Memory()
+    async with running_node("b@test", network=network, limit=1000) as b:
+        async with running_node("a@test", network=network, limit=1000) as a:
+            pid = await a.spawn(Recorder)
+            await Cluster(a).register("stock", pid)
+            network.cut_store("a@test")  # so that it cannot give the name up
+        assert await Cluster(b).whereis("stock") is None
+        other = await b.spawn(Recorder)
+        await Cluster(b).register("stock", other)
+        assert await Cluster(b).whereis("stock") == other
+        with pytest.raises(TargetDownError):
+            await b.call(pid, None)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"node": 1}', b"null"])
+def test_an_unreadable_holder_has_a_lease_of_the_usual_length(data: bytes) -> None:
+    holder = Holder.decode(data, 7.0)
+
+    assert (holder.lease, holder.address) == (7.0, None)
+
+
+def test_a_holder_survives_the_store() -> None:
+    holder = Holder("a@test", 3, 4, "prices", 5.0, 6)
+
+    assert Holder.decode(holder.encode(), 1.0) == holder
+    strange = Holder("a@test", 3, 4, "", float("inf"), 6)
+    assert Holder.decode(strange.encode(), 7.0).lease == 7.0

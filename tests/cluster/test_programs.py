@@ -1,0 +1,151 @@
+"""Singletons in programs that are killed and stopped, and with a real NATS server."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py.cluster import Cluster
+from ergo_py.network import NATS, StoreError
+from ergo_py.network.stores.local_store import LocalStore
+from ergo_py.network.stores.nats_store import bucket_of
+from ergo_py.network.stores.store import ConflictError
+from tests.cluster.programs import Journal, singleton_program
+from tests.network.nats.server import NatsServer
+from tests.network.pairs import carrier_of, until
+from tests.support import Recorder, running_node
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory for sockets, with a path that is short enough for them."""
+    with tempfile.TemporaryDirectory(prefix="ergo-", dir="/tmp") as directory:
+        os.chmod(directory, 0o700)
+        yield Path(directory)
+
+
+async def test_the_singleton_of_a_killed_program_starts_elsewhere_at_once(place: Path) -> None:
+    journal = Journal(place / "journal")
+    local: Any = {"kind": "local", "place": str(place), "lease": 3600.0}
+    async with singleton_program("a@test", journal, **local) as program:
+        await until(lambda: journal.has("a@test", "act"))
+        async with singleton_program("b@test", journal, **local):
+            program.kill()
+            # The lease lasts an hour, and the lock of the program is gone.
+            await until(lambda: journal.has("b@test", "act"))
+    journal.check()
+
+
+async def test_a_stopped_program_does_not_act_after_its_lease(place: Path) -> None:
+    journal = Journal(place / "journal")
+    local: Any = {"kind": "local", "place": str(place), "lease": 2.0}
+    async with (
+        singleton_program("a@test", journal, **local) as program,
+    ):
+        await until(lambda: journal.has("a@test", "act"))
+        async with singleton_program("b@test", journal, **local):
+            program.send_signal(signal.SIGSTOP)
+            await until(lambda: journal.has("b@test", "act"))
+            program.send_signal(signal.SIGCONT)
+            await until(lambda: journal.has("a@test", "end"))
+            count = len(journal.lines())
+            await until(lambda: len(journal.lines()) > count + 5)
+    journal.check()
+
+
+async def test_names_survive_a_killed_server_and_are_refused_without_jetstream(
+    place: Path,
+) -> None:
+    with NatsServer("", "--jetstream", "--store_dir", str(place)) as server:
+        network = NATS(server.url, patience=60.0)
+        async with running_node("a@test", network=network) as a:
+            cluster, pid = Cluster(a), await a.spawn(Recorder)
+            await cluster.register("stock", pid, lease=1.0, ending=0.1, wait=60)
+            await cluster.unregister("stock")
+            # An entry that was removed leaves a marker, and can be made again.
+            await cluster.register("stock", pid, lease=600.0, ending=1.0)
+            server.kill()
+            with pytest.raises(StoreError, match="JetStream does not answer within 2 s"):
+                await cluster.whereis("stock")
+            server.start()
+            with trio.fail_after(60):
+                while True:
+                    try:
+                        found = await cluster.whereis("stock")
+                    except StoreError:
+                        continue
+                    break
+            assert found == pid
+    with NatsServer() as server:
+        network = NATS(server.url)
+        async with running_node("a@test", network=network) as a:
+            with pytest.raises(StoreError, match="start the server with `nats-server --jetstream`"):
+                await Cluster(a).whereis("stock")
+
+
+async def test_each_store_compares_before_it_sets(network: Any) -> None:
+    async with running_node("a@test", network=network) as node:
+        store = carrier_of(node).store()
+        key = "a name/with. odd*signs>ü"
+        assert await store.get(key) is None
+        with pytest.raises(ConflictError):
+            await store.put(key, b"one", 77)
+        first = await store.put(key, b"one", 0)
+        with pytest.raises(ConflictError):
+            await store.put(key, b"two", 0)
+        second = await store.put(key, b"two", first)
+        assert second > first
+        with pytest.raises(ConflictError):
+            await store.put(key, b"three", first)
+        with pytest.raises(ConflictError):
+            await store.delete(key, first)
+        found = await store.get(key)
+        assert (found.value, found.revision) == (b"two", second)
+        await store.delete(key, second)
+        # Some stores leave a marker in its place.
+        marker = await store.get(key)
+        assert marker is None or not marker.value
+        third = await store.put(key, b"three", 0 if marker is None else marker.revision)
+        assert third > second
+        assert await store.age() >= 0.0
+        assert not store.is_gone(node.name, node.pid.creation)
+
+
+async def test_a_bucket_that_is_removed_is_made_again_and_counts_as_new(
+    jetstream: NatsServer,
+) -> None:
+    network = NATS(jetstream.url, cluster="removed, ü")
+    async with running_node("a@test", network=network) as node:
+        store = carrier_of(node).store()
+        await store.put("key", b"value", 0)
+        before = await store.age()
+        await trio.sleep(0.2)
+        assert await store.age() > before
+        client = carrier_of(node).client
+        client.publish(f"$JS.API.STREAM.DELETE.KV_{bucket_of('removed, ü')}", "", b"")
+        await client.flush()
+        with pytest.raises(StoreError, match="is gone; it is made again"):
+            while True:
+                await store.get("key")
+        assert await store.get("key") is None
+        assert await store.age() < 60.0
+
+
+async def test_files_of_names_that_cannot_be_used_are_named(place: Path) -> None:
+    store = LocalStore(place, "a@test", 1)
+    await store.put("key", b"value", 0)
+    (file,) = (place / "names").glob("=*")
+    file.write_bytes(b"broken")
+    with pytest.raises(StoreError, match="is no entry of a name; remove the file"):
+        await store.get("key")
+    assert not store.is_gone("a@test", 1)
+    store.close()
+    assert not store.is_gone("b@test", 7)
+    store = LocalStore(place / "missing" / "place", "a@test", 1)
+    with pytest.raises(StoreError, match="No such file"):
+        await store.put("key", b"value", 0)
