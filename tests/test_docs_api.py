@@ -16,6 +16,7 @@ import ergo_py.blocking
 import ergo_py.cluster
 import ergo_py.meta
 import ergo_py.network
+import ergo_py.observe
 import ergo_py.telemetry
 import ergo_py.testing
 import ergo_py.web
@@ -29,6 +30,7 @@ MODULES = (
     ergo_py.meta,
     ergo_py.network,
     ergo_py.telemetry,
+    ergo_py.observe,
     ergo_py.testing,
     ergo_py.web,
     ergo_py.workers,
