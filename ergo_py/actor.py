@@ -7,7 +7,7 @@ from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.tables.callbacks import default
 from ._core.tables.pending_calls import Caller
-from ._core.vocabulary.errors import Reject, UnhandledCallError
+from ._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from ._core.vocabulary.ids import Alias
 from ._core.vocabulary.messages import LogRecord, Response
 from ._core.vocabulary.public_names import show_public_names
@@ -77,15 +77,26 @@ class Actor(StreamVerbs, IdleVerbs):
         serve_methods(cls)
         serve_idle(cls)
 
-    def service(self, name: str) -> Service:
-        """Return the restart-proof address of a supervised child on this node. Messages sent
-        through it carry this process as their sender.
+    def service(self, name: str, node: str = "") -> Service:
+        """Return the restart-proof address of a supervised child on this node, or on another node
+        of the network. Messages sent through it carry this process as their sender.
 
         Raises:
-            ChildUnknownError: no supervisor on the node has a registered child of that name.
+            ChildUnknownError: no supervisor on the node has a registered child of that name. For
+                another node, the first call raises it.
+            NotAllowedError: this node has no network.
         """
         process = self._process
-        return Service.find(process.kernel, name, process)
+        if not node or node == process.id.node:
+            return Service.find(process.kernel, name, process)
+        network = process.router.remote
+        if network is None:
+            raise NotAllowedError(
+                f"the node {process.id.node!r} has no network, so it reaches no service of "
+                f"{node!r}; open it with `open_node(…, network=Local(types=[…]))`"
+            )
+        found: Service = network.service(name, node, process)
+        return found
 
     def _task_owner(self) -> tuple[Kernel, Process | None]:
         return self._process.kernel, self._process

@@ -3,6 +3,7 @@ while the child restarts.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 import trio
@@ -29,7 +30,7 @@ from ._core.vocabulary.errors import (
     ServiceTimeoutError,
     TargetDownError,
 )
-from ._core.vocabulary.ids import PID, Ref
+from ._core.vocabulary.ids import PID, Alias, Ref
 from ._core.vocabulary.messages import Request, Why
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason, Shutdown
@@ -50,12 +51,18 @@ class Service:
 
     __slots__ = ("_kernel", "_process", "_router", "_slot", "_sender")
 
-    def __init__(self, kernel: Kernel, slot: ChildSlot, process: Process | None = None) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        slot: ChildSlot,
+        process: Process | None = None,
+        sender: PID | Alias | None = None,
+    ) -> None:
         self._kernel = kernel
         self._router = kernel.router
         self._slot = slot
         self._process = process
-        self._sender: PID = kernel.pid if process is None else process.id
+        self._sender: Any = sender or (kernel.pid if process is None else process.id)
 
     @classmethod
     def find(cls, kernel: Kernel, name: str, process: Process | None = None) -> "Service":
@@ -385,6 +392,36 @@ class Service:
             self._kernel.clock.arm_call(caller, timeout)
         return caller.ref
 
+    # -- for other nodes ---------------------------------------------------------------------------
+
+    def deliver(self, message: object, priority: Priority) -> None:
+        """Send a message of another node. It becomes a dead letter if the child does not come
+        back.
+        """
+        self._send_for_thread(message, priority)
+
+    def deliver_confirmed(
+        self,
+        message: object,
+        priority: Priority,
+        tell: Callable[[bool, BaseException | None], None],
+    ) -> None:
+        """The same, and tell whether a mailbox has taken the message, or the error."""
+        waiting = _Sending(self, message, priority)
+        waiting.told = _Confirmation(waiting, tell)
+        try:
+            slot = self._present(message)
+            if slot.pid is not None:
+                waiting.admit(slot.pid)
+            else:
+                self._join(slot, waiting, message)
+        except ServiceError as error:
+            tell(False, error)
+
+    def serve(self, caller: Caller, priority: Priority) -> None:
+        """Let the child answer a call of another node, now or after its restart."""
+        self._ask_for_thread(_Asking(self, caller, priority))
+
     # -- waiting -----------------------------------------------------------------------------------
 
     def _present(self, message: object) -> ChildSlot:
@@ -441,7 +478,7 @@ class _Sending:
         self.service = service
         self.message = message
         self.priority = priority
-        self.told: trio.Event | None = None
+        self.told: trio.Event | _Confirmation | None = None
         """Set for a waiting sender. None for ``send``: its undeliverable message becomes a dead
         letter.
         """
@@ -516,6 +553,21 @@ class _Sending:
     def _add_dead_letter(self, why: Why) -> None:
         service = self.service
         service._router.dead_letters.add(service._sender, service.name, self.message, why)
+
+
+class _Confirmation:
+    """Tells another node the end of the wait of its message."""
+
+    __slots__ = ("_sending", "_tell")
+
+    def __init__(
+        self, sending: _Sending, tell: Callable[[bool, BaseException | None], None]
+    ) -> None:
+        self._sending = sending
+        self._tell = tell
+
+    def set(self) -> None:
+        self._tell(bool(self._sending.sent), self._sending.error)
 
 
 class _Asking:

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import pytest
 
-from ergo_py import LOOP, PINNED, Node
+from ergo_py import LOOP, PINNED, Node, Service
 from ergo_py.network import Memory
 from ergo_py.network.messages.message_types import RefusedValueError
 from tests.dispatched import EVERYWHERE
 from tests.support import Failed, running_node
 
-__all__ = ["Place", "here_and_abroad"]
+__all__ = ["Place", "anywhere", "here_and_abroad"]
 
 _MARK: Final = "by reference:"
 
@@ -80,6 +80,10 @@ class Place:
         ):
             yield node, there
 
+    def service(self, node: Node, there: Node, name: str) -> Service:
+        """The service of a child of the other node."""
+        return node.at(there.name).service(name) if self.is_abroad else node.service(name)
+
     async def arrived(self, node: Node, there: Node) -> None:
         """Wait until everything that both nodes have sent has arrived."""
         if self.is_abroad:
@@ -91,6 +95,7 @@ class Place:
 
 
 _HERE, _ABROAD = Place(False), Place(True)
+anywhere = pytest.mark.parametrize("place", [_HERE, _ABROAD], ids=str)
 here_and_abroad = pytest.mark.parametrize(
     "where, place",
     [

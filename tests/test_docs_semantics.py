@@ -27,7 +27,7 @@ PROMISES_IN_SECTION = {
     "N": 7,
     "S": 6,
     "O": 11,
-    "D": 26,
+    "D": 27,
     "K": 6,
 }
 EXPECTED = [

@@ -1209,13 +1209,15 @@ async def test_the_successor_handles_a_kept_mailbox_in_order(
         assert await node.service("doer").call("all", retry=True) == [1, 2, 3]
 
 
-@promise("V9")
-async def test_a_callback_goes_through_a_service_to_the_successor(where: Dispatcher) -> None:
+@promise_of_target("V9")
+async def test_a_callback_goes_through_a_service_to_the_successor(
+    where: Dispatcher, place: Place
+) -> None:
     def fail(_: Doer) -> None:
         raise Failed
 
     async def ask(me: Doer) -> list[Any]:
-        service = me.service("doer")
+        service = me.service("doer", there.name)
         service.send("before")
         service.send(fail)
         return [
@@ -1224,8 +1226,8 @@ async def test_a_callback_goes_through_a_service_to_the_successor(where: Dispatc
             await service.call("all"),
         ]
 
-    async with running_node() as node:
-        await node.supervise([ChildSpec("doer", Doer, dispatcher=_own(where, 0), mailbox=KEEP)])
+    async with place.nodes() as (node, there):
+        await there.supervise([ChildSpec("doer", Doer, dispatcher=_own(where, 0), mailbox=KEEP)])
         pid = await node.spawn(waiting(where), dispatcher=_own(where, 1))
 
         first, sent, second = await node.call(pid, ask, timeout=25)

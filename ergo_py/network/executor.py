@@ -27,10 +27,12 @@ from .operations import (
     address_of,
     decode_operation,
     decode_route,
+    receiver_of,
     sender_of,
     target_of,
 )
 from .questions.answers import Answers
+from .services.service_desk import Confirmed
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -78,7 +80,7 @@ class _Watcher:
         self.id = pid
 
 
-class _Confirmation:
+class _Confirmation(Confirmed):
     """A message of another node that waits for room in a mailbox here."""
 
     __slots__ = ("_envelope", "_executor", "_number", "_receiver")
@@ -94,6 +96,9 @@ class _Confirmation:
             to = self._envelope[2]
             self._executor.router.discard(self._envelope, to, Why.STOPPING, self._receiver)
         self._executor.confirm(self._number, admitted)
+
+    def confirm(self, is_taken: bool, error: BaseException | None, /) -> None:
+        self._executor.confirm(self._number, is_taken, error)
 
 
 class Executor:
@@ -138,16 +143,22 @@ class Executor:
             route = decode_route(data)
             if route.sender.node != self._peer.node and "forward" not in self.permits:
                 raise _ForwardedError
-            found = self._address(route.to), sender_of(route.sender), _priority(route.priority)
+            found = self._receiver(route.to), sender_of(route.sender), _priority(route.priority)
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
             self._routes[data] = found
         return found
 
+    def _receiver(self, place: Place) -> Any:
+        try:
+            return receiver_of(place, self.router.node, self._peer.network.types.decode)
+        except UnreadableValueError:  # a key that no process here can have
+            return Name("", self.router.node)
+
     def _address(self, place: Place) -> PID | Alias | Name | Key:
         try:
             return address_of(place, self.router.node, self._peer.network.types.decode)
-        except UnreadableValueError:  # a key that no process here can have
+        except UnreadableValueError:
             return Name("", self.router.node)
 
     def _target(self, place: Place) -> PID | Alias | Name | Key | EventName:
@@ -231,12 +242,12 @@ class Executor:
                 self._peer.ledger.refuse("undelivered")
             self._peer.send_answer(op.number, taken, None)
 
-    def confirm(self, number: int, taken: bool) -> None:
-        """Tell the other node that a mailbox has taken its message."""
+    def confirm(self, number: int, taken: bool, error: BaseException | None = None) -> None:
+        """Tell the other node that a mailbox has taken its message, or why not."""
         if not taken:
             self._peer.ledger.refuse("undelivered")
         if self._peer.is_up:
-            self._peer.send_answer(number, taken, None)
+            self._peer.send_answer(number, taken, error)
 
     def _call(self, op: Call) -> None:
         try:
@@ -321,7 +332,7 @@ class Executor:
             op = decode_operation(data)
             if isinstance(op, Send | Ask):
                 message, route = self.read(op.body), decode_route(op.route)
-                to = address_of(route.to, self._peer.node, self._peer.network.types.decode)
+                to = receiver_of(route.to, self._peer.node, self._peer.network.types.decode)
                 self.router.dead_letters.add(sender_of(route.sender), to, message, why)
             if not number % 64:
                 yield

@@ -7,6 +7,7 @@ from .._core.vocabulary.errors import (
     CallError,
     CallFailedError,
     CallTimeoutError,
+    ChildUnknownError,
     DeadlockError,
     ErgoError,
     EventUnknownError,
@@ -18,6 +19,8 @@ from .._core.vocabulary.errors import (
     NodeStoppedError,
     NotAllowedError,
     ProcessUnknownError,
+    ServiceBusyError,
+    ServiceGoneError,
     SpawnError,
     TargetDownError,
     TooManyProcessesError,
@@ -78,6 +81,12 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
             return Failure.UNHANDLED, types.encode(error.behaviour)
         case DeadlockError():
             return Failure.DEADLOCK, types.encode(list(error.ring))
+        case ServiceGoneError():
+            return Failure.SERVICE_GONE, types.encode_reason(error.reason)
+        case ServiceBusyError():
+            return Failure.SERVICE_BUSY, types.encode(error.limit)
+        case ChildUnknownError():
+            return Failure.SERVICE_UNKNOWN, types.encode([error.child, list(error.known)])
         case ErgoError() if type(error).__name__ in _ERGO:
             return Failure.ERGO, types.encode(_parts_of(error, types))
         case Exception():
@@ -100,6 +109,13 @@ def error_of(kind: str, to: Any, request: object, payload: Any) -> BaseException
             return DeadlockError(to, request, payload)
         case Failure.UNREADABLE:
             return UnreadableError(str(payload), to, request)
+        case Failure.SERVICE_GONE:
+            return ServiceGoneError(to.name, request, payload)
+        case Failure.SERVICE_BUSY:
+            return ServiceBusyError(to.name, request, payload)
+        case Failure.SERVICE_UNKNOWN:
+            child, known = payload
+            return ChildUnknownError(child, tuple(known))
         case Failure.UNSENDABLE:
             return CallFailedError(
                 to, request, Crashed.told(RemoteError("MessageTypeError", str(payload)), "")

@@ -21,8 +21,9 @@ from .._core.runtime.parking import park, wake
 from .._core.tables.pending_calls import Deadline
 from .._core.tables.relations import Kind
 from .._core.vocabulary.envelopes import EVENT, Lane
-from .._core.vocabulary.ids import PID, Alias, EventName
+from .._core.vocabulary.ids import PID, Alias, EventName, ServiceName
 from .._core.vocabulary.messages import NodeDown, NodeUp, Published
+from .._core.vocabulary.options import check_name
 from .._core.vocabulary.reasons import Reason
 from .accounts.info import NetworkInfo
 from .carriers.carrier import Carrier
@@ -34,6 +35,7 @@ from .questions.permits import PERMITS, Permits, refusal_text
 from .questions.snapshots import snapshot_types
 from .questions.spawns import Spawns
 from .rings import Rings
+from .services.service_desk import ServiceDesk
 from .session import Timing
 
 __all__ = ["Network"]
@@ -46,6 +48,8 @@ reader for which it holds twice as many.
 """
 _SMALLEST: Final = 32 << 10
 """Bytes that each of `_NODES` nodes may have on the way here."""
+_DESKS: Final = 1024
+"""The most services whose end is remembered for other nodes."""
 _HEADERS: Final = 4096
 """Bytes of a frame that are left for everything except a single message."""
 
@@ -90,6 +94,8 @@ class Network:
         self.peers: dict[str, Peer] = {}
         self._window = timing.window
         """Bytes that each connected node may have on the way here."""
+        self._desks: dict[ServiceName, ServiceDesk] = {}
+        """The services here that other nodes use."""
         self._dirty: list[Peer] = []
         self._flusher: Task | None = None
         self._in_pass = False
@@ -196,6 +202,26 @@ class Network:
                 message,
             )
         return body
+
+    def service(self, name: str, node: str, process: Any) -> Any:
+        """The service of a child on another node, for the messages and calls of a process."""
+        # These modules are above this one: they ask the network.
+        from .remote_node import RemoteNode  # noqa: PLC0415
+        from .services.remote_service import RemoteService  # noqa: PLC0415
+
+        remote = RemoteNode(self.kernel, self, node)
+        return RemoteService(self.kernel, remote, check_name(name), process)
+
+    def service_desk(self, address: ServiceName) -> ServiceDesk:
+        """Takes messages and calls of other nodes to the service of a child of this node."""
+        desk = self._desks.get(address)
+        if desk is None:
+            desk = ServiceDesk(self.kernel, address)
+            if address.name in self.kernel.services:
+                if len(self._desks) >= _DESKS:
+                    self._desks.clear()
+                self._desks[address] = desk
+        return desk
 
     def watch(self, target: Any, watcher: PID) -> None:
         """Watch a target on another node."""

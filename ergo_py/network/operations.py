@@ -1,9 +1,9 @@
 """The operations that travel in a session: messages, calls, answers, links and monitors, events."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
+from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
 from .messages.codec import msgspec
 
 __all__ = [
@@ -33,12 +33,13 @@ __all__ = [
     "encode_operation",
     "encode_route",
     "place_of",
+    "receiver_of",
     "sender_of",
     "sender_place",
     "target_of",
 ]
 
-_PID, _ALIAS, _NAME, _EVENT, _KEY = 0, 1, 2, 3, 4
+_PID, _ALIAS, _NAME, _EVENT, _KEY, _SERVICE = 0, 1, 2, 3, 4, 5
 
 
 class Place(msgspec.Struct, array_like=True, frozen=True):
@@ -231,6 +232,9 @@ class Failure:
     ERGO: Final = "ergo"
     """An error of the framework, which has a class and fields of its own."""
     REJECTED: Final = "rejected"
+    SERVICE_GONE: Final = "service gone"
+    SERVICE_BUSY: Final = "service busy"
+    SERVICE_UNKNOWN: Final = "service unknown"
 
 
 encode_operation: Final = msgspec.msgpack.Encoder().encode
@@ -264,7 +268,7 @@ def decode_route(data: bytes) -> Route:
 
 
 def place_of(
-    target: PID | Alias | Name | Key | EventName, encode: Callable[[object], bytes]
+    target: PID | Alias | Name | Key | EventName | ServiceName, encode: Callable[[object], bytes]
 ) -> Place:
     """An address, as its own node reads it."""
     if isinstance(target, PID):
@@ -273,13 +277,15 @@ def place_of(
         return Place(_ALIAS, target.creation, target.number, "")
     if isinstance(target, Key):
         return Place(_KEY, 0, 0, target.registry, encode(target.key))
+    if isinstance(target, ServiceName):
+        return Place(_SERVICE, 0, int(target.is_repeatable), target.name)
     return Place(_EVENT if isinstance(target, EventName) else _NAME, 0, 0, target.name)
 
 
 def address_of(
     place: Place, node: str, decode: Callable[[bytes], object]
 ) -> PID | Alias | Name | Key:
-    """The address of a place on ``node``, for a message."""
+    """The address of a place on ``node``: the process there."""
     if place.kind == _PID:
         return PID(node, place.creation, place.number)
     if place.kind == _ALIAS:
@@ -287,6 +293,13 @@ def address_of(
     if place.kind == _KEY:
         return Key(place.name, decode(place.key), node)
     return Name(place.name, node)
+
+
+def receiver_of(place: Place, node: str, decode: Callable[[bytes], object]) -> Any:
+    """The address of a place on ``node``, for a message or a call: a process, or a service."""
+    if place.kind == _SERVICE:
+        return ServiceName(place.name, node, bool(place.number))
+    return address_of(place, node, decode)
 
 
 def target_of(

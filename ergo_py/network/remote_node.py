@@ -19,9 +19,11 @@ from .._core.vocabulary.ids import PID, NodeName
 from .._core.vocabulary.options import check_name
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
+from ..service import Service
 from .network import Network
 from .peer import Peer
 from .questions.verbs import RemoteVerbs
+from .services.remote_service import RemoteService
 
 __all__ = ["RemoteNode"]
 
@@ -91,6 +93,13 @@ class RemoteNode(RemoteVerbs):
         peer = self._peer("whereis", timeout)
         found = await peer.ask("whereis", WhereIs(check_name(name)), name, timeout)
         return found if isinstance(found, PID) else None
+
+    def service(self, name: str) -> Service:
+        """The service of a supervised child there, which survives its restarts and those of the
+        node. Whether there is such a child shows with the first message. From any thread; in an
+        actor, ``self.service(name, node)`` sends in the name of the actor.
+        """
+        return RemoteService(self._kernel, self, check_name(name))
 
     async def wait_up(self, *, timeout: float | None = None) -> None:
         """Wait until the node can be reached. It may start later than this call.

@@ -231,16 +231,16 @@ class Supervisor(SupervisionDriver):
             dict(phases),
         )
 
-    def service(self, name: str) -> Service:
+    def service(self, name: str, node: str = "") -> Service:
         """Return the address of a child of this supervisor; or, without a child of that name, of a
-        child registered on the node.
+        child registered on the node. With ``node``, of a child of that node.
 
         Raises:
             ChildUnknownError: neither has a child of that name.
         """
-        slot = (self._process.slots or {}).get(name)
+        slot = None if node else (self._process.slots or {}).get(name)
         return (
-            super().service(name)
+            super().service(name, node)
             if slot is None
             else Service(self._process.kernel, slot, self._process)
         )

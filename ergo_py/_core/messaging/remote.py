@@ -12,7 +12,7 @@ from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
 from ..tables.relations import Watched
 from ..vocabulary.envelopes import Priority
-from ..vocabulary.ids import PID, Alias, Target
+from ..vocabulary.ids import PID, Alias, ServiceName, Target
 from ..vocabulary.messages import Published
 from ..vocabulary.reasons import Reason
 from .observer import ObservedRouter
@@ -129,6 +129,14 @@ class RemoteNodes(Protocol):
         """The other node of this name. It is connected on first use."""
         ...
 
+    def service(self, name: str, node: str, process: Any, /) -> Any:
+        """The service of a child on another node, for the messages and calls of a process."""
+        ...
+
+    def service_desk(self, address: ServiceName, /) -> Receiver:
+        """Takes messages and calls of other nodes to the service of a child of this node."""
+        ...
+
     def copied(self, to: object, message: object) -> object:
         """The message as another node would get it.
 
@@ -164,6 +172,8 @@ class _RemoteAddresses:
             known: Receiver | None = remote.peers.get(to.node)
             if known is not None and not self.stopped:
                 return known
+        if isinstance(to, ServiceName):
+            return _service(self, to)
         router: Any = super()
         found: Receiver | None = router.resolve(to)
         if (
@@ -218,6 +228,16 @@ class _RemoteAddresses:
         router: Any = super()
         taken: bool = router._send_from_thread(sender, to, message, priority, receiver)
         return taken
+
+
+def _service(router: Any, to: ServiceName) -> Receiver | None:
+    """The receiver for a service: another node, or the desk of this node."""
+    if router.stopped or router.remote is None:
+        return None
+    found: Receiver = (
+        router.remote.service_desk(to) if to.node == router.node else router.remote.peer(to.node)
+    )
+    return found
 
 
 class NetworkRouter(_RemoteAddresses, Router):

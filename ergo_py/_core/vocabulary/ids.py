@@ -124,6 +124,22 @@ class EventName(NamedTuple):
         )
 
 
+class ServiceName(NamedTuple):
+    """The service of a supervised child on another node. Its own node looks it up when a message
+    arrives there.
+    """
+
+    name: str
+    node: str
+    is_repeatable: bool = False
+    """The successor of a child that ended while it had the request may get it again."""
+    kind: str = "service"
+    """Keeps a ServiceName from equalling another identifier of the same content."""
+
+    def __repr__(self) -> str:
+        return f"the service {self.name!r} of {self.node!r}"
+
+
 Address = PID | Alias | Name | Key
 """The address of a message. A plain string has been converted to a name."""
 

@@ -50,6 +50,8 @@ class ChildUnknownError(SupervisionError, LookupError):
             + (f"there are {listed}" if known else "there is none"),
             child,
         )
+        self.known = tuple(known)
+        """The names of the children."""
 
 
 class ChildExistsError(SupervisionError):

@@ -1,0 +1,1 @@
+"""Services of supervised children for other nodes, at both ends."""
