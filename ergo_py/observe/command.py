@@ -12,6 +12,7 @@ from .._core.vocabulary.errors import BadInputError
 from ..node import open_node
 from .hall import Plan
 from .history import read_recording
+from .recorder import Recorder
 from .server import Listening, Server, Url, check_address, new_token
 
 __all__ = ["Wish", "observe"]
@@ -44,6 +45,8 @@ def observe(wish: Wish) -> None:
     if wish.record is not None and wish.replay is not None:
         raise BadInputError("--record", wish.record, "either --record or --replay")
     check_address(wish.host, None, wish.insecure)
+    if wish.record is not None:
+        Recorder(wish.record).close()  # refuse before anything starts
     recorded = None if wish.replay is None else read_recording(wish.replay)
     plan = Plan(
         new_token(),

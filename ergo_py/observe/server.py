@@ -70,8 +70,8 @@ def check_address(host: str, tls: object, insecure: bool) -> None:
         raise BadInputError(
             "host",
             host,
-            "127.0.0.1; or tls=TLSFiles(certificate, key) for other machines; or insecure=True if "
-            "the network around this machine is trusted",
+            "127.0.0.1; for other machines Observe(tls=TLSFiles(certificate, key)); or, if the "
+            "network is trusted, insecure=True or --insecure",
         )
 
 
