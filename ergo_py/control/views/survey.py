@@ -341,7 +341,6 @@ class _Look:
             "messages": self._messages,
             "rate": round(everything.rate, 1),
             "sent_rate": round(self._sent / self.elapsed, 1) if self.elapsed else 0.0,
-            "busy": round(everything.load, 4),
             "calls_waiting": self._calls,
             "behaviours": _most_active(self._sums),
         }
@@ -360,6 +359,7 @@ class Survey:
         """Messages, time in callbacks and sent messages of each process at the last look."""
         self._at = 0.0
         self._cpu = 0.0
+        self._busy = 0.0
 
     def wall(self, moment: float) -> float:
         """The time of day of a moment on the clock of processes."""
@@ -385,14 +385,15 @@ class Survey:
             look.read_processes(piece)
         for meta_piece in in_slices(metas):
             look.read_metas(meta_piece)
-        cpu, elapsed = time.process_time(), look.elapsed
+        cpu, busy, elapsed = time.process_time(), _loop_time(router.loop_thread), look.elapsed
         totals = {
             "processes": len(processes),
             "metas": len(metas),
             **look.totals(),
             "cpu": round((cpu - self._cpu) / elapsed, 4) if elapsed else 0.0,
+            "busy": round(min(1.0, (busy - self._busy) / elapsed), 4) if elapsed else 0.0,
         }
-        self._at, self._cpu = look.began, cpu
+        self._at, self._cpu, self._busy = look.began, cpu, busy
         if len(self._seen) > 2 * len(look.living) + 1000:
             living = {process.id.number for process in look.living}
             self._seen = {number: then for number, then in self._seen.items() if number in living}
@@ -451,6 +452,14 @@ class Survey:
         row["time"] = round(process.turn.time(perf_counter()), 6)
         row["parent"] = 0 if process.parent is None else process.parent.id.number
         return row
+
+
+def _loop_time(ident: int) -> float:
+    """Seconds for which the loop's thread ran on a processor; 0 if the system does not tell."""
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(ident))
+    except (AttributeError, OSError):
+        return 0.0
 
 
 def _most_active(sums: dict[str, _Sum]) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """`Waits`: which process waits for which, since when, and the rings among them."""
 
 import time
+from time import perf_counter
 from typing import Any
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process, processes_of
 from ..._core.tables.pending_calls import Caller, present
+from ..._core.vocabulary.states import State
 from ..node_access import kernel_of
 from .slices import in_slices, read_again
 
@@ -27,6 +29,8 @@ class Waits:
     def __init__(self, node: Any) -> None:
         self._node = node
         self._since: dict[tuple[int, int], float] = {}
+        self._wall = time.time() - perf_counter()
+        """The wall clock at zero of the clock of processes."""
 
     def look(self, limit: int) -> dict[str, Any]:
         """The waits, at most ``limit``, and the rings; in slices, from any thread."""
@@ -45,7 +49,7 @@ class Waits:
                 number = process.id.number
                 next_of[number] = callee.id.number
                 key = number, getattr(waiting, "number", 0)
-                since[key] = self._since.get(key, now)
+                since[key] = self._since.get(key) or _began(process, self._wall) or now
                 if len(found) < limit:
                     found.append(_described(process, callee, waiting, since[key]))
         self._since = since
@@ -68,6 +72,12 @@ class Waits:
             for at, ring, names, request in read_again(lambda: list(router.deadlocks))
             if now - at <= _HOUR
         ]
+
+
+def _began(process: Process, wall: float) -> float | None:
+    """When the process began to wait, if it notes that: it does in calls."""
+    history: list[Any] = process.history[-2:]
+    return round(history[1] + wall, 3) if history[:1] == [State.WAIT_RESPONSE] else None
 
 
 def _described(

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -289,8 +290,10 @@ async def test_waits_name_both_sides_and_keep_their_beginning() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.call, silent, lambda me: release.wait())
             await trio.testing.wait_all_tasks_blocked()
+            begun = time.time() - 1.0
             node.send(asker, silent)
             await trio.testing.wait_all_tasks_blocked()
+            looked = time.time() + 1.0
 
             first, second, near = await in_thread(
                 talk, server.path, ("calls", {}), ("calls", {}), ("near", {"to": "silent"})
@@ -301,6 +304,7 @@ async def test_waits_name_both_sides_and_keep_their_beginning() -> None:
         assert (wait["from"], wait["to"]) == (asker.number, silent.number)
         assert (wait["from_name"], wait["to_name"], wait["request"]) == ("asker", "silent", "str")
         assert second["waits"][0]["since"] == wait["since"]
+        assert begun <= wait["since"] <= looked
         assert first["rings"] == []
         assert [asker.number, silent.number, "waits"] in near["edges"]
 
