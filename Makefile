@@ -238,6 +238,9 @@ docs-code: $(DEV)       ## Copy code into the pages from the files that they nam
 pictures: $(DEV)        ## Record ergo top and the demonstration, and draw the pictures of docs/pictures
 	$(BIN)/python -m tests.pictures $(ARGS)
 
+screenshots: $(DEV)     ## Take the pictures of the observer page for README and documentation, in Chromium
+	$(BIN)/python -m tests.observe.page.pictures
+
 check: fmt-check lint   ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=2 pyright mypy docs prepared
 	$(MAKE) coverage

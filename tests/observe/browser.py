@@ -212,8 +212,10 @@ class Tab:
         listed = [{"name": name, "value": value} for name, value in features.items()]
         await self.do("Emulation.setEmulatedMedia", features=listed)
 
-    async def picture(self, selector: str | None = None, scale: float = 1.0) -> bytes:
-        """A picture of the window, or of the visible part of an element, as PNG."""
+    async def picture(
+        self, selector: str | None = None, scale: float = 1.0, kind: str = "png"
+    ) -> bytes:
+        """A picture of the window, or of the visible part of an element."""
         clip = {}
         if selector is not None:
             box = await self.read(
@@ -223,13 +225,13 @@ class Tab:
                 " height: Math.min(innerHeight, r.bottom) - y} })()"
             )
             clip = {"clip": {**box, "scale": scale}}
-        taken = await self.do("Page.captureScreenshot", format="png", **clip)
+        taken = await self.do("Page.captureScreenshot", format=kind, **clip)
         return base64.b64decode(taken["data"])
 
     async def painted(self, selector: str, share: float = 0.01) -> None:
         """Wait until a share of an element's pixels differs from its commonest colour."""
         for _ in range(100):
-            pixels = read_pixels(await self.picture(selector, 0.25))
+            pixels = read_pixels(await self.picture(selector, 0.12))
             [(_, common)] = Counter(pixels).most_common(1)
             if 1 - common / len(pixels) >= share:
                 return
@@ -284,7 +286,10 @@ async def open_tab(
     failed is kept in ``.browser-failures``.
     """
     outbox, inbox = trio.open_memory_channel[dict[str, Any]](10_000)
-    async with open_node("browser@localhost") as node, trio.open_nursery() as nursery:
+    async with (
+        open_node("browser@localhost", watchdog=None) as node,
+        trio.open_nursery() as nursery,
+    ):
         line = await node.spawn(Line, devtools, outbox)
         tab = Tab(lambda message: node.send(line, message))
         nursery.start_soon(tab.listen, inbox)

@@ -22,7 +22,10 @@ export function nameCell(row) {
 	);
 }
 
+const STATES = { sleep: "sleeping", wait_response: "waiting" };
+export const stateWord = (state) => STATES[state] ?? state;
+
 export function stateCell(state, phase) {
-	const word = phase && phase !== "running" ? phase : state;
+	const word = phase && phase !== "running" ? phase : stateWord(state);
 	return h(`span.pill.s-${String(word).replace(/\W/g, "")}`, word ?? "–");
 }

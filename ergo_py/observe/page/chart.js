@@ -116,9 +116,7 @@ export class Chart {
 		if (!this.pointed) return this.draw();
 		const box = this.plot.getBoundingClientRect();
 		const at = this.from + ((event.clientX - box.left) / box.width) * (this.to - this.from);
-		const found = this.points.reduce((best, point) =>
-			Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best,
-		);
+		const found = this.points.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best));
 		const x = ((found[0] - this.from) / (this.to - this.from || 1)) * box.width;
 		mark(this.cursor, "x1", x);
 		mark(this.cursor, "x2", x);

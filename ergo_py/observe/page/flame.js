@@ -11,8 +11,7 @@ export function buildFlame(stacks) {
 		root.total += samples;
 		let place = root;
 		for (const frame of frames) {
-			if (!place.below.has(frame))
-				place.below.set(frame, { name: frame, total: 0, self: 0, below: new Map(), up: place });
+			if (!place.below.has(frame)) place.below.set(frame, { name: frame, total: 0, self: 0, below: new Map(), up: place });
 			place = place.below.get(frame);
 			place.total += samples;
 		}

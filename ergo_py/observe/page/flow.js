@@ -7,7 +7,8 @@ import { problem } from "./process.js";
 import { plainTable } from "./table.js";
 
 const PARTS = 24,
-	SMOOTH = 8;
+	SMOOTH = 8,
+	LABELS = 14;
 
 export class Flow {
 	constructor(page, [id]) {
@@ -90,9 +91,7 @@ export class Flow {
 		this.recent = [];
 		this.known = new Set();
 		this.wondered = new Set();
-		const mine = (this.running = store.ask("flow", { ids: [...this.rows.keys()], seconds: 30 }, (out) =>
-			this.take(out),
-		));
+		const mine = (this.running = store.ask("flow", { ids: [...this.rows.keys()], seconds: 30 }, (out) => this.take(out)));
 		say(this.start, "Stop");
 		this.heading.about("Waiting for messages …");
 		try {
@@ -124,18 +123,17 @@ export class Flow {
 				});
 		const edges = [...sums.values()].sort((a, b) => b.messages - a.messages).slice(0, 80);
 		const total = edges.reduce((sum, edge) => sum + edge.messages, 0);
-		this.heading.about(
-			`${flowLabel(total / seconds).replace("/s", "")} messages a second along ${plural(edges.length, "edge")}`,
-		);
+		this.heading.about(`${flowLabel(total / seconds).replace("/s", "")} messages a second along ${plural(edges.length, "edge")}`);
 		if (!edges.length) return;
 		this.none.hidden = true;
-		this.board.element.hidden = false;
-		for (const edge of edges) for (const id of [edge.from, edge.to]) this.known.add(id);
+		const between = edges.filter((edge) => edge.from !== edge.to);
+		this.board.element.hidden = !between.length;
+		for (const edge of between) for (const id of [edge.from, edge.to]) this.known.add(id);
 		const ids = [...this.known];
 		const most = edges[0].messages;
 		const columns = layers(
 			ids,
-			edges.map((edge) => [edge.from, edge.to]),
+			between.map((edge) => [edge.from, edge.to]),
 		).map((column) => [
 			{
 				title: "",
@@ -160,7 +158,7 @@ export class Flow {
 		const still = reducedMotion();
 		this.board.update(
 			columns,
-			edges.map((edge) => {
+			between.map((edge, index) => {
 				const perSecond = edge.messages / seconds;
 				const power = Math.ceil(Math.log10(perSecond + 1));
 				return {
@@ -168,7 +166,7 @@ export class Flow {
 					to: edge.to,
 					kind: "flow",
 					width: Math.round(1 + (edge.messages / most) * 5),
-					label: flowLabel(perSecond),
+					label: index < LABELS && flowLabel(perSecond),
 					dots: still ? 0 : Math.min(6, power * 2),
 					seconds: Math.max(0.6, 2.6 - power * 0.5),
 				};

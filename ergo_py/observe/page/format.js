@@ -23,8 +23,7 @@ export function rate(value) {
 export function bytes(value) {
 	if (value === null || value === undefined) return "–";
 	for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-		if (value < 1024 || unit === "GiB")
-			return `${value < 10 && unit !== "B" ? value.toFixed(1) : Math.round(value)} ${unit}`;
+		if (value < 1024 || unit === "GiB") return `${value < 10 && unit !== "B" ? value.toFixed(1) : Math.round(value)} ${unit}`;
 		value /= 1024;
 	}
 }
@@ -36,7 +35,7 @@ export function percent(share) {
 
 export function duration(seconds) {
 	if (seconds === null || seconds === undefined) return "–";
-	if (seconds === 0) return "0";
+	if (!(seconds > 0)) return "0";
 	if (seconds < 0.001) return `${Math.round(seconds * 1e6)} µs`;
 	if (seconds < 0.01) return `${(seconds * 1e3).toFixed(1)} ms`;
 	if (seconds < 1) return `${Math.round(seconds * 1e3)} ms`;
@@ -78,3 +77,6 @@ export const plural = (number, one, many = `${one}s`) => `${count(number)} ${num
 
 // How a process is called: its name, or its behaviour and number.
 export const title = (row) => row.name || `${row.behaviour} ${row.id}`;
+
+// The sum of counts by kind.
+export const total = (counts) => Object.values(counts ?? {}).reduce((sum, value) => sum + value, 0);

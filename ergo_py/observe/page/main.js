@@ -1,7 +1,7 @@
 // The frame of the page: address, node, views, the alarm of a blocked loop, and time.
 
 import { empty, h, mark, put, say } from "./dom.js";
-import { ago, clock, count, duration } from "./format.js";
+import { ago, clock, count, duration, total } from "./format.js";
 import { Store } from "./store.js";
 import { Timeline } from "./timeline.js";
 import { Overview } from "./overview.js";
@@ -190,8 +190,7 @@ class Page {
 		const kind = CLASSES[name] ?? Overview;
 		if (document.activeElement === this.main || location.hash === "#main") return;
 		const wanted = new URLSearchParams(query ?? "").get("node");
-		if (wanted && wanted !== this.store.key && this.store.nodes.some((node) => node.key === wanted))
-			this.store.choose(wanted);
+		if (wanted && wanted !== this.store.key && this.store.nodes.some((node) => node.key === wanted)) this.store.choose(wanted);
 		const same = this.view instanceof kind && this.view.keeps?.(rest);
 		if (!same) {
 			this.view?.close?.();
@@ -204,9 +203,7 @@ class Page {
 			mark(
 				link,
 				"aria-current",
-				key === name || (!CLASSES[name] && key === "overview") || (name === "process" && key === "processes")
-					? "page"
-					: null,
+				key === name || (!CLASSES[name] && key === "overview") || (name === "process" && key === "processes") ? "page" : null,
 			);
 		}
 		this.store.notice = "";
@@ -260,8 +257,7 @@ class Page {
 		const { store } = this;
 		const again = h("button", { onclick: () => store.link.connect() }, "Try again");
 		if (store.status === "refused") return this.askToken();
-		if (store.status === "full")
-			return h("div.empty", h("p.empty-title", "Too many pages"), h("p", store.problem), again);
+		if (store.status === "full") return h("div.empty", h("p.empty-title", "Too many pages"), h("p", store.problem), again);
 		if (store.sample || store.columns.at.length) return null;
 		if (store.status !== "open")
 			return empty(
@@ -380,7 +376,7 @@ class Page {
 
 	drawBadges() {
 		const { sample } = this.store;
-		const letters = Object.values(sample?.dead_letters ?? {}).reduce((sum, value) => sum + value, 0);
+		const letters = total(sample?.dead_letters);
 		const rings = this.store.get("calls")?.rings?.length ?? 0;
 		const set = (name, value, bad) => {
 			const { badge } = this.links[name];

@@ -2,6 +2,7 @@
 
 import { h, mark, put, s, say } from "./dom.js";
 import { count, percent, rate } from "./format.js";
+import { stateWord } from "./cells.js";
 
 // columns: [[{title, items: [row]}]]; edges: [{from, to, kind, label, speed}] by number. A card is
 // drawn once for each process; where there is no room for columns, they stand below each other
@@ -17,9 +18,7 @@ export class Board {
 	}
 
 	update(columns, edges, note = () => "") {
-		const shape = JSON.stringify(
-			columns.map((groups) => groups.map((group) => [group.title, group.items.map((row) => row.id)])),
-		);
+		const shape = JSON.stringify(columns.map((groups) => groups.map((group) => [group.title, group.items.map((row) => row.id)])));
 		if (shape !== this.shape) {
 			this.shape = shape;
 			this.cards = new Map();
@@ -67,7 +66,7 @@ export class Board {
 	fill(row, note) {
 		const parts = this.cards.get(row.id);
 		say(parts.name, row.name || row.behaviour || row.id);
-		say(parts.about, row.name ? (row.behaviour ?? "") : (row.id ?? ""));
+		say(parts.about, row.name ? (row.behaviour ?? "") : row.id || "");
 		say(parts.note, note);
 		parts.note.hidden = !note;
 	}
@@ -157,6 +156,7 @@ function curve(a, b, frame, way) {
 const n = (value) => Math.round(value * 10) / 10;
 const tip = (x, y, way) => `M${n(x + 6 * way)} ${n(y)}L${n(x - 1 * way)} ${n(y - 4)}L${n(x - 1 * way)} ${n(y + 4)}Z`;
 
+const DEEPEST = 5;
 const INTO = { owner: "Owner", link: "Linked from", monitor: "Watched by", waits: "Waited for by" };
 const OUT = { owner: "Owns", link: "Linked to", monitor: "Watches", waits: "Waits for" };
 
@@ -168,7 +168,7 @@ export function neighbourhood({ center, nodes, edges }) {
 			.filter((edge) => edge[2] === kind && edge[to] === center && !seen.has(edge[from]))
 			.map((edge) => {
 				seen.add(edge[from]);
-				return nodes[edge[from]];
+				return edge[from] ? nodes[edge[from]] : { id: 0, name: "the node", behaviour: "" };
 			})
 			.filter(Boolean);
 	const side = (words, from, to) =>
@@ -179,39 +179,35 @@ export function neighbourhood({ center, nodes, edges }) {
 		right = side(OUT, 1, 0);
 	const rest = Object.values(nodes).filter((row) => !seen.has(row.id));
 	if (rest.length) right.push({ title: "Near these", items: rest });
-	const columns = [left, [{ title: "", items: [{ ...nodes[center], center: true }] }], right].filter(
-		(groups) => groups.length,
-	);
+	const columns = [left, [{ title: "", items: [{ ...nodes[center], center: true }] }], right].filter((groups) => groups.length);
 	const ways = { owner: 0, link: 1, monitor: -1, waits: 2 };
 	return { columns, edges: edges.map(([from, to, kind]) => ({ from, to, kind, way: ways[kind] ?? 0 })) };
 }
 
 export function cardNote(row) {
 	const parts = [];
-	if (row.state && !["sleeping", "running"].includes(row.state)) parts.push(row.state);
+	if (row.state && !["sleep", "sleeping", "running"].includes(row.state)) parts.push(stateWord(row.state));
 	if (row.mailbox) parts.push(`${count(row.mailbox)} queued`);
 	if (row.load >= 0.01) parts.push(`${percent(row.load)} busy`);
 	return parts.join(" · ");
 }
 
-// The layers of a graph: a process stands right of those that send to it, where that is possible.
+// The layers of a graph: a process stands right of those that send to it. Edges come with the
+// strongest first; an edge that would close a circle does not count.
 export function layers(ids, edges) {
-	const out = new Map(ids.map((id) => [id, []]));
-	for (const [from, to] of edges) if (out.has(from) && out.has(to) && from !== to) out.get(from).push(to);
-	const depth = new Map(),
-		path = new Set();
-	const into = new Map(ids.map((id) => [id, 0]));
-	for (const tos of out.values()) for (const to of tos) into.set(to, into.get(to) + 1);
-	const visit = (id, level) => {
-		if (path.has(id) || (depth.get(id) ?? -1) >= level || level > 7) return;
-		depth.set(id, level);
-		path.add(id);
-		for (const to of out.get(id)) visit(to, level + 1);
-		path.delete(id);
+	const out = new Map(ids.map((id) => [id, new Set()]));
+	const reaches = (from, to, seen = new Set([from])) =>
+		from === to || [...out.get(from)].some((next) => !seen.has(next) && reaches(next, to, seen.add(next)));
+	for (const [from, to] of edges) if (!reaches(to, from)) out.get(from).add(to);
+	const depth = new Map(ids.map((id) => [id, 0]));
+	const push = (id) => {
+		for (const to of out.get(id)) {
+			if (depth.get(to) > depth.get(id) || depth.get(id) === DEEPEST) continue;
+			depth.set(to, depth.get(id) + 1);
+			push(to);
+		}
 	};
-	const roots = ids.filter((id) => !into.get(id));
-	for (const id of roots) visit(id, 0);
-	for (const id of ids) if (!depth.has(id)) visit(id, 0);
+	ids.forEach(push);
 	const columns = [];
 	for (const id of ids) (columns[depth.get(id)] ??= []).push(id);
 	return columns.filter(Boolean);

@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { h, put, say } from "./dom.js";
-import { bytes, count, duration, percent, plural, rate, short } from "./format.js";
+import { bytes, count, duration, percent, plural, rate, short, total } from "./format.js";
 import { bar, nameCell } from "./cells.js";
 import { plainTable } from "./table.js";
 
@@ -17,8 +17,8 @@ export class Overview {
 				["processes", "Processes"],
 				["rate", "Messages a second"],
 				["mailbox", "Queued messages"],
-				["busy", "Loop busy"],
-				["memory", "Memory"],
+				["delay", "Delay of the loop"],
+				["cpu", "Processor"],
 				["crashed", "Crashes"],
 			].map(([key, label]) => {
 				const tile = { value: h("span.tile-value"), note: h("span.tile-note") };
@@ -37,7 +37,7 @@ export class Overview {
 				floor: 0.0001,
 				note: "logarithmic",
 			}),
-			busy: new Chart({ label: "Loop busy", show: percent, colour: "green", least: 0.1 }),
+			cpu: new Chart({ label: "Processor", show: percent, colour: "green", least: 0.1 }),
 		};
 		this.behaviours = h("div.card-body");
 		this.busiest = h("div.card-body");
@@ -103,21 +103,16 @@ export class Overview {
 			tiles[key].element.classList.toggle("bad", bad);
 		};
 		set("processes", count(sample.processes), `${count(sample.spawned ?? 0)} spawned so far`);
-		set("rate", rate(sample.rate), `${short(sample.messages)} handled by living processes`);
+		set("rate", rate(sample.rate), `${short(sample.messages)} handled`);
 		set(
 			"mailbox",
 			count(sample.mailbox),
 			sample.mailbox ? `longest mailbox: ${count(sample.longest)}` : "all mailboxes are empty",
 		);
-		set("busy", percent(sample.busy), `delay ${duration(sample.loop?.delay ?? 0)}`, Boolean(sample.loop?.blocked));
-		set("memory", bytes(sample.memory), sample.cpu === undefined ? "" : `${percent(sample.cpu)} of a processor`);
-		const letters = Object.values(sample.dead_letters ?? {}).reduce((sum, value) => sum + value, 0);
-		set(
-			"crashed",
-			count(sample.crashed ?? 0),
-			letters ? plural(letters, "dead letter") : "no dead letters",
-			sample.crashed > 0,
-		);
+		set("delay", duration(sample.loop?.delay ?? 0), `${short(sample.busy)} callbacks at once`, Boolean(sample.loop?.blocked));
+		set("cpu", percent(sample.cpu), `${bytes(sample.memory)} of memory`);
+		const letters = total(sample.dead_letters);
+		set("crashed", count(sample.crashed ?? 0), letters ? plural(letters, "dead letter") : "no dead letters", sample.crashed > 0);
 	}
 
 	drawBusiest(value) {

@@ -1,7 +1,7 @@
 // One process: facts, diagnostics, mailbox, neighbours, trace and profile; and acts, if they are permitted.
 
 import { empty, h, mark, put, say } from "./dom.js";
-import { clock, count, duration, plural } from "./format.js";
+import { ago, clock, count, duration, plural } from "./format.js";
 import { stateCell } from "./cells.js";
 import { Board, cardNote, neighbourhood } from "./near.js";
 import { Profiler } from "./profile.js";
@@ -137,10 +137,7 @@ export class ProcessView {
 		const known = facts && numberOf(facts.pid ?? facts.alias) === this.id ? facts : null;
 		if (!known) {
 			say(this.name, `Process ${this.id}`);
-			say(
-				this.about,
-				error ? error.text : store.past ? "No facts about this process were recorded at this moment." : "…",
-			);
+			say(this.about, error ? error.text : store.past ? "No facts about this process were recorded at this moment." : "…");
 			put(this.acts);
 			if (error && this.tab === "" && this.shown !== "gone") {
 				this.shown = "gone";
@@ -188,6 +185,7 @@ export class ProcessView {
 				!(Array.isArray(value) && !value.length) &&
 				!(typeof value === "object" && !Array.isArray(value) && !Object.keys(value).length),
 		);
+		const lanes = Object.entries(facts.lanes ?? {}).filter(([, queued]) => queued);
 		const wide = list.filter(([, value]) => typeof value === "object");
 		put(
 			this.body,
@@ -208,13 +206,10 @@ export class ProcessView {
 					h(
 						"section.card",
 						h("h2", "Mailbox"),
-						Object.keys(facts.lanes ?? {}).length
+						lanes.length
 							? h(
 									"dl.facts",
-									Object.entries(facts.lanes).map(([lane, queued]) => [
-										h("dt", lane),
-										h("dd", plural(queued, "message")),
-									]),
+									lanes.map(([lane, queued]) => [h("dt", lane), h("dd", plural(queued, "message"))]),
 								)
 							: h("p.soft", "empty"),
 					),
@@ -246,7 +241,7 @@ export class ProcessView {
 							h(
 								"ol.states",
 								facts.history.map((entry) =>
-									h("li", stateCell(entry[0]), h("span.soft", ` ${duration(entry[1])} ago`)),
+									h("li", stateCell(entry[0]), h("span.soft", ` ${ago(entry[1], this.page.store.now)}`)),
 								),
 							),
 						),
@@ -275,16 +270,14 @@ export class ProcessView {
 				["stack", "Where it waits"],
 				["handler_stack", "What its thread does"],
 			].map(
-				([name, words]) =>
-					facts[name] && h("section.card", h("h2", words), h("pre.code", { tabindex: "0" }, text(facts[name]))),
+				([name, words]) => facts[name] && h("section.card", h("h2", words), h("pre.code", { tabindex: "0" }, text(facts[name]))),
 			),
 		);
 	}
 
 	value(name, value) {
 		if (typeof value === "boolean") return value ? "yes" : "no";
-		if (typeof value === "number")
-			return /time$|uptime|seconds|delay|timeout/.test(name) ? duration(value) : count(value);
+		if (typeof value === "number") return /time$|uptime|seconds|delay|timeout/.test(name) ? duration(value) : count(value);
 		if (/^(waits_for|asks|owner|receiver|link)$/.test(name)) return this.target(value);
 		return String(value);
 	}
@@ -306,10 +299,7 @@ export class ProcessView {
 				"div.legend",
 				{ "aria-hidden": "true" },
 				["owner", "link", "monitor", "waits"].map((kind) =>
-					h(
-						`span.key.k-${kind}`,
-						{ owner: "owns", link: "is linked to", monitor: "watches", waits: "waits for" }[kind],
-					),
+					h(`span.key.k-${kind}`, { owner: "owns", link: "is linked to", monitor: "watches", waits: "waits for" }[kind]),
 				),
 			),
 			this.board.element,
@@ -352,11 +342,7 @@ export class ProcessView {
 				if (this.running === mine) put(place, problem(error));
 			}
 		};
-		put(
-			this.body,
-			h("div.tool-line", h("button.quiet", { onclick: run }, "Ask again"), tools, h("span.soft", words)),
-			place,
-		);
+		put(this.body, h("div.tool-line", h("button.quiet", { onclick: run }, "Ask again"), tools, h("span.soft", words)), place);
 		run();
 		return run;
 	}
@@ -425,10 +411,7 @@ export class ProcessView {
 			say(state, "Waiting for the first message …");
 			try {
 				const end = await mine;
-				say(
-					state,
-					`${plural(end.entries ?? number, "entry", "entries")}${end.missed ? `, ${count(end.missed)} missed` : ""}`,
-				);
+				say(state, `${plural(end.entries ?? number, "entry", "entries")}${end.missed ? `, ${count(end.missed)} missed` : ""}`);
 			} catch (error) {
 				if (error.code !== "cancelled") say(state, error.message);
 			}
@@ -555,11 +538,7 @@ export function problem(error) {
 		"div.empty",
 		h(
 			"p.empty-title",
-			error.code === "blocked"
-				? "The loop is blocked"
-				: error.code === "timeout"
-					? "No answer in time"
-					: "That did not work",
+			error.code === "blocked" ? "The loop is blocked" : error.code === "timeout" ? "No answer in time" : "That did not work",
 		),
 		h("p", error.message),
 		report?.where && h("p", h("code", `${report.where}: ${report.line ?? ""}`)),

@@ -21,11 +21,7 @@ export class Processes {
 			onkeydown: (event) => event.key === "ArrowDown" && this.table.scroller.focus(),
 		});
 		this.field.value = this.find;
-		this.heading = page.heading(
-			"Processes",
-			"",
-			h("span.find-box", this.field, h("kbd", { "aria-hidden": "true" }, "/")),
-		);
+		this.heading = page.heading("Processes", "", h("span.find-box", this.field, h("kbd", { "aria-hidden": "true" }, "/")));
 		this.table = new Table({
 			label: "Processes",
 			id: "p",
@@ -110,13 +106,8 @@ export class Processes {
 		const { store } = this.page;
 		const value = store.get("rows");
 		if (!value)
-			return this.table.update(
-				null,
-				store.error("rows")?.text ?? (store.past ? "No rows were recorded at this moment." : ""),
-			);
-		const parts = [
-			`${ofAll(value.found, value.alive)} ${value.alive === 1 ? "process" : "processes and meta-processes"}`,
-		];
+			return this.table.update(null, store.error("rows")?.text ?? (store.past ? "No rows were recorded at this moment." : ""));
+		const parts = [`${ofAll(value.found, value.alive)} ${value.alive === 1 ? "process" : "processes and meta-processes"}`];
 		if (store.past) parts.push(`recorded: ${plural(value.order.length, "row")}`);
 		else parts.push(`${rate(value.rate)} messages a second`, `${count(value.mailbox)} queued`);
 		this.heading.about(parts.join(" · "));

@@ -18,17 +18,21 @@ export class Profiler {
 			[2, 5, 10, 30].map((seconds) => h("option", { value: String(seconds), selected: seconds === 5 }, `${seconds} s`)),
 		);
 		this.start = h("button", { onclick: () => (this.running ? this.running.cancel() : this.run()) }, "Take a profile");
-		this.state = h(
-			"span.soft",
-			{ "aria-live": "polite" },
-			"Stacks are sampled 100 times a second, by a thread beside the loop.",
-		);
+		this.state = h("span.soft", { "aria-live": "polite" }, "Stacks are sampled 100 times a second, by a thread beside the loop.");
 		this.progress = h("progress", { hidden: true, max: 1, value: 0, "aria-label": "Progress" });
+		this.threads = h("input", { type: "checkbox", onchange: () => this.result && this.show() });
 		this.hot = h("div");
 		this.flame.element.hidden = true;
 		this.element = h(
 			"div.stack",
-			h("div.tool-line", this.start, this.length, this.progress, this.state),
+			h(
+				"div.tool-line",
+				this.start,
+				this.length,
+				this.progress,
+				!this.given.to && h("label.check", this.threads, "with reader threads"),
+				this.state,
+			),
 			this.flame.element,
 			this.hot,
 		);
@@ -59,8 +63,10 @@ export class Profiler {
 		say(this.start, "Take a profile");
 	}
 
-	show(result) {
-		const stacks = result.stacks ?? [];
+	show(result = this.result) {
+		this.result = result;
+		const all = result.stacks ?? [];
+		const stacks = all.filter(([frames]) => this.threads.checked || !frames[0].startsWith("thread "));
 		const busy = stacks.reduce((sum, stack) => sum + stack[1], 0);
 		say(
 			this.state,

@@ -13,8 +13,7 @@ export class Crashes extends Record {
 	}
 
 	show({ crashes }) {
-		if (!crashes?.length)
-			return put(this.body, empty("No crash", "Since its start, no process of this node has failed."));
+		if (!crashes?.length) return put(this.body, empty("No crash", "Since its start, no process of this node has failed."));
 		const listed = [...crashes].reverse();
 		this.open.size || this.open.add(listed[0].key);
 		put(
@@ -46,9 +45,7 @@ export class Crashes extends Record {
 							],
 							crash.recent?.length && [
 								"Last messages",
-								crash.recent
-									.map((one) => (typeof one === "string" ? one : (one.message_type ?? JSON.stringify(one))))
-									.join(", "),
+								crash.recent.map((one) => (typeof one === "string" ? one : (one.message_type ?? JSON.stringify(one)))).join(", "),
 							],
 						]
 							.filter(Boolean)
@@ -144,9 +141,7 @@ export class Log extends Record {
 		const level = h(
 			"select",
 			{ "aria-label": "Lowest level", onchange: () => page.rewatch() },
-			["debug", "info", "warning", "error"].map((name) =>
-				h("option", { value: name, selected: name === "info" }, name),
-			),
+			["debug", "info", "warning", "error"].map((name) => h("option", { value: name, selected: name === "info" }, name)),
 		);
 		const find = h("input.find", {
 			type: "search",
@@ -170,9 +165,7 @@ export class Log extends Record {
 				this.body,
 				empty(
 					"No line yet",
-					this.find.value
-						? "No line has this text."
-						: "The node keeps its log from the moment on when a page first looks at it.",
+					this.find.value ? "No line has this text." : "The node keeps its log from the moment on when a page first looks at it.",
 				),
 			);
 		put(
@@ -193,7 +186,10 @@ export class Log extends Record {
 									h("span.field", h("span.soft", `${name}=`), String(value)),
 								),
 							),
-							h("span.log-who", line.source ? this.page.linkTo(numberOf(line.source), line.name || `${line.behaviour} ${line.source}`) : ""),
+							h(
+								"span.log-who",
+								line.source ? this.page.linkTo(numberOf(line.source), line.name || `${line.behaviour} ${line.source}`) : "",
+							),
 							line.exception && h("pre.code", { tabindex: "0" }, line.exception),
 						),
 					),

@@ -1,7 +1,7 @@
 // What the page knows: nodes, the views that the server pushes, ten minutes of figures, and the
 // moment that is shown.
 
-import { title } from "./format.js";
+import { title, total } from "./format.js";
 import { Link, merge } from "./link.js";
 
 const KEPT = 600;
@@ -21,8 +21,6 @@ const COLUMNS = [
 ];
 
 const noColumns = () => Object.fromEntries(COLUMNS.map((name) => [name, []]));
-const total = (counts) =>
-	typeof counts === "object" ? Object.values(counts ?? {}).reduce((sum, value) => sum + value, 0) : (counts ?? 0);
 
 export class Store {
 	constructor(token, changed) {
@@ -72,8 +70,7 @@ export class Store {
 	takeNodes(nodes) {
 		const before = this.node;
 		this.nodes = nodes;
-		if (!this.key || !this.node)
-			this.choose(nodes.find((node) => node.key === this.preferred)?.key ?? nodes[0]?.key ?? null);
+		if (!this.key || !this.node) this.choose(nodes.find((node) => node.key === this.preferred)?.key ?? nodes[0]?.key ?? null);
 		else if (before && this.node.creation !== before.creation) this.begin();
 	}
 

@@ -73,11 +73,7 @@ export class Table {
 	showSort() {
 		this.columns.forEach((column, index) => {
 			const chosen = column.key === this.sort;
-			mark(
-				this.heads[index],
-				"aria-sort",
-				chosen ? (this.down ? "descending" : "ascending") : column.sort ? "none" : null,
-			);
+			mark(this.heads[index], "aria-sort", chosen ? (this.down ? "descending" : "ascending") : column.sort ? "none" : null);
 		});
 	}
 
@@ -130,11 +126,7 @@ export class Table {
 			line.element.hidden = number >= last;
 			if (number < last) this.fill(line, number);
 		});
-		mark(
-			this.scroller,
-			"aria-activedescendant",
-			this.active >= first && this.active < last ? `${this.id}-${this.active}` : null,
-		);
+		mark(this.scroller, "aria-activedescendant", this.active >= first && this.active < last ? `${this.id}-${this.active}` : null);
 	}
 
 	newRow() {

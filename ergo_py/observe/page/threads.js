@@ -74,9 +74,7 @@ export class Threads extends Record {
 			h(
 				"div.thread-head",
 				h("span.thread-name", thread.name),
-				thread.process
-					? this.page.linkTo(thread.process, thread.name_of || `${thread.behaviour} ${thread.process}`)
-					: "",
+				thread.process ? this.page.linkTo(thread.process, thread.name_of || `${thread.behaviour} ${thread.process}`) : "",
 				h("span.soft", thread.native ? `thread ${thread.native}` : ""),
 			),
 			this.code(thread),

@@ -23,7 +23,7 @@ export class Timeline {
 		);
 		this.slider = h("input", {
 			type: "range",
-			step: "1",
+			step: "any",
 			"aria-label": "Moment to show",
 			oninput: () => this.move(),
 		});
@@ -55,28 +55,23 @@ export class Timeline {
 			this.drawn = key;
 			const most = Math.max(1, ...rate) * 1.1;
 			const line = at
-				.map(
-					(time, index) =>
-						`${index ? "L" : "M"}${x(time).toFixed(1)} ${(34 - ((rate[index] ?? 0) / most) * 30).toFixed(1)}`,
-				)
+				.map((time, index) => `${index ? "L" : "M"}${x(time).toFixed(1)} ${(34 - ((rate[index] ?? 0) / most) * 30).toFixed(1)}`)
 				.join("");
 			mark(this.line, "d", line);
 			mark(this.area, "d", `${line}L1000 36L0 36Z`);
 			this.alarms.replaceChildren(
-				...at
-					.filter((_, index) => blocked[index])
-					.map((time) => s("line", { x1: x(time), x2: x(time), y1: 0, y2: 36 })),
+				...at.filter((_, index) => blocked[index]).map((time) => s("line", { x1: x(time), x2: x(time), y1: 0, y2: 36 })),
 			);
 			this.crashes.replaceChildren(
 				...at
 					.filter((_, index) => index && crashed[index] > crashed[index - 1])
 					.map((time) => s("line", { x1: x(time), x2: x(time), y1: 26, y2: 36 })),
 			);
-			mark(this.slider, "min", Math.floor(from));
-			mark(this.slider, "max", Math.ceil(to));
+			mark(this.slider, "min", from);
+			mark(this.slider, "max", to);
 		}
 		const now = store.past ? store.now : to;
-		if (document.activeElement !== this.slider || !store.travelling) this.slider.value = Math.round(now);
+		if (document.activeElement !== this.slider || !store.travelling) this.slider.value = now;
 		mark(this.slider, "aria-valuetext", store.past ? clock(now) : "now");
 		mark(this.rest, "x", x(now));
 		mark(this.rest, "width", Math.max(0, 1000 - x(now)));

@@ -102,16 +102,7 @@ export class Tree {
 			note: h("span.tree-note"),
 			side: h("span.tree-side"),
 		};
-		line.element = h(
-			"div.tree-line",
-			{ role: "treeitem" },
-			line.twist,
-			line.dot,
-			line.name,
-			line.about,
-			line.note,
-			line.side,
-		);
+		line.element = h("div.tree-line", { role: "treeitem" }, line.twist, line.dot, line.name, line.about, line.note, line.side);
 		line.twist.addEventListener("click", (event) => {
 			event.stopPropagation();
 			this.active = line.item.key;
@@ -147,7 +138,7 @@ export class Tree {
 		const missing = item.id === null;
 		element.className = `tree-line ${row.kind ?? ""} ${row.supervisor || item.id === 0 ? "supervisor" : ""} ${missing ? "missing" : ""} s-${(row.state ?? "").replace(/\W/g, "")}`;
 		say(line.name, row.name || row.child || row.behaviour);
-		say(line.about, row.name || row.child ? (row.behaviour ?? "") : "");
+		say(line.about, row.name || row.child ? (row.behaviour ?? "") : (row.id ?? ""));
 		const notes = [];
 		if (row.application) notes.push(`application ${row.application}`);
 		if (row.phase && row.phase !== "running") notes.push(row.phase);

@@ -16,7 +16,8 @@ export class Waits extends Record {
 	}
 
 	show(value) {
-		const { now } = this.page.store;
+		const { store } = this.page;
+		const now = store.past ? store.now : store.live.calls.at;
 		const waits = value.waits ?? [],
 			rings = value.rings ?? [],
 			deadlocks = value.deadlocks ?? [];
@@ -129,10 +130,7 @@ export class Waits extends Record {
 							"li",
 							this.page.linkTo(id, names.get(id) ?? String(id)),
 							" waits for ",
-							this.page.linkTo(
-								members[(index + 1) % members.length],
-								names.get(members[(index + 1) % members.length]) ?? "?",
-							),
+							this.page.linkTo(members[(index + 1) % members.length], names.get(members[(index + 1) % members.length]) ?? "?"),
 							found[index]
 								? ` (${found[index].request}${found[index].deferred ? ", may still be answered by another" : ""})`
 								: "",

@@ -212,7 +212,7 @@ class Scene(Activity):
             "calls_waiting": 0 if self.calm else 4,
             "crashed": 0 if self.calm else 2,
             "late_replies": 0,
-            "cpu": 0.42 * wave(3, self.now),
+            "cpu": 0.1 + 0.4 * wave(3, self.now),
             "dead_letters": {} if self.calm else {"no process": 3, "full mailbox": 1},
             "loop": {
                 "delay": 0.0004 + 0.002 * wave(9, self.now) ** 4,
@@ -230,21 +230,23 @@ class Scene(Activity):
     def history(self) -> dict[str, Any]:
         """Ten minutes of figures."""
         columns: dict[str, list[float]] = {}
+        now = self.sample()
+        delay = now["loop"]["delay"]
         moments = [self.now - 600 + i for i in range(600)]
-        size = max(1.0, self.size / 40)
         for at in moments:
             dip = 370 < at - self.now + 600 < 374 and not self.calm
+            share = (0.4 + wave(3, at)) / (0.4 + wave(3, self.now))
             one = {
                 "at": at,
-                "rate": 0.0 if dip else (300 + 700 * wave(3, at)) * (1 + size / 9),
-                "busy": 1.0 if dip else 0.1 + 0.3 * wave(5, at),
-                "mailbox": int(40 * wave(5, at)) + 400 * dip,
-                "processes": self.size,
-                "metas": self.size // 5,
+                "rate": 0.0 if dip else now["rate"] * share,
+                "busy": now["busy"] * share,
+                "mailbox": int(now["mailbox"] * share * (6 if dip else 1)),
+                "processes": now["processes"],
+                "metas": now["metas"],
                 "blocked": int(dip),
-                "delay": 1.2 if dip else 0.0004 + 0.002 * wave(9, at) ** 4,
-                "cpu": 0.3,
-                "memory": 7e7,
+                "delay": 1.2 if dip else delay * share**3,
+                "cpu": now["cpu"] * share,
+                "memory": now["memory"],
                 "crashed": 0 if self.calm else 1 + (at > self.now - 200),
                 "dead_letters": 0,
             }
@@ -264,7 +266,11 @@ class Scene(Activity):
             "behaviour": row["behaviour"],
             "state": row["state"],
             "trap_exit": False,
-            "history": [["running", 0.4], ["sleeping", 12.0], ["init", 7200.0]],
+            "history": [
+                ["running", self.now - 1],
+                ["sleep", self.now - 12],
+                ["init", BEGIN - 7200],
+            ],
             "lanes": {"main": row["mailbox"], "urgent": 0} if row["mailbox"] else {},
             "messages_in": row["messages"],
             "messages_out": row["sent"],

@@ -126,6 +126,8 @@ class Talk(Actor):
         stage.asked.append(asked)
         given = asked.get("with", {})
         if "node" in asked:
+            if asked["node"] != self.key:
+                self.views = {}
             self.key = asked["node"]
             self.scene = stage.scenes[self.key]
         if asked["do"] == "watch":
@@ -244,7 +246,7 @@ STACKS: list[tuple[list[str], int]] = [
 async def staged(*scenes: Scene, replay: str | None = None) -> AsyncIterator[Stage]:
     """Serve the page with these scenes, at a port of its own."""
     stage = Stage({scene.name: scene for scene in scenes}, replay)
-    async with open_node("stage@localhost") as node:
+    async with open_node("stage@localhost", watchdog=None) as node:
         pages = await node.spawn(Pages, stage)
         web = await node.call(pages, "port")
         facts = await node.inspect_meta(web)
