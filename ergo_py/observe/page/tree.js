@@ -4,6 +4,7 @@ import { h, mark, put, say } from "./dom.js";
 import { count, rate } from "./format.js";
 
 const STEP = 20;
+const FEW = 12;
 
 // level(id) → {count, order, rows} or undefined while it is not known; change(): other levels are
 // open; open(row): a process was chosen.
@@ -50,14 +51,20 @@ export class Tree {
 		}
 	}
 
-	// Short levels open by themselves, until the tree fills a screen.
+	// Short levels open by themselves until the tree fills a screen; those of supervisors always.
 	openShort() {
 		let room = 40;
 		for (const level of Object.values(this.levels)) room -= level.order.length;
 		for (const level of Object.values(this.levels))
 			for (const key of level.order) {
 				const row = level.rows[key];
-				if (!row?.children || row.children > room || this.closed.has(row.id) || this.opened.has(row.id)) continue;
+				if (
+					!row?.children ||
+					(row.children > room && !(row.supervisor && row.children <= FEW)) ||
+					this.closed.has(row.id) ||
+					this.opened.has(row.id)
+				)
+					continue;
 				this.opened.add(row.id);
 				room -= row.children;
 				this.changed = true;
