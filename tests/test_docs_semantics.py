@@ -27,6 +27,7 @@ PROMISES_IN_SECTION = {
     "N": 7,
     "S": 6,
     "O": 11,
+    "T": 9,
     "D": 27,
     "K": 6,
 }

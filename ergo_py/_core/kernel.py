@@ -3,6 +3,7 @@ share.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,6 +25,14 @@ from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
 from .messaging.receiver import Asker, Stoppable
 from .messaging.remote import NetworkRouter, ObservedNetworkRouter
 from .messaging.router import LANES, Router
+from .messaging.traces import (
+    Carried,
+    TracedCalls,
+    TracedPublisher,
+    TracedRouter,
+    fire_traced,
+    traced,
+)
 from .runtime.bridge import Bridge
 from .runtime.cancel_scopes import is_being_closed
 from .runtime.dispatcher_threads import DispatcherThreads
@@ -99,7 +108,8 @@ class Kernel:
         self.logger: Any = self.log.logger(self.pid)
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
         # Read trio's clock directly: trio.current_time() costs twice as much.
-        self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
+        fire = self._fire if options.tracing is None else self._fire_traced
+        self.clock = Clock(fire, bridge.run, trio.lowlevel.current_clock().current_time)
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
         store = DeadLetters(options.dead_letters)
         turns = turns_of_loop(options.direct_handoff)
@@ -108,8 +118,15 @@ class Kernel:
         self.is_plain = self.observer is None and not is_strict
         """Whether messages and calls may take short cuts past the router."""
         inline = options.inline_calls and self.is_plain
+        tracing = options.tracing
+        self.tracing: Any = tracing
+        """The spans of a traced node; None without tracing."""
+        self.trace_sends: Callable[[Any], AbstractContextManager[None]] = nullcontext
+        """The sending verbs of a process, while it handles a message of a sampled trace."""
         if self.observer is None:
             kind = Router if network is None else CopyingRouter if is_strict else NetworkRouter
+            if tracing is not None:
+                kind = traced(TracedRouter, kind, tracing)
             self.router = kind(name, creation, bridge, self.clock, store, inline, turns)
         else:
             observed = (
@@ -119,16 +136,21 @@ class Kernel:
                 if is_strict
                 else ObservedNetworkRouter
             )
+            if tracing is not None:
+                observed = traced(TracedRouter, observed, tracing)
             self.router = observed(
                 self.observer, name, creation, bridge, self.clock, store, inline, turns
             )
         token = Ref(name, creation, next(self.router.references))
-        if is_strict:
-            self.calls: Calls = CopyingCalls(self.router)
-            self.publisher: Publisher = CopyingPublisher(self.router, self.pid, token)
-        else:
-            self.calls = (Calls if self.observer is None else ObservedCalls)(self.router)
-            self.publisher = Publisher(self.router, self.pid, token)
+        calls: type[Calls] = (
+            CopyingCalls if is_strict else Calls if self.observer is None else ObservedCalls
+        )
+        publisher: type[Publisher] = CopyingPublisher if is_strict else Publisher
+        if tracing is not None:
+            calls = traced(TracedCalls, calls, tracing)
+            publisher = traced(TracedPublisher, publisher, tracing)
+        self.calls: Calls = calls(self.router)
+        self.publisher: Publisher = publisher(self.router, self.pid, token)
         if self.log.wants("debug"):
             self.publisher.log_dead_letters(self._log_dead_letter)
         self.relations = Relations()
@@ -178,6 +200,12 @@ class Kernel:
     def learn_cancellation(self, raise_cancel: RaiseCancel) -> None:
         """Take the function that raises `trio.Cancelled` in threads."""
         self.raise_cancel = raise_cancel
+
+    def learn_traced_sends(
+        self, trace_sends: Callable[[Any], AbstractContextManager[None]]
+    ) -> None:
+        """Take the function that lets a process send with its trace."""
+        self.trace_sends = trace_sends
 
     def begin_stop(self) -> None:
         """Start no more processes of the node: it goes down."""
@@ -328,6 +356,17 @@ class Kernel:
         except (SendError, NodeStoppedError):
             # The message has become a dead letter, or the node has stopped. No sender waits for the
             # result.
+            return
+
+    def _fire_traced(self, timer: Timer) -> None:
+        """Fire a timer of a traced node."""
+        carried = timer.message
+        if type(carried) is not Carried:
+            self._fire(timer)
+            return
+        try:
+            fire_traced(self.router, timer.owner.id, timer.to, carried, timer.priority)
+        except (SendError, NodeStoppedError):  # as in _fire
             return
 
     def _bridge_failed(self, error: BaseException) -> None:

@@ -14,11 +14,12 @@ import trio
 from trio.lowlevel import enable_ki_protection, in_trio_task
 
 from .inspection.mailbox_backlog import Backlogs
-from .inspection.state import remember_messages
+from .inspection.state import real_behaviour, remember_messages
 from .inspection.watchdog import Watchdog
 from .kernel import Kernel, TaskGuard
 from .messaging.observer import Sight
 from .messaging.remote import Network, RunningNetwork
+from .messaging.traces import TracedSends, Tracing, call_with_trace
 from .processes.ownership import kill_all, stop_all
 from .processes.process import processes_of
 from .runtime.abandonable import Abandonable
@@ -28,7 +29,7 @@ from .runtime.thread_parent import capture_cancellation
 from .runtime.time_slices import in_slices
 
 # Every node uses the C extension, if it was built.
-from .speed import installation  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from .speed import installation
 from .verbs.node import Node
 from .vocabulary.choices import PERMISSIONS
 from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
@@ -147,6 +148,8 @@ class NodeContext(Generic[N]):
         if not in_trio_task():
             raise NotAllowedError(_needs_trio())
         self._entered = True
+        if self._options.tracing is not None:
+            self._options.tracing.start(self._name)
         self._interrupts.hold()
         # A system task: cancelling the surrounding code must not cancel the processes, since the
         # node stops them in order. And the node can abandon a process that does not end, while a
@@ -257,7 +260,10 @@ class NodeContext(Generic[N]):
                     if options.recent_messages
                     else None
                 )
+                if options.tracing is not None:
+                    on_spawned = partial(_trace_calls, on_spawned)
                 kernel = Kernel(options, _creations.next(), nursery, on_spawned)
+                kernel.learn_traced_sends(_trace_sends)
                 self._node = self._node_type(kernel, options.expose_env)
                 kernel.start(kernel.clock.run, name="clock")
                 # Before the task starts: an open node already owns all the descriptors that it
@@ -390,6 +396,18 @@ def _needs_trio() -> str:
     )
 
 
+def _trace_calls(before: Callable[[Any], None] | None, process: Any) -> None:
+    """Let the calls of a new process of a traced node take the fast way, if there is any."""
+    if installation.trace_verb is not None:
+        call_with_trace(process, real_behaviour(process), installation.trace_verb)
+    if before is not None:
+        before(process)
+
+
+def _trace_sends(process: Any) -> TracedSends:
+    return TracedSends(process, real_behaviour(process))
+
+
 def _note_running(processes: list[Any], noted: list[Ended]) -> Iterator[None]:
     for number, process in enumerate(processes, 1):
         noted.append(process.as_ended())
@@ -447,6 +465,7 @@ def open_node(
     control: str | Collection[str] = (),
     network: Network | None = None,
     beside: Sequence[Beside] = (),
+    tracing: Tracing | None = None,
 ) -> NodeContext[Node]:
     """Open a node: it runs inside ``async with``, and stops all its processes at the end.
 
@@ -523,6 +542,9 @@ def open_node(
         beside: objects that work beside the node, such as ``ergo_py.observe.Observe(port=9911)``,
             which serves the observer page. Without ``control``, the node gives them the permissions
             that they need.
+        tracing: spans of messages, calls, events and HTTP requests, such as
+            ``ergo_py.telemetry.OpenTelemetry(sample=0.01)``; None for no traces, which costs
+            nothing.
 
     Raises:
         BadInputError: an option has a value that is not allowed.
@@ -551,5 +573,6 @@ def open_node(
         control=read_permissions(control) or _needed(beside),
         network=network,
         beside=beside,
+        tracing=tracing,
     )
     return NodeContext(options, Node)

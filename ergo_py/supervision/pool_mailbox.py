@@ -8,7 +8,16 @@ from .._core.processes.process import Process
 from .._core.tables.child_slot import ChildSlot
 from .._core.tables.mailbox import Mailbox, Verdict, Waiter
 from .._core.tables.pending_calls import Caller
-from .._core.vocabulary.envelopes import CALL, MESSAGE, Divert, Envelope, Lane, Overflow
+from .._core.vocabulary.envelopes import (
+    CALL,
+    EVENT,
+    MESSAGE,
+    TRACED,
+    Divert,
+    Envelope,
+    Lane,
+    Overflow,
+)
 from .._core.vocabulary.errors import TargetDownError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import Why
@@ -117,11 +126,13 @@ class PoolMailbox(Mailbox):
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
         """Hand a message or call to a worker, or apply the pool's overflow rule."""
-        if lane is not Lane.MAIN or envelope[0] not in (MESSAGE, CALL):
+        if lane is not Lane.MAIN or (
+            envelope[0] not in (MESSAGE, CALL) and not _is_traced_work(envelope)
+        ):
             return super().admit(lane, envelope)
         if self._hand_over(envelope, must_fit=True):
             return Verdict.PASSED, None
-        if envelope[0] == CALL:
+        if isinstance(envelope[2], Caller):
             self.dropped += 1
             return Verdict.REFUSED, None
         match self.overflow:
@@ -143,7 +154,9 @@ class PoolMailbox(Mailbox):
         """Add an envelope that must not be refused: signals stay, messages with a reserved place go
         to a worker.
         """
-        if lane is not Lane.MAIN or envelope[0] not in (MESSAGE, CALL):
+        if lane is not Lane.MAIN or (
+            envelope[0] not in (MESSAGE, CALL) and not _is_traced_work(envelope)
+        ):
             super().push(lane, envelope)
         elif not self._hand_over(envelope, must_fit=False):
             self._pool.router.discard(envelope, self._pool.id, Why.FULL, self._pool)
@@ -341,3 +354,9 @@ class _Passing:
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         else:
             self._pool.router.dead_letters.add(sender, self._pool.id, payload, Why.NO_PROCESS)
+
+
+def _is_traced_work(envelope: Envelope) -> bool:
+    """Whether an envelope is a message or a call of a sampled trace, and no event."""
+    kind, _, ref, _ = envelope
+    return kind == TRACED and (isinstance(ref, Caller) or ref.kind != EVENT)

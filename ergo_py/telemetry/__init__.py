@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .figures import BehaviourFigures, Figures, LoopDelay, read_figures
     from .health import Health, HealthCheck
     from .pages import HealthPage, MetricsPage
+    from .spans import OpenTelemetry
     from .statsd import StatsdReporter
     from .text import render_metrics
 
@@ -19,6 +20,7 @@ __all__ = [
     "HealthPage",
     "LoopDelay",
     "MetricsPage",
+    "OpenTelemetry",
     "StatsdReporter",
     "read_figures",
     "render_metrics",
@@ -31,6 +33,7 @@ if not TYPE_CHECKING:
             "figures": "BehaviourFigures Figures LoopDelay read_figures",
             "health": "Health HealthCheck",
             "pages": "HealthPage MetricsPage",
+            "spans": "OpenTelemetry",
             "statsd": "StatsdReporter",
             "text": "render_metrics",
         },

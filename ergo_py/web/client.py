@@ -157,6 +157,9 @@ class WebSocketClient(TCPConnection):
     async def _shake_hands(self) -> None:
         key = b64encode(os.urandom(16)).decode()
         fields = list(self._fields)
+        tracing = self._meta.kernel.tracing
+        if tracing is not None:
+            fields += tracing.fields_out()
         if self._subprotocols:
             fields.append(("Sec-WebSocket-Protocol", ", ".join(self._subprotocols)))
         if self._compress:

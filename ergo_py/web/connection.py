@@ -23,6 +23,7 @@ from ..meta.sockets.tcp import TCPConnection
 from .http.exchange import unavailable
 from .http.response_stream import ResponseStream, WrongLengthError
 from .http.session import HTTPSession
+from .http.traced_session import TracedHTTPSession
 from .line import StreamLine
 from .messages.requests import End, HTTPRequest, ReadBody, SentEvent, Write
 from .messages.websockets import WSClose, WSConnected
@@ -78,7 +79,8 @@ class WebConnection(TCPConnection):
             receiver=self._receiver,
             drop_if_slow=self._drop_if_slow,
         )
-        self._http = HTTPSession(self, self._line, self._site)
+        kind = HTTPSession if self._meta.kernel.tracing is None else TracedHTTPSession
+        self._http = kind(self, self._line, self._site)
         return self._http
 
     def _receiver(self) -> Target:

@@ -34,6 +34,7 @@ __all__ = [
     "ask",
     "get_state",
     "observe",
+    "real_behaviour",
     "remember_messages",
     "replace_state",
     "show",
@@ -68,7 +69,8 @@ async def ask(
 # -- state -----------------------------------------------------------------------------------------
 
 
-def _real(process: "Process") -> Any:
+def real_behaviour(process: "Process") -> Any:
+    """The behaviour itself, behind the proxies of a watch and of a dispatcher."""
     watch = process.kernel.watches.get(process.id)
     found = process.behaviour if watch is None or watch.real is None else watch.real
     # A process on a dispatcher thread always has a proxy in this place.
@@ -90,14 +92,14 @@ def _attributes(behaviour: Any) -> dict[str, object]:
 
 async def get_state(process: "Process", caller: Caller) -> None:
     """Answer with the attributes of the behaviour."""
-    caller.settle(_attributes(_real(process)), None)
+    caller.settle(_attributes(real_behaviour(process)), None)
 
 
 def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]]) -> Any:
     """Make a request that replaces the attributes of a behaviour by the result of ``function``."""
 
     async def replace(process: "Process", caller: Caller) -> None:
-        behaviour = _real(process)
+        behaviour = real_behaviour(process)
         before = _attributes(behaviour)
         try:
             after = function(dict(before))
@@ -147,7 +149,7 @@ def observe(observer: CallbackObserver) -> Any:
         watch = watch_of(process)
         watch.observers.append(observer)
         if observer.wants_sends:
-            report_sends(process, watch, _real(process))
+            report_sends(process, watch, real_behaviour(process))
         caller.settle(None, None)
         if watch.real is not None:
             return None
@@ -173,7 +175,7 @@ def stop_observing(process: "Process", observer: CallbackObserver) -> None:
         return
     watch.observers.remove(observer)
     if watch.reported and not any(left.wants_sends for left in watch.observers):
-        stop_reporting_sends(watch, _real(process))
+        stop_reporting_sends(watch, real_behaviour(process))
     if (
         not watch.observers
         and watch.real is not None

@@ -26,6 +26,7 @@ from ..vocabulary.envelopes import (
     MAIN_LANE,
     MESSAGE,
     SYSTEM_LANE,
+    TRACED,
     URGENT_LANE,
     Divert,
     Envelope,
@@ -69,6 +70,14 @@ def check_priority(priority: object) -> Priority:
     if not isinstance(priority, Priority):
         raise BadInputError("priority", priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
     return priority
+
+
+def _is_message(envelope: Envelope) -> bool:
+    """Whether an envelope has a message, and neither a call nor an event."""
+    kind, _, ref, _ = envelope
+    if kind == TRACED:
+        return not isinstance(ref, Caller) and ref.kind != EVENT
+    return kind in (MESSAGE, ADDRESSED)
 
 
 class Router(Addresses):
@@ -276,7 +285,7 @@ class Router(Addresses):
         if verdict is Verdict.PASSED:
             return True
         self.discard(envelope, to, Why.FULL, receiver)
-        if verdict is Verdict.REFUSED and envelope[0] in (MESSAGE, ADDRESSED):
+        if verdict is Verdict.REFUSED and _is_message(envelope):
             raise MailboxFullError(to, envelope[3], receiver.mailbox.limit)
         return False
 

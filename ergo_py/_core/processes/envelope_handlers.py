@@ -27,9 +27,10 @@ from ..vocabulary.envelopes import (
     RESPONSE,
     STARTED,
     STOP,
+    TRACED,
     Envelope,
 )
-from ..vocabulary.ids import Alias, Name
+from ..vocabulary.ids import PID, Alias, Name
 from ..vocabulary.messages import Down, Exit
 from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 
@@ -72,6 +73,34 @@ def _callback_for(process: "Process", general: str, to: Any) -> tuple[str, tuple
     special = f"{general}_{suffix}"
     # A behaviour without a callback for this kind of address is served by the general callback.
     return (special, (address,)) if special in process.callbacks.defined else (general, ())
+
+
+async def _handle_traced(process: "Process", sender: Any, ref: Any, payload: Any) -> None:
+    """Serve a message, a call or an event of a sampled trace inside a span."""
+    kernel, turn = process.kernel, process.turn
+    tracing = kernel.tracing
+    # Other kinds than CALL and MESSAGE: a thread must not serve the next envelopes, too.
+    if isinstance(ref, Caller):
+        turn.handle_again((ADDRESSED_CALL, sender, ref, payload))
+        with tracing.serve(process, ref.mark, "handle_call", payload), kernel.trace_sends(process):
+            if process.has_split_handlers and type(ref.to) is not PID:
+                await _handle_addressed_call(process, sender, ref, payload)
+            else:
+                await kernel.calls.serve(
+                    process, ref, callback, process, "handle_call", payload, ref
+                )
+    elif ref.kind == EVENT:
+        turn.handle_again((EVENT, sender, None, payload))
+        message = payload.message
+        with tracing.serve(process, ref, "handle_event", message), kernel.trace_sends(process):
+            await callback(process, "handle_event", payload)
+    else:
+        turn.handle_again((ADDRESSED, sender, ref.to, payload))
+        with tracing.serve(process, ref, "handle_message", payload), kernel.trace_sends(process):
+            if ref.kind == ADDRESSED:
+                await _handle_addressed(process, sender, ref.to, payload)
+            else:
+                await callback(process, "handle_message", payload, sender)
 
 
 async def _handle_event(process: "Process", _sender: Any, _ref: Any, publication: Any) -> None:
@@ -164,6 +193,7 @@ _Handler = Callable[["Process", Any, Any, Any], Coroutine[Any, Any, Reason | Non
 HANDLERS: Final[Mapping[int, _Handler]] = {
     ADDRESSED: _handle_addressed,
     ADDRESSED_CALL: _handle_addressed_call,
+    TRACED: _handle_traced,
     EVENT: _handle_event,
     EXIT: _handle_exit,
     DOWN: _handle_down,

@@ -54,7 +54,8 @@ async def spawn_process(
     router = kernel.router
     # The process owns the context variables that __init__ and init set: its task runs in this copy,
     # and the spawner does not see them.
-    context = copy_context()
+    tracing = kernel.tracing
+    context = copy_context() if tracing is None else tracing.fresh_context()
     if kernel.stopping and (parent is None or router.stopped):
         raise NodeStoppedError(router.node, "it starts nothing any more")
     if (

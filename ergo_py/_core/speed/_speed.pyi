@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 from ..vocabulary.envelopes import Envelope
@@ -66,4 +67,11 @@ def short_cut(
     priority: object,
     /,
 ) -> Any: ...
+def trace_verb(
+    name: str,
+    variable: ContextVar[Any],
+    behaviour: object,
+    function: Callable[..., Any],
+    /,
+) -> Callable[..., Any]: ...
 def method(owner: type, name: str, /) -> Any: ...

@@ -3,9 +3,9 @@
 #include "speed.h"
 
 /* Behaviour.call(to, request, *, timeout=5.0, priority=None), in a callback and with the usual
-   timeout or none. */
-PyObject* behaviour_call(PyObject* self, PyObject* const* args, Py_ssize_t count,
-                         PyObject* keywords) {
+   timeout or none. `of_any_kind`: the calls of a traced node will do, since there is no trace. */
+static PyObject* call_from(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                           PyObject* keywords, int of_any_kind) {
     int is_endless = keywords != NULL && PyTuple_GET_SIZE(keywords) == 1 && count == 2 &&
                      args[2] == Py_None && PyTuple_GET_ITEM(keywords, 0) == str_timeout;
     if (count != 2 || (keywords != NULL && !is_endless))
@@ -23,7 +23,8 @@ PyObject* behaviour_call(PyObject* self, PyObject* const* args, Py_ssize_t count
                               args[1],
                               is_endless ? Py_None : usual_timeout,
                               SLOT(process, of_process.priority)};
-        if (calls != NULL && !Py_IS_TYPE(calls, bound.Calls)) /* those of an observed node */
+        if (calls != NULL && !of_any_kind &&
+            !Py_IS_TYPE(calls, bound.Calls)) /* those of an observed node */
             begun = call_twin(bound.behaviour_call, self, args, count, keywords);
         else if (calls != NULL && add_one(process, of_process.sent) == 0)
             begun = PyObject_Vectorcall(bound.calls_call, stack, 7, NULL);
@@ -31,6 +32,16 @@ PyObject* behaviour_call(PyObject* self, PyObject* const* args, Py_ssize_t count
     }
     Py_DECREF(process);
     return begun;
+}
+
+PyObject* behaviour_call(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                         PyObject* keywords) {
+    return call_from(self, args, count, keywords, 0);
+}
+
+PyObject* call_untraced(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                        PyObject* keywords) {
+    return call_from(self, args, count, keywords, 1);
 }
 
 /* The process at `to`, if it accepts messages, and sleeps in its mailbox and in no call; borrowed.

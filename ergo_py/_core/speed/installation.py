@@ -31,10 +31,10 @@ from ..vocabulary.ids import PID
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.states import RUNNING, SLEEP, STOPPING, WAIT_RESPONSE
 
-__all__ = ["buffer_queue", "datagram_reader", "is_fast", "stream_buffer"]
+__all__ = ["buffer_queue", "datagram_reader", "is_fast", "stream_buffer", "trace_verb"]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 4
+_INTERFACE: Final = 5
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -133,3 +133,5 @@ stream_buffer: Final = _class("StreamBuffer")
 """The classes for threads that read streams without the GIL; None without the extension, and on a
 system without an eventfd.
 """
+trace_verb: Final = _class("trace_verb")
+"""Makes the verb `call` of a behaviour in a traced node; None without the extension."""

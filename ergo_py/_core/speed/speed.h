@@ -239,6 +239,13 @@ int takes_direct(PyObject* process);
 /* calls.c */
 PyObject* behaviour_call(PyObject* self, PyObject* const* args, Py_ssize_t count,
                          PyObject* keywords);
+PyObject* call_untraced(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                        PyObject* keywords);
+
+/* ---- traced_verbs.c: the verbs of a behaviour in a traced node ----------------------------------- */
+
+PyObject* trace_verb(PyObject* module, PyObject* args);
+
 PyObject* short_cut(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
 /* inline_calls.c */

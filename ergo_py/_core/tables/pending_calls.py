@@ -70,6 +70,7 @@ class Caller(Deadline):
 
     __slots__ = (
         "_deferred",
+        "_mark",
         "callee",
         "error",
         "number",
@@ -103,6 +104,16 @@ class Caller(Deadline):
 
     def __repr__(self) -> str:
         return f"<Caller {self.pid} ref {self.number}>"
+
+    @property
+    def mark(self) -> Any:
+        """The mark of a sampled trace; None without such a trace."""
+        # Not set by the constructor: calls of other traces and nodes do not pay for it.
+        return getattr(self, "_mark", None)
+
+    def carry(self, mark: Any) -> None:
+        """Carry the mark of a sampled trace."""
+        self._mark = mark
 
     def assign(self, callee: Callee) -> None:
         """Note which callee has the request now, and so has to answer."""

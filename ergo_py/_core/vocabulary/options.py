@@ -250,6 +250,8 @@ class NodeOptions:
     """Typed Any: networks are defined in packages above this."""
     beside: Sequence[Any] = ()
     """Typed Any, as the network."""
+    tracing: Any = None
+    """Typed Any, likewise."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -292,6 +294,10 @@ class NodeOptions:
         if self.network is not None and not callable(getattr(self.network, "join_network", None)):
             raise BadInputError(
                 "network", self.network, "a network, such as ergo_py.network.Local(types=[…])"
+            )
+        if self.tracing is not None and not callable(getattr(self.tracing, "serve", None)):
+            raise BadInputError(
+                "tracing", self.tracing, "ergo_py.telemetry.OpenTelemetry(sample=0.01)"
             )
         if self.redact is not None and not callable(self.redact):
             raise BadInputError(

@@ -1,0 +1,282 @@
+"""`OpenTelemetry`: spans of a traced node, for ``open_node(tracing=…)``. It needs the package
+``opentelemetry-api``; which SDK exports the spans, and where to, is the choice of the program.
+"""
+
+from collections.abc import Mapping
+from contextvars import Context as Variables
+from contextvars import copy_context
+from random import random
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from structlog.contextvars import bind_contextvars, reset_contextvars
+
+from .._core.messaging.traces import Mark, TraceState, enter, leave
+from .._core.vocabulary.envelopes import EVENT
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.options import check_number
+from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.text import shown
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, TracerProvider
+
+__all__ = ["OpenTelemetry"]
+
+_SYSTEM = "ergo_py"
+
+
+class OpenTelemetry:
+    """Spans of messages, calls, events and HTTP requests, for ``open_node(tracing=…)``.
+
+    For example::
+
+        async with open_node("shop@localhost", tracing=OpenTelemetry(sample=0.01)) as node:
+            ...
+
+    A trace begins with an HTTP request, or with a message or call of the node itself; or it goes on
+    with the span in which the node sends, and with the header ``traceparent`` of a request. Each
+    handled message of a sampled trace has a span whose parent is the span in which the message was
+    sent. What is not sampled has no span, and costs a look into a context variable.
+
+    Args:
+        sample: the part of the traces to sample, from 0 to 1, where none has decided before.
+        provider: the ``TracerProvider`` of OpenTelemetry; None for the global one.
+
+    Raises:
+        BadInputError: ``sample`` is not from 0 to 1; or, when the node opens, the package
+            ``opentelemetry-api`` is missing: ``pip install 'ergo_py[otel]'``.
+    """
+
+    def __init__(self, sample: float = 1.0, *, provider: "TracerProvider | None" = None) -> None:
+        check_number("OpenTelemetry(sample)", sample, least=0.0, most=1.0)
+        self._sample = float(sample)
+        self._provider = provider
+        self._tracer: Any = None
+        self.api: Any = None
+        """The modules of OpenTelemetry."""
+        self._node = ""
+        self._has_failed = False
+
+    # -- for the kernel ----------------------------------------------------------------------------
+
+    def start(self, node: str) -> None:
+        """The node opens."""
+        try:
+            from opentelemetry import context, propagate, trace  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise BadInputError(
+                "tracing",
+                self,
+                "the package opentelemetry-api: pip install 'ergo_py[otel]'",
+            ) from error
+        self._node = node
+        self.api = _Api(context, propagate, trace)
+        self._tracer = trace.get_tracer("ergo_py", tracer_provider=self._provider)
+
+    def present(self) -> "Context":
+        """The context of the current span."""
+        context: Context = self.api.context.get_current()
+        return context
+
+    def outside(self) -> "Context | None":
+        """The context of a span that the program has begun itself; or an empty one, for a new
+        trace.
+        """
+        context: Context = self.api.context.get_current()
+        span = self.api.trace.get_current_span(context)
+        if span.get_span_context().is_valid:
+            return context if span.is_recording() else None
+        return self.api.context.Context() if self._draws() else None
+
+    def fresh_context(self) -> Variables:
+        """A copy of the context variables without the trace."""
+        variables = copy_context()
+        variables.run(self._forget)
+        return variables
+
+    def _forget(self) -> None:
+        enter(None)
+        self.api.context.attach(self.api.context.Context())
+
+    def serve(self, process: Any, mark: Mark, callback: str, message: object) -> "_Serving":
+        """A span around a callback. An exception of the SDK is logged once and harms no process."""
+        span = None
+        try:
+            span = self._begin(process, mark, callback, type(message).__qualname__)
+        except Exception as error:
+            self._report(process, error)
+        if span is not None and not span.is_recording():
+            # A sampler of the SDK has decided against it.
+            span = None
+        return _Serving(self, span, mark.context, process)
+
+    def end(self, process: Any, span: "Span", error: BaseException | None) -> None:
+        """End the span of a callback, which has returned or raised."""
+        try:
+            if error is not None:
+                self._note_error(span, error)
+            span.end()
+        except Exception as failure:
+            self._report(process, failure)
+
+    def _begin(self, process: Any, mark: Mark, callback: str, kind: str) -> "Span":
+        trace = self.api.trace
+        behaviour = process.callbacks.behaviour
+        attributes: dict[str, Any] = {
+            "messaging.system": _SYSTEM,
+            "ergo.node": self._node,
+            "ergo.behaviour": behaviour,
+            "ergo.mailbox.seconds": perf_counter() - mark.at,
+        }
+        if process.name is not None:
+            attributes["ergo.name"] = process.name
+        links = None
+        if mark.kind == EVENT:
+            # Backends show a publication with its many handlers by their links.
+            links = [trace.Link(trace.get_current_span(mark.context).get_span_context())]
+        span: Span = self._tracer.start_span(
+            f"{behaviour}.{callback} {kind}",
+            context=mark.context,
+            kind=trace.SpanKind.SERVER if callback == "handle_call" else trace.SpanKind.CONSUMER,
+            attributes=attributes,
+            links=links,
+        )
+        return span
+
+    def _note_error(self, span: "Span", error: BaseException) -> None:
+        # The type only: the text of an exception may hold secrets.
+        name = type(error).__qualname__
+        span.set_attribute("error.type", name)
+        span.add_event("exception", {"exception.type": name, "exception.escaped": True})
+        span.set_status(self.api.trace.Status(self.api.trace.StatusCode.ERROR, name))
+
+    def _report(self, process: Any, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            process.log.error("tracing failed; this is said once", error=shown(error))
+
+    def _draws(self) -> bool:
+        return self._sample >= 1.0 or random() < self._sample
+
+    # -- for the web -------------------------------------------------------------------------------
+
+    def begin_request(
+        self, method: str, route: str, headers: Mapping[str, str]
+    ) -> "RequestSpan | None":
+        """The span of an HTTP request; None if its trace is not sampled. A header ``traceparent``
+        that is none is ignored.
+        """
+        api = self.api
+        context: Context = api.context.Context()
+        if "traceparent" in headers:
+            context = api.propagate.extract(headers, context=context)
+        found = api.trace.get_current_span(context).get_span_context()
+        if not (found.trace_flags.sampled if found.is_valid else self._draws()):
+            return None
+        span = self._tracer.start_span(
+            f"{method} {route}",
+            context=context,
+            kind=api.trace.SpanKind.SERVER,
+            attributes={
+                "http.request.method": method,
+                "http.route": route,
+                "ergo.node": self._node,
+            },
+        )
+        return RequestSpan(api, span, context) if span.is_recording() else None
+
+    def fields_out(self) -> list[tuple[str, str]]:
+        """The header ``traceparent``, and what else the propagators of the program write, for a
+        request inside a sampled trace.
+        """
+        fields: dict[str, str] = {}
+        if self.api.trace.get_current_span().is_recording():
+            self.api.propagate.inject(fields)
+        return list(fields.items())
+
+
+class RequestSpan:
+    """The span of an HTTP request."""
+
+    __slots__ = ("_api", "_span", "context")
+
+    def __init__(self, api: "_Api", span: "Span", parent: "Context") -> None:
+        self._api = api
+        self._span = span
+        self.context: Any = api.trace.set_span_in_context(span, parent)
+
+    def end(self, status: int | None) -> None:
+        """The response is written; None if the peer has left before."""
+        if status is None:
+            self._span.set_attribute("error.type", "gone")
+        else:
+            self._span.set_attribute("http.response.status_code", status)
+        if status is None or status >= 500:
+            self._span.set_status(self._api.trace.Status(self._api.trace.StatusCode.ERROR))
+        self._span.end()
+
+
+class _Api:
+    """The modules of OpenTelemetry, which are loaded when a traced node opens."""
+
+    def __init__(self, context: Any, propagate: Any, trace: Any) -> None:
+        self.context = context
+        self.propagate = propagate
+        self.trace = trace
+
+
+class _Serving:
+    """A callback inside a span, which is the current one: for the router, for OpenTelemetry, and
+    for the log.
+    """
+
+    __slots__ = (
+        "_attached",
+        "_bound",
+        "_parent",
+        "_process",
+        "_span",
+        "_state",
+        "_token",
+        "_tracing",
+    )
+
+    def __init__(
+        self, tracing: OpenTelemetry, span: "Span | None", parent: Any, process: Any
+    ) -> None:
+        self._tracing = tracing
+        self._span = span
+        self._parent = parent
+        self._process = process
+
+    def __enter__(self) -> None:
+        span = self._span
+        if span is None:
+            return
+        api = self._tracing.api
+        self._state = TraceState(self._process.id)
+        self._token = enter(self._state)
+        self._attached = api.context.attach(api.trace.set_span_in_context(span, self._parent))
+        ids = span.get_span_context()
+        self._bound: Mapping[str, Any] = bind_contextvars(
+            trace_id=f"{ids.trace_id:032x}", span_id=f"{ids.span_id:016x}"
+        )
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if self._span is None:
+            return
+        self._state.close()
+        leave(self._token)
+        try:
+            # Not context.detach, which logs an error if an abandoned callback is closed in another
+            # context.
+            self._tracing.api.context._RUNTIME_CONTEXT.detach(self._attached)
+            reset_contextvars(**self._bound)
+        except ValueError:
+            pass
+        self._tracing.end(self._process, self._span, error)
+
+
+show_public_names(__name__)

@@ -1,0 +1,395 @@
+"""A traced node sends contexts along, with every rule of mailboxes, calls and events unchanged. The
+tracing here is a small one of its own, without OpenTelemetry.
+"""
+
+import contextvars
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ergo_py import (
+    PINNED,
+    Actor,
+    Caller,
+    Divert,
+    Diverted,
+    NodeStoppedError,
+    Overflow,
+    Pool,
+    PoolSpec,
+    Priority,
+    Published,
+)
+from ergo_py._core.messaging.traces import Mark, TraceState, enter, leave
+from tests.support import Puppet, Recorder, running_node
+
+SPAN: contextvars.ContextVar[str | None] = contextvars.ContextVar("span", default=None)
+
+
+class Spans:
+    """Notes each callback with its number and the span in which its message was sent."""
+
+    def __init__(self, sampled: bool = True) -> None:
+        self.sampled = sampled
+        self.found: list[tuple[str, str | None]] = []
+
+    def start(self, node: str) -> None:
+        pass
+
+    def present(self) -> Any:
+        return SPAN.get() or "?"
+
+    def outside(self) -> Any:
+        return "outside" if self.sampled else None
+
+    def fresh_context(self) -> Context:
+        context = copy_context()
+        context.run(enter, None)
+        return context
+
+    def serve(self, process: Any, mark: Mark, callback: str, message: object) -> "Span":
+        name = f"{process.name or process.callbacks.behaviour}.{callback}"
+        self.found.append((name, mark.context))
+        return Span(name, process.id)
+
+
+class Span:
+    def __init__(self, name: str, pid: object) -> None:
+        self.name, self.state = name, TraceState(pid)
+
+    def __enter__(self) -> None:
+        self.tokens = enter(self.state), SPAN.set(self.name)
+
+    def __exit__(self, *_: object) -> None:
+        self.state.close()
+        leave(self.tokens[0])
+        SPAN.reset(self.tokens[1])
+
+
+async def test_messages_calls_requests_and_timers_carry_the_span(autojump_clock: MockClock) -> None:
+    spans = Spans()
+    async with running_node(tracing=spans) as node:
+        second = await node.spawn(Answering, name="second")
+        first = await node.spawn(Puppet, name="first")
+
+        async def work(me: Puppet) -> object:
+            me.send(second, "a")
+            me.send("second", "b", priority=Priority.HIGH)
+            await me.send_wait(second, "c")
+            me.request(second, "d")
+            me.send_after(1.0, second, "e")
+            me.send_every(1.0, second, "f")
+            return await me.call(second, "g", timeout=None)
+
+        assert await node.call(first, work) == "g"
+        await trio.sleep(1.5)
+        node.send(first, lambda me: me.send("second", "again"))
+        await wait_all_tasks_blocked()
+
+    assert sorted(spans.found[1:]) == [
+        ("first.handle_message", "outside"),
+        *[("second.handle_call", "first.handle_call")] * 2,
+        *[("second.handle_message", "first.handle_call")] * 4,
+        ("second.handle_message", "first.handle_message"),
+    ]
+
+
+class Answering(Actor):
+    def handle_message(self, message: object, sender: object) -> None: ...
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        return request
+
+
+async def test_a_process_has_its_own_verbs_again_after_the_callback() -> None:
+    async with running_node(tracing=Spans()) as node:
+        pid = await node.spawn(Puppet)
+
+        def verbs(me: Puppet) -> set[str]:
+            return {"send", "send_after"} & set(vars(me))
+
+        assert await node.call(pid, verbs) == {"send", "send_after"}
+        seen: list[set[str]] = []
+        actors: list[Puppet] = []
+        await node.call(pid, lambda me: actors.extend([me]))
+        seen.append(verbs(actors[0]))
+
+        assert seen == [set()]
+        await node.call(pid, lambda me: me.__dict__.update(send="refused"))
+        assert vars(actors[0])["send"] == "refused"
+
+
+async def test_a_background_task_goes_on_with_the_trace() -> None:
+    spans = Spans()
+    async with running_node(tracing=spans) as node:
+        second = await node.spawn(Recorder, name="second")
+        first = await node.spawn(Puppet, name="first")
+        go, done = trio.Event(), trio.Event()
+
+        async def later(me: Puppet) -> None:
+            await go.wait()
+            me.send(second, "late")
+            await me.call(second, "late")
+            done.set()
+
+        await node.call(first, lambda me: me.start_task(partial(later, me)))
+        await node.call(first, lambda me: None)
+        go.set()
+        await done.wait()
+        await wait_all_tasks_blocked()
+
+    for callback in ("second.handle_message", "second.handle_call"):
+        assert (callback, "first.handle_call") in spans.found
+
+
+class Split(Actor):
+    split_handle = True
+
+    def __init__(self, heard: list[Any]) -> None:
+        self.heard = heard
+
+    def handle_message(self, message: object, sender: object) -> None:
+        self.heard.append(("pid", message))
+
+    def handle_message_name(self, name: object, message: object, sender: object) -> None:
+        self.heard.append((name, message))
+
+    def handle_call_name(self, name: object, request: object, caller: Caller) -> object:
+        return name, request
+
+
+async def test_callbacks_for_names_get_messages_of_a_trace() -> None:
+    heard: list[Any] = []
+    async with running_node(tracing=Spans()) as node:
+        pid = await node.spawn(Split, heard, name="split")
+        node.send("split", 1)
+        node.send(pid, 2)
+        assert await node.call("split", 3) == ("split", 3)
+
+    assert heard == [("split", 1), ("pid", 2)]
+
+
+class Hearing(Recorder):
+    def init(self) -> None:
+        self.subscribe("news")
+
+    def handle_event(self, event: Published) -> None:
+        self.heard.append(event.message)
+
+
+async def test_events_carry_the_span_and_keep_their_rules() -> None:
+    spans, heard, full = Spans(), list[Any](), list[Any]()
+    async with running_node(tracing=spans) as node:
+        first = await node.spawn(Puppet, name="first")
+        await node.call(first, lambda me: me.register_event("news"))
+        await node.spawn(Hearing, heard, name="second")
+        slow = await node.spawn(Hearing, full, name="slow", mailbox_size=1)
+        taken = await node.call(first, lambda me: [me.publish("news", n) for n in range(3)])
+        await wait_all_tasks_blocked()
+
+        assert heard == [0, 1, 2]
+        assert (taken, full, node.process_info(slow).dropped) == ([2, 1, 1], [0], 2)
+    assert spans.found.count(("second.handle_event", "first.handle_call")) == 3
+
+
+async def test_a_thread_that_publishes_or_sends_does_so_without_harm() -> None:
+    spans, heard = Spans(), list[Any]()
+    async with running_node(tracing=spans) as node:
+        first = await node.spawn(Threaded, name="first", dispatcher=PINNED)
+        await node.spawn(Hearing, heard, name="second")
+        bounded = await node.spawn(Recorder, name="bounded", mailbox_size=5)
+        assert await node.call(first, bounded) == 1
+        await wait_all_tasks_blocked()
+
+        assert sorted(heard) == ["news", "text"]
+        assert await node.call(bounded, "heard") == ["text"]
+    assert ("second.handle_message", "first.handle_call") in spans.found
+
+
+class Threaded(Actor):
+    def init(self) -> None:
+        self.register_event("news")
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        self.send("second", "text")
+        self.send(request, "text")
+        return self.publish("news", "news")
+
+
+class Workers(Pool):
+    def workers(self) -> PoolSpec:
+        return PoolSpec(Puppet, size=1)
+
+
+@pytest.mark.parametrize("overflow", [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.WAIT])
+async def test_a_full_mailbox_treats_messages_of_a_trace_as_others(overflow: Overflow) -> None:
+    outcomes: list[list[str]] = []
+    for tracing in (None, Spans()):
+        async with running_node(tracing=tracing) as node:
+            first = await node.spawn(Puppet)
+            full = await node.spawn(Puppet, mailbox_size=1, overflow=overflow)
+            pool = await node.spawn(Workers)
+            gate = trio.Event()
+            for each in (full, pool):
+                node.send(each, lambda _, gate=gate: gate.wait())
+            await wait_all_tasks_blocked()
+            node.send(full, "fills")
+
+            async def work(me: Puppet, full: Any = full, pool: Any = pool) -> list[str]:
+                return [
+                    await outcome(lambda: me.send(full, 1)),
+                    await outcome(lambda: me.call(full, 2, timeout=0.01)),
+                    await outcome(lambda: me.send_wait(full, 3, timeout=0.01)),
+                    await outcome(lambda: me.send(pool, 4)),
+                    await outcome(lambda: me.call(pool, 5, timeout=0.01)),
+                    await outcome(lambda: me.call("nowhere", 6)),
+                    await outcome(lambda: me.call(me.pid, 7)),
+                    await outcome(lambda: beside(me)),
+                    await outcome(lambda: me.send("nowhere", 8)),
+                ]
+
+            outcomes.append(await node.call(first, work))
+            gate.set()
+
+    assert outcomes[0] == outcomes[1]
+
+
+async def beside(me: Puppet) -> None:
+    """A task in a nursery of the callback calls the process itself."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(me.call, me.pid, "ring")
+
+
+async def outcome(attempt: Callable[[], Any]) -> str:
+    try:
+        result = attempt()
+        return str(result if isinstance(result, bool) else await result)
+    except Exception as error:
+        while isinstance(error, ExceptionGroup):
+            (error,) = error.exceptions
+        return type(error).__name__
+
+
+async def test_a_call_that_waits_for_room_is_answered_in_its_span(
+    autojump_clock: MockClock,
+) -> None:
+    spans = Spans()
+    async with running_node(tracing=spans) as node:
+        first = await node.spawn(Puppet, name="first")
+        full = await node.spawn(Puppet, name="full", mailbox_size=1, overflow=Overflow.WAIT)
+        gate = trio.Event()
+        node.send(full, lambda _: gate.wait())
+        await wait_all_tasks_blocked()
+        node.send(full, "fills")
+
+        async def work(me: Puppet) -> object:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(open_later)
+                return await me.call(full, "asked", timeout=None)
+
+        async def open_later() -> None:
+            await trio.sleep(1)
+            gate.set()
+
+        assert await node.call(first, work) == ["fills"]
+    assert ("full.handle_call", "first.handle_call") in spans.found
+
+
+async def test_a_task_of_a_callback_calls_with_the_trace() -> None:
+    spans = Spans()
+    async with running_node(tracing=spans) as node:
+        second = await node.spawn(Answering, name="second")
+        first = await node.spawn(Puppet, name="first")
+
+        async def work(me: Puppet) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(me.call, second, 1)
+
+        await node.call(first, work)
+    assert ("second.handle_call", "first.handle_call") in spans.found
+
+
+async def test_forwarded_calls_and_diverted_messages_arrive() -> None:
+    spans = Spans()
+    async with running_node(tracing=spans) as node:
+        third = await node.spawn(Answering, name="third")
+        second = await node.spawn(Forwarding, third, name="second")
+        first = await node.spawn(Puppet, name="first")
+        assert await node.call(first, lambda me: me.call(second, 9)) == 9
+        assert ("third.handle_call", "second.handle_call") in spans.found
+
+        heard: list[Any] = []
+        await node.spawn(Recorder, heard, name="overflow")
+        full = await node.spawn(Puppet, mailbox_size=1, overflow=Divert("overflow"))
+        await node.call(first, lambda me: [me.send(full, n) for n in range(3)])
+        await wait_all_tasks_blocked()
+        assert [type(each) for each in heard] == [Diverted, Diverted]
+
+
+class Forwarding(Actor):
+    def __init__(self, to: Any) -> None:
+        self.to = to
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        return self.forward(self.to, request, caller)
+
+
+async def test_what_is_not_sampled_has_no_span() -> None:
+    spans = Spans(sampled=False)
+    async with running_node(tracing=spans) as node:
+        pid = await node.spawn(Puppet)
+        archive = await node.spawn(Recorder)
+        await node.call(pid, lambda me: me.send_after(0.0, archive, 1))
+        await node.call(pid, lambda me: me.call(archive, 2))
+
+    assert spans.found == []
+
+
+async def test_a_process_that_a_callback_spawns_begins_without_the_trace() -> None:
+    spans = Spans()
+    async with running_node(tracing=spans) as node:
+        first = await node.spawn(Puppet, name="first")
+        archive = await node.spawn(Recorder, name="archive")
+        child = await node.call(first, lambda me: me.spawn(Sending, archive))
+        spans.sampled = False
+        node.send(child, "go")
+        await wait_all_tasks_blocked()
+
+    assert ("archive.handle_message", "first.handle_call") not in spans.found
+
+
+class Sending(Actor):
+    def __init__(self, to: Any) -> None:
+        self.to = to
+
+    def handle_message(self, message: object, sender: object) -> None:
+        self.send(self.to, message)
+
+
+async def test_a_stopped_node_refuses_a_call_of_a_trace() -> None:
+    async with running_node(tracing=Spans()) as node:
+        pid = await node.spawn(Recorder)
+    with pytest.raises(NodeStoppedError):
+        await node.call(pid, 1)
+
+
+async def test_an_observed_traced_node_shows_messages_and_spans() -> None:
+    spans, seen = Spans(), list[Any]()
+    async with running_node(tracing=spans, observer=seen.append) as node:
+        second = await node.spawn(Answering, name="second")
+        first = await node.spawn(Puppet, name="first")
+        assert await node.call(first, lambda me: me.call(second, 1)) == 1
+
+    assert ("second.handle_call", "first.handle_call") in spans.found
+    assert {type(sight).__name__ for sight in seen} == {"Spawned", "Stopped", "Sent", "Delivered"}
+
+
+def test_a_state_left_in_another_context_does_no_harm() -> None:
+    token = copy_context().run(enter, TraceState(None))
+
+    leave(token)
