@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import Down
-from .._core.vocabulary.reasons import Reason
+from .._core.vocabulary.reasons import Reason, Shutdown
 from ..actor import Actor
 from ..control.socket_paths import clean, sockets
 from .history import History
@@ -20,6 +20,7 @@ from .messages import (
     Enter,
     Entered,
     FindNode,
+    Neighbours,
     NodesChanged,
     NodeState,
     Reopen,
@@ -36,9 +37,13 @@ _WRONG: Final = 5
 """Wrong tokens in a minute that are answered at once."""
 _MINUTE: Final = 60.0
 _PERIOD: Final = 1.0
+_CLEANING: Final = 10.0
+"""Seconds between two searches for sockets of dead programs, which knock at every socket."""
 _ENDED: Final = 600.0
 """Seconds for which a node that has ended is shown."""
 _MOST_ENDED: Final = 20
+_MOST_NEIGHBOURS: Final = 200
+"""Nodes of a network that are shown through a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,13 @@ class Plan:
 class _Entry:
     """A node in the list."""
 
-    def __init__(self, key: str, name: str, os_pid: int, path: Path) -> None:
+    def __init__(
+        self, key: str, name: str, os_pid: int, path: Path, other: str | None = None
+    ) -> None:
         self.key = key
         self.path = path
+        self.other = other
+        """The name of the node, if another node passes requests on to it."""
         self.watcher: PID | None = None
         self.facts: dict[str, Any] = {
             "key": key,
@@ -70,6 +79,8 @@ class _Entry:
             "since": round(time.time(), 3),
             "may": [],
         }
+        if other is not None:
+            self.facts["via"] = str(path.name).partition("+")[0]
 
     @property
     def has_ended(self) -> bool:
@@ -103,6 +114,7 @@ class Hall(Actor):
         self._pages: set[PID] = set()
         self._entries: dict[str, _Entry] = {}
         self._has_timer = False
+        self._clean_at = 0.0
         self._recorder = None if plan.record is None else Recorder(plan.record)
 
     async def init(self) -> None:
@@ -119,9 +131,7 @@ class Hall(Actor):
                 return await self._enter(token, caller.pid)
             case FindNode(key):
                 entry = self._entries.get(key)
-                if entry is None or entry.watcher is None or entry.has_ended:
-                    return None if entry is None else (entry.path, [], self.pid)
-                return entry.path, list(entry.facts["may"]), entry.watcher
+                return None if entry is None else (entry.path, entry.other, entry.has_ended)
             case AskHistory(key, do, arguments):
                 return await self._ask_history(key, do, arguments)
         return None
@@ -159,6 +169,8 @@ class Hall(Actor):
                     if entry.watcher is not None:
                         views = message.views if entry.key == key else {}
                         self.send(entry.watcher, Watch(viewer, entry.key, views))
+            case Neighbours(key, path, nodes):
+                await self._note_neighbours(key, path, nodes)
             case NodeState(key, facts):
                 self._note_state(key, facts)
             case Tick():
@@ -196,7 +208,9 @@ class Hall(Actor):
         if not self._has_timer:
             self._has_timer = True
             self.send_after(_PERIOD, self.pid, Tick())
-        clean()
+        if time.monotonic() >= self._clean_at:
+            self._clean_at = time.monotonic() + _CLEANING
+            clean()
         found = {
             path: (name, os_pid) for name, os_pid, path in sockets() if self._plan.only(name, path)
         }
@@ -204,7 +218,11 @@ class Hall(Actor):
         for entry in list(self._entries.values()):
             if entry.path not in found and not entry.has_ended:
                 is_new |= entry.change(state="ended")
-        known = {entry.path for entry in self._entries.values() if not entry.has_ended}
+        known = {
+            entry.path
+            for entry in self._entries.values()
+            if not entry.has_ended and entry.other is None
+        }
         for path, (name, os_pid) in found.items():
             if path not in known:
                 await self._add(name, os_pid, path)
@@ -215,17 +233,48 @@ class Hall(Actor):
 
     async def _add(self, name: str, os_pid: int, path: Path) -> None:
         entry = self._entries.get(name)
+        if entry is not None and entry.other is not None:
+            # Its own socket is better than that of another node.
+            self._forget(entry)
+            entry = None
         if entry is not None and entry.has_ended and entry.watcher is not None:
             entry.move(os_pid, path)
             self.send(entry.watcher, Reopen(path))
             return
         key = name if entry is None else f"{name}#{os_pid}"
-        entry = self._entries[key] = _Entry(key, name, os_pid, path)
+        await self._adopt(_Entry(key, name, os_pid, path))
+
+    async def _note_neighbours(self, key: str, path: Path, nodes: list[str]) -> None:
+        """Show also the nodes that a node is connected to: it passes requests on to them."""
+        is_new = False
+        for entry in list(self._entries.values()):
+            if entry.path == path and entry.other is not None and not entry.has_ended:
+                is_new |= entry.other not in nodes and entry.change(state="ended")
+        for name in nodes[:_MOST_NEIGHBOURS]:
+            known = self._entries.get(name)
+            if known is not None and known.other is not None and known.has_ended:
+                self._forget(known)
+                known = None
+            if known is None and self._plan.only(name, path):
+                await self._adopt(_Entry(name, name, 0, path, name))
+                is_new = True
+        if is_new:
+            self._publish()
+
+    def _forget(self, entry: _Entry) -> None:
+        self._entries.pop(entry.key, None)
+        if entry.watcher is not None:
+            self.send_exit(entry.watcher, Shutdown())
+
+    async def _adopt(self, entry: _Entry) -> None:
+        key, path = entry.key, entry.path
+        self._entries[key] = entry
         history = History(key)
         if self._recorder is not None:
             history.record_to(self._recorder.write)
             self._recorder.write_nodes([dict(entry.facts)])
-        entry.adopt(await self.spawn(partial(Watcher, key, path, self.pid, history)))
+        watcher = partial(Watcher, key, path, entry.other, self.pid, history)
+        entry.adopt(await self.spawn(watcher))
         if self._recorder is not None:
             assert entry.watcher is not None
             self.send(entry.watcher, Watch(self.pid, key, RECORDED))
@@ -240,9 +289,7 @@ class Hall(Actor):
             if number >= _MOST_ENDED or now - entry.facts["since"] > _ENDED
         ]
         for entry in old:
-            del self._entries[entry.key]
-            if entry.watcher is not None:
-                self.send_exit(entry.watcher, "forgotten")
+            self._forget(entry)
         return bool(old)
 
     def _note_state(self, key: str, facts: dict[str, Any]) -> None:
@@ -250,6 +297,7 @@ class Hall(Actor):
         if entry is None or entry.has_ended:
             return
         if facts["state"] == "lost":
+            clean()
             is_gone = not entry.path.exists()
             facts = {**facts, "state": "ended" if is_gone else "unreachable"}
             if not is_gone and entry.watcher is not None:

@@ -14,6 +14,7 @@ __all__ = [
     "Entered",
     "FindNode",
     "KINDS",
+    "Neighbours",
     "NodeState",
     "NodesChanged",
     "Reopen",
@@ -87,8 +88,17 @@ class NodeState(MayBeLate):
 
 
 @dataclass(frozen=True, slots=True)
-class FindNode(Request[tuple[Path, list[str], PID] | None]):
-    """Where is this node: its socket, its permissions, its watcher?"""
+class Neighbours(MayBeLate):
+    """The nodes that a node is connected to, over its network."""
+
+    key: str
+    path: Path
+    nodes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FindNode(Request[tuple[Path, str | None, bool] | None]):
+    """Where is this node: its socket, the node to pass requests on to, and whether it has ended."""
 
     key: str
 

@@ -18,8 +18,12 @@ _GREETING: Final = 2.0
 class NodeLink:
     """A connection to a node, with a single request at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, other: str | None = None) -> None:
+        """``other`` is another node of the network of the node with this socket, which passes all
+        requests on to it.
+        """
         self._path = path
+        self._other = other
         self._stream: trio.SocketStream | None = None
         self._buffer = bytearray()
         self._number = 0
@@ -71,6 +75,8 @@ class NodeLink:
             OSError: the connection is closed, or the node does not answer in time.
         """
         self._number += 1
+        if self._other is not None:
+            do, arguments = "at", {"node": self._other, "do": do, "with": arguments}
         try:
             with trio.fail_after(timeout):
                 await self._send({"v": VERSION, "id": self._number, "do": do, "with": arguments})

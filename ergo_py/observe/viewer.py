@@ -236,10 +236,10 @@ class Viewer(Actor):
         found = await self.call(self._hall, FindNode(key), timeout=None)
         if found is None:
             raise ControlError("no_such_node", f"there is no node {key!r:.100}")
-        path, may, _ = found
-        if not may and found[2] == self._hall:
+        path, other, has_ended = found
+        if has_ended:
             raise ControlError("node_ended", f"{key} has ended")
-        self._asks[id] = link = NodeLink(path)
+        self._asks[id] = link = NodeLink(path, other)
         if do in _ACTS:
             self.log.warning(
                 "act through the observer page",

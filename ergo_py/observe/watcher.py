@@ -10,7 +10,7 @@ from .._core.vocabulary.ids import PID
 from ..actor import Actor
 from ..control.protocol import ControlError
 from .history import History
-from .messages import AskHistory, NodeState, Reopen, Tick, Update, View, Watch
+from .messages import AskHistory, Neighbours, NodeState, Reopen, Tick, Update, View, Watch
 from .node_link import NodeLink
 from .recorder import read_history
 
@@ -40,11 +40,15 @@ class Watcher(Actor):
     timer.
     """
 
-    def __init__(self, key: str, path: Path, hall: PID, history: History) -> None:
+    def __init__(
+        self, key: str, path: Path, other: str | None, hall: PID, history: History
+    ) -> None:
         self._key = key
+        self._other = other
+        self._neighbours: list[str] | None = None
         self._hall = hall
         self._history = history
-        self._link = NodeLink(path)
+        self._link = NodeLink(path, other)
         self._path = path
         self._views: dict[PID, dict[str, View]] = {}
         self._has_timer = False
@@ -125,6 +129,7 @@ class Watcher(Actor):
                 return
             if begin == 0:
                 self._note("sample", {}, answer["sample"])
+                self._note_neighbours(answer["sample"].get("nodes"))
                 for view, readers in wanted:
                     if view.kind == "sample":
                         self._tell(view, readers, answer["sample"])
@@ -148,6 +153,12 @@ class Watcher(Actor):
     def _note(self, kind: str, arguments: dict[str, Any], value: dict[str, Any]) -> None:
         self._history.add(kind, arguments, value, time.time())
 
+    def _note_neighbours(self, nodes: list[str] | None) -> None:
+        """Tell the hall about the nodes that this node is connected to."""
+        if self._other is None and nodes != self._neighbours:
+            self._neighbours = nodes
+            self.send(self._hall, Neighbours(self._key, self._path, nodes or []))
+
     def _tell(
         self,
         view: View,
@@ -164,7 +175,7 @@ class Watcher(Actor):
     async def _connected(self) -> bool:
         if self._link.is_open:
             return True
-        link = NodeLink(self._path)
+        link = NodeLink(self._path, self._other)
         try:
             await link.open()
             facts = await link.ask("info", {}, timeout=5.0)
@@ -178,7 +189,11 @@ class Watcher(Actor):
             return False
         self._link = link
         self._is_up = True
-        told = {"state": "up", "may": link.may, "os_pid": link.os_pid, "name": link.node}
+        told: dict[str, Any] = {"state": "up", "may": link.may}
+        if self._other is None:
+            told |= {"os_pid": link.os_pid, "name": link.node}
+        else:
+            told |= {"os_pid": facts.get("os_pid", 0), "may": ["look"]}
         told |= {name: facts[name] for name in ("creation", "program", "python") if name in facts}
         self.send(self._hall, NodeState(self._key, told))
         return True

@@ -22,6 +22,7 @@ from ergo_py.observe.patches import apply_patch, find_patch
 from ergo_py.observe.server import Listening, Server, Url
 from ergo_py.observe.viewer import Viewer
 from ergo_py.web import WSConnected, WSSend, WSText
+from tests.network.pairs import make_network
 from tests.observe.rig import TOKEN, Page, http, in_thread, merged, observed, page_of, serving
 from tests.support import Puppet, Recorder, running_node
 
@@ -555,3 +556,35 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes) 
 def test_a_recording_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="No such file"):
         read_recording(tmp_path / "missing.ergo")
+
+
+# -- nodes of a network ----------------------------------------------------------------------------
+
+
+async def test_nodes_of_the_network_are_shown_through_a_node_with_a_socket() -> None:
+    network = make_network("memory", allow="default,look")
+    async with (
+        running_node("a@test", network=network, control="look") as a,
+        running_node("b@test", network=network) as b,
+        serving() as url,
+    ):
+        pid = await b.spawn(Recorder, name="far")
+        await a.at("b@test").ping()
+
+        def look(page: Page) -> tuple[Any, ...]:
+            page.watch("a@test", sample={"kind": "sample"})
+            page.until(lambda: len(page.nodes) == 2)
+            page.watch("b@test", table={"kind": "rows"}, tree={"kind": "children", "of": [0]})
+            page.until(lambda: {"table", "tree"} <= set(page.views))
+            far = page.ask("info", "b@test", to="far")
+            refused = page.ask("trace", "b@test", to="far")
+            page.until(lambda: [each for each in page.nodes if each.get("via") and each["may"]])
+            return page.views["table"], far, refused, page.nodes
+
+        table, far, refused, nodes = await in_thread(lambda: page_of(url, look))
+
+        assert table["rows"][str(pid.number)]["name"] == "far"
+        assert far["pid"] == pid.number
+        assert refused["code"] == "not_permitted"
+        (via,) = [each for each in nodes if each.get("via")]
+        assert (via["key"], via["may"]) == ("b@test", ["look"])

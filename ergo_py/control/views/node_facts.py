@@ -59,6 +59,7 @@ def node_sample(node: Any, delay: float, blocked: BlockedReport | None) -> dict[
         "reader_threads": kernel.thread_fairness.readers,
         "dispatcher_threads": kernel.dispatcher_threads.threads,
         "log_lines_lost": kernel.log.lost,
+        "nodes": None if (remote := router.remote) is None else read_again(remote.nodes),
     }
 
 

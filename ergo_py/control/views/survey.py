@@ -255,7 +255,7 @@ class _Look:
             turn = process.turn
             handled = turn.handled
             messages += handled
-            number = process.id[2]
+            number = process.id.number
             then = seen.get(number)
             if then is not None and then[0] == handled and not turn.woken and not process.main:
                 if for_all:

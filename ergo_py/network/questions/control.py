@@ -7,6 +7,7 @@ import trio
 from ...control.commands import COMMANDS, explain
 from ...control.protocol import ControlError, as_json, encode
 from ...control.request import Arguments, Beat, Client
+from ...control.views.commands import VIEWS
 
 if TYPE_CHECKING:
     from ..network import Network
@@ -25,6 +26,7 @@ _FROM_AFAR: Final = (
     "statistics",
     "dead-letters",
     "crashes",
+    *(view.__name__ for view in VIEWS),
 )
 """The commands that another node may pass on: those that look, and answer in a single piece."""
 
