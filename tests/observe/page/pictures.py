@@ -34,17 +34,21 @@ class Shot:
 
 ROWS = "document.querySelectorAll('.tr.row:not([hidden]):not(.pending)').length > 15"
 PICTURES = {
-    "overview": Shot("overview", Scene(300), "document.querySelector('.plain tbody tr')"),
-    "processes": Shot("processes", Scene(10_000), ROWS),
-    "tree": Shot("tree", Scene(300), "document.querySelectorAll('.tree-line').length > 8"),
-    "blocked": Shot(
-        *("waits", Scene(300, blocked=True, rings=True), "document.querySelector('.ring')"),
+    "overview-light": Shot("overview", Scene(300), "document.querySelector('.plain tbody tr')"),
+    "overview-dark": Shot("overview", Scene(300), "document.querySelector('.plain tbody tr')"),
+    "processes-light": Shot("processes", Scene(10_000), ROWS),
+    "tree-dark": Shot("tree", Scene(300), "document.querySelectorAll('.tree-line').length > 8"),
+    "blocked-light": Shot(
+        "waits", Scene(300, blocked=True, rings=True), "document.querySelector('.ring')"
     ),
-    "near": Shot("process/3/near", Scene(300), "document.querySelector('.board-lines .edge')"),
-    "flow": Shot("flow", Scene(12), "document.querySelector('.edge-label')", ".tools button"),
-    "profile": Shot("profile", Scene(300), "document.querySelector('.frame')", ".tool-line button"),
-    "phone": Shot("overview", Scene(300), "page.store.sample", width=360, height=720),
+    "near-dark": Shot("process/3/near", Scene(300), "document.querySelector('.board-lines .edge')"),
+    "flow-light": Shot("flow", Scene(12), "document.querySelector('.edge-label')", ".tools button"),
+    "profile-dark": Shot(
+        "profile", Scene(300), "document.querySelector('.frame')", ".tool-line button"
+    ),
+    "phone-dark": Shot("overview", Scene(300), "page.store.sample", width=360, height=720),
 }
+"""The pictures by their names, which end with the colours."""
 
 
 async def take(tab: Tab, shot: Shot) -> bytes:
@@ -64,15 +68,13 @@ async def take(tab: Tab, shot: Shot) -> bytes:
 async def main() -> None:
     with start_chromium() as devtools:
         for name, shot in PICTURES.items():
-            async with staged(shot.scene) as stage:
-                for colours in ("light", "dark"):
-                    async with open_tab(devtools, name=name) as tab:
-                        await tab.prefer(colours)
-                        await tab.open(f"{stage.url}#token={stage.token}")
-                        await tab.until("page.store.sample && page.store.columns.at.length")
-                        path = FOLDER / f"observe-{name}-{colours}.webp"
-                        path.write_bytes(await take(tab, shot))
-                        sys.stdout.write(f"{path.relative_to(ROOT)}\n")
+            async with staged(shot.scene) as stage, open_tab(devtools, name=name) as tab:
+                await tab.prefer(name.rpartition("-")[2])
+                await tab.open(f"{stage.url}#token={stage.token}")
+                await tab.until("page.store.sample && page.store.columns.at.length")
+                path = FOLDER / f"observe-{name}.webp"
+                path.write_bytes(await take(tab, shot))
+                sys.stdout.write(f"{path.relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
+from tests.observe.page.pictures import PICTURES
+
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = ROOT / "ergo_py" / "observe" / "page"
 FILES = sorted(PAGE.iterdir())
@@ -16,6 +18,7 @@ PARSES_HTML = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\b|new Function"
     r"|setHTML|srcdoc|createContextualFragment|https?://(?!www\.w3\.org/2000/svg)"
 )
+SHOTS = ROOT / "docs" / "pictures"
 
 
 def test_the_whole_page_is_small() -> None:
@@ -41,3 +44,12 @@ def test_a_script_imports_files_of_the_page_only(path: Path) -> None:
     imported = re.findall(r'from "([^"]+)"', path.read_text(encoding="utf-8"))
 
     assert {name for name in imported if not (PAGE / name).is_file()} == set()
+
+
+def test_each_picture_of_the_page_is_taken_by_make_screenshots_and_shown() -> None:
+    taken = {f"observe-{name}.webp" for name in PICTURES}
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+
+    assert {path.name for path in SHOTS.glob("observe-*")} == taken
+    assert set(re.findall(r"pictures/(observe-[\w-]+\.webp)", text)) == taken
