@@ -38,7 +38,7 @@ export function hottest(stacks, most = 12) {
 function hue(name) {
 	let sum = 7;
 	for (const letter of name) sum = (sum * 31 + letter.charCodeAt(0)) % 997;
-	return sum % 5;
+	return sum % 3;
 }
 
 export class Flame {

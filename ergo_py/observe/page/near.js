@@ -208,6 +208,9 @@ export function layers(ids, edges) {
 		}
 	};
 	ids.forEach(push);
+	// Senders move right, next to the nearest of their receivers.
+	for (const id of [...ids].sort((a, b) => depth.get(b) - depth.get(a)))
+		if (out.get(id).size) depth.set(id, Math.max(depth.get(id), Math.min(...[...out.get(id)].map((to) => depth.get(to))) - 1));
 	const columns = [];
 	for (const id of ids) (columns[depth.get(id)] ??= []).push(id);
 	return columns.filter(Boolean);
