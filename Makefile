@@ -155,6 +155,9 @@ bench-web: $(PEERS)     ## Measure the web server beside uvicorn, hypercorn, aio
 bench-nodes: $(PEERS)   ## Measure two programs that talk to each other, beside Erlang and xoscar, and a function on all cores
 	.venv-peers/bin/python -m benchmarks.nodes $(ARGS)
 
+bench-nats: $(DEV)      ## Measure two programs that talk over a NATS server, beside nats-py over the same server
+	$(BIN)/python -m benchmarks.nodes.nats_servers $(ARGS)
+
 growth: $(DEV)  ## Measure how cost grows with the work, and write that part of docs/performance.md
 	$(BIN)/python -m benchmarks.grow --page docs/performance $(ARGS)
 	$(BIN)/python -m tests.pages

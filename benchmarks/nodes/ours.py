@@ -1,4 +1,4 @@
-"""Two nodes of a `Local` network, each in a program of its own."""
+"""Two nodes of a `Local` network, or over a NATS server, each in a program of its own."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from time import perf_counter, process_time
 import trio
 
 from ergo_py import Actor, Caller, Request, open_node
-from ergo_py.network import Local
+from ergo_py.network import NATS, Local
 
 __all__ = ["BYTES", "PARALLEL"]
 
@@ -44,8 +44,11 @@ class Server(Actor):
         return process_time()
 
 
-def network(directory: str) -> Local:
-    return Local(types=[Echo, Used], directory=directory, patience=60.0)
+def network(place: str) -> Local | NATS:
+    """The network of a directory, or of a NATS server."""
+    if place.startswith("nats://"):
+        return NATS(place, cluster="bench", types=[Echo, Used], patience=60.0)
+    return Local(types=[Echo, Used], directory=place, patience=60.0)
 
 
 async def serve(directory: str) -> None:

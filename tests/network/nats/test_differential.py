@@ -30,6 +30,12 @@ class Heard:
     def connected(self, _info: ServerInfo) -> None:
         self.is_connected = True
 
+    def begin_pass(self, reader: object) -> None:
+        assert reader is trio.lowlevel.current_task()
+
+    def end_pass(self, reader: object) -> None:
+        assert reader is trio.lowlevel.current_task()
+
     def message(self, message: Message) -> None:
         self.messages.append((message.subject, message.reply, message.status, message.payload))
 

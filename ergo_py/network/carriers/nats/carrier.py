@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 import trio
+from trio.lowlevel import Task
 
 from ...._core.kernel import Kernel
 from ...errors import NodeNameTakenError
@@ -255,6 +256,16 @@ class NatsCarrier:
                 f"the NATS server refuses an operation: {text}",
                 "`ergo nats permissions` prints the permissions that a node needs",
             )
+
+    def begin_pass(self, reader: Task) -> None:
+        """The client hands over all messages that have arrived together."""
+        if self._sink is not None:
+            self._sink.begin_pass(reader)
+
+    def end_pass(self, reader: Task) -> None:
+        """The client has handed them over."""
+        if self._sink is not None:
+            self._sink.end_pass(reader)
 
     def message(self, message: Message) -> None:
         """Take a message of another node, or a hint of the server."""

@@ -7,13 +7,14 @@ from time import perf_counter
 from typing import Final, Protocol
 
 import trio
+from trio.lowlevel import Task, current_task
 
 from ...._core.runtime.time_slices import SLICE
 from ...errors import NetworkError
 from . import wire
 from .connection import Connection, RefusedError
 from .login import Credentials, ServerAddress
-from .wire import Message, Ping, Pong, ServerError, ServerInfo
+from .wire import Message, Ping, Pong, ServerError, ServerInfo, ServerOperation
 
 __all__ = ["Client", "ClientHandler"]
 
@@ -36,6 +37,12 @@ class ClientHandler(Protocol):
 
     def message(self, message: Message, /) -> None:
         """Take a message."""
+
+    def begin_pass(self, reader: Task, /) -> None:
+        """Note that the reader hands over all messages that have arrived together."""
+
+    def end_pass(self, reader: Task, /) -> None:
+        """Note that it has handed them over, or that its time slice is over."""
 
     def disconnected(self, why: str, /) -> None:
         """Note that the connection is lost. The client connects again."""
@@ -183,29 +190,46 @@ class Client:
 
     async def _read(self, connection: Connection) -> str:
         why = "it has closed the connection"
-        end = perf_counter() + SLICE
         while operations := await connection.receive():
-            for operation in operations:
-                match operation:
+            done = 0
+            while done < len(operations):
+                match operations[done]:
                     case Message():
-                        self._handler.message(operation)
-                        if perf_counter() >= end:
-                            await trio.lowlevel.checkpoint()
-                            end = perf_counter() + SLICE
+                        done = self._hand_over(operations, done)
+                        if done < len(operations):
+                            await trio.lowlevel.checkpoint()  # a time slice may be over
+                        continue
                     case Ping():
                         connection.send(wire.PONG)
                     case Pong():
                         self._pongs += 1
                         self._note_answered()
-                    case ServerInfo():
-                        self._learn(connection, operation)
-                        if operation.is_lame_duck and self._has_another(connection):
+                    case ServerInfo() as info:
+                        self._learn(connection, info)
+                        if info.is_lame_duck and self._has_another(connection):
                             return "it goes down"
-                    case ServerError():
-                        why = operation.text
-                        if operation.is_permission:
-                            self._handler.refused(operation.text)
+                    case ServerError() as error:
+                        why = error.text
+                        if error.is_permission:
+                            self._handler.refused(error.text)
+                done += 1
         return why
+
+    def _hand_over(self, operations: list[ServerOperation], done: int) -> int:
+        """Hand over the messages after the first ``done`` operations, for a time slice. Returns how
+        many operations are done.
+        """
+        task, handler, end = current_task(), self._handler, perf_counter() + SLICE
+        handler.begin_pass(task)
+        try:
+            while done < len(operations) and type(operation := operations[done]) is Message:
+                handler.message(operation)
+                done += 1
+                if perf_counter() >= end:
+                    break
+        finally:
+            handler.end_pass(task)
+        return done
 
     async def _ping(self, connection: Connection, scope: trio.CancelScope) -> None:
         while not self._is_silent:

@@ -44,6 +44,7 @@ class Connection:
         self._is_encrypted = False
         # Bytes to a server without TLS are written at once, in the turn of the sender.
         self._fd = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else -1
+        self._may_have_more = True
 
     @classmethod
     async def open(
@@ -157,7 +158,7 @@ class Connection:
             self._early.clear()
             return early
         try:
-            while data := await self._stream.receive_some(_CHUNK):
+            while data := await self._read():
                 if operations := list(self._parser.feed(data)):
                     return operations
         except trio.BrokenResourceError as error:
@@ -165,6 +166,25 @@ class Connection:
         except (trio.ClosedResourceError, wire.WireError) as error:
             raise RefusedError(str(error)) from None
         return []
+
+    async def _read(self) -> bytes | bytearray:
+        """The next bytes; empty at the end of the connection."""
+        if self._fd < 0:
+            return await self._stream.receive_some(_CHUNK)
+        while True:
+            # A read that does not fill its buffer has emptied the socket: another read would only
+            # cost a system call.
+            if self._may_have_more:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.wait_readable(self._fd)
+            try:
+                data = os.read(self._fd, _CHUNK)
+            except BlockingIOError:
+                self._may_have_more = False
+                continue
+            self._may_have_more = len(data) == _CHUNK
+            return data
 
     def send(self, data: bytes) -> bool:
         """Write bytes now if the socket takes them, else soon. False if they were dropped."""

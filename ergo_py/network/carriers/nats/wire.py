@@ -6,7 +6,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 __all__ = [
     "PING",
@@ -55,8 +55,7 @@ class ServerInfo:
     """The addresses of all servers of the cluster, such as ``10.0.0.1:4222``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A message for a subscription."""
 
     subject: str
@@ -102,6 +101,9 @@ class ServerParser:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        """The beginning of an operation that has not arrived whole."""
+        self._needed = 0
+        """The bytes of it that must be there before it is read again."""
 
     def feed(self, data: bytes | bytearray) -> Iterator[ServerOperation]:
         """The operations that these bytes complete.
@@ -110,27 +112,34 @@ class ServerParser:
             WireError: a server of NATS does not send this.
         """
         buffer = self._buffer
-        buffer += data
-        start = 0
+        if buffer:
+            buffer += data
+            if len(buffer) < self._needed:
+                return
+            data = bytes(buffer)
+            buffer.clear()
+        start = needed = 0
         try:
             while True:
-                end = buffer.find(b"\r\n", start)
+                end = data.find(b"\r\n", start)
                 if end < 0:
-                    if len(buffer) - start > _LINE:
+                    if len(data) - start > _LINE:
                         raise WireError(f"a line is longer than {_LINE} bytes")
+                    needed = len(data) - start + 1
                     return
-                line = bytes(buffer[start:end])
+                line = bytes(data[start:end])
                 end += 2
                 if sizes := _SIZES.get(line[:4].upper()):
                     fields = line.split()
                     if len(fields) not in (3 + sizes, 4 + sizes):
                         raise WireError(f"the header of a message is malformed: {line[:100]!r}")
                     size = _number(fields[-1], _PAYLOAD)
-                    if len(buffer) < end + size + 2:
+                    if len(data) < end + size + 2:
+                        needed = end + size + 2 - start
                         return
-                    if buffer[end + size : end + size + 2] != b"\r\n":
+                    if data[end + size : end + size + 2] != b"\r\n":
                         raise WireError("a message is longer than its header says")
-                    message = _message(fields, sizes, bytes(buffer[end : end + size]))
+                    message = _message(fields, sizes, bytes(data[end : end + size]))
                     start = end + size + 2
                     yield message
                 else:
@@ -140,7 +149,9 @@ class ServerParser:
                         yield operation
         finally:
             # Also if the reader of these operations leaves early.
-            del buffer[:start]
+            self._needed = needed
+            if start < len(data):
+                buffer += data[start:]
 
 
 def _message(fields: list[bytes], sizes: int, body: bytes) -> Message:
