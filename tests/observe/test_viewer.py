@@ -24,7 +24,7 @@ from ergo_py.observe.viewer import Viewer
 from ergo_py.web import WSConnected, WSSend, WSText
 from tests.network.pairs import make_network
 from tests.observe.rig import TOKEN, Page, http, in_thread, merged, observed, page_of, serving
-from tests.support import Puppet, Recorder, running_node
+from tests.support import Puppet, Recorder, kernel_of, running_node
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e"
 
@@ -223,12 +223,15 @@ async def test_without_a_page_the_server_does_nothing_and_the_node_has_no_client
         url = await own.call(await own.spawn(Server, Plan(TOKEN), Listening(port=0)), Url())
 
         def look(page: Page) -> None:
-            page.watch(sample={"kind": "sample"})
-            page.until(lambda: page.views)
+            page.watch(sample={"kind": "sample"}, log={"kind": "log"})
+            page.until(lambda: len(page.views) == 2)
 
         await in_thread(lambda: page_of(url, look))
 
         while own.info().timers:  # noqa: ASYNC110 - the last tick finds no page
+            await trio.sleep(0.05)
+        # The node keeps log lines while it has a client that reads them.
+        while kernel_of(node).log.wants("info"):  # noqa: ASYNC110
             await trio.sleep(0.05)
         handled = [own.process_info(pid).messages_in for pid in own.processes()]
         await trio.sleep(0.3)
