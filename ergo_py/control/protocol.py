@@ -20,6 +20,7 @@ __all__ = [
     "MAX_REQUEST",
     "VERSION",
     "ControlError",
+    "Encoded",
     "Plain",
     "Question",
     "answer",
@@ -55,6 +56,10 @@ class ControlError(Exception):
 
 class Plain(dict[str, Any]):
     """A result of JSON values only, which need no conversion."""
+
+
+class Encoded(bytes):
+    """A result that is JSON text already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +142,11 @@ def encode(value: object) -> bytes:
 
 def answer(id: int | str | None, result: object) -> bytes:
     """The line of a successful answer."""
-    plain = result if isinstance(result, Plain) else as_json(result)
-    line = encode({"id": id, "ok": True, "result": plain})
+    if isinstance(result, Encoded):
+        line = b'{"id":%b,"ok":true,"result":%b}\n' % (encode(id).strip(), result)
+    else:
+        plain = result if isinstance(result, Plain) else as_json(result)
+        line = encode({"id": id, "ok": True, "result": plain})
     if len(line) > MAX_ANSWER:
         too_large = ControlError(
             "too_large",

@@ -31,6 +31,7 @@ from .protocol import (
     MAX_REQUEST,
     VERSION,
     ControlError,
+    Plain,
     Question,
     answer,
     encode,
@@ -39,6 +40,7 @@ from .protocol import (
 )
 from .request import Arguments, Beat, Client
 from .socket_paths import bind_socket, clean, peer_user
+from .views.slices import encode_in_slices
 
 __all__ = ["Server", "open_control"]
 
@@ -426,6 +428,8 @@ class Server:
                         self._heartbeat.delay,
                     ),
                 )
+                if isinstance(value, Plain):
+                    value = encode_in_slices(value)
             line = answer(pending.question.id, value)
         except Exception as error:
             line = refusal(pending.question.id, explain(error))

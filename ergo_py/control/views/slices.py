@@ -1,12 +1,13 @@
 """`in_slices`: read many objects a few at a time, with pauses in which the loop may run."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from time import sleep
 from typing import Final, TypeVar
 
-from ..protocol import ControlError
+from ..protocol import ControlError, Encoded
 
-__all__ = ["SLICE", "in_slices", "read_again"]
+__all__ = ["SLICE", "encode_in_slices", "in_slices", "read_again"]
 
 T = TypeVar("T")
 
@@ -15,6 +16,8 @@ SLICE: Final = 250
 _PAUSE: Final = 0.0002
 """Seconds between two slices: the loop's thread takes over meanwhile, if it waits for its turn."""
 _TRIES: Final = 20
+_ENTRIES: Final = 50
+"""Entries of a list or an object that are encoded at a time."""
 
 
 def in_slices(items: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
@@ -25,6 +28,41 @@ def in_slices(items: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
         if begin:
             sleep(_PAUSE)
         yield items[begin : begin + size]
+
+
+def encode_in_slices(value: object) -> Encoded:
+    """JSON text of a value of JSON types. Long lists and objects are encoded some entries at a
+    time, with pauses, since no other thread can run while the encoder works.
+    """
+    pieces: list[str] = []
+    _encode(value, pieces)
+    return Encoded("".join(pieces).encode(errors="replace"))
+
+
+def _encode(value: object, pieces: list[str]) -> None:
+    match value:
+        case dict() if len(value) <= _ENTRIES:
+            for number, (key, item) in enumerate(value.items()):
+                pieces.append(f"{'{' if not number else ','}{_text(str(key))}:")
+                _encode(item, pieces)
+            pieces.append("}" if value else "{}")
+        case list() if len(value) <= _ENTRIES:
+            for number, item in enumerate(value):
+                pieces.append("[" if not number else ",")
+                _encode(item, pieces)
+            pieces.append("]" if value else "[]")
+        case dict():
+            objects = (_text(dict(part)) for part in in_slices(list(value.items()), _ENTRIES))
+            pieces.append("{" + ",".join(part[1:-1] for part in objects) + "}")
+        case list():
+            lists = (_text(part) for part in in_slices(value, _ENTRIES))
+            pieces.append("[" + ",".join(part[1:-1] for part in lists) + "]")
+        case _:
+            pieces.append(_text(value))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def read_again(read: Callable[[], T]) -> T:

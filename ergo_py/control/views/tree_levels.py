@@ -1,7 +1,7 @@
 """`tree_levels`: the levels of the supervision tree that a viewer has opened."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
@@ -14,6 +14,9 @@ from .survey import Survey
 __all__ = ["find", "tree_levels"]
 
 Level = dict[str, Any]
+
+_MOST_ROWS: Final = 2000
+"""Rows of all levels together. Then the levels have a single row each."""
 
 
 def find(node: Any, number: int) -> Process | Meta | None:
@@ -31,11 +34,16 @@ def tree_levels(node: Any, survey: Survey, parents: Sequence[int], limit: int) -
     process that has ended has no level.
     """
     levels: dict[str, Level] = {}
-    for parent in parents:
+    left = _MOST_ROWS
+    for (parent,) in in_slices(parents, 1):
+        most = min(limit, max(1, left))
         if parent == 0:
-            levels["0"] = _of_node(node, survey, limit)
+            levels["0"] = _of_node(node, survey, most)
         elif (found := find(node, parent)) is not None:
-            levels[str(parent)] = _of_process(found, survey, limit)
+            levels[str(parent)] = _of_process(found, survey, most)
+        else:
+            continue
+        left -= len(levels[str(parent)]["order"])
     return {"levels": levels}
 
 

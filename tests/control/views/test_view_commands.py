@@ -11,8 +11,9 @@ import trio
 import trio.testing
 
 from ergo_py import Actor, Application, ChildSpec, MetaProcess, TargetDownError
-from ergo_py.control.views.slices import read_again
+from ergo_py.control.views.slices import encode_in_slices, read_again
 from ergo_py.control.views.survey import Survey, Window
+from ergo_py.control.views.tree_levels import tree_levels
 from ergo_py.control.views.waits import rings_of
 from tests.control.rig import Impatient, Wire, in_thread, served
 from tests.support import Failed, Puppet, Recorder, kernel_of, running_node
@@ -562,6 +563,35 @@ async def test_views_of_a_process_that_is_not_there_say_so() -> None:
 
         assert [each.get("code") for each in answers[:4]] == ["no_such_process"] * 4
         assert answers[4] == {"levels": {}}
+
+
+def test_long_answers_are_encoded_in_slices_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("ergo_py.control.views.slices.sleep", pauses.append)
+    value = {
+        "rows": {
+            str(number): {"name": HOSTILE, "in": [number, None, 0.5]} for number in range(120)
+        },
+        "order": list(range(101)),
+        "none": {},
+        "empty": [],
+        "deep": [{"a": [True, {"b": "\ud800"}]}],
+    }
+
+    text = encode_in_slices(value).decode()
+
+    assert json.loads(text) == json.loads(json.dumps(value).replace("\\ud800", "?"))
+    assert len(pauses) == 4
+
+
+async def test_levels_have_a_bounded_number_of_rows_together() -> None:
+    async with running_node() as node:
+        for _ in range(300):
+            await node.spawn(Recorder)
+
+        levels = tree_levels(node, Survey(node), [0] * 20, 200)["levels"]
+
+        assert len(levels["0"]["order"]) == 1
 
 
 async def test_many_processes_are_read_in_slices_with_pauses(
