@@ -181,6 +181,12 @@ soak: $(DEV)    ## Run all features at once for MINUTES=10, with crashes and kil
 partitions: $(DEV)      ## Search 1,000 seeded partitions for two singletons that run at once, with bad clocks and with whole nodes
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1800 tests/cluster/test_partitions.py tests/cluster/test_groups.py $(ARGS)
 
+soak-nodes: $(DEV)      ## Run four programs on a NATS server for MINUTES=10, with seeded kills of programs and server
+	$(BIN)/python -m benchmarks.soak_nodes --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+sizing: $(DEV)  ## Simulate a network of 1,000 nodes in virtual time: traffic, detection of losses, windows
+	$(BIN)/python -m benchmarks.sizing $(ARGS)
+
 leaks: $(DEV)   ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.leaks $(ARGS)
 

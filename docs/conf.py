@@ -101,6 +101,7 @@ NAVIGATION = {
             "network",
             "clusters",
             "nats",
+            "sizing",
             "testing",
             "shutting-down",
         ],

@@ -71,6 +71,9 @@ class Connection:
             if not tls_first and (address.is_tls or connection.info.tls_required):
                 await connection._encrypt(context)
             await connection._log_in(credentials, name, subscriptions)
+        except trio.BrokenResourceError as error:
+            await trio.aclose_forcefully(stream)
+            raise OSError(str(error.__cause__ or "the connection is broken")) from None
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise
