@@ -30,7 +30,7 @@ class ClosedType:
         self.fits = fits
         self.head = bytes((MARK, len(name))) + name
         """The bytes in front of an encoded instance."""
-        self.decode: Callable[[memoryview], Any] = msgspec.msgpack.Decoder(cls).decode
+        self.decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(cls).decode
 
 
 def closed_type(cls: Any, wire_name: str, fields: tuple[str, ...]) -> ClosedType | None:

@@ -184,8 +184,11 @@ class MessageTypes:
             RemoteError: lambda error: Ext(_REMOTE_ERROR, _encode((error.type_name, error.text))),
         }
         self._closed: dict[type, ClosedType] = {}
-        self._closed_names: dict[bytes, _Class] = {}
+        # Looked up by a part of the bytes that arrive, which may be a view.
+        self._closed_names: dict[bytes | memoryview, _Class] = {}
+        self._closed_decoders: dict[bytes | memoryview, Callable[[bytes | memoryview], Any]] = {}
         self._decoder = msgspec.msgpack.Decoder(ext_hook=self._read)
+        self._decode = self._decoder.decode
         for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
         for entry in listed:
@@ -223,6 +226,7 @@ class MessageTypes:
             self._closed_names[wire_name.encode()] = entry
             if entry.closed is not None:
                 self._closed[cls] = entry.closed
+                self._closed_decoders[wire_name.encode()] = entry.closed.decode
 
     def _refuse_double(self, cls: type, wire_name: str) -> None:
         entry = self._by_name.get(wire_name)
@@ -333,16 +337,17 @@ class MessageTypes:
             UnreadableValueError: the bytes are not a value, or a type is not listed here.
         """
         try:
-            if data[:1] != _MARK:
-                return self._decoder.decode(data)
+            if data[0] != MARK:
+                return self._decode(data)
             end = 2 + data[1]
-            entry = self._closed_names.get(bytes(data[2:end]))
-            if entry is not None and entry.closed is not None:
+            decode = self._closed_decoders.get(data[2:end])
+            if decode is not None:
                 try:
-                    return entry.closed.decode(memoryview(data)[end:])
+                    # To copy a short message is cheaper than to make a view of it.
+                    return decode(data[end:] if len(data) < _SHORT else memoryview(data)[end:])
                 except Exception:
                     pass
-            return self._decode_fields(entry, data, end)
+            return self._decode_fields(self._closed_names.get(data[2:end]), data, end)
         except UnreadableValueError:
             raise
         except RecursionError:
@@ -387,7 +392,7 @@ def _unlisted(name: str) -> UnreadableValueError:
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_MARK: Final = bytes((MARK,))
+_SHORT: Final = 1024
 
 _NESTED: Final = frozenset(
     {
