@@ -22,7 +22,11 @@ async def main() -> None:
     network = Local(types=types, **settings["network"])
     control = settings["control"]
     async with open_node(
-        settings["name"], network=network, control=control, on_escalation="stop"
+        settings["name"],
+        network=network,
+        control=control,
+        on_escalation="stop",
+        log_output="json",
     ) as node:
         await referent_of(settings["start"])(node)
         sys.stdout.write(f"{READY}\n")

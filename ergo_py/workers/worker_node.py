@@ -34,6 +34,9 @@ READY: Final = "ergo: the worker node is ready"
 """The line with which a worker program reports that its node is ready."""
 
 _BACKOFF: Final = Backoff(0.1, 30.0)
+_LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical"})
+_OWN: Final = frozenset({"timestamp", "level", "event", "node", "worker"})
+"""Fields of a line that the log of this node writes itself."""
 _LINES: Final = 20
 """How many of the last lines of a program an error shows."""
 
@@ -80,12 +83,30 @@ class _Output(Actor):
                 self._progress.ready()
             case PortLine(line=line) | PortErrorLine(line=line):
                 self._lines.append(line)
-                self.log.info(line, worker=self._node)
+                level = "info" if isinstance(message, PortLine) else "warning"
+                level, event, fields = _read_log(line) or (level, line, {})
+                getattr(self.log, level)(event, worker=self._node, **fields)
             case PortExited(status=status, signal=number):
                 ending = f"with status {status}" if number is None else f"by signal {number}"
                 failure = WorkerFailedError(self._node, ending, self._lines)
                 self._progress.ended(failure)
                 self.send(self.parent, failure)
+
+
+def _read_log(line: str) -> tuple[str, str, dict[str, object]] | None:
+    """Level, text and fields of a line that the log of a worker node has written; None if its
+    program has printed the line.
+    """
+    try:
+        record = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    match record:
+        case {"timestamp": str(), "level": str(level), "event": str(event), **rest}:
+            if level in _LEVELS:
+                rest["process"] = rest.pop("pid", None)
+                return level, event, {str(key): rest[key] for key in rest if key not in _OWN}
+    return None
 
 
 class WorkerNode(Actor):
@@ -94,7 +115,8 @@ class WorkerNode(Actor):
 
     The program opens the node, awaits ``start(node)``, and serves until this actor stops, or the
     program of this actor ends. It closes its node in order then. The lines that it prints and logs
-    appear in the log of this node, at the level ``info``.
+    appear in the log of this node: log lines at their level, other lines at the level ``info``, and
+    lines of its error output at the level ``warning``.
     """
 
     def __init__(self, name: str, start: Start, network: Local, control: str = "") -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ergo_py.network import Local, NetworkError, NodeNameTakenError
 from tests.network.pairs import TYPES, Add, Echo, Total, make_network, until
 from tests.network.programs import COUNTER, other_program
 from tests.network.test_nodes import Counter, Talker
-from tests.support import running_node
+from tests.support import Recorder, running_node
 
 
 async def test_two_programs_send_call_and_watch(meeting_place: Path) -> None:
@@ -246,3 +247,23 @@ async def test_a_node_survives_a_peer_that_closes_its_connections(meeting_place:
                     a.send(Name("x", "c@test"), b"x" * 300_000)
 
             assert await a.call(pid, Total()) == 0
+
+
+async def test_a_prompt_joins_the_network(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    async with running_node("b@here", network=Local(), limit=120) as node:
+        await node.spawn(Recorder, name="recorder")
+        program = [sys.executable, "-m", "ergo_py", "shell", "--network", "local"]
+        inputs = (
+            "print(await node.discover())\n"
+            "print(await node.send_wait(Name('recorder', 'b@here'), 'from the prompt'))\n"
+        )
+        done = await trio.run_process(
+            [*program, "--name", "me@here"], stdin=inputs.encode(), capture_stdout=True
+        )
+        heard = await node.call("recorder", "what did you hear")
+
+    assert done.stdout.decode().startswith("['b@here']\nTrue\n")
+    assert heard == ["from the prompt"]

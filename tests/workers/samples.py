@@ -24,6 +24,8 @@ class Answerer(Actor):
                 return os.getpid()
             case Ask("die"):
                 die(7)
+            case Ask("crash"):
+                raise ArithmeticError("on purpose")
             case Ask(about):
                 return f"{about}!"
         raise TypeError(request)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, InitError, Name, Node, TargetDownError
+from ergo_py import Actor, BadInputError, InitError, LogRecord, Name, Node, TargetDownError
 from ergo_py.network import Local, Memory
 from ergo_py.workers import WorkerFailedError, WorkerNode, worker_nodes
 from tests.examples.programs import promises
@@ -72,6 +72,54 @@ async def test_a_worker_program_that_ends_is_started_again(network: Local, way: 
         (crash,) = [crash for crash in node.crashes() if crash.behaviour.endswith("WorkerNode")]
         ending = "by signal 9" if way == "kill" else "with status 7"
         assert f"the program of node worker-1@here has ended {ending}" in str(crash.reason)
+
+
+class Logger(Actor):
+    """Keeps the log of its node."""
+
+    def __init__(self, records: list[LogRecord]) -> None:
+        self.records = records
+
+    def handle_log(self, record: LogRecord) -> None:
+        self.records.append(record)
+
+
+def _tells_crash(record: LogRecord, number: int) -> bool:
+    return (
+        record.event == "process crashed"
+        and record.level == "error"
+        and record.fields["worker"] == f"worker-{number}@here"
+        and "ArithmeticError: on purpose" in str(record.fields["exception"])
+    )
+
+
+async def test_logs_crashes_and_processes_of_all_workers_are_shown_together(
+    network: Local, short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    records: list[LogRecord] = []
+
+    async def ergo(command: str) -> str:
+        program = [sys.executable, "-m", "ergo_py", command, "worker-*"]
+        done = await trio.run_process(program, capture_stdout=True)
+        return done.stdout.decode()
+
+    async with running_node("main@here", network=network, limit=120) as node:
+        node.add_logger(await node.spawn(Logger, records))
+        await node.supervise(worker_nodes(samples.start, network, count=2, control="look"))
+        for number in (1, 2):
+            with pytest.raises(TargetDownError):
+                worker = Name("answerer", f"worker-{number}@here")
+                await node.call(worker, Ask("crash"), timeout=60)
+        listed, tree, crashes = [await ergo(command) for command in ("ps", "tree", "crashes")]
+        for number in (1, 2):
+            while not any(_tells_crash(record, number) for record in records):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+    for number in (1, 2):
+        for text in (listed, tree, crashes):
+            assert f"worker-{number}@here:" in text
+    assert crashes.count("crashed: ArithmeticError: on purpose") == 2
 
 
 async def test_a_worker_that_cannot_start_tells_its_last_lines(network: Local) -> None:
