@@ -75,6 +75,7 @@ _BEYOND_THE_KERNEL = (
     "tests/network/test_closed_types.py",
     "tests/network/test_message_types.py",
     "tests/network/test_session",
+    "tests/observe/",
     "tests/schedules/",
     "tests/shell/",
     "tests/test_benchmarks",

@@ -1017,3 +1017,25 @@ async def test_no_line_holds_the_content_of_a_message(
         assert event in written
     assert "Secret" in written
     assert "swordfish" not in written
+
+
+def test_the_last_lines_are_kept_while_there_are_readers() -> None:
+    log = make("none")
+    logger = log.logger(ME)
+    assert not log.wants("error")
+    log.keep_lines(2)
+    log.keep_lines(2)
+    assert log.wants("error")
+
+    for text in ("first", "second", "third"):
+        logger.info(text, order=5)
+    log.stop_keeping_lines()
+    kept = log.kept_lines()
+    log.stop_keeping_lines()
+
+    assert [(number, record.event, record.fields["order"]) for number, record in kept] == [
+        (2, "second", 5),
+        (3, "third", 5),
+    ]
+    assert log.kept_lines() == []
+    assert not log.wants("error")

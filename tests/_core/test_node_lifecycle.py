@@ -5,7 +5,7 @@ body ends.
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from inspect import signature
 from typing import Any
@@ -56,6 +56,7 @@ from tests.support import (
     replace_private,
     router_of,
     running_node,
+    short_directory,
 )
 
 
@@ -1315,3 +1316,76 @@ async def test_an_error_of_the_body_gets_a_hint_about_asyncio(autojump_clock: Mo
             await asyncio.sleep(1)
 
     assert "`await trio.sleep(…)`" in caught.value.__notes__[0]
+
+
+# -- objects beside a node -------------------------------------------------------------------------
+
+
+class Companion:
+    """Works beside a node, and notes its beginning and its end."""
+
+    control = frozenset({"look"})
+
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self.name = name
+        self.seen = seen
+
+    def open(self, node: Any) -> Callable[[], object]:
+        assert threading.current_thread() is not threading.main_thread()
+        assert node.control_path.exists()
+        self.seen.append(f"{self.name} begins")
+        if self.name == "refuses":
+            raise Failed("no")
+        return self.close
+
+    def close(self) -> None:
+        self.seen.append(f"{self.name} ends")
+        if self.name == "fails":
+            raise Failed("at the end")
+
+
+async def test_objects_beside_a_node_begin_after_its_control_socket_and_end_in_reverse(
+    control_directory: None,
+) -> None:
+    seen: list[str] = []
+    async with running_node(beside=[Companion("a", seen), Companion("b", seen)]) as node:
+        assert node.control_path is not None
+        assert seen == ["a begins", "b begins"]
+
+    assert seen[2:] == ["b ends", "a ends"]
+
+
+async def test_an_object_beside_that_refuses_keeps_the_node_from_opening(
+    control_directory: None,
+) -> None:
+    seen: list[str] = []
+    with pytest.raises(Failed, match="no"):
+        async with running_node(beside=[Companion("a", seen), Companion("refuses", seen)]):
+            raise AssertionError("it must not open")
+
+    assert seen == ["a begins", "refuses begins", "a ends"]
+
+
+async def test_the_failed_end_of_an_object_beside_is_an_error_of_the_node(
+    control_directory: None,
+) -> None:
+    seen: list[str] = []
+    with pytest.raises(Failed, match="at the end"):
+        async with running_node(beside=[Companion("a", seen), Companion("fails", seen)]):
+            pass
+
+    assert seen[2:] == ["fails ends", "a ends"]
+
+
+def test_beside_is_a_list_of_objects_that_open() -> None:
+    wrong: Any
+    for wrong in ("observe", [1], object()):
+        with pytest.raises(BadInputError, match="beside"):
+            open_node(beside=wrong)
+
+
+@pytest.fixture
+def control_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with short_directory() as path:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+        yield
