@@ -7,6 +7,7 @@ from .._core.vocabulary.public_names import load_on_first_use
 if TYPE_CHECKING:
     from .figures import BehaviourFigures, Figures, LoopDelay, read_figures
     from .health import Health, HealthCheck
+    from .instruments import instrument, register
     from .pages import HealthPage, MetricsPage
     from .spans import OpenTelemetry
     from .statsd import StatsdReporter
@@ -22,7 +23,9 @@ __all__ = [
     "MetricsPage",
     "OpenTelemetry",
     "StatsdReporter",
+    "instrument",
     "read_figures",
+    "register",
     "render_metrics",
 ]
 
@@ -32,6 +35,7 @@ if not TYPE_CHECKING:
         {
             "figures": "BehaviourFigures Figures LoopDelay read_figures",
             "health": "Health HealthCheck",
+            "instruments": "instrument register",
             "pages": "HealthPage MetricsPage",
             "spans": "OpenTelemetry",
             "statsd": "StatsdReporter",

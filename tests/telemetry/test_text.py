@@ -1,7 +1,10 @@
 """The text formats, read by the parsers of prometheus_client, and the page that serves them."""
 
+import json
+import re
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,3 +189,28 @@ def test_another_value_than_a_node_is_refused(wrong: Any) -> None:
         MetricsPage(wrong)
     with pytest.raises(BadInputError, match="an open node"):
         render_metrics(wrong)
+
+
+async def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    page = Path(__file__).parent.parent.parent / "docs" / "grafana.json"
+    dashboard = json.loads(page.read_text(encoding="utf-8"))
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"\b(?:ergo|http|process)_[a-z_]+(?=\{)", target["expr"])
+    }
+    async with serving(metrics=True) as served:
+        pid = await served.node.spawn(Owner)
+        await served.ask(get())
+        served.node.send(pid, "crash")
+        served.node.send("nowhere", 1)
+        read_figures(served.node)
+        text = render_metrics(served.node)[1].decode()
+    known = {metric.name for metric in read_plain(text)}
+    samples = {sample.name for metric in read_plain(text) for sample in metric.samples}
+
+    assert len(asked) > 15
+    assert asked - samples - known == {"ergo_restarts_total", "ergo_loop_delay_seconds_bucket"} - (
+        samples | known
+    )

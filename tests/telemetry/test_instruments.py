@@ -1,0 +1,81 @@
+"""The metrics of a node in a registry of prometheus_client, and in a meter of OpenTelemetry."""
+
+import sys
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import BadInputError
+from ergo_py.telemetry import instrument, read_figures, register
+from ergo_py.telemetry.families import families_of
+from ergo_py.telemetry.instruments import _GAUGES, _NAMES
+from tests.support import Recorder, running_node
+
+
+async def test_a_registry_of_prometheus_client_has_the_metrics_of_the_node() -> None:
+    registry = CollectorRegistry()
+    async with running_node("shop@localhost", watchdog=0.5) as node:
+        pid = await node.spawn(Recorder)
+        node.send(pid, 1)
+        await wait_all_tasks_blocked()
+        collector = register(node, registry)
+        labels = {"node": "shop@localhost", "behaviour": "Recorder"}
+
+        assert registry.get_sample_value("ergo_messages_handled_total", labels) == 1
+        text = generate_latest(registry).decode()
+        assert 'ergo_processes{behaviour="Recorder",node="shop@localhost"} 1.0' in text
+        assert "ergo_loop_delay_seconds_bucket" in text
+        assert "process_cpu_seconds" not in text
+        registry.unregister(collector)
+        assert registry.get_sample_value("ergo_messages_handled_total", labels) is None
+
+
+async def test_a_meter_of_opentelemetry_observes_the_metrics_of_the_node() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    async with running_node("shop@localhost") as node:
+        pid = await node.spawn(Recorder)
+        for number in range(3):
+            node.send(pid, number)
+        await wait_all_tasks_blocked()
+        instrument(node, provider)
+        data = reader.get_metrics_data()
+    provider.shutdown()
+
+    assert data is not None
+    found: dict[str, tuple[str | None, list[Any]]] = {
+        metric.name: (metric.unit, list(metric.data.data_points))
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    (handled,) = found["ergo.messages.handled"][1]
+    assert handled.value == 3
+    assert dict(handled.attributes or {}) == {"node": "shop@localhost", "behaviour": "Recorder"}
+    assert found["ergo.process.busy"][0] == "s"
+
+
+async def test_every_metric_but_histograms_has_a_name_of_opentelemetry() -> None:
+    async with running_node(watchdog=0.5) as node:
+        for family in families_of(read_figures(node)):
+            assert (family.kind == "histogram") is (family.name not in _NAMES)
+            assert (family.kind == "gauge") is (family.name in _GAUGES)
+
+
+@pytest.mark.parametrize(
+    "function, module, extra",
+    [(register, "prometheus_client", "prometheus-client"), (instrument, "opentelemetry", "otel")],
+)
+async def test_a_missing_package_or_node_is_named(
+    function: Any, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInputError, match="an open node"):
+        function("shop@localhost")
+    async with running_node() as node:
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(BadInputError, match=extra):
+            function(node)
