@@ -504,7 +504,7 @@ class Peer(Questioner):
         """Note that the node is connected."""
         self.creation = creation
         self.reason = None
-        self.ledger.tell()
+        self.ledger.begin(creation)
         self.network.note_up(self)
 
     def session_down(self, why: str, is_orderly: bool, lost: list[bytes]) -> None:

@@ -27,8 +27,6 @@ a time slice. A single operation may be longer.
 
 _OFFERS: Final = 8
 """How many answered invitations are remembered."""
-_ENDED: Final = 8
-"""How many ended sessions are remembered, until the peer has told how many operations arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +100,6 @@ class Session(Totals):
         """The same, as the peer knows it."""
         self.round_trip: float | None = None
         """Seconds that a frame took to the peer and back, the last time; None if unknown."""
-        self._open_ends: dict[tuple[int, int], tuple[int, int]] = {}
-        """Operations confirmed and sent in ended sessions, by their numbers, ours first."""
-        self._arrived: dict[tuple[int, int], int] = {}
-        """The operations that arrived in ended sessions, by their numbers, ours first."""
         self._offers: dict[tuple[int, int], Hello] = {}
         """Answered invitations by (our number, the peer's number). The first frame with such a pair
         begins a session.
@@ -211,21 +205,6 @@ class Session(Totals):
         self.window = window
         if self.state is State.UP and window != self._told_window:
             self._send_ack(resend=False)
-
-    def arrived(self) -> list[tuple[int, int, int]]:
-        """How many operations arrived in the last sessions that ended, for the peer: its number of
-        the session, ours, and the operations.
-        """
-        return [(yours, mine, count) for (mine, yours), count in self._arrived.items()]
-
-    def confirm(self, mine: int, yours: int, count: int) -> None:
-        """Note what the peer tells of an ended session: ``count`` operations had arrived."""
-        ended = self._open_ends.pop((mine, yours), None)
-        if ended is not None:
-            confirmed, sent = ended
-            late = min(max(count, confirmed), sent) - confirmed
-            self.unconfirmed -= late
-            self.confirmed += late
 
     def close(self, why: str, is_orderly: bool) -> None:
         """End the session, and tell the peer."""
@@ -450,7 +429,8 @@ class Session(Totals):
         # an old frame.
         is_told = self.state is State.UP or self._inviting
         if self.state is State.UP:
-            self._remember_end()
+            confirmed = self._acknowledged
+            self.remember_end(self._mine, self._yours, self._received, confirmed, self._sent)
         self.unconfirmed += len(self._unacknowledged)
         self.unsent += len(self._queue)
         for pair in [pair for pair in self._offers if pair[0] == self._mine]:
@@ -463,16 +443,6 @@ class Session(Totals):
         self.queued_bytes = self.unacknowledged_bytes = 0
         if is_told:
             self._owner.session_down(why, is_orderly, lost)
-
-    def _remember_end(self) -> None:
-        """Remember how far the session came, until the next session compares it with the peer."""
-        pair = self._mine, self._yours
-        self._arrived[pair] = self._received
-        if self._unacknowledged:
-            self._open_ends[pair] = self._acknowledged, self._sent
-        for ended in (self._arrived, self._open_ends):
-            if len(ended) > _ENDED:
-                del ended[next(iter(ended))]
 
     # -- sending -----------------------------------------------------------------------------------
 

@@ -178,6 +178,23 @@ async def test_the_accounts_of_both_nodes_agree_after_losses_and_cuts(
         assert here.resent + there.resent > 0
 
 
+async def test_the_accounts_begin_again_with_a_node_that_starts_again(autojump_clock: Any) -> None:
+    network = make_network("memory")
+    async with running_node("a@test", network=network, limit=1000) as a:
+        for sent in (3, 7):
+            async with running_node("b@test", network=network, limit=1000) as b:
+                pid = await b.spawn(Counter)
+                for _ in range(sent):
+                    a.send(pid, Add(1))
+                a.send(Name("nobody", "b@test"), Add(1))
+                here, there = await agree(a, b)
+                assert there.refused == {"undelivered": 1}
+                assert here.sessions == there.sessions == 1
+                assert here.sent == sent + 2  # and a ping
+            # For the next start: it waits here until a session begins.
+            await trio.sleep(20)
+
+
 async def test_messages_that_wait_for_a_missing_node_are_unsent(autojump_clock: Any) -> None:
     async with running_node("a@test", network=make_network("memory"), limit=1000) as a:
         for _ in range(3):

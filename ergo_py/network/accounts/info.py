@@ -10,13 +10,14 @@ __all__ = ["NetworkInfo", "PeerInfo"]
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """Snapshot of the traffic with another node, since this node knows it.
+    """Snapshot of the traffic with another node, since both nodes have started. If the other node
+    starts again, its accounts begin again.
 
     An operation is a message, a call, an answer, a watch, a publication or a question. Always
     ``sent`` is the sum of ``confirmed``, ``on_the_way``, ``waiting``, ``unconfirmed`` and
     ``unsent``. When nothing is on the way, ``confirmed`` here equals ``received`` on the other
     node, and ``refused_there`` here equals ``refused`` on the other node, at the latest a heartbeat
-    later; unless one of the two nodes has been started again.
+    later.
     """
 
     node: str

@@ -45,6 +45,8 @@ class Ledger:
         self._bytes_out = self._bytes_in = 0
         self._frames_out = self._frames_in = 0
         self._telling: _Tell | None = None
+        self._creation = 0
+        """The start of the other node that is counted; 0 before the first session."""
 
     def count_frame_out(self, size: int) -> None:
         """Count a frame that was given to the carrier."""
@@ -55,6 +57,17 @@ class Ledger:
         """Count a frame of that node."""
         self._frames_in += 1
         self._bytes_in += size
+
+    def begin(self, creation: int) -> None:
+        """Note the start of the other node that a session has begun with. The accounts are those of
+        a single start.
+        """
+        if self._creation not in (0, creation):
+            self._peer.session.begin_accounts(self._peer.session.queued)
+            self._refused.clear()
+            self._refused_there.clear()
+        self._creation = creation
+        self.tell()
 
     def refuse(self, cause: str) -> None:
         """Count an operation of that node that was not carried out, and tell that node soon."""

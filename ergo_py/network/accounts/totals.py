@@ -1,6 +1,11 @@
 """`Totals`: the operations of all sessions with another node; a base class of the session."""
 
+from typing import Final
+
 __all__ = ["Totals"]
+
+_ENDED: Final = 8
+"""How many ended sessions are remembered, until the peer has told how many operations arrived."""
 
 
 class Totals:
@@ -25,3 +30,40 @@ class Totals:
         """How often an operation was sent again."""
         self.received = 0
         """Operations of the peer that were carried out."""
+        self._open_ends: dict[tuple[int, int], tuple[int, int]] = {}
+        """Operations confirmed and sent in ended sessions, by their numbers, ours first."""
+        self._arrived: dict[tuple[int, int], int] = {}
+        """The operations that arrived in ended sessions, by their numbers, ours first."""
+
+    def remember_end(self, mine: int, yours: int, received: int, confirmed: int, sent: int) -> None:
+        """Remember how far a session came, until the next session compares it with the peer."""
+        self._arrived[mine, yours] = received
+        if confirmed < sent:
+            self._open_ends[mine, yours] = confirmed, sent
+        for ended in (self._arrived, self._open_ends):
+            if len(ended) > _ENDED:
+                del ended[next(iter(ended))]
+
+    def arrived(self) -> list[tuple[int, int, int]]:
+        """How many operations arrived in the last sessions that ended, for the peer: its number of
+        the session, ours, and the operations.
+        """
+        return [(yours, mine, count) for (mine, yours), count in self._arrived.items()]
+
+    def confirm(self, mine: int, yours: int, count: int) -> None:
+        """Note what the peer tells of an ended session: ``count`` operations had arrived."""
+        ended = self._open_ends.pop((mine, yours), None)
+        if ended is not None:
+            confirmed, sent = ended
+            late = min(max(count, confirmed), sent) - confirmed
+            self.unconfirmed -= late
+            self.confirmed += late
+
+    def begin_accounts(self, waiting: int) -> None:
+        """Count from now on: the session is the first with another start of the peer's node.
+        ``waiting`` operations wait for it.
+        """
+        self.sessions, self.sent = 1, waiting
+        self.confirmed = self.unconfirmed = self.unsent = self.resent = self.received = 0
+        self._open_ends.clear()
+        self._arrived.clear()
