@@ -42,6 +42,7 @@ FOREIGN: Final = {
     "_core/runtime/cancel_scopes.py": {"status._scope.shield"},
     "_core/runtime/time_limit.py": {"self._scope.deadline"},
     "meta/programs/port.py": {"scope.deadline"},
+    "web/task_pool.py": {"pooled.task.context"},
     "testing/task_order.py": {"run._ALLOW_DETERMINISTIC_SCHEDULING"},
     # Classes, once, when the C extension is installed
     "_core/speed/installation.py": {

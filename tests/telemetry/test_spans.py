@@ -269,7 +269,7 @@ async def test_lines_of_the_log_carry_the_ids_of_trace_and_span(
     assert expected["trace_id"] in next(line for line in lines if "inside" in line)
 
 
-async def test_the_span_of_the_program_is_the_parent_of_what_it_sends(spans: Spans) -> None:
+async def test_the_span_of_the_program_is_the_parent_of_its_messages(spans: Spans) -> None:
     tracer = spans.provider.get_tracer("test")
     async with running_node(tracing=tracing(spans, 0.0)) as node:
         pid = await node.spawn(Puppet)

@@ -339,7 +339,7 @@ class Forwarding(Actor):
         return self.forward(self.to, request, caller)
 
 
-async def test_what_is_not_sampled_has_no_span() -> None:
+async def test_messages_that_are_not_sampled_have_no_span() -> None:
     spans = Spans(sampled=False)
     async with running_node(tracing=spans) as node:
         pid = await node.spawn(Puppet)
