@@ -11,6 +11,7 @@ from ergo_py import (
     CallTimeoutError,
     ChildSpec,
     ChildUnknownError,
+    NodeStoppedError,
     NoNode,
     NotAllowedError,
     Response,
@@ -166,3 +167,17 @@ async def test_messages_of_a_thread_reach_the_child(short_path: Any) -> None:
             return service.call_from_thread(Total())
 
         assert await trio.to_thread.run_sync(use) == 45
+
+
+async def test_a_node_that_has_stopped_reaches_no_service() -> None:
+    async with two_nodes(make_network("memory")) as (a, b):
+        await b.supervise(counters())
+        service = a.at("b@test").service("counter")
+        assert await service.call(Total()) == 0
+
+    with pytest.raises(NodeStoppedError):
+        service.send(Add(1))
+    with pytest.raises(NodeStoppedError):
+        await service.call(Total())
+    with pytest.raises(NodeStoppedError):
+        await service.send_wait(Add(1))
