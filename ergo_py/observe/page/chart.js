@@ -70,7 +70,10 @@ export class Chart {
 		);
 		this.plot.addEventListener("pointermove", (event) => this.point(event));
 		this.plot.addEventListener("pointerleave", () => this.point(null));
-		new ResizeObserver(() => this.draw()).observe(this.plot);
+		new ResizeObserver(([{ contentRect }]) => {
+			this.width = contentRect.width;
+			this.draw();
+		}).observe(this.plot);
 	}
 
 	// points: [at, value] in the order of time; marks: times to mark in red.
@@ -80,9 +83,8 @@ export class Chart {
 	}
 
 	draw() {
-		const width = this.plot.clientWidth;
-		if (!width || this.from === undefined) return;
-		const { height, points, from, to } = this;
+		if (!this.width || this.from === undefined) return;
+		const { width, height, points, from, to } = this;
 		const most = ceiling(Math.max(this.least, ...points.map((point) => point[1] ?? 0)));
 		this.most = most;
 		mark(this.svg, "viewBox", `0 0 ${width} ${height}`);

@@ -40,11 +40,16 @@ function add(element, children) {
 	}
 }
 
-// Replace all children.
+const STOPS = "a, button, input, select, summary, [tabindex]";
+
+// Replace all children. The focus stays at its place.
 export function put(element, ...children) {
+	const active = element.contains(document.activeElement) && document.activeElement;
+	const place = active && [...element.querySelectorAll(STOPS)].indexOf(active);
 	const kept = document.createDocumentFragment();
 	add(kept, children);
 	element.replaceChildren(kept);
+	if (active && !active.isConnected) element.querySelectorAll(STOPS)[place]?.focus({ preventScroll: true });
 	return element;
 }
 

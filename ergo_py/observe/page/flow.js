@@ -1,8 +1,8 @@
 // Messages along the edges between chosen processes.
 
 import { empty, h, mark, put, reducedMotion, say } from "./dom.js";
-import { plural, title } from "./format.js";
-import { Board, flowLabel, layers } from "./near.js";
+import { plural, rate, title } from "./format.js";
+import { Board, layers } from "./near.js";
 import { problem } from "./process.js";
 import { plainTable } from "./table.js";
 
@@ -58,13 +58,7 @@ export class Flow {
 	}
 
 	titleOf(id) {
-		return typeof id === "string"
-			? `event ${id}`
-			: id === 0
-				? "outside"
-				: this.rows.has(id)
-					? title(this.rows.get(id))
-					: this.nameOf(id);
+		return typeof id === "string" ? `event ${id}` : id === 0 ? "outside" : this.rows.has(id) ? title(this.rows.get(id)) : this.nameOf(id);
 	}
 
 	// The name of a process outside of the chosen part: asked once.
@@ -123,7 +117,7 @@ export class Flow {
 				});
 		const edges = [...sums.values()].sort((a, b) => b.messages - a.messages).slice(0, 80);
 		const total = edges.reduce((sum, edge) => sum + edge.messages, 0);
-		this.heading.about(`${flowLabel(total / seconds).replace("/s", "")} messages a second along ${plural(edges.length, "edge")}`);
+		this.heading.about(`${rate(total / seconds)} messages a second along ${plural(edges.length, "edge")}`);
 		if (!edges.length) return;
 		this.none.hidden = true;
 		const between = edges.filter((edge) => edge.from !== edge.to);
@@ -146,11 +140,7 @@ export class Flow {
 			plainTable(
 				"Edges",
 				["From", "To", "Messages a second"],
-				edges.map((edge) => [
-					this.titleOf(edge.from),
-					this.titleOf(edge.to),
-					flowLabel(edge.messages / seconds).replace("/s", ""),
-				]),
+				edges.map((edge) => [this.titleOf(edge.from), this.titleOf(edge.to), rate(edge.messages / seconds)]),
 				[2],
 			),
 		);
@@ -166,7 +156,7 @@ export class Flow {
 					to: edge.to,
 					kind: "flow",
 					width: Math.round(1 + (edge.messages / most) * 5),
-					label: index < LABELS && flowLabel(perSecond),
+					label: index < LABELS && `${rate(perSecond)}/s`,
 					dots: still ? 0 : Math.min(6, power * 2),
 					seconds: Math.max(0.6, 2.6 - power * 0.5),
 				};

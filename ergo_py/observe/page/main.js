@@ -55,6 +55,10 @@ class Page {
 		this.store = new Store(token, () => this.redraw());
 		this.store.preferred = new URLSearchParams(path.split("?")[1] ?? "").get("node");
 		this.timeline = new Timeline(this.store, document.getElementById("time"));
+		document.querySelector(".skip").addEventListener("click", (event) => {
+			event.preventDefault();
+			this.main.focus();
+		});
 		addEventListener("hashchange", () => this.show());
 		addEventListener("keydown", (event) => this.key(event));
 		this.show();
@@ -142,7 +146,7 @@ class Page {
 				),
 			),
 		);
-		this.alarm = h("div.alarm", { role: "alert" });
+		this.alarm = h("div", { role: "alert", "aria-atomic": "false" });
 		this.alarmText = h("div.alarm-box", { hidden: true });
 		this.alarm.append(this.alarmText);
 		this.place = h("div.view");
@@ -187,24 +191,22 @@ class Page {
 	show() {
 		const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
 		const [name, ...rest] = path.split("/").map(decodeURIComponent);
-		const kind = CLASSES[name] ?? Overview;
-		if (document.activeElement === this.main || location.hash === "#main") return;
+		const known = Object.hasOwn(CLASSES, name) ? name : "overview";
+		const kind = CLASSES[known];
 		const wanted = new URLSearchParams(query ?? "").get("node");
 		if (wanted && wanted !== this.store.key && this.store.nodes.some((node) => node.key === wanted)) this.store.choose(wanted);
 		const same = this.view instanceof kind && this.view.keeps?.(rest);
 		if (!same) {
+			const inside = this.place.contains(document.activeElement);
 			this.view?.close?.();
 			this.view = new kind(this, rest);
 			put(this.place, this.view.element);
-			this.place.className = `view v-${name in CLASSES ? name : "overview"}`;
+			this.place.className = `view v-${known}`;
 			this.main.scrollTop = 0;
+			if (inside) this.main.focus();
 		}
 		for (const [key, { link }] of Object.entries(this.links)) {
-			mark(
-				link,
-				"aria-current",
-				key === name || (!CLASSES[name] && key === "overview") || (name === "process" && key === "processes") ? "page" : null,
-			);
+			mark(link, "aria-current", key === known || (known === "process" && key === "processes") ? "page" : null);
 		}
 		this.store.notice = "";
 		this.rewatch();
@@ -265,10 +267,7 @@ class Page {
 				store.status === "lost" ? "The page connects again by itself as soon as `ergo observe` runs." : "",
 			);
 		if (!store.nodes.length)
-			return empty(
-				"No node found",
-				'A node shows up here when it offers a control socket: open_node("shop@localhost", control="look").',
-			);
+			return empty("No node found", 'A node shows up here when it offers a control socket: open_node("shop@localhost", control="look").');
 		const { node } = store;
 		if (node?.state === "unreachable") return empty(`${node.name} does not answer`, node.problem ?? "");
 		return empty("Waiting for the first figures …", "");
@@ -302,11 +301,7 @@ class Page {
 			put(
 				this.nodePicker,
 				store.nodes.map((node) =>
-					h(
-						"option",
-						{ value: node.key },
-						node.state === "up" || node.state === "recorded" ? node.name : `${node.name} (${node.state})`,
-					),
+					h("option", { value: node.key }, node.state === "up" || node.state === "recorded" ? node.name : `${node.name} (${node.state})`),
 				),
 			);
 		}
@@ -350,7 +345,7 @@ class Page {
 		const key = JSON.stringify([blocked.process, blocked.where, blocked.line]);
 		if (key !== this.alarmShown) {
 			this.alarmShown = key;
-			this.alarmTime = h("strong.alarm-time");
+			this.alarmTime = h("strong.alarm-time", { "aria-live": "off" });
 			put(
 				box,
 				h(

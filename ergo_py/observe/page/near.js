@@ -1,7 +1,7 @@
 // Processes as cards in columns, with curves between them: the neighbourhood of a process, and flow.
 
 import { h, mark, put, s, say } from "./dom.js";
-import { count, percent, rate } from "./format.js";
+import { count, percent } from "./format.js";
 import { stateWord } from "./cells.js";
 
 // columns: [[{title, items: [row]}]]; edges: [{from, to, kind, label, speed}] by number. A card is
@@ -215,5 +215,3 @@ export function layers(ids, edges) {
 	for (const id of ids) (columns[depth.get(id)] ??= []).push(id);
 	return columns.filter(Boolean);
 }
-
-export const flowLabel = (perSecond) => `${rate(perSecond)}/s`;

@@ -104,11 +104,7 @@ export class Overview {
 		};
 		set("processes", count(sample.processes), `${count(sample.spawned ?? 0)} spawned so far`);
 		set("rate", rate(sample.rate), `${short(sample.messages)} handled`);
-		set(
-			"mailbox",
-			count(sample.mailbox),
-			sample.mailbox ? `longest mailbox: ${count(sample.longest)}` : "all mailboxes are empty",
-		);
+		set("mailbox", count(sample.mailbox), sample.mailbox ? `longest mailbox: ${count(sample.longest)}` : "all mailboxes are empty");
 		set("delay", duration(sample.loop?.delay ?? 0), `${short(sample.busy)} callbacks at once`, Boolean(sample.loop?.blocked));
 		set("cpu", percent(sample.cpu), `${bytes(sample.memory)} of memory`);
 		const letters = total(sample.dead_letters);
@@ -144,9 +140,7 @@ export class Overview {
 				"Behaviours",
 				["Behaviour", "Count", "Busy", "Msg/s", "Queued"],
 				listed.map(([name, facts]) => [
-					name === "other"
-						? h("span.soft", "others")
-						: h("a.row-link", { href: `#/processes/${encodeURIComponent(name)}` }, name),
+					name === "other" ? h("span.soft", "others") : h("a.row-link", { href: `#/processes/${encodeURIComponent(name)}` }, name),
 					[bar(facts.count / most, "violet"), count(facts.count)],
 					percent(facts.load),
 					rate(facts.rate),

@@ -143,10 +143,7 @@ export class ProcessView {
 				this.shown = "gone";
 				put(
 					this.body,
-					empty(
-						"The process is gone",
-						"It may have ended or crashed; the list of crashes says why, and a successor has another number.",
-					),
+					empty("The process is gone", "It may have ended or crashed; the list of crashes says why, and a successor has another number."),
 					h("p.center", h("a.button", { href: "#/crashes" }, "Crashes")),
 				);
 			}
@@ -240,9 +237,7 @@ export class ProcessView {
 							h("h2", "States"),
 							h(
 								"ol.states",
-								facts.history.map((entry) =>
-									h("li", stateCell(entry[0]), h("span.soft", ` ${ago(entry[1], this.page.store.now)}`)),
-								),
+								facts.history.map((entry) => h("li", stateCell(entry[0]), h("span.soft", ` ${ago(entry[1], this.page.store.now)}`))),
 							),
 						),
 				),
@@ -269,9 +264,7 @@ export class ProcessView {
 			[
 				["stack", "Where it waits"],
 				["handler_stack", "What its thread does"],
-			].map(
-				([name, words]) => facts[name] && h("section.card", h("h2", words), h("pre.code", { tabindex: "0" }, text(facts[name]))),
-			),
+			].map(([name, words]) => facts[name] && h("section.card", h("h2", words), h("pre.code", { tabindex: "0" }, text(facts[name])))),
 		);
 	}
 
@@ -330,10 +323,7 @@ export class ProcessView {
 		const run = async () => {
 			const { store } = this.page;
 			if (store.recorded || store.past)
-				return put(
-					place,
-					empty("Only in the present", "A recording holds types and figures; to ask the process, go back to now."),
-				);
+				return put(place, empty("Only in the present", "A recording holds types and figures; to ask the process, go back to now."));
 			const mine = (this.running = store.ask(what, { to: this.id, ...given() }));
 			try {
 				const answer = await mine;
@@ -471,11 +461,7 @@ export class ProcessView {
 				"button.quiet",
 				{
 					onclick: () =>
-						this.act(
-							"exit",
-							"Ask to end",
-							"It gets an exit signal and ends in order; its supervisor decides whether a successor starts.",
-						),
+						this.act("exit", "Ask to end", "It gets an exit signal and ends in order; its supervisor decides whether a successor starts."),
 				},
 				"Ask to end",
 			),
@@ -483,11 +469,7 @@ export class ProcessView {
 				"button.danger",
 				{
 					onclick: () =>
-						this.act(
-							"kill",
-							"Kill",
-							"It ends at once, without its last callback; its supervisor decides whether a successor starts.",
-						),
+						this.act("kill", "Kill", "It ends at once, without its last callback; its supervisor decides whether a successor starts."),
 				},
 				"Kill",
 			),
@@ -548,7 +530,6 @@ export function problem(error) {
 // The number in whatever form an identifier comes: a number, "<PID 12 shop@localhost>", {id: 12}.
 export function numberOf(item) {
 	if (typeof item === "number") return item || null;
-	if (typeof item === "string")
-		return Number(/^<(?:PID|Alias) (\d+) /.exec(item)?.[1] ?? (/^\d+$/.test(item) ? item : NaN)) || null;
+	if (typeof item === "string") return Number(/^<(?:PID|Alias) (\d+) /.exec(item)?.[1] ?? (/^\d+$/.test(item) ? item : NaN)) || null;
 	return item && typeof item === "object" ? numberOf(item.id ?? item.number ?? item.pid ?? null) : null;
 }

@@ -9,12 +9,11 @@ import { Tree } from "./tree.js";
 export class Processes {
 	constructor(page, [find]) {
 		this.page = page;
-		this.find = find ?? "";
+		this.find = find ?? page.found ?? "";
 		this.field = h("input.find", {
 			type: "search",
 			placeholder: "Name, behaviour or number",
 			"aria-label": "Find processes",
-			value: this.find,
 			spellcheck: "false",
 			autocomplete: "off",
 			oninput: () => this.search(this.field.value),
@@ -28,21 +27,20 @@ export class Processes {
 			sort: "load",
 			down: true,
 			columns: [
-				{ key: "id", label: "Number", sort: true, number: true, cell: (row) => String(row.id) },
-				{ key: "name", label: "Name", sort: true, cell: (row) => nameCell(row) },
-				{ key: "state", label: "State", sort: true, cell: (row) => stateCell(row.state, row.phase) },
+				{ key: "id", label: "Number", number: true, cell: (row) => String(row.id) },
+				{ key: "name", label: "Name", of: (row) => `${row.id} ${row.name}`, cell: nameCell },
+				{ key: "state", label: "State", of: (row) => row.state + row.phase, cell: (row) => stateCell(row.state, row.phase) },
 				{
 					key: "load",
 					label: "Busy",
-					sort: true,
 					number: true,
 					hint: "Share of the time in callbacks",
+					of: (row) => percent(row.load),
 					cell: (row) => h("span.with-bar", bar(row.load), percent(row.load)),
 				},
 				{
 					key: "rate",
 					label: "Msg/s",
-					sort: true,
 					number: true,
 					hint: "Messages handled in a second",
 					cell: (row) => rate(row.rate),
@@ -50,17 +48,15 @@ export class Processes {
 				{
 					key: "mailbox",
 					label: "Queued",
-					sort: true,
 					number: true,
 					hint: "Messages in the mailbox",
 					cell: (row) => count(row.mailbox),
 				},
-				{ key: "messages", label: "Handled", sort: true, number: true, cell: (row) => count(row.messages) },
-				{ key: "sent", label: "Sent", sort: true, number: true, cell: (row) => count(row.sent) },
+				{ key: "messages", label: "Handled", number: true, cell: (row) => count(row.messages) },
+				{ key: "sent", label: "Sent", number: true, cell: (row) => count(row.sent) },
 				{
 					key: "time",
 					label: "Time",
-					sort: true,
 					number: true,
 					hint: "Time in callbacks so far",
 					cell: (row) => (row.kind === "meta" ? "–" : brief(row.time)),
@@ -68,12 +64,12 @@ export class Processes {
 				{
 					key: "born",
 					label: "Age",
-					sort: true,
 					number: true,
 					cell: (row) => brief(Math.max(0, page.store.now - row.born)),
 				},
 				{
 					key: "callback",
+					fixed: true,
 					label: "Does",
 					cell: (row) => (row.callback ? `${row.callback}${row.message_type ? ` ${row.message_type}` : ""}` : ""),
 				},
@@ -89,7 +85,7 @@ export class Processes {
 	}
 
 	search(text) {
-		this.find = text.trim();
+		this.find = this.page.found = text.trim();
 		this.table.scroller.scrollTop = 0;
 		this.table.active = -1;
 		this.page.rewatch();
@@ -105,8 +101,7 @@ export class Processes {
 	draw() {
 		const { store } = this.page;
 		const value = store.get("rows");
-		if (!value)
-			return this.table.update(null, store.error("rows")?.text ?? (store.past ? "No rows were recorded at this moment." : ""));
+		if (!value) return this.table.update(null, store.error("rows")?.text ?? (store.past ? "No rows were recorded at this moment." : ""));
 		const parts = [`${ofAll(value.found, value.alive)} ${value.alive === 1 ? "process" : "processes and meta-processes"}`];
 		if (store.past) parts.push(`recorded: ${plural(value.order.length, "row")}`);
 		else parts.push(`${rate(value.rate)} messages a second`, `${count(value.mailbox)} queued`);

@@ -51,9 +51,7 @@ export class Crashes extends Record {
 							.filter(Boolean)
 							.map(([name, value]) => h("span", h("span.soft", `${name} `), value)),
 					),
-					crash.traceback
-						? h("pre.code.traceback", { tabindex: "0" }, traceback(crash.traceback))
-						: h("p.soft", "There is no traceback."),
+					crash.traceback ? h("pre.code.traceback", { tabindex: "0" }, traceback(crash.traceback)) : h("p.soft", "There is no traceback."),
 				),
 			),
 		);
@@ -182,9 +180,7 @@ export class Log extends Record {
 							h(
 								"span.log-text",
 								line.text,
-								Object.entries(line.fields ?? {}).map(([name, value]) =>
-									h("span.field", h("span.soft", `${name}=`), String(value)),
-								),
+								Object.entries(line.fields ?? {}).map(([name, value]) => h("span.field", h("span.soft", `${name}=`), String(value))),
 							),
 							h(
 								"span.log-who",
@@ -202,20 +198,12 @@ export class Log extends Record {
 
 export class Applications extends Record {
 	constructor(page) {
-		super(
-			page,
-			"applications",
-			"Applications",
-			"Supervision trees that start and stop together, in the order of their dependencies.",
-		);
+		super(page, "applications", "Applications", "Supervision trees that start and stop together, in the order of their dependencies.");
 	}
 
 	show({ applications }) {
 		if (!applications?.length)
-			return put(
-				this.body,
-				empty("No application", "This node was opened without applications; its processes stand in the tree."),
-			);
+			return put(this.body, empty("No application", "This node was opened without applications; its processes stand in the tree."));
 		put(
 			this.body,
 			h(

@@ -5,20 +5,7 @@ import { title, total } from "./format.js";
 import { Link, merge } from "./link.js";
 
 const KEPT = 600;
-const COLUMNS = [
-	"at",
-	"rate",
-	"busy",
-	"mailbox",
-	"processes",
-	"metas",
-	"delay",
-	"blocked",
-	"cpu",
-	"memory",
-	"crashed",
-	"dead_letters",
-];
+const COLUMNS = ["at", "rate", "busy", "mailbox", "processes", "metas", "delay", "blocked", "cpu", "memory", "crashed", "dead_letters"];
 
 const noColumns = () => Object.fromEntries(COLUMNS.map((name) => [name, []]));
 
@@ -76,12 +63,9 @@ export class Store {
 
 	takeView({ view, patch, whole, at, error }) {
 		const before = this.live[view];
-		this.live[view] = error
-			? { at, error, value: null }
-			: { at, error: null, value: merge(whole ? null : (before?.value ?? null), patch) };
+		this.live[view] = error ? { at, error, value: null } : { at, error: null, value: merge(whole ? null : (before?.value ?? null), patch) };
 		if (view === "sample" && !error) this.append(this.live.sample.value);
-		for (const rows of [patch?.rows, patch?.nodes, ...Object.values(patch?.levels ?? {}).map((level) => level?.rows)])
-			this.learn(rows);
+		for (const rows of [patch?.rows, patch?.nodes, ...Object.values(patch?.levels ?? {}).map((level) => level?.rows)]) this.learn(rows);
 	}
 
 	// Remember how processes are called.

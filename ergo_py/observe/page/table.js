@@ -1,12 +1,13 @@
 // A table of any number of rows: only the visible ones exist, and the server sends a window of them.
 
-import { h, mark, put, say } from "./dom.js";
+import { h, mark, say } from "./dom.js";
 import { count } from "./format.js";
 
 const HEIGHT = 32;
 const AHEAD = 12;
 
-// columns: [{key, label, hint, number, sort, cell(row) → text, or an element}].
+// columns: [{key, label, hint, number, fixed, cell(row) → text, or an element, and then of(row)
+// → a text that changes with it}].
 // want({sort, down, from, limit}): the window that the table needs has changed.
 // open(row): a row was chosen.
 export class Table {
@@ -31,7 +32,7 @@ export class Table {
 					role: "columnheader",
 					title: column.hint,
 				},
-				column.sort
+				!column.fixed
 					? h(
 							"button.sort",
 							{ tabindex: "-1", onclick: () => this.sortBy(column) },
@@ -73,7 +74,7 @@ export class Table {
 	showSort() {
 		this.columns.forEach((column, index) => {
 			const chosen = column.key === this.sort;
-			mark(this.heads[index], "aria-sort", chosen ? (this.down ? "descending" : "ascending") : column.sort ? "none" : null);
+			mark(this.heads[index], "aria-sort", chosen ? (this.down ? "descending" : "ascending") : column.fixed ? null : "none");
 		});
 	}
 
@@ -89,7 +90,8 @@ export class Table {
 		const from = Math.max(0, Math.floor((this.first - AHEAD) / AHEAD) * AHEAD);
 		return {
 			sort: this.sort,
-			down: Boolean(this.down),
+			// The highest age is the lowest time of birth.
+			down: Boolean(this.down) !== (this.sort === "born"),
 			from,
 			limit: Math.min(500, this.visible + 3 * AHEAD),
 		};
@@ -130,11 +132,9 @@ export class Table {
 	}
 
 	newRow() {
-		const cells = this.columns.map((column) =>
-			h(`div.td.c-${column.key}${column.number ? ".number" : ""}`, { role: "gridcell" }),
-		);
+		const cells = this.columns.map((column) => h(`div.td.c-${column.key}${column.number ? ".number" : ""}`, { role: "gridcell" }));
 		const element = h("div.tr.row", { role: "row" }, cells);
-		const line = { element, cells, number: -1 };
+		const line = { element, cells, keys: [], number: -1 };
 		element.addEventListener("click", () => {
 			this.active = line.number;
 			this.place();
@@ -160,9 +160,10 @@ export class Table {
 		if (line.row === row && row) return;
 		line.row = row;
 		this.columns.forEach((column, index) => {
-			const content = row ? column.cell(row) : "";
-			if (content instanceof Node) put(line.cells[index], content);
-			else say(line.cells[index], content ?? "");
+			const key = row ? (column.of ?? column.cell)(row) : "";
+			if (line.keys[index] === key) return;
+			line.keys[index] = key;
+			line.cells[index].replaceChildren(row ? column.cell(row) : "");
 		});
 	}
 
@@ -181,7 +182,7 @@ export class Table {
 			const row = this.rows[this.active - this.from];
 			if (row) this.open(row);
 		} else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
-			const sortable = this.columns.filter((column) => column.sort);
+			const sortable = this.columns.filter((column) => !column.fixed);
 			const at = sortable.findIndex((column) => column.key === this.sort) + (event.key === "ArrowRight" ? 1 : -1);
 			if (sortable[at]) this.sortBy(sortable[at]);
 		} else if (event.key in steps) {

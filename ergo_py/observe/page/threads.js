@@ -37,9 +37,7 @@ export class Threads extends Record {
 						h("h2", title),
 						h(
 							"ul.threads",
-							groups
-								.slice(0, 100)
-								.map((group) => (group.length > 2 ? this.group(group) : group.map((thread) => this.thread(thread)))),
+							groups.slice(0, 100).map((group) => (group.length > 2 ? this.group(group) : group.map((thread) => this.thread(thread)))),
 						),
 					)
 				);
@@ -55,17 +53,15 @@ export class Threads extends Record {
 			this.code(threads[0]),
 			h(
 				"div.chips",
-				threads
-					.slice(0, 60)
-					.map((thread) =>
-						thread.process
-							? this.page.linkTo(thread.process, thread.name_of || `${thread.behaviour} ${thread.process}`, ".chip")
-							: h("span.chip", thread.name),
-					),
+				threads.slice(0, 60).map((thread) => (thread.process ? this.owner(thread, ".chip") : h("span.chip", thread.name))),
 				threads.length > 60 && h("span.soft", `and ${count(threads.length - 60)} more`),
 			),
 			this.frames(threads[0]),
 		);
+	}
+
+	owner(thread, kind) {
+		return this.page.linkTo(thread.process, thread.name_of || `${thread.behaviour} ${thread.process}`, kind);
 	}
 
 	thread(thread) {
@@ -74,7 +70,7 @@ export class Threads extends Record {
 			h(
 				"div.thread-head",
 				h("span.thread-name", thread.name),
-				thread.process ? this.page.linkTo(thread.process, thread.name_of || `${thread.behaviour} ${thread.process}`) : "",
+				thread.process ? this.owner(thread) : "",
 				h("span.soft", thread.native ? `thread ${thread.native}` : ""),
 			),
 			this.code(thread),
@@ -91,12 +87,7 @@ export class Threads extends Record {
 		const frames = thread.frames ?? [];
 		return (
 			frames.length > 1 &&
-			h(
-				"details",
-				this.opens(thread.id),
-				h("summary", plural(frames.length, "frame")),
-				h("pre.code", { tabindex: "0" }, frames.join("\n")),
-			)
+			h("details", this.opens(thread.id), h("summary", plural(frames.length, "frame")), h("pre.code", { tabindex: "0" }, frames.join("\n")))
 		);
 	}
 }

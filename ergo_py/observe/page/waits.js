@@ -97,9 +97,7 @@ export class Waits extends Record {
 			const turn = (index / members.length) * 2 * Math.PI - Math.PI / 2;
 			return [middle + radius * Math.cos(turn), middle + radius * Math.sin(turn)];
 		});
-		const found = members.map((id, index) =>
-			waits.find((wait) => wait.from === id && wait.to === members[(index + 1) % members.length]),
-		);
+		const found = members.map((id, index) => waits.find((wait) => wait.from === id && wait.to === members[(index + 1) % members.length]));
 		const longest = Math.max(0, ...found.filter(Boolean).map((wait) => now - wait.since));
 		return h(
 			"section.card.ring",
@@ -131,9 +129,7 @@ export class Waits extends Record {
 							this.page.linkTo(id, names.get(id) ?? String(id)),
 							" waits for ",
 							this.page.linkTo(members[(index + 1) % members.length], names.get(members[(index + 1) % members.length]) ?? "?"),
-							found[index]
-								? ` (${found[index].request}${found[index].deferred ? ", may still be answered by another" : ""})`
-								: "",
+							found[index] ? ` (${found[index].request}${found[index].deferred ? ", may still be answered by another" : ""})` : "",
 						),
 					),
 				),

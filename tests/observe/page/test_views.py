@@ -171,6 +171,19 @@ async def test_the_keyboard_reaches_content_and_controls_with_a_visible_focus(
 
 
 @pytest.mark.browser
+async def test_the_focus_stays_when_figures_change_and_moves_with_the_view(devtools: str) -> None:
+    async with staged(Scene(30)) as stage, opened(devtools, stage) as tab:
+        await tab.until("document.querySelectorAll('.row-link').length > 5")
+        await tab.read("document.querySelectorAll('.row-link')[2].focus()")
+        stage.tick()
+        await tab.until("page.store.now === page.store.to && !page.drawing")
+        assert await tab.read("document.activeElement.className") == "row-link"
+        await tab.key("Enter")
+        await tab.until("location.hash.startsWith('#/process/')")
+        await tab.until("document.activeElement.id === 'main'")
+
+
+@pytest.mark.browser
 async def test_a_process_shows_its_parts_and_is_killed_only_after_a_question(devtools: str) -> None:
     async with staged(Scene(300)) as stage, opened(devtools, stage, "process/3") as tab:
         await tab.has("store", "h1")
