@@ -26,11 +26,14 @@ from trio.abc import Instrument
 from ergo_py import Actor, Caller, open_node
 from ergo_py.web import HTTPRequest, Response, WebServer
 
-__all__ = ["main"]
+__all__ = ["ATTACKS", "Owner", "attack_of", "main", "was_available"]
 
 _HEAD_TIMEOUT = 10.0
 _DIALS = 200
 """Connections that are opened at once."""
+
+
+LARGE = Response(200, b"x" * 1_000_000)
 
 
 class Passes(Instrument):
@@ -65,6 +68,8 @@ class Owner(Actor):
             case HTTPRequest("GET", ("passes",)):
                 taken, self.passes.taken = self.passes.taken, []
                 return Response(200, f"{max(taken) * 1e3:.1f} {sum(taken) * 1e3:.0f} ok")
+            case HTTPRequest("GET", ("large",)):
+                return LARGE
         return Response(200, "ok")
 
 
@@ -192,6 +197,25 @@ async def _attack(port: int, other: int, count: int) -> bool:
     return is_good
 
 
+ATTACKS = {"slow heads": ("-H", "/"), "slow bodies": ("-B", "/"), "slow readers": ("-X", "/large")}
+"""The attacks of slowhttptest: the option and the path of each."""
+
+
+def attack_of(program: str, name: str, port: int, count: int, seconds: int) -> list[str]:
+    """The command line of an attack."""
+    option, path = ATTACKS[name]
+    command = [program, option, "-c", count, "-r", 500, "-i", 2, "-l", seconds, "-p", 3]
+    # Readers that take 5 bytes a second of a response that is longer than their window.
+    command += ["-w", 10, "-y", 100, "-k", 3] if option == "-X" else []
+    return [*map(str, command), "-u", f"http://127.0.0.1:{port}{path}"]
+
+
+def was_available(output: str) -> bool:
+    """Whether slowhttptest has found the server available at each of its probes."""
+    lines = [line for line in output.splitlines() if "service available:" in line]
+    return bool(lines) and all(line.rstrip("\x1b[0m ").endswith("YES") for line in lines)
+
+
 def _slowhttptest(port: int, count: int) -> bool:
     """Whether slowhttptest finds the server available under each of its attacks."""
     program = shutil.which("slowhttptest")
@@ -199,26 +223,20 @@ def _slowhttptest(port: int, count: int) -> bool:
         print("slowhttptest is not installed; its attacks are left out")
         return True
     is_good = True
-    for name, option in (("slow heads", "-H"), ("slow bodies", "-B"), ("slow readers", "-X")):
+    for name in ATTACKS:
         with tempfile.TemporaryDirectory() as place:
-            command = [program, option, "-c", count, "-r", 500, "-i", 2, "-l", 15, "-p", 3]
             done = subprocess.run(
-                [*map(str, command), "-u", f"http://127.0.0.1:{port}/"],
+                attack_of(program, name, port, count, 15),
                 cwd=Path(place),
                 capture_output=True,
                 text=True,
                 check=False,
             )
-        available = "service available:" in done.stdout and not _was_down(done.stdout)
+        available = was_available(done.stdout)
         word = "available" if available else "NOT available"
         print(f"slowhttptest, {name}: the server was {word}")
         is_good = is_good and available
     return is_good
-
-
-def _was_down(output: str) -> bool:
-    lines = [line for line in output.splitlines() if "service available:" in line]
-    return any(not line.rstrip("\x1b[0m ").endswith("YES") for line in lines)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,6 +4,7 @@ recovers.
 
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,8 +19,10 @@ import trio
 
 from ergo_py import Actor, BlockedReport, Caller, Crashed
 from ergo_py.meta import Apply
+from ergo_py.web import WebServer
 from examples.gateway import gateway
 
+from ..slow_peers import ATTACKS, Owner, attack_of, was_available
 from .parts import MAIN, strike
 from .rig import PATIENCE, Rig
 
@@ -218,6 +221,43 @@ async def busy_loop(rig: Rig) -> None:
     await rig.progress()
 
 
+# -- peers of a web server -------------------------------------------------------------------------
+
+
+async def slow_http(rig: Rig) -> None:
+    """slowhttptest attacks a web server of the same node with slow heads, slow bodies and slow
+    readers, while parts of the gateway die: the server must be found available.
+    """
+    program = shutil.which("slowhttptest")
+    if program is None:
+        rig.findings.notes["slow HTTP"] = "slowhttptest is not installed here"
+        return
+    server = WebServer(head_timeout=3.0, body_timeout=3.0)
+    await rig.node.spawn(Owner, server, name="web")
+
+    async def attack(name: str) -> None:
+        command = attack_of(program, name, server.local.port, 200, 8)
+        done = await trio.run_process(
+            command, capture_stdout=True, capture_stderr=True, check=False, cwd=rig.database.parent
+        )
+        rig.findings.struck.append(name)
+        if not was_available(done.stdout.decode(errors="replace")):
+            rig.violation(f"slowhttptest, {name}: the web server was not available")
+
+    async with trio.open_nursery() as nursery:
+        for name in ATTACKS:
+            nursery.start_soon(attack, name)
+        for name in ("store", "program", "listener"):
+            await strike(rig, name)
+            await rig.progress()
+    rig.node.send_exit("web")
+    with trio.move_on_after(30):
+        while server.connections:  # noqa: ASYNC110 - there is no event
+            await trio.sleep(0.01)
+    if server.connections:
+        rig.violation(f"{server.connections} connections of the web server are left")
+
+
 async def stop_in_the_middle(rig: Rig) -> None:
     """The node is stopped while its parts are dying and have not come back: in order, in time, with
     all acknowledged readings.
@@ -241,6 +281,7 @@ ORDEALS = {
     "a stopped program": stopped_program,
     "a busy machine": busy_machine,
     "a busy loop": busy_loop,
+    "slow HTTP peers": slow_http,
     "a stop in the middle": stop_in_the_middle,
 }
 """By name, for the report."""
