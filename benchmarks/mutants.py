@@ -104,6 +104,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/_core/metas/test_meta_inspection.py",
         "tests/_core/metas/test_meta_cleanup.py",
     ),
+    "ergo_py/web/parsing/http1.py": ("tests/web/parsing/test_http1.py",),
+    "ergo_py/web/parsing/frames.py": ("tests/web/parsing/test_frames.py",),
+    "ergo_py/web/parsing/deflate.py": ("tests/web/parsing/test_frames.py",),
+    "ergo_py/web/parsing/handshake.py": (
+        "tests/web/parsing/test_frames.py",
+        "tests/web/test_websocket.py",
+    ),
+    "ergo_py/web/waiting_peers.py": ("tests/web/test_waiting_peers.py",),
     "ergo_py/_core/metas/meta.py": _OF_META,
     "ergo_py/_core/metas/spawn.py": _OF_META,
 }
