@@ -221,7 +221,8 @@ chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away i
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 clients: $(DEV) ## Run curl, wrk, node's ws and a browser against the web server, as far as they are installed
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -rs tests/web/test_clients.py
+	@test -d .venv-node/node_modules/ws || npm install --silent --no-fund --prefix .venv-node ws || true  # its test is skipped then
+	NODE_PATH=$(CURDIR)/.venv-node/node_modules HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -rs tests/web/test_clients.py
 
 # Finds faults of accessibility; for tests only.
 $(AXE):

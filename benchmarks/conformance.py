@@ -52,9 +52,10 @@ async def _run(suite: Path, cases: list[str], output: Path) -> None:
         }
         path = output / "spec.json"
         await trio.Path(path).write_text(json.dumps(spec))
+        # The cases of compression take many minutes: the suite names each case that it begins.
         await trio.run_process(
             [str(suite), "-m", "fuzzingclient", "-s", str(path)],
-            capture_stdout=True,
+            stdout=sys.stderr,
             capture_stderr=True,
         )
 

@@ -443,6 +443,19 @@ def test_bytes_of_a_head_do_not_prolong_its_time() -> None:
     in_virtual_time(run)
 
 
+def test_a_long_head_that_is_slow_has_no_second_time_limit() -> None:
+    async def run() -> None:
+        async with serving() as served:
+            peer = await served.dial()
+            await peer.send(b"GET / HTTP/1.1\r\nHost: a\r\n")
+            await trio.sleep(7.0)
+            await peer.send(b"X: " + b"x" * 9_000)
+            assert (await peer.reply()).status == 408
+            assert 10.0 <= trio.current_time() <= 11.0
+
+    in_virtual_time(run)
+
+
 def test_a_body_that_pauses_is_408() -> None:
     async def run() -> None:
         async with serving() as served:

@@ -235,9 +235,9 @@ async def test_a_crowd_of_expiries_lets_other_tasks_run(
         await neighbour()
 
     steps = [after - before for before, after in pairwise(seen)]
-    # 256 of each kind in a turn; and trio may run the clock at the end of a pass and at the start
+    # 64 of each kind in a turn; and trio may run the clock at the end of a pass and at the start
     # of the next.
-    assert max(steps) <= 2 * (256 + 256)
+    assert max(steps) <= 2 * (64 + 64)
     assert all(caller.settled for caller in callers)
     assert [label for label, _ in fired.log] == [str(number) for number in range(2000)]
     fired.clock.stop()

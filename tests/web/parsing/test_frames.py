@@ -23,6 +23,7 @@ from ergo_py.web.parsing.frames import (
     FrameError,
     WebSocketParser,
     encode_frame,
+    is_close_code,
     mask,
     mask_in_python,
 )
@@ -263,6 +264,8 @@ ALONE = "permessage-deflate; server_no_context_takeover; client_no_context_takeo
         ("permessage-deflate; client_no_context_takeover", ALONE),
         ("permessage-deflate; server_max_window_bits=10", f"{ALONE}; server_max_window_bits=10"),
         ("permessage-deflate; server_max_window_bits=8, permessage-deflate", ALONE),
+        ("permessage-deflate; client_max_window_bits=7, permessage-deflate", ALONE),
+        ("permessage-deflate; a=b, permessage-deflate", ALONE),
         ("permessage-deflate; server_max_window_bits=8", None),
         ("permessage-deflate; server_max_window_bits=16", None),
         ("permessage-deflate; client_max_window_bits=7", None),
@@ -277,6 +280,8 @@ def test_the_first_offer_that_can_be_kept_is_accepted(offer: str, answer: str | 
     accepted = accepted_deflate(offer)
 
     assert (None if accepted is None else accepted[1]) == answer
+    if accepted is not None:
+        assert Deflate().inflate(accepted[0].compress(b"x" * 100), 100) == b"x" * 100
 
 
 def test_a_client_takes_only_an_answer_to_its_offer() -> None:
@@ -386,3 +391,34 @@ def test_an_answer_with_too_many_fields_is_refused() -> None:
 
     with pytest.raises(HandshakeError, match="more than"):
         read_answer(head, "key")
+
+
+def test_close_codes_are_those_of_the_standard_and_of_programs() -> None:
+    allowed = [code for code in range(65_536) if is_close_code(code)]
+
+    assert allowed == [*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)]
+
+
+def test_the_bytes_of_a_message_in_fragments_are_unfinished() -> None:
+    parser = WebSocketParser(is_masked=False, max_message=100, deflate=None)
+    parser.feed(b"\x01\x03abc\x00\x05de")
+
+    assert parser.unfinished == 3 + 4
+
+
+def test_a_message_may_be_inflated_to_its_limit() -> None:
+    deflate = Deflate()
+    packed = deflate.compress(bytes(1000))
+
+    assert deflate.inflate(packed, 1000) == bytes(1000)
+    with pytest.raises(OverflowError):
+        deflate.inflate(packed, 999)
+
+
+def test_a_client_takes_all_parameters_of_an_answer() -> None:
+    answer = (
+        "permessage-deflate; server_no_context_takeover; client_no_context_takeover; "
+        "server_max_window_bits=12; client_max_window_bits=10"
+    )
+
+    assert offered_deflate(answer)[1] is not None

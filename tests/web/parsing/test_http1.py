@@ -14,6 +14,7 @@ from ergo_py.web.parsing.http1 import (
     Head,
     RequestError,
     RequestParser,
+    may_become_head,
 )
 
 SMALL = b"GET /a?b=c HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -426,3 +427,47 @@ def test_a_control_byte_in_a_line_before_a_chunk_is_refused_at_once() -> None:
     error = refused(chunked + b"1\x00")
 
     assert (error.status, error.detail) == (400, "a control byte in the line before a chunk")
+
+
+def test_the_limits_are_those_of_the_promises() -> None:
+    assert (MAX_LINE, MAX_HEAD, MAX_FIELDS) == (8_192, 16_384, 100)
+
+
+def test_a_new_parser_waits_for_a_head_and_has_no_body() -> None:
+    assert RequestParser().body_is_done
+
+
+@pytest.mark.parametrize(
+    "head, detail",
+    [
+        (b"GET x HTTP/1.1\r\nHost: a\r\n\r\n", "the target is neither a path nor a URL of HTTP"),
+        (b"GET / HTTP/1.1\r\nHost a\r\n\r\n", "a line of the head is not a name"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n", "a folded line"),
+        (b"\r\n\r\n", "the first line is not a method"),
+    ],
+)
+def test_a_refusal_says_which_rule_is_broken(head: bytes, detail: str) -> None:
+    assert refused(head).detail.startswith(detail)
+
+
+@pytest.mark.parametrize(
+    "data, seen, may",
+    [
+        (b"", 0, True),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n", 0, True),
+        (b"GET / HTTP/1.1\r\nHost: a\r", 0, True),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 0, False),
+        # The end of the head lies across two pieces.
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 24, False),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 26, False),
+        (b"a\rb", 2, False),
+        (b"a\0", 0, False),
+        (b"a\nb", 0, False),
+        (b"a" * 8_192, 0, True),
+        (b"a" * 8_193, 8_192, False),
+    ],
+)
+def test_the_beginning_of_a_head_is_told_from_bytes_that_a_parser_decides(
+    data: bytes, seen: int, may: bool
+) -> None:
+    assert may_become_head(data, seen) is may
