@@ -7,7 +7,6 @@ import re
 import shutil
 import struct
 import subprocess
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +18,7 @@ import trio
 
 from ergo_py import PID, Actor, open_node
 from ergo_py.web import WebSocketClient, WSConnected, WSDisconnected, WSSend, WSText
+from tests.support import short_directory
 
 __all__ = ["AXE", "CHROMIUM", "FOUND", "Tab", "open_tab", "start_chromium"]
 
@@ -37,7 +37,7 @@ KEYS |= {"Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDow
 def start_chromium() -> Iterator[str]:
     """Start Chromium with an empty profile; the value is the address of its DevTools."""
     assert CHROMIUM is not None
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+    with short_directory() as profile:
         command = [
             *(CHROMIUM, "--headless=new", "--disable-dev-shm-usage", "--disable-gpu"),
             *("--remote-debugging-port=0", f"--user-data-dir={profile}", "--hide-scrollbars"),
@@ -46,7 +46,13 @@ def start_chromium() -> Iterator[str]:
             *(["--no-sandbox"] if os.geteuid() == 0 else []),
             "about:blank",
         ]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+        with subprocess.Popen(
+            command,
+            env={**os.environ, "TMPDIR": str(profile)},
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        ) as program:
             try:
                 assert program.stderr is not None
                 said = ""

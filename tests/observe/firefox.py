@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ import trio
 
 from ergo_py import open_node
 from tests.observe.browser import Line, Tab
+from tests.support import short_directory
 
 __all__ = ["FIREFOX", "open_firefox"]
 
@@ -24,11 +24,11 @@ FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 def start_firefox() -> Iterator[str]:
     """Start Firefox with an empty profile; the value is the address of its sessions."""
     assert FIREFOX is not None
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [FIREFOX, "--headless", "--remote-debugging-port=0", "--profile", profile]
-        environment = {**os.environ, "TZ": "UTC"}
+    with short_directory() as profile:
+        command = [FIREFOX, "--headless", "--remote-debugging-port=0", "--profile", str(profile)]
+        environment = {**os.environ, "TZ": "UTC", "TMPDIR": str(profile)}
         with subprocess.Popen(
-            command, env=environment, stderr=subprocess.PIPE, text=True
+            command, env=environment, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
         ) as program:
             try:
                 assert program.stderr is not None

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -26,5 +27,11 @@ def devtools() -> Iterator[str]:
         assert not DEMANDED, "make browser needs Chromium: apt install chromium"
         pytest.skip("Chromium is not installed: no story of the observer page was run")
     assert not DEMANDED or AXE.exists(), f"make browser fetches {AXE}"
-    with start_chromium() as address:
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(start_chromium())
+        except RuntimeError:
+            if DEMANDED:
+                raise
+            pytest.skip("Chromium does not start here: no story of the observer page was run")
         yield address
