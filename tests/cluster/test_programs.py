@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,39 @@ from ergo_py.network.stores.store import ConflictError
 from tests.cluster.programs import Journal, singleton_program
 from tests.network.nats.server import NatsServer
 from tests.network.pairs import carrier_of, until
-from tests.support import Recorder, running_node
+from tests.support import THOROUGH, Recorder, running_node
+
+
+class ThreeServers:
+    """Three NATS servers that form a cluster."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._stack = ExitStack()
+
+    def __enter__(self) -> list[NatsServer]:
+        ports = [_free_port() for _ in range(3)]
+        routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
+        servers = [
+            NatsServer(
+                "",
+                *("--jetstream", "--store_dir", str(self._place / str(number))),
+                *("--server_name", f"server-{number}", "--cluster_name", "three"),
+                *("--cluster", f"nats://127.0.0.1:{port}", "--routes", routes),
+            )
+            for number, port in enumerate(ports)
+        ]
+        return [self._stack.enter_context(server) for server in servers]
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 @pytest.fixture
@@ -86,6 +120,30 @@ async def test_names_survive_a_killed_server_and_are_refused_without_jetstream(
         async with running_node("a@test", network=network) as a:
             with pytest.raises(StoreError, match="start the server with `nats-server --jetstream`"):
                 await Cluster(a).whereis("stock")
+
+
+@pytest.mark.skipif(not THOROUGH, reason="three servers take a while: make test-deep")
+async def test_a_killed_leader_of_three_servers_costs_no_name(place: Path) -> None:
+    with ThreeServers(place) as servers:
+        network = NATS([server.url for server in servers], patience=60.0)
+        async with running_node("a@test", network=network, limit=300) as a:
+            cluster, pid = Cluster(a), await a.spawn(Recorder)
+            # The marker of a removed entry lets the next registration begin at once.
+            await cluster.register("stock", pid, lease=1.0, ending=0.1, wait=120)
+            await cluster.unregister("stock")
+            await cluster.register("stock", pid, lease=600.0, ending=1.0)
+            store = carrier_of(a).store()
+            status = await store.status()
+            assert status["config"]["num_replicas"] == 3
+            servers[int(status["cluster"]["leader"].removeprefix("server-"))].kill()
+            with trio.fail_after(120):
+                while True:
+                    try:
+                        await store.put("probe", b"value", 0)
+                    except StoreError:
+                        continue
+                    break
+            assert await cluster.whereis("stock") == pid
 
 
 async def test_each_store_compares_before_it_sets(network: Any) -> None:

@@ -132,10 +132,18 @@ class NatsStore:
 
     # -- the bucket --------------------------------------------------------------------------------
 
+    async def status(self) -> dict[str, Any]:
+        """The status of the bucket, as JetStream tells it.
+
+        Raises:
+            StoreError: JetStream cannot be reached.
+        """
+        return await self._ask(f"$JS.API.STREAM.INFO.{self._stream}", {})
+
     async def _open(self) -> None:
         if self._is_open:
             return
-        info = await self._ask(f"$JS.API.STREAM.INFO.{self._stream}", {})
+        info = await self.status()
         if info.get("error", {}).get("code") == _NOT_FOUND:
             info = await self._create(3)
             if info.get("error", {}).get("err_code") in _FEW_SERVERS:
@@ -146,7 +154,7 @@ class NatsStore:
                         "is found, and a singleton ends; three servers allow the loss of one"
                     )
             if info.get("error", {}).get("err_code") == _EXISTS:  # another node was faster
-                info = await self._ask(f"$JS.API.STREAM.INFO.{self._stream}", {})
+                info = await self.status()
         if "error" in info:
             raise self._refusal(info)
         self._made_at = trio.current_time() - _age(info)
