@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from benchmarks.http_judges import cut, judge
-from ergo_py.control.commands import Arguments
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
+from ergo_py.control.request import Arguments
 from ergo_py.meta import (
     Delimiter,
     FixedLength,
