@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, ChildSpec, LogRecord, Node, Supervisor, SupervisorSpec
+from ergo_py._core.processes.termination import _leave_table
 from ergo_py.meta import TCPClose, TCPConnection, TCPSend, TCPServer
 from ergo_py.telemetry.figures import BehaviourFigures, Figures, read_figures
-from tests.support import Puppet, Recorder, process_behind, running_node
+from tests.support import (
+    Puppet,
+    Recorder,
+    meta_of,
+    process_behind,
+    process_of,
+    running_node,
+)
 from tests.web.rig import until
 
 
@@ -272,3 +280,19 @@ def max_delay(figures: Figures) -> float | None:
     assert delay is not None
     bounds = [0.0, *delay.bounds]
     return max((bounds[at] for at, count in enumerate(delay.counts) if count), default=None)
+
+
+async def test_a_process_that_leaves_the_tables_twice_is_counted_once() -> None:
+    async with running_node() as node:
+        owner = await node.spawn(Puppet)
+        server = TCPServer()
+        await node.call(owner, lambda me: me.spawn_meta(server))
+        process, meta = process_of(node, owner), meta_of(server)
+        node.kill(owner)
+        await node.wait_ended(owner)
+        before = read_figures(node).behaviours
+
+        _leave_table(process)
+        meta.leave_table()
+
+        assert read_figures(node).behaviours == before

@@ -89,9 +89,7 @@ class Watchdog:
             if self._look is not None:
                 self._look()
             frame = self._frame()
-            if frame is None:
-                continue
-            if waits_for_io(frame):
+            if frame is None or waits_for_io(frame):
                 self.delays.add(0.0)
                 continue
             self._alive.clear()

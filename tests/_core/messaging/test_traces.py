@@ -24,6 +24,7 @@ from ergo_py import (
     PoolSpec,
     Priority,
     Published,
+    Why,
 )
 from ergo_py._core.messaging.traces import Mark, TraceState, enter, leave
 from tests.support import Puppet, Recorder, running_node
@@ -104,6 +105,23 @@ class Answering(Actor):
 
     def handle_call(self, request: object, caller: Caller) -> object:
         return request
+
+
+async def test_a_timer_of_a_trace_that_finds_no_room_leaves_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node(tracing=Spans(), recent_messages=2) as node:
+        full = await node.spawn(Puppet, mailbox_size=1)
+        gate = trio.Event()
+        node.send(full, lambda _: gate.wait())
+        await wait_all_tasks_blocked()
+        node.send(full, "fills")
+        first = await node.spawn(Puppet)
+        await node.call(first, lambda me: me.send_after(1.0, full, "late"))
+        await trio.sleep(2)
+        gate.set()
+
+        assert node.info().dead_letters == {Why.FULL: 1}
 
 
 async def test_a_process_has_its_own_verbs_again_after_the_callback() -> None:
