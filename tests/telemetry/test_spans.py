@@ -295,6 +295,7 @@ def inner(me: Puppet, tracer: trace.Tracer) -> None:
 
 
 async def test_a_spawned_process_does_not_keep_the_trace_of_its_spawner(spans: Spans) -> None:
+    current: list[trace.Span] = []
     heard: list[Any] = []
     async with running_node(tracing=tracing(spans, 0.0)) as node:
         pid = await node.spawn(Puppet)
@@ -302,9 +303,11 @@ async def test_a_spawned_process_does_not_keep_the_trace_of_its_spawner(spans: S
         with spans.provider.get_tracer("test").start_as_current_span("outer"):
             child: PID = await node.call(pid, lambda me: me.spawn(Puppet))
         node.send(child, lambda me: me.send(archive, "quiet"))
+        node.send(child, lambda me: current.append(trace.get_current_span()))
         await wait_all_tasks_blocked()
 
     assert heard == ["quiet"]
+    assert current == [trace.INVALID_SPAN]
     assert spans.names() == ["Puppet.handle_call function", "outer"]
 
 
