@@ -163,7 +163,11 @@ class Registry(_Handle):
 
     def entries(self) -> list[Entry]:
         """All entries, the oldest key first."""
-        return self._run(lambda: [Entry(*each) for each in self._directory.entries(self._table)])
+        return self._run(
+            lambda: [
+                Entry(key, pid, value) for key, pid, value in self._directory.entries(self._table)
+            ]
+        )
 
     def keys(self, to: Target | None = None) -> list[Any]:
         """All keys, or the keys of a process.

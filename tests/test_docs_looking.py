@@ -93,7 +93,11 @@ def test_the_page_lists_all_exit_statuses() -> None:
 
 
 def test_the_page_lists_all_commands_with_their_arguments() -> None:
-    source = (ROOT / "ergo_py" / "control" / "commands.py").read_text(encoding="utf-8")
+    control = ROOT / "ergo_py" / "control"
+    source = "\n\n\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (control / "commands.py", control / "views" / "commands.py")
+    )
     rows = [re.match(r"\| `([\w-]+)` \| (\w+) \| ?(.*?) ?\|$", row) for row in block("commands")]
     listed = {
         row[1]: (row[2], set(re.findall(r"`(\w+)`", row[3]))) for row in rows if row is not None
@@ -102,12 +106,16 @@ def test_the_page_lists_all_commands_with_their_arguments() -> None:
     assert {name: permission for name, (permission, _) in listed.items()} == {
         name: command.permission for name, command in COMMANDS.items()
     }
+    window = source.partition("def _window(")[2].partition("\n\n\n")[0]
     for name, command in COMMANDS.items():
-        function = command.on_loop or command.in_thread
+        function = command.on_loop or command.in_thread or command.in_own_thread
         assert function is not None
         text = source.partition(f"def {function.__name__}(")[2].partition("\n\n\n")[0]
-        asked = set(re.findall(r'arguments\.(?:text|number|flag|words|anything)\("(\w+)"', text))
-        if "arguments.target" in text:
+        kinds = "text|number|numbers|objects|flag|words|anything"
+        asked = set(re.findall(rf'arguments\.(?:{kinds})\("(\w+)"', text))
+        if name == "sample":
+            asked |= set(re.findall(rf'arguments\.(?:{kinds})\("(\w+)"', window))
+        if "arguments.target" in text or "arguments.process" in text:
             asked.add("to")
         assert listed[name][1] == asked, name
 

@@ -607,7 +607,7 @@ async def test_a_process_that_alternates_between_two_targets_reaches_both(
         def send_all(me: Any) -> list[bool]:
             return [
                 me.send(to, number)
-                for number, to in enumerate((one, one, other, PID(*one), other, one))
+                for number, to in enumerate((one, one, other, one._replace(), other, one))
             ]
 
         sent = await node.call(puppet, send_all)
