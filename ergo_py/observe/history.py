@@ -30,19 +30,21 @@ _FRESH: Final = 60.0
 """Seconds for which a state counts as the state of a later moment."""
 
 COLUMNS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
-    "rate": lambda sample: sample.get("rate", 0),
-    "busy": lambda sample: sample.get("busy", 0),
+    "rate": lambda sample: sample.get("rate"),
+    "busy": lambda sample: sample.get("busy"),
     "mailbox": lambda sample: sample.get("mailbox", 0),
     "processes": lambda sample: sample.get("processes", 0),
     "metas": lambda sample: sample.get("metas", 0),
     "delay": lambda sample: (sample.get("loop") or {}).get("delay", 0),
     "blocked": lambda sample: int(bool((sample.get("loop") or {}).get("blocked"))),
-    "cpu": lambda sample: sample.get("cpu", 0),
+    "cpu": lambda sample: sample.get("cpu"),
     "memory": lambda sample: sample.get("memory") or 0,
     "crashed": lambda sample: sample.get("crashed", 0),
     "dead_letters": lambda sample: sum((sample.get("dead_letters") or {}).values()),
 }
-"""The figures of a sample that are shown over time."""
+"""The figures of a sample that are shown over time. The first sample of a connection has no rates:
+they are None.
+"""
 
 
 def header(nodes: list[dict[str, Any]]) -> bytes:
@@ -126,7 +128,7 @@ class History:
         self._node = node
         self._most = _SEGMENTS if is_bounded else None
         self._segments: deque[_Segment] = deque()
-        self._rows: deque[tuple[float, ...]] = deque(maxlen=600 if is_bounded else 36_000)
+        self._rows: deque[tuple[Any, ...]] = deque(maxlen=600 if is_bounded else 36_000)
         self._arguments: dict[str, dict[str, Any]] = {}
         self.on_segment: Callable[[bytes], None] | None = None
         """Called with each finished minute, for a recording."""
@@ -165,7 +167,7 @@ class History:
         """The figures over time, a list for each."""
         rows = [row for row in self._rows if begin <= row[0] <= end]
         names = ["at", *COLUMNS]
-        columns: dict[str, list[float]] = {
+        columns: dict[str, list[float | None]] = {
             name: [row[number] for row in rows] for number, name in enumerate(names)
         }
         return {

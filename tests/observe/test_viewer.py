@@ -446,6 +446,17 @@ def test_the_past_is_read_at_any_moment_and_is_bounded() -> None:
     assert len(history.pieces()) <= 11
 
 
+def test_a_sample_without_rates_has_none_in_the_columns() -> None:
+    history = History("shop@localhost")
+    history.add("sample", {}, {"rate": None, "cpu": None, "mailbox": 4}, 1000.0)
+    history.add("sample", {}, {"rate": 0.0, "cpu": 0.5, "mailbox": 4}, 1001.0)
+
+    columns = history.columns(0, 1e12)["columns"]
+
+    assert (columns["rate"], columns["cpu"]) == ([None, 0.0], [None, 0.5])
+    assert columns["mailbox"] == [4, 4]
+
+
 def test_a_minute_of_too_much_keeps_samples_only() -> None:
     history = History("shop@localhost")
     for second in range(50):

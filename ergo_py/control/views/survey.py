@@ -331,7 +331,7 @@ class _Look:
         )
 
     def totals(self) -> dict[str, Any]:
-        """The sums over all processes."""
+        """The sums over all processes. Rates are None in the first look."""
         everything = self.everything
         for callbacks, count in self._counts.items():
             self._sums.setdefault(callbacks.behaviour, _Sum()).count += count
@@ -339,8 +339,8 @@ class _Look:
             "mailbox": everything.mailbox,
             "longest": self._longest,
             "messages": self._messages,
-            "rate": round(everything.rate, 1),
-            "sent_rate": round(self._sent / self.elapsed, 1) if self.elapsed else 0.0,
+            "rate": round(everything.rate, 1) if self.elapsed else None,
+            "sent_rate": round(self._sent / self.elapsed, 1) if self.elapsed else None,
             "calls_waiting": self._calls,
             "behaviours": _most_active(self._sums),
         }
@@ -390,8 +390,8 @@ class Survey:
             "processes": len(processes),
             "metas": len(metas),
             **look.totals(),
-            "cpu": round((cpu - self._cpu) / elapsed, 4) if elapsed else 0.0,
-            "busy": round(min(1.0, (busy - self._busy) / elapsed), 4) if elapsed else 0.0,
+            "cpu": round((cpu - self._cpu) / elapsed, 4) if elapsed else None,
+            "busy": round(min(1.0, (busy - self._busy) / elapsed), 4) if elapsed else None,
         }
         self._at, self._cpu, self._busy = look.began, cpu, busy
         if len(self._seen) > 2 * len(look.living) + 1000:

@@ -18,20 +18,22 @@ function share(value, most, floor) {
 	return Math.max(0, Math.log(Math.min(value, most) / floor) / Math.log(most / floor));
 }
 
-function path(points, width, height, from, to, most, floor = 0) {
-	const line = [];
-	let pen = false;
+// The paths of a line and of its area, with gaps where values are unknown or no sample came for 3 s.
+export function paths(points, width, height, from, to, most, floor = 0) {
+	const pieces = [];
+	let last;
 	for (const [at, value] of points) {
-		if (value === null || value === undefined) {
-			pen = false;
-			continue;
+		if (value == null) last = undefined;
+		else {
+			if (!(at - last <= 3)) pieces.push([]);
+			const x = ((at - from) / (to - from || 1)) * width;
+			const y = height - EDGE - share(value, most, floor) * (height - 2 * EDGE);
+			pieces.at(-1).push(`${x.toFixed(1)} ${y.toFixed(1)}`);
+			last = at;
 		}
-		const x = ((at - from) / (to - from || 1)) * width;
-		const y = height - EDGE - share(value, most, floor) * (height - 2 * EDGE);
-		line.push(`${pen ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`);
-		pen = true;
 	}
-	return line.join("");
+	const lines = pieces.map((piece) => `M${piece.join("L")}`);
+	return [lines.join(""), lines.map((line, index) => `${line}V${height - EDGE}H${parseFloat(pieces[index][0])}Z`).join("")];
 }
 
 // A chart with a title, the newest value, and axes. `show` turns a value into text.
@@ -88,17 +90,10 @@ export class Chart {
 		const most = ceiling(Math.max(this.least, ...points.map((point) => point[1] ?? 0)));
 		this.most = most;
 		mark(this.svg, "viewBox", `0 0 ${width} ${height}`);
-		const line = path(points, width, height, from, to, most, this.floor);
+		const [line, area] = paths(points, width, height, from, to, most, this.floor);
 		mark(this.line, "d", line);
-		const known = points.filter((point) => point[1] !== null && point[1] !== undefined);
+		mark(this.area, "d", area);
 		const x = (at) => ((at - from) / (to - from || 1)) * width;
-		mark(
-			this.area,
-			"d",
-			known.length > 1 && !line.includes("M", 1)
-				? `${line}L${x(known.at(-1)[0]).toFixed(1)} ${height - EDGE}L${x(known[0][0]).toFixed(1)} ${height - EDGE}Z`
-				: "",
-		);
 		this.rules.forEach((rule, index) => {
 			const y = EDGE + (index / 2) * (height - 2 * EDGE);
 			mark(rule, "x2", width);
@@ -109,7 +104,7 @@ export class Chart {
 		say(this.scale, this.show(most));
 		say(this.times[0], clock(from));
 		say(this.times[1], clock(to));
-		if (!this.pointed) say(this.value, known.length ? this.show(known.at(-1)[1]) : "–");
+		if (!this.pointed) say(this.value, this.show(points.at(-1)?.[1]));
 	}
 
 	point(event) {

@@ -16,7 +16,7 @@ export function short(value) {
 }
 
 export function rate(value) {
-	if (!value) return "0";
+	if (!value) return value === 0 ? "0" : "–";
 	return value < 0.05 ? "<0.1" : short(value);
 }
 
@@ -29,7 +29,7 @@ export function bytes(value) {
 }
 
 export function percent(share) {
-	if (!share) return "0 %";
+	if (!share) return share === 0 ? "0 %" : "–";
 	return share < 0.001 ? "<0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 }
 

@@ -105,7 +105,7 @@ export class Overview {
 		set("processes", count(sample.processes), `${count(sample.spawned ?? 0)} spawned so far`);
 		set("rate", rate(sample.rate), `${short(sample.messages)} handled`);
 		set("mailbox", count(sample.mailbox), sample.mailbox ? `longest mailbox: ${count(sample.longest)}` : "all mailboxes are empty");
-		set("delay", duration(sample.loop?.delay ?? 0), `${short(sample.busy)} callbacks at once`, Boolean(sample.loop?.blocked));
+		set("delay", duration(sample.loop?.delay ?? 0), `thread busy: ${percent(sample.busy)}`, Boolean(sample.loop?.blocked));
 		set("cpu", percent(sample.cpu), `${bytes(sample.memory)} of memory`);
 		const letters = total(sample.dead_letters);
 		set("crashed", count(sample.crashed ?? 0), letters ? plural(letters, "dead letter") : "no dead letters", sample.crashed > 0);

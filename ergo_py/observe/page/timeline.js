@@ -1,5 +1,6 @@
 // The last ten minutes as a strip: a slider over it shows the state of a moment.
 
+import { paths } from "./chart.js";
 import { h, mark, put, s, say } from "./dom.js";
 import { clock } from "./format.js";
 
@@ -53,12 +54,10 @@ export class Timeline {
 		const key = `${from} ${to} ${at.length}`;
 		if (key !== this.drawn) {
 			this.drawn = key;
-			const most = Math.max(1, ...rate) * 1.1;
-			const line = at
-				.map((time, index) => `${index ? "L" : "M"}${x(time).toFixed(1)} ${(34 - ((rate[index] ?? 0) / most) * 30).toFixed(1)}`)
-				.join("");
+			const points = at.map((time, index) => [time, rate[index]]);
+			const [line, area] = paths(points, 1000, 39, from, to, Math.max(1, ...rate));
 			mark(this.line, "d", line);
-			mark(this.area, "d", `${line}L1000 36L0 36Z`);
+			mark(this.area, "d", area);
 			this.alarms.replaceChildren(
 				...at.filter((_, index) => blocked[index]).map((time) => s("line", { x1: x(time), x2: x(time), y1: 0, y2: 36 })),
 			);

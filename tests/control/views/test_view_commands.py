@@ -81,7 +81,9 @@ async def test_a_sample_has_sums_by_behaviour_and_rates() -> None:
 
         first, second = await in_thread(look)
 
-        assert first["sample"]["rate"] == 0
+        rates = ("rate", "sent_rate", "cpu", "busy")
+        assert [first["sample"][name] for name in rates] == [None] * 4
+        assert all(second["sample"][name] is not None for name in rates)
         assert first["windows"] == []
         assert second["sample"]["processes"] == 4
         assert second["sample"]["behaviours"]["Recorder"]["count"] == 3

@@ -37,6 +37,8 @@ class Scene(Activity):
     rings: bool = False
     calm: bool = False
     """The node has no trouble: no crash, no dead letter, no wait."""
+    first: bool = False
+    """Samples have no rates, as the first sample of a connection."""
     name: str = NODE
     may: list[str] = field(default_factory=lambda: ["look", "act"])
     made: tuple[float, list[dict[str, Any]]] = field(default=(0.0, []))
@@ -194,7 +196,7 @@ class Scene(Activity):
                 sums[key] += row[key]
             sums["count"] += 1
         metas = sum(row["kind"] == "meta" for row in rows)
-        return {
+        sample = {
             "at": self.now,
             "uptime": 7200 + self.now - BEGIN,
             "stopping": False,
@@ -226,6 +228,8 @@ class Scene(Activity):
             "log_lines_lost": 0,
             "behaviours": behaviours,
         }
+        rates = ("rate", "sent_rate", "busy", "cpu") if self.first else ()
+        return {name: value for name, value in sample.items() if name not in rates}
 
     def history(self) -> dict[str, Any]:
         """Ten minutes of figures."""

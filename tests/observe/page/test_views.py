@@ -236,6 +236,56 @@ async def test_the_slider_shows_a_moment_of_the_past_and_goes_back_to_now(devtoo
         await tab.has("messages a second", ".about")
 
 
+PAST = "page.store.columns.at.length > 600"
+PIECES = "[...document.querySelectorAll('.chart-line')].map(l => l.outerHTML.match(/M/g).length)"
+UNKNOWN = "\N{EN DASH}"
+AREAS = PIECES.replace("-line", "-area").replace("/M/", "/Z/")
+
+
+@pytest.mark.browser
+async def test_lines_have_a_gap_where_no_page_was_open(devtools: str) -> None:
+    async with staged(Scene(30)) as stage, opened(devtools, stage) as tab:
+        await tab.until(PAST)
+        for seconds, pieces in ((3, 1), (3.5, 2), (1, 2), (60, 3)):
+            stage.tick(seconds)
+            now = next(iter(stage.scenes.values())).now
+            await tab.until(f"page.store.to === {now} && !page.drawing")
+            assert await tab.read(PIECES) == await tab.read(AREAS) == [pieces] * 5
+
+
+@pytest.mark.browser
+async def test_the_first_sample_of_a_page_has_no_rates(devtools: str) -> None:
+    scene = Scene(30)
+    async with staged(scene) as stage, opened(devtools, stage) as tab:
+        shown = "[...document.querySelectorAll('.tile-value, .chart-value')].map(e => e.innerText)"
+        await tab.until(PAST)
+        scene.first = True
+        stage.tick()
+        await tab.until(f"page.store.to === {scene.now} && !page.drawing")
+        values = await tab.read(shown)
+        assert [number for number, text in enumerate(values) if text == UNKNOWN] == [1, 4, 6, 9]
+        scene.first = False
+        stage.tick()
+        await tab.until(f"page.store.to === {scene.now} && !page.drawing")
+        assert UNKNOWN not in await tab.read(shown)
+        # Rates and the processor's load have a gap; the timeline shows rates.
+        assert await tab.read(PIECES) == [2, 1, 1, 2, 2]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("calm", [False, True])
+async def test_no_caption_is_cut_at_1440_pixels(devtools: str, *, calm: bool) -> None:
+    async with staged(Scene(10_000, calm=calm)) as stage, opened(devtools, stage) as tab:
+        await tab.has("991.2k handled", ".tiles")
+        cut = "document.querySelectorAll('.tile-note, .tile-label, figcaption span')"
+        assert (
+            await tab.read(
+                f"[...{cut}].filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+            )
+            == []
+        )
+
+
 @pytest.mark.browser
 async def test_a_recording_is_shown_without_a_node(devtools: str) -> None:
     async with staged(Scene(300), replay="shop.ergo") as stage, opened(devtools, stage) as tab:
