@@ -51,7 +51,7 @@ class Shared(Memory):
     """A network whose nodes share their values."""
 
     def __init__(self) -> None:
-        super().__init__(types=[Failed])
+        super().__init__(types=[Failed], allow={"*": "default,kill"})
         self._kept: list[Any] = []
 
     def join_network(self, kernel: Any) -> Any:
