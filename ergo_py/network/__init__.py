@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         NotPermittedError,
         RemoteError,
         StoreError,
+        TooManyCallsError,
         UnreadableError,
     )
     from .remote_node import RemoteNode
@@ -42,6 +43,7 @@ __all__ = [
     "RemoteError",
     "RemoteNode",
     "StoreError",
+    "TooManyCallsError",
     "UnreadableError",
 ]
 
@@ -51,7 +53,8 @@ if not TYPE_CHECKING:
         {
             "errors": (
                 "MessageTooLargeError MessageTypeError NetworkError NodeBusyError "
-                "NodeNameTakenError NotPermittedError RemoteError StoreError UnreadableError"
+                "NodeNameTakenError NotPermittedError RemoteError StoreError TooManyCallsError "
+                "UnreadableError"
             ),
             "accounts.info": "NetworkInfo PeerInfo",
             "carriers.local": "Local",

@@ -12,6 +12,7 @@ __all__ = [
     "NotPermittedError",
     "RemoteError",
     "StoreError",
+    "TooManyCallsError",
     "UnreadableError",
 ]
 
@@ -76,6 +77,12 @@ class NodeBusyError(MailboxFullError):
 
 class UnreadableError(CallError):
     """The other node, or this node, does not know a type in the request or in the answer."""
+
+
+class TooManyCallsError(CallError):
+    """Too many calls between two nodes wait for an answer; see ``max_calls=`` of the network. The
+    request was not handled.
+    """
 
 
 class NotPermittedError(CallError, PermissionError):

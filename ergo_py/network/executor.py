@@ -12,6 +12,7 @@ from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, Tar
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Custom, Reason, Shutdown
+from .accounts.limits import TOO_MANY_CALLS, TOO_MANY_WATCHES
 from .errors import NotPermittedError, UnreadableError
 from .messages.message_types import UnreadableValueError
 from .operations import (
@@ -83,11 +84,11 @@ class _Watcher:
 class _Confirmation(Confirmed):
     """A message of another node that waits for room in a mailbox here."""
 
-    __slots__ = ("_envelope", "_executor", "_number", "_receiver")
+    __slots__ = ("_envelope", "_executor", "_receiver", "number")
 
     def __init__(self, executor: "Executor", number: int, envelope: Any, receiver: Any) -> None:
         self._executor = executor
-        self._number = number
+        self.number = number
         self._envelope = envelope
         self._receiver = receiver
 
@@ -95,10 +96,10 @@ class _Confirmation(Confirmed):
         if not admitted:
             to = self._envelope[2]
             self._executor.router.discard(self._envelope, to, Why.STOPPING, self._receiver)
-        self._executor.confirm(self._number, admitted)
+        self._executor.confirm(self, admitted)
 
     def confirm(self, is_taken: bool, error: BaseException | None, /) -> None:
-        self._executor.confirm(self._number, is_taken, error)
+        self._executor.confirm(self, is_taken, error)
 
 
 class Executor:
@@ -113,6 +114,9 @@ class Executor:
         """No observer has to be told of calls."""
         self._calls: set[RemoteCaller] = set()
         """Calls of that node that are not answered."""
+        self._confirmations: set[_Confirmation] = set()
+        """Messages of that node that wait for room in a mailbox here."""
+        self._limits = peer.network.limits
         self._watches: dict[int, Any] = {}
         """The targets here that the other node watches, by the number of the watch."""
         self._numbers: dict[Any, int] = {}
@@ -186,7 +190,27 @@ class Executor:
         self._peer.send_answer(op.number, None, self._refusal(permit))
 
     def _refuse_watch(self, op: Watch) -> None:
-        self._peer.send_ended(op.number, Custom(str(self._refusal("watch"))))
+        self._end_watch(op, str(self._refusal("watch")))
+
+    def _end_watch(self, op: Watch, why: str) -> None:
+        if op.subscriber:
+            self._peer.send_subscribed(op.number, op.subscriber)
+        self._peer.send_ended(op.number, Custom(why))
+
+    # -- limits ------------------------------------------------------------------------------------
+
+    def _count_excess(self, cause: str) -> None:
+        self._peer.ledger.refuse(cause)
+        self._peer.network.log_once(
+            f"the node {self._peer.node} asks for {cause}",
+            "max_calls= and max_watches= of this network limit them",
+        )
+
+    def _refuse_further(self, op: Call | Ask) -> None:
+        """Refuse a call, or a message that would wait: too many are open."""
+        self._count_excess(TOO_MANY_CALLS)
+        here, there = self.router.node, self._peer.node
+        self._peer.send_answer(op.number, None, self._limits.call_error(here, there, here))
 
     # -- messages and calls ------------------------------------------------------------------------
 
@@ -228,9 +252,13 @@ class Executor:
         ):
             kind = ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE
             envelope = (kind, sender, to, message)
-            receiver.mailbox.wait_for_room(
-                lane, envelope, _Confirmation(self, op.number, envelope, receiver)
-            )
+            if self.calls_in_flight >= self._limits.calls:
+                self.router.discard(envelope, to, Why.FULL, receiver)
+                self._refuse_further(op)
+                return
+            waiter = _Confirmation(self, op.number, envelope, receiver)
+            self._confirmations.add(waiter)
+            receiver.mailbox.wait_for_room(lane, envelope, waiter)
             return
         try:
             taken = self.router.send(sender, to, message, priority)
@@ -242,18 +270,24 @@ class Executor:
                 self._peer.ledger.refuse("undelivered")
             self._peer.send_answer(op.number, taken, None)
 
-    def confirm(self, number: int, taken: bool, error: BaseException | None = None) -> None:
+    def confirm(
+        self, waiter: _Confirmation, taken: bool, error: BaseException | None = None
+    ) -> None:
         """Tell the other node that a mailbox has taken its message, or why not."""
+        self._confirmations.discard(waiter)
         if not taken:
             self._peer.ledger.refuse("undelivered")
         if self._peer.is_up:
-            self._peer.send_answer(number, taken, error)
+            self._peer.send_answer(waiter.number, taken, error)
 
     def _call(self, op: Call) -> None:
         try:
             to, sender, priority = self._routes.get(op.route) or self._route(op.route)
         except _ForwardedError:
             self._refuse_call(op, "forward")
+            return
+        if len(self._calls) + len(self._confirmations) >= self._limits.calls:
+            self._refuse_further(op)
             return
         request = self.read(op.body)
         caller = RemoteCaller(self, sender, op.number, to, request)
@@ -297,8 +331,10 @@ class Executor:
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls of the other node are not answered."""
-        return len(self._calls)
+        """How many calls of the other node are not answered, and how many messages of it wait for
+        room.
+        """
+        return len(self._calls) + len(self._confirmations)
 
     @property
     def watches(self) -> int:
@@ -359,9 +395,19 @@ class Executor:
 
     def _watch(self, op: Watch) -> None:
         number, target, subscriber = op.number, self._target(op.to), op.subscriber
+        known = self._numbers.get(target)
+        if known is None:
+            if number in self._watches:  # no honest node uses a number twice
+                self._peer.session.close(f"the watch {number} has a target already", False)
+                return
+            if len(self._numbers) >= self._limits.watches:
+                self._count_excess(TOO_MANY_WATCHES)
+                here, there = self.router.node, self._peer.node
+                self._end_watch(op, self._limits.watch_text(here, there, here))
+                return
         if isinstance(target, EventName):
             self._send_recent(number, target, subscriber)
-        if target in self._numbers:
+        if known is not None:
             return
         self._watches[number] = target
         self._numbers[target] = number

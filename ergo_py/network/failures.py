@@ -29,7 +29,7 @@ from .._core.vocabulary.errors import (
 )
 from .._core.vocabulary.reasons import Crashed
 from .._core.vocabulary.text import shown, text_of
-from .errors import NotPermittedError, RemoteError, UnreadableError
+from .errors import NotPermittedError, RemoteError, TooManyCallsError, UnreadableError
 from .messages.message_types import MessageTypes, RefusedValueError
 from .operations import Failure
 
@@ -51,6 +51,7 @@ _ERGO: Final[dict[str, type[ErgoError]]] = {
         NotPermittedError,
         ProcessUnknownError,
         SpawnError,
+        TooManyCallsError,
         TooManyProcessesError,
         TooManyReadersError,
     )

@@ -26,6 +26,7 @@ from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.options import check_name
 from .._core.vocabulary.reasons import Reason
 from .accounts.info import NetworkInfo
+from .accounts.limits import Limits
 from .carriers.carrier import Carrier
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
 from .frames import decode_frame
@@ -80,6 +81,7 @@ class Network:
         backlog: int,
         permits: Permits,
         spawns: Spawns,
+        limits: Limits,
     ) -> None:
         self.kernel = kernel
         self.types = MessageTypes(types)
@@ -87,6 +89,7 @@ class Network:
         """The types of messages, and those of snapshots of a node."""
         self.permits = permits
         self.spawns = spawns
+        self.limits = limits
         self.rings = Rings(self)
         self.timing = timing
         self.backlog = backlog

@@ -70,6 +70,10 @@ class Outlet(Mailbox):
         self._peer.push_message(lane, sender, to, packed)
         return Verdict.ACCEPTED, None
 
+    def count_refusal(self) -> None:
+        """Count a call or a watch that is not sent."""
+        self.dropped += 1
+
     def push(self, lane: Lane, envelope: Envelope) -> None:
         """Put an envelope that has waited for room."""
         _, sender, to, message = envelope

@@ -71,6 +71,8 @@ _PAUSE: Final = 0.00005
 """Seconds after an operation within which further ones are collected."""
 _SWEEP: Final = 256
 """Calls in flight after which calls that were settled otherwise, by a timeout, are forgotten."""
+_LOOK: Final = 0.000001
+"""Seconds for each call of a full table until it is swept again."""
 
 
 class Peer(Questioner):
@@ -101,7 +103,9 @@ class Peer(Questioner):
         self.executor = Executor(self)
         self._calls: dict[int, Caller] = {}
         """Calls and confirmed messages to that node that wait for an answer."""
-        self._sweep_at = _SWEEP
+        self._sweep_at = min(_SWEEP, network.limits.calls)
+        self._sweep_again = 0.0
+        """The moment from which on a full table is swept again."""
         self.watches = Watches(self)
         self._encode = network.encode
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -261,8 +265,8 @@ class Peer(Questioner):
             return True
         # Inlined remember().
         calls = self._calls
-        if len(calls) >= self._sweep_at:
-            self._sweep()
+        if len(calls) >= self._sweep_at and not self.admits(caller):
+            return True
         if number in calls:
             number = next(self.router.references)
         calls[number] = caller
@@ -279,7 +283,8 @@ class Peer(Questioner):
         except (MessageTypeError, MessageTooLargeError) as error:
             caller.settle(None, error)
             return
-        self.push(Call(self.remember(caller), route, packed.body))
+        if self.admits(caller):
+            self.push(Call(self.remember(caller), route, packed.body))
 
     async def send_wait(
         self,
@@ -308,7 +313,8 @@ class Peer(Questioner):
         else:
             self.mailbox.wait_for_room(lane, None, waiter)
         try:
-            await park_as(task, caller)
+            if not caller.settled:
+                await park_as(task, caller)
         except BaseException:
             caller.abandon()
             raise
@@ -335,7 +341,8 @@ class Peer(Questioner):
         return self.reason
 
     def _push_confirmed(self, caller: Caller, route: bytes, packed: Packed) -> None:
-        self.push(Ask(self.remember(caller), route, packed.body))
+        if self.admits(caller):
+            self.push(Ask(self.remember(caller), route, packed.body))
 
     def send_exit(self, sender: PID, to: Any, reason: Reason) -> None:
         """Ask a process there to end."""
@@ -403,22 +410,33 @@ class Peer(Questioner):
 
     def remember(self, caller: Caller) -> int:
         """Keep a call until its answer comes. Returns its number."""
-        calls = self._calls
-        if len(calls) >= self._sweep_at:
-            self._sweep()
-        number = caller.number
+        calls, number = self._calls, caller.number
         if number in calls:
             # A forwarded call has the number of another node.
             number = next(self.router.references)
         calls[number] = caller
         return number
 
-    def _sweep(self) -> None:
-        """Forget calls that were settled otherwise."""
-        calls = self._calls
-        for number in [number for number, known in calls.items() if known.settled]:
-            del calls[number]
-        self._sweep_at = max(_SWEEP, 2 * len(calls))
+    def admits(self, caller: Caller) -> bool:
+        """Whether there is room for a further call. If not, the call fails."""
+        calls, limits = self._calls, self.network.limits
+        if len(calls) < self._sweep_at:
+            return True
+        now = perf_counter()
+        if len(calls) < limits.calls or now >= self._sweep_again:
+            # Forget calls that were settled otherwise.
+            for number in [number for number, known in calls.items() if known.settled]:
+                del calls[number]
+            self._sweep_at = min(max(_SWEEP, 2 * len(calls)), limits.calls)
+            # Refused calls in a row must not each look at all others.
+            self._sweep_again = now + len(calls) * _LOOK
+        if len(calls) < limits.calls:
+            return True
+        self.mailbox.count_refusal()
+        here = self.router.node
+        error = limits.call_error(here, here, self.node, caller.to, caller.request)
+        caller.settle(None, error)
+        return False
 
     def number_of(self, caller: Caller) -> int | None:
         """The number of a call to that node, as it knows it."""

@@ -6,6 +6,7 @@ from types import ModuleType
 from .._core.kernel import Kernel
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
+from .accounts.limits import Limits
 from .carriers.carrier import Carrier
 from .messages.message_types import MessageTypes
 from .network import Network
@@ -28,6 +29,8 @@ class NetworkSettings:
         window: int,
         spawns: SpawnList | None = None,
         allow: Allow | None = None,
+        max_calls: int = 100_000,
+        max_watches: int = 100_000,
     ) -> None:
         check_number("beat", beat, least=0.001)
         check_number("patience", patience, least=0.001)
@@ -45,6 +48,7 @@ class NetworkSettings:
         self._backlog = backlog
         self._spawns = Spawns(spawns)
         self._permits = Permits(allow)
+        self._limits = Limits(max_calls, max_watches)
 
     def make(self, kernel: Kernel, carrier: Carrier) -> Network:
         """Make the network of a node.
@@ -65,4 +69,5 @@ class NetworkSettings:
             self._backlog,
             self._permits,
             self._spawns,
+            self._limits,
         )

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.vocabulary.ids import PID, EventName, NodeName
 from .._core.vocabulary.messages import Published
-from .._core.vocabulary.reasons import Reason, Shutdown
+from .._core.vocabulary.reasons import Custom, Reason, Shutdown
+from .accounts.limits import Limits
 from .messages.message_types import UnreadableValueError
 from .operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
 
@@ -38,6 +39,10 @@ class Watches:
         number = self._numbers.get(target)
         is_known = number is not None
         if number is None:
+            limits = self._peer.network.limits
+            if len(self._numbers) >= limits.watches:
+                self._refuse(target, limits)
+                return
             number = next(self._peer.router.references)
             self._numbers[target] = number
             self._targets[number] = target
@@ -48,6 +53,12 @@ class Watches:
             self._peer.push(Watch(number, self._peer.place(target), watcher.number))
         elif not is_known:
             self._peer.push(Watch(number, self._peer.place(target), 0))
+
+    def _refuse(self, target: Any, limits: Limits) -> None:
+        """Tell the watchers of a target that this node watches too many already."""
+        peer, here = self._peer, self._peer.router.node
+        peer.mailbox.count_refusal()
+        peer.network.kernel.tell_all(target, Custom(limits.watch_text(here, here, peer.node)))
 
     def remove(self, target: Any) -> None:
         """End the watch of a target."""

@@ -45,12 +45,15 @@ class PeerInfo:
     """Operations of that node that have arrived here."""
     refused: Mapping[str, int]
     """Those of them that were not carried out, by cause: ``undelivered`` (no process took it),
-    ``full``, ``unreadable``, ``not permitted: look`` and so on.
+    ``full``, ``unreadable``, ``too many calls``, ``too many watches``, ``not permitted: look`` and
+    so on.
     """
     refused_there: Mapping[str, int]
     """Operations of this node that were not carried out there, as that node told."""
     dropped: int
-    """Messages that were refused here, because too many bytes wait for that node."""
+    """Messages that were refused here, because too many bytes wait for that node, and calls and
+    watches, because there are too many. They were never sent.
+    """
     waiting_bytes: int
     on_the_way_bytes: int
     bytes_out: int
@@ -66,7 +69,9 @@ class PeerInfo:
     calls: int
     """Calls and questions to that node that wait for an answer."""
     calls_in: int
-    """Calls of that node that are not answered yet."""
+    """Calls of that node that are not answered yet, and messages of it whose senders wait for room
+    in a mailbox here.
+    """
     watches: int
     """Processes, names and events there that processes here watch."""
     watches_in: int

@@ -68,6 +68,8 @@ class Local:
         window: int = 1 << 20,
         spawns: SpawnList | None = None,
         allow: Allow | None = None,
+        max_calls: int = 100_000,
+        max_watches: int = 100_000,
     ) -> None:
         """Describe the network.
 
@@ -86,13 +88,17 @@ class Local:
                 pattern that fits counts. The permits are ``send``, ``call``, ``watch``, ``exit``,
                 ``forward``, which all nodes have by ``default``, and ``look``, ``kill``,
                 ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+            max_calls: calls between two nodes, in each direction, that may wait for an answer.
+            max_watches: processes, names and events of a node that another node may watch.
 
         Raises:
             BadInputError: a value is invalid.
         """
         self.types = tuple(types) if isinstance(types, Iterable) else types
         """The listed types."""
-        self._settings = NetworkSettings(self.types, beat, patience, backlog, window, spawns, allow)
+        self._settings = NetworkSettings(
+            self.types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches
+        )
         self._directory = None if directory is None else Path(directory)
         self.is_strict = False
         """Messages between processes of a node are never encoded."""
@@ -102,6 +108,8 @@ class Local:
             "patience": patience,
             "backlog": backlog,
             "window": window,
+            "max_calls": max_calls,
+            "max_watches": max_watches,
         }
         """The other arguments, as another program takes them."""
 

@@ -53,6 +53,8 @@ class Memory:
         window: int = 1 << 20,
         spawns: SpawnList | None = None,
         allow: Allow | None = None,
+        max_calls: int = 100_000,
+        max_watches: int = 100_000,
         strict: bool = False,
     ) -> None:
         """Describe the network.
@@ -69,6 +71,8 @@ class Memory:
                 pattern that fits counts. The permits are ``send``, ``call``, ``watch``, ``exit``,
                 ``forward``, which all nodes have by ``default``, and ``look``, ``kill``,
                 ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+            max_calls: calls between two nodes, in each direction, that may wait for an answer.
+            max_watches: processes, names and events of a node that another node may watch.
             strict: encode also the messages, requests, answers and publications between processes
                 of a node, so that a test finds values that could not travel. Messages of a process
                 to itself and those of its meta-processes stay as they are.
@@ -78,7 +82,9 @@ class Memory:
         """
         self.is_strict = strict
         """Whether messages between processes of a node are encoded, too."""
-        self._settings = NetworkSettings(types, beat, patience, backlog, window, spawns, allow)
+        self._settings = NetworkSettings(
+            types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches
+        )
         self._carriers: dict[str, _MemoryCarrier] = {}
         self._names: set[str] = set()
         """All nodes that have ever joined."""

@@ -30,6 +30,10 @@ class Questioner:
         """Keep a call until its answer comes. Returns its number."""
         raise NotImplementedError
 
+    def admits(self, caller: Caller) -> bool:
+        """Whether there is room for a further call. If not, the call fails."""
+        raise NotImplementedError
+
     def push(self, op: Operation) -> None:
         """Queue an operation, and send it soon."""
         raise NotImplementedError
@@ -41,6 +45,7 @@ class Questioner:
             TargetDownError: there is no connection to the node.
             CallTimeoutError: it did not answer in time.
             UnreadableError: it does not know the question.
+            TooManyCallsError: too many calls to the node wait for an answer.
         """
         task, number = current_task(), next(self.router.references)
         to, sender = NodeName(self.node), self.network.kernel.pid
@@ -50,6 +55,8 @@ class Questioner:
             self.network.kernel.clock.arm_call(caller, timeout)
         else:
             caller.wait_without_limit()
+        if not self.admits(caller):
+            return caller.result()
         self.push(Question(self.remember(caller), about, self.network.types.encode(value)))
         try:
             await park_as(task, caller)

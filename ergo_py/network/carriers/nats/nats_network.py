@@ -49,6 +49,8 @@ class NATS:
         window: int = 1 << 20,
         spawns: SpawnList | None = None,
         allow: Allow | None = None,
+        max_calls: int = 100_000,
+        max_watches: int = 100_000,
     ) -> None:
         """Describe the network.
 
@@ -76,11 +78,15 @@ class NATS:
                 pattern that fits counts. The permits are ``send``, ``call``, ``watch``, ``exit``,
                 ``forward``, which all nodes have by ``default``, and ``look``, ``kill``,
                 ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+            max_calls: calls between two nodes, in each direction, that may wait for an answer.
+            max_watches: processes, names and events of a node that another node may watch.
 
         Raises:
             BadInputError: a value is invalid.
         """
-        self._settings = NetworkSettings(types, beat, patience, backlog, window, spawns, allow)
+        self._settings = NetworkSettings(
+            types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches
+        )
         self._servers = _servers(urls, is_tls=tls is not None or tls_first)
         if not isinstance(cluster, str) or not cluster.strip():
             raise BadInputError("cluster", cluster, "the name of a cluster, such as 'shop'")

@@ -1,0 +1,42 @@
+"""`Limits`: how many open calls and watches a node keeps for each other node."""
+
+from ..._core.vocabulary.options import check_number
+from ..errors import TooManyCallsError
+
+__all__ = ["TOO_MANY_CALLS", "TOO_MANY_WATCHES", "Limits"]
+
+TOO_MANY_CALLS = "too many calls"
+TOO_MANY_WATCHES = "too many watches"
+"""Causes of a refusal, in the accounts."""
+
+
+class Limits:
+    """The limits of a node. They count in both directions: for calls and watches of another node
+    here, and for calls and watches of this node there.
+    """
+
+    def __init__(self, max_calls: int, max_watches: int) -> None:
+        check_number("max_calls", max_calls, least=1, whole=True)
+        check_number("max_watches", max_watches, least=1, whole=True)
+        self.calls = max_calls
+        self.watches = max_watches
+
+    def call_error(
+        self, keeper: str, asker: str, callee: str, to: object = None, request: object = None
+    ) -> TooManyCallsError:
+        """The error of a call of the node ``asker`` that the node ``keeper`` refuses."""
+        return TooManyCallsError(
+            f"{self.calls} calls of {asker!r} to {callee!r} wait for an answer, which is the limit "
+            f"of {keeper!r}; call again when some are answered, or open the network of {keeper!r} "
+            "with a larger max_calls=",
+            to,
+            request,
+        )
+
+    def watch_text(self, keeper: str, asker: str, target: str) -> str:
+        """Says why the node ``keeper`` refuses a watch of the node ``asker``."""
+        return (
+            f"{asker!r} watches {self.watches} processes, names and events of {target!r}, which is "
+            f"the limit of {keeper!r}; end watches that are no longer needed, or open the network "
+            f"of {keeper!r} with a larger max_watches="
+        )
