@@ -20,7 +20,7 @@ from .._core.vocabulary.text import shown
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 __all__ = ["OpenTelemetry"]
 
@@ -90,6 +90,10 @@ class OpenTelemetry:
             return context if span.is_recording() else None
         return self.api.context.Context() if self._draws() else None
 
+    def ids(self) -> tuple[str, str]:
+        """The ids of the current trace and span, as the header ``traceparent`` writes them."""
+        return _as_text(self.api.trace.get_current_span().get_span_context())
+
     def fresh_context(self) -> Variables:
         """A copy of the context variables without the trace."""
         variables = copy_context()
@@ -117,6 +121,8 @@ class OpenTelemetry:
         try:
             if error is not None:
                 self._note_error(span, error)
+                if process.slot is not None and isinstance(error, Exception):
+                    process.slot.note_span(error, span.get_span_context())
             span.end()
         except Exception as failure:
             self._report(process, failure)
@@ -132,10 +138,12 @@ class OpenTelemetry:
         }
         if process.name is not None:
             attributes["ergo.name"] = process.name
-        links = None
+        links = []
         if mark.kind == EVENT:
             # Backends show a publication with its many handlers by their links.
-            links = [trace.Link(trace.get_current_span(mark.context).get_span_context())]
+            links.append(trace.Link(trace.get_current_span(mark.context).get_span_context()))
+        if process.slot is not None and (crash := process.slot.take_span()) is not None:
+            links.append(trace.Link(crash, {"ergo.link": "restart"}))
         span: Span = self._tracer.start_span(
             f"{behaviour}.{callback} {kind}",
             context=mark.context,
@@ -195,6 +203,10 @@ class OpenTelemetry:
         if self.api.trace.get_current_span().is_recording():
             self.api.propagate.inject(fields)
         return list(fields.items())
+
+
+def _as_text(ids: "SpanContext") -> tuple[str, str]:
+    return f"{ids.trace_id:032x}", f"{ids.span_id:016x}"
 
 
 class RequestSpan:
@@ -259,10 +271,8 @@ class _Serving:
         self._state = TraceState(self._process.id)
         self._token = enter(self._state)
         self._attached = api.context.attach(api.trace.set_span_in_context(span, self._parent))
-        ids = span.get_span_context()
-        self._bound: Mapping[str, Any] = bind_contextvars(
-            trace_id=f"{ids.trace_id:032x}", span_id=f"{ids.span_id:016x}"
-        )
+        trace_id, span_id = _as_text(span.get_span_context())
+        self._bound: Mapping[str, Any] = bind_contextvars(trace_id=trace_id, span_id=span_id)
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self._span is None:

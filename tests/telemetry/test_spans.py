@@ -3,7 +3,6 @@ of OpenTelemetry.
 """
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +20,9 @@ from ergo_py import (
     Actor,
     BadInputError,
     Caller,
+    CallFailedError,
+    ChildSpec,
+    Decision,
     LogRecord,
     Pool,
     PoolSpec,
@@ -33,50 +35,8 @@ from ergo_py import (
 from ergo_py.telemetry import OpenTelemetry
 from ergo_py.web import HTTPRequest, Response, Route, WebServer, WebSocketClient
 from tests.support import Puppet, Recorder, running_node
+from tests.telemetry.rig import Spans, ids, tracing
 from tests.web.rig import Peer, get, until
-
-
-class Spans:
-    """Finished spans of a test, by name."""
-
-    def __init__(self) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-
-    def all(self) -> list[ReadableSpan]:
-        return list(self.exporter.get_finished_spans())
-
-    def names(self) -> list[str]:
-        return sorted(span.name for span in self.all())
-
-    def one(self, name: str) -> ReadableSpan:
-        (found,) = [span for span in self.all() if span.name == name]
-        return found
-
-    def parent_of(self, name: str) -> str | None:
-        parent = self.one(name).parent
-        if parent is None:
-            return None
-        return next(
-            (each.name for each in self.all() if ids(each).span_id == parent.span_id), "outside"
-        )
-
-
-def ids(span: ReadableSpan) -> Any:
-    assert span.context is not None
-    return span.context
-
-
-@pytest.fixture
-def spans() -> Iterator[Spans]:
-    made = Spans()
-    yield made
-    made.provider.shutdown()
-
-
-def tracing(spans: Spans, sample: float = 1.0) -> OpenTelemetry:
-    return OpenTelemetry(sample, provider=spans.provider)
 
 
 class Second(Actor):
@@ -239,6 +199,75 @@ async def test_a_crash_is_the_exception_of_its_span_without_its_text(spans: Span
         {"exception.type": "ValueError", "exception.escaped": True}
     ]
     assert "1234" not in "".join(span.to_json() for span in spans.all())
+
+
+def crash(_: Puppet) -> None:
+    raise ValueError("password 1234")
+
+
+def links(span: Any) -> list[Any]:
+    return [link.context.span_id for link in span.links]
+
+
+async def test_the_first_span_of_a_restarted_child_is_linked_to_the_crash(spans: Spans) -> None:
+    async with running_node(tracing=tracing(spans)) as node:
+        await node.supervise([ChildSpec("till", Puppet), ChildSpec("sibling", Puppet)])
+        with pytest.raises(TargetDownError):
+            await node.call("till", crash)
+        await wait_all_tasks_blocked()
+        for child in ("till", "till", "sibling"):
+            await node.call(child, "all")
+
+    crashed, first, second, sibling = spans.all()
+    assert links(first) == [ids(crashed).span_id]
+    assert [dict(link.attributes or {}) for link in first.links] == [{"ergo.link": "restart"}]
+    assert ids(first).trace_id != ids(crashed).trace_id
+    assert [links(crashed), links(second), links(sibling)] == [[], [], []]
+
+
+async def test_a_worker_of_a_pool_is_linked_and_an_event_keeps_its_own_link(spans: Spans) -> None:
+    class Till(Puppet):
+        async def init(self) -> None:
+            self.subscribe("ordered")
+
+        def handle_event(self, event: Published) -> None: ...
+
+    class Tills(Pool):
+        def workers(self) -> PoolSpec:
+            return PoolSpec(Till, size=1)
+
+    async with running_node(tracing=tracing(spans)) as node:
+        shop = await node.spawn(Puppet)
+        await node.call(shop, lambda me: me.register_event("ordered"))
+        await node.spawn(Tills, name="tills")
+        with pytest.raises(TargetDownError):
+            await node.call("tills", crash)
+        await wait_all_tasks_blocked()
+        await node.call(shop, lambda me: me.publish("ordered", "pear"))
+
+    _, crashed, publication, event = spans.all()
+    assert links(event) == [ids(publication).span_id, ids(crashed).span_id]
+
+
+async def test_a_failure_after_which_a_child_goes_on_is_no_link(spans: Spans) -> None:
+    def decide(error: Exception) -> Decision:
+        return Decision.RESUME if isinstance(error, ValueError) else Decision.RESTART
+
+    def crash_elsewhere(me: Puppet) -> None:
+        me.start_task(fail)
+
+    async def fail() -> None:
+        raise KeyError
+
+    async with running_node(tracing=tracing(spans)) as node:
+        await node.supervise([ChildSpec("till", Puppet, decide=decide)])
+        with pytest.raises(CallFailedError):
+            await node.call("till", crash)
+        await node.call("till", crash_elsewhere)
+        await wait_all_tasks_blocked()
+        await node.call("till", "all")
+
+    assert [links(span) for span in spans.all()] == [[], [], []]
 
 
 class Listener(Actor):

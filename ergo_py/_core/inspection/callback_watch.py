@@ -6,9 +6,11 @@ the process, and reporting verbs replace the sending verbs of that instance.
 
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ..messaging.traces import Carried
 from ..tables.callbacks import CALLBACKS
 from ..tables.pending_calls import Caller
 from ..vocabulary.errors import NodeStoppedError
@@ -112,6 +114,20 @@ class Watch:
         """The process has ended."""
         for observer in tuple(self.observers):
             observer.over()
+
+    def report_sent(self, process: "Process", verb: str, to: object, message: object) -> None:
+        """Report a sent message, from any thread, in the trace that it belongs to."""
+        report: tuple[Any, ...] = self.note_sent, verb, to, message
+        if process.kernel.tracing is not None:
+            report = copy_context().run, *report
+        try:
+            process.router.bridge.do(*report)
+        except NodeStoppedError:  # in a thread: the node has stopped, and its observers with it
+            pass
+
+    def reports_with(self, verb: str, function: object) -> bool:
+        """Whether this function of an instance is the reporting verb."""
+        return verb in self.reported and self.reported[verb][0] is function
 
     def note_sent(self, verb: str, to: object, message: object) -> None:
         """Report a sent message to the observers that want it."""
@@ -270,10 +286,8 @@ def _reporting(
         message = args[place + 1] if place + 1 < len(args) else keywords.get(content)
         result = function(*args, **keywords)
         to = to.pid if isinstance(to, Caller) else to
-        try:
-            process.router.bridge.do(watch.note_sent, verb, to, message)
-        except NodeStoppedError:  # in a thread: the node has stopped, and its observers with it
-            pass
+        message = message.message if type(message) is Carried else message
+        watch.report_sent(process, verb, to, message)
         return result
 
     return call

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from ..kernel import Kernel
+from ..messaging.traces import current_ids
 from ..tables.callbacks import CALLBACKS
 from ..tables.pending_calls import Deadline
 from ..vocabulary.ids import PID, Alias, EventName, Target
@@ -51,6 +52,10 @@ class TraceEntry:
     """The exception that the callback raised."""
     to: Target | EventName | object = None
     """The receiver of a sent message. None for a callback."""
+    trace_id: str | None = None
+    """The id of the sampled trace to which the callback belongs, in a traced node."""
+    span_id: str | None = None
+    """The id of the callback's span in that trace."""
 
     def __str__(self) -> str:
         clock = (
@@ -58,7 +63,7 @@ class TraceEntry:
         )
         content = self.message or self.message_type or ""
         if self.to is not None:
-            return f"{clock} {self.callback}({content}) to {self.to}"
+            return f"{clock} {self.callback}({content}) to {self.to}{self._ids()}"
         words = f"{clock} {self.callback}({content})" + (
             f" from {self.sender}" if self.sender is not None else ""
         )
@@ -67,7 +72,10 @@ class TraceEntry:
             facts.append(f"{self.sent} sent")
         if self.error is not None:
             facts.append(f"raised {self.error}")
-        return f"{words}: {', '.join(facts)}"
+        return f"{words}: {', '.join(facts)}{self._ids()}"
+
+    def _ids(self) -> str:
+        return f" trace_id={self.trace_id} span_id={self.span_id}" if self.trace_id else ""
 
 
 class Trace:
@@ -150,12 +158,27 @@ class Trace:
         if error is not None and self._contents:
             problem = show(self._kernel, "error", error)
         kind, text = (None, None) if message is None else self._shown(message)
-        self._tell(TraceEntry(time.time(), callback, kind, text, sender, seconds, sent, problem))
+        ids = current_ids(self._kernel.tracing)
+        self._tell(
+            TraceEntry(
+                time.time(), callback, kind, text, sender, seconds, sent, problem, None, *ids
+            )
+        )
 
     def note_sent(self, verb: str, to: object, message: object) -> None:
         """Record a sent message."""
         if self._is_wanted(verb, message):
-            self._tell(TraceEntry(time.time(), verb, *self._shown(message), to=to))
+            trace_id, span_id = current_ids(self._kernel.tracing)
+            self._tell(
+                TraceEntry(
+                    time.time(),
+                    verb,
+                    *self._shown(message),
+                    to=to,
+                    trace_id=trace_id,
+                    span_id=span_id,
+                )
+            )
 
     def _is_wanted(self, callback: str, message: object) -> bool:
         return (not self._callbacks or callback in self._callbacks) and (

@@ -33,6 +33,7 @@ __all__ = [
     "TraceState",
     "Tracing",
     "call_with_trace",
+    "current_ids",
     "fire_traced",
     "traced",
 ]
@@ -114,6 +115,10 @@ class Tracing(Protocol):
         """A span around a callback; it enters `entered`."""
         ...
 
+    def ids(self) -> tuple[str, str]:
+        """The ids of the trace and of the span, inside a callback of a sampled trace."""
+        ...
+
     def fresh_context(self) -> Context:
         """A copy of the current context variables, without the trace: for a new process."""
         ...
@@ -130,6 +135,13 @@ def leave(token: Any) -> None:
         _current.reset(token)
     except ValueError:  # an abandoned callback is closed in another context
         pass
+
+
+def current_ids(tracing: Tracing | None) -> tuple[str, str] | tuple[None, None]:
+    """The ids of the trace and of the span of the current callback; None for each if it belongs to
+    no sampled trace.
+    """
+    return (None, None) if tracing is None or _current.get() is None else tracing.ids()
 
 
 def traced(mixin: type, kind: type[Any], tracing: Tracing) -> Any:
@@ -379,11 +391,15 @@ class _TracedVerb:
 
 
 def _send(
-    process: Any, _plain: object, to: Target, message: object, *, priority: Any = None
+    process: Any, plain: object, to: Target, message: object, *, priority: Any = None
 ) -> bool:
     process.count_sent()
     chosen = process.priority if priority is None else priority
-    return bool(process.router.send(process.id, to, message, chosen))
+    is_taken = bool(process.router.send(process.id, to, message, chosen))
+    watch = process.kernel.watches.get(process.id)
+    if watch is not None and watch.reports_with("send", plain):
+        watch.report_sent(process, "send", to, message)
+    return is_taken
 
 
 def _send_after(

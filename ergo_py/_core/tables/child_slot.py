@@ -15,7 +15,7 @@ from ..vocabulary.envelopes import Envelope, Lane
 from ..vocabulary.errors import BadInputError
 from ..vocabulary.ids import PID
 from ..vocabulary.public_names import show_public_names
-from ..vocabulary.reasons import Reason, is_failure
+from ..vocabulary.reasons import Crashed, Reason, is_failure
 
 __all__ = ["Claim", "Decision", "Fate", "Redirect", "ChildSlot"]
 
@@ -85,6 +85,7 @@ class ChildSlot:
         "decide",
         "decision",
         "dropped",
+        "failed_in",
         "fate",
         "goes_first",
         "gone",
@@ -126,6 +127,8 @@ class ChildSlot:
         """The decision about the failure that ends the process."""
         self.successor_of: Reason | None = None
         """The reason the predecessor ended with; None for the first process."""
+        self.failed_in: tuple[BaseException, Any] | None = None
+        """The last exception that left a span, and that span. Only in a traced node."""
         self.pid: PID | None = None
         """The process that takes messages now."""
         self.gone: Reason | None = None
@@ -219,6 +222,20 @@ class ChildSlot:
             )
         self.decision = decision
         return decision
+
+    def note_span(self, error: BaseException, span: Any) -> None:
+        """Note that an exception has left a span."""
+        self.failed_in = error, span
+
+    def take_span(self) -> Any:
+        """Return the span in which the predecessor of the process crashed, the first time; None if
+        there is no such span.
+        """
+        noted, after = self.failed_in, self.successor_of
+        if noted is None or not isinstance(after, Crashed) or after.error is not noted[0]:
+            return None
+        self.failed_in = None
+        return noted[1]
 
     def count_resumed(self) -> None:
         """Count a failure after which the process goes on."""

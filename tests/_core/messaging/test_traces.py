@@ -48,6 +48,9 @@ class Spans:
     def outside(self) -> Any:
         return "outside" if self.sampled else None
 
+    def ids(self) -> tuple[str, str]:
+        return "trace", SPAN.get() or "?"
+
     def fresh_context(self) -> Context:
         context = copy_context()
         context.run(enter, None)
@@ -98,6 +101,31 @@ async def test_messages_calls_requests_and_timers_carry_the_span(autojump_clock:
         *[("second.handle_message", "first.handle_call")] * 4,
         ("second.handle_message", "first.handle_message"),
     ]
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+async def test_the_trace_of_a_process_has_the_ids_of_messages_that_are_sampled(
+    sampled: bool,
+) -> None:
+    async with running_node(tracing=Spans(sampled)) as node:
+        second = await node.spawn(Answering)
+        first = await node.spawn(Puppet, name="first")
+
+        def work(me: Puppet) -> None:
+            me.send(second, "text")
+            me.send_after(0.0, second, 1.5)
+
+        async with node.trace(first, limit=3, seconds=20) as entries:
+            node.send(first, work)
+            seen = [entry async for entry in entries]
+
+    assert [(entry.callback, entry.message_type) for entry in seen] == [
+        ("send", "str"),
+        ("send_after", "float"),
+        ("handle_message", "function"),
+    ]
+    expected = ("trace", "first.handle_message") if sampled else (None, None)
+    assert [(entry.trace_id, entry.span_id) for entry in seen] == [expected] * 3
 
 
 class Answering(Actor):

@@ -668,3 +668,16 @@ def test_a_waiter_below_an_ending_supervisor_is_refused() -> None:
 
     assert told == [Killed()]
     assert not inner.waiters
+
+
+def test_a_slot_gives_the_span_of_the_crash_to_the_successor_once() -> None:
+    slot, error = ChildSlot("till"), ValueError()
+    assert slot.take_span() is None
+    slot.note_span(error, "span")
+
+    for reason in (None, Normal(), Crashed(ValueError())):
+        slot.expect(reason)
+        assert slot.take_span() is None
+
+    slot.expect(Crashed(error))
+    assert [slot.take_span(), slot.take_span()] == ["span", None]
