@@ -422,14 +422,14 @@ export class ProcessView {
 	}
 
 	traceLine(entry) {
-		const out = entry.to !== null && entry.to !== undefined;
+		const out = entry.to != null;
 		return h(
 			`tr${entry.error ? ".bad" : out ? ".out" : ""}`,
 			h("td.time-cell", clock(entry.at, true)),
 			h("td", h("span.way", { "aria-hidden": "true" }, out ? "→ " : "← "), entry.callback),
-			h("td", h("code", entry.message ?? entry.message_type ?? "–")),
+			h("td", h("code", entry.message ?? entry.message_type ?? "–"), entry.trace_id && ` ${entry.trace_id} ${entry.span_id}`),
 			h("td", out ? this.target(entry.to) : entry.sender ? this.target(entry.sender) : "–"),
-			h("td.number", entry.error ? String(entry.error) : out ? "" : duration(entry.seconds)),
+			h("td.number", entry.error ?? (out ? "" : duration(entry.seconds))),
 		);
 	}
 

@@ -200,6 +200,8 @@ class Talk(Actor):
                 "message_type": "Save",
                 "sender": 9,
                 "seconds": 0.0011,
+                "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+                "span_id": "00f067aa0ba902b7",
             }
             out = {"callback": "call", "message_type": "Query", "to": 5}
             return [{"at": now + i * 0.13, **(out if i % 3 == 1 else into)} for i in range(12)]

@@ -197,6 +197,7 @@ async def test_a_process_shows_its_parts_and_is_killed_only_after_a_question(dev
         await tab.click("#tab-trace")
         await tab.click(".tool-line button")
         await tab.has("12 entries", ".tool-line")
+        await tab.has("Save 4bf92f3577b34da6a3ce929d0e0e4736 00f067aa0ba902b7", ".trace")
         await tab.click("#tab-profile")
         await tab.click(".tool-line button")
         await tab.until("document.querySelectorAll('.frame').length > 10")
