@@ -33,6 +33,7 @@ from ergo_py import (
     TargetDownError,
     UnhandledCallError,
 )
+from ergo_py.network import Memory
 from tests._core.messaging.servers import (
     AsyncServer,
     Doing,
@@ -734,6 +735,34 @@ async def test_a_process_keeps_no_deferred_call_that_has_ended(
 
 
 # -- forward ---------------------------------------------------------------------------------------
+
+
+async def test_a_call_forwarded_to_a_waiting_process_is_answered_in_a_node_with_a_network() -> None:
+    gate, begun, answers = trio.Event(), trio.Event(), list[Any]()
+
+    async def wait(_me: Puppet) -> None:
+        begun.set()
+        await gate.wait()
+
+    async with running_node(network=Memory()) as node:
+        slow, third = await node.spawn(Puppet), await node.spawn(Puppet)
+        server = await node.spawn(AsyncServer)
+        node.send(third, lambda me: me.call(slow, wait))
+        await begun.wait()
+
+        def own_pid(me: Puppet) -> PID:
+            return me.pid
+
+        request: Any = own_pid
+
+        async def ask() -> None:
+            answers.append(await node.call(server, forward_to(third, request)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            gate.set()
+        assert answers == [third]
 
 
 async def test_a_third_process_answers_a_forwarded_call_with_the_caller_unchanged(

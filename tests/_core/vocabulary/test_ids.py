@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ergo_py._core.vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref
+from ergo_py._core.vocabulary.ids import (
+    PID,
+    Alias,
+    EventName,
+    Name,
+    NodeName,
+    Ref,
+    local_name,
+    name_in,
+)
 
 KINDS = (PID, Alias, Ref)
 
@@ -83,3 +92,18 @@ def test_a_name_never_equals_a_node_or_an_event_of_that_name() -> None:
 def test_an_identifier_has_a_readable_text(identifier: object, text: str) -> None:
     assert repr(identifier) == text
     assert str(identifier) == text
+
+
+@pytest.mark.parametrize(
+    "address, name, here",
+    [
+        ("store", "store", "store"),
+        (Name("store"), "store", "store"),
+        (Name("store", "b@site"), "store", None),
+        (PID("demo@localhost", 7, 1), None, None),
+    ],
+)
+def test_an_address_may_have_a_registered_name(
+    address: object, name: str | None, here: str | None
+) -> None:
+    assert (name_in(address), local_name(address)) == (name, here)

@@ -14,6 +14,7 @@ from ergo_py.web.parsing.http1 import (
     Head,
     RequestError,
     RequestParser,
+    late_head,
     may_become_head,
 )
 
@@ -471,3 +472,9 @@ def test_the_beginning_of_a_head_is_told_from_bytes_that_a_parser_decides(
     data: bytes, seen: int, may: bool
 ) -> None:
     assert may_become_head(data, seen) is may
+
+
+def test_a_late_head_is_refused_with_408_and_its_time_limit() -> None:
+    error = late_head(2.5)
+
+    assert (error.status, str(error)) == (408, "the head took longer than 2.5 s")
