@@ -337,6 +337,12 @@ GOALS: tuple[Reason, ...] = (
         of=("send",),
     ),
     Reason("publish", "A wake-up for each subscriber, which is trio's."),
+    Reason("metrics", "A scrape reads the counters of each process once."),
+    Reason(
+        "tracing",
+        "A traced node looks for the current span at each send, and a span is an object of "
+        "OpenTelemetry with its attributes.",
+    ),
     Reason("observer", "An observer gets a record of each message, which has to be made."),
     Reason(
         "start-up",
