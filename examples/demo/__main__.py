@@ -158,8 +158,8 @@ async def play(node: Node, ann: Guest, bob: Guest, metrics: Endpoint) -> None:
     show("", str(await node.call("metrics", Snapshot())))
     await pause()
 
-    headline("3  Who is there: node.tree()")
-    tell("Everything has an owner, and ends with it.")
+    headline("3  The supervision tree: node.tree()")
+    tell("Each process and each socket has an owner, and ends with it.")
     await pause()
     show("", str(node.tree()))
     await pause()
@@ -175,7 +175,7 @@ async def play(node: Node, ann: Guest, bob: Guest, metrics: Endpoint) -> None:
     await pause()
 
     headline("5  Bob makes the room crash")
-    tell("The log says why; the supervisor starts it again; nobody loses the line.")
+    tell("The log shows the reason; the supervisor restarts the room; both connections stay open.")
     await pause()
     before, began = node.whereis("room"), perf_counter()
     await bob.say("/crash")
@@ -244,13 +244,14 @@ def invite(chat: Endpoint, metrics: Endpoint) -> None:
     tell("In another terminal:")
     for command, purpose in (
         (f"nc {chat.host} {chat.port}", "talk to ann; there, type"),
-        ("    /tree", "to see who is there"),
+        ("    /tree", "to see the supervision tree"),
         ("    /inspect", "to look into your own connection"),
         ("    /inspect metrics", "to look into a process by name"),
         ("    /crash", "to make the room fail"),
         ("    /quit", "to leave"),
         (f"echo 'visits:1|c' | nc -u -w0 {metrics.host} {metrics.port}", "send a metric"),
-        (f"{ERGO} top demo", "to see who is busy; also ps, tree, crashes"),
+        (f"{ERGO} top demo", "to see the busiest processes; also ps, tree, crashes"),
+        (f"{ERGO} observe demo", "to see all of it in the browser"),
         (f"{ERGO} attach demo", "for a prompt inside; there, type"),
         ("    await node.inspect_meta(node.metas()[-1])", "to look into the latest connection"),
     ):
