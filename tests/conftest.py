@@ -2,9 +2,10 @@
 
 import gc
 import os
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.installation import build_wheel, install
 from tests.support import short_directory
+
+# Without files of bytecode, pytest's workers rewrite all assertions, and each program that a test
+# starts compiles all its imports: 2 minutes of processor time in a run of all tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same examples each time, and no database: a run gives the same result as the previous run, its
 # coverage included. The thorough profile looks for new examples. No deadline: the machine may be
@@ -108,11 +114,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.beyond_kernel)
 
 
-def pytest_collection_finish() -> None:
-    # Imported and collected objects stay until the end, and every gc.collect() of a test would look
-    # at all of them.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # Imported and collected objects stay until the end: no collection of garbage looks at them, be
+    # it now or in a test.
+    gc.disable()
+    result = yield
     gc.collect()
     gc.freeze()
+    gc.enable()
+    return result
 
 
 @pytest.fixture
