@@ -7,6 +7,7 @@ copies a rule of the owner, and a comment names the rule.
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -135,6 +136,7 @@ def change(own, other):
     ]
 
 
+@cache
 def _all_writes() -> list[tuple[str, int, str, bool]]:
     return [
         (str(path.relative_to(PACKAGE)), *write)
@@ -147,11 +149,11 @@ def _writes(source: str) -> list[tuple[int, str, bool]]:
     """The writes to attributes that no class of this module declares, with their lines; and
     whether each is marked.
     """
-    tree, lines = ast.parse(source), source.splitlines()
-    own = {name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for name in _own(node)}
+    nodes, lines = list(ast.walk(ast.parse(source))), source.splitlines()
+    own = {name for node in nodes if isinstance(node, ast.ClassDef) for name in _own(node)}
     return [
         (node.lineno, ast.unparse(node), _is_marked(lines, node.lineno))
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store | ast.Del)
         and not _is_self(node.value)
