@@ -39,6 +39,7 @@ def test_any_bytes_are_a_request_or_an_error(line: bytes) -> None:
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text() | st.integers(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=10,
     )
 )
 def test_any_json_is_a_request_or_an_error(value: object) -> None:

@@ -128,6 +128,7 @@ async def test_a_node_warns_of_a_long_mailbox_and_suggests_mailbox_size(
         while "a mailbox is long" not in said:
             await trio.sleep(0.01)
             said += capsys.readouterr().err
+        node.kill(pid)
 
     assert all(word in said for word in (str(pid), "slow", "Stuck", "149", "mailbox_size="))
 

@@ -501,6 +501,7 @@ async def test_a_call_that_arrives_in_the_lane_of_an_ended_process_is_answered()
             # As if it had been kept with the rest of a lane.
             process.main.append(process_of(node, other).main.popleft())
             process.wake_from_any_thread()
+        node.kill(other)
 
 
 async def test_a_kept_call_that_the_successor_defers_ends_with_it() -> None:

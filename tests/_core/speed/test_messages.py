@@ -140,6 +140,7 @@ async def test_the_stack_of_a_waiting_callback_has_all_its_frames() -> None:
         task = process_of(node, pid).task
         assert isinstance(task, trio.lowlevel.Task)
         names = [frame.f_code.co_name for frame, _ in task.iter_await_frames()]
+        node.kill(pid)
 
         start = names.index("serve")
         assert names[start : start + 4] == ["serve", "handle_message", "sleep", "sleep_forever"]

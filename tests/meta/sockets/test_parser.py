@@ -38,6 +38,7 @@ class Pairs:
         self.kept += data
         pair = self.kept[:2]
         self.count = 0
+        self.has_more = False
         if not pair.isdigit():
             self.error = f"{pair!r} are no digits"
             return ()
