@@ -133,7 +133,7 @@ class Hall(Actor):
                 entry = self._entries.get(key)
                 return None if entry is None else (entry.path, entry.other, entry.has_ended)
             case AskHistory(key, do, arguments):
-                return await self._ask_history(key, do, arguments)
+                return self._ask_history(key, do, arguments, caller)
         return None
 
     async def _enter(self, token: str, page: PID) -> Entered:
@@ -151,7 +151,7 @@ class Hall(Actor):
         await self._look()
         return Entered(True, nodes=self._nodes())
 
-    async def _ask_history(self, key: str, do: str, arguments: dict[str, Any]) -> object:
+    def _ask_history(self, key: str, do: str, arguments: dict[str, Any], caller: Any) -> object:
         if self._plan.recorded is not None:
             history = self._plan.recorded[1].get(key)
             if history is not None:
@@ -159,7 +159,7 @@ class Hall(Actor):
         entry = self._entries.get(key)
         if entry is None or entry.watcher is None:
             return {"ok": False, "error": {"code": "no_such_node", "text": f"no node {key!r:.100}"}}
-        return await self.call(entry.watcher, AskHistory(key, do, arguments))
+        return self.forward(entry.watcher, AskHistory(key, do, arguments), caller)
 
     async def handle_message(self, message: Any, sender: Any) -> None:
         """Pass on the wishes of pages, and note the reports of watchers and monitors."""

@@ -200,9 +200,15 @@ class History:
             "with": {kind: arguments.get(kind, {}) for kind in fresh},
         }
 
-    def pieces(self) -> list[bytes]:
-        """The minutes as parts of a recording."""
-        return [segment.packed() for segment in self._segments]
+    def part(self, begin: float) -> tuple[bytes, float | None]:
+        """The first minute that begins at ``begin`` or later, as a part of a recording, and the
+        begin of the minute after it; None after the last. A minute stays the same part while
+        others come and go.
+        """
+        later = [segment for segment in self._segments if segment.begin >= begin]
+        if not later:
+            return b"", None
+        return later[0].packed(), later[1].begin if len(later) > 1 else None
 
 
 def read_recording(path: str | Path) -> tuple[list[dict[str, Any]], dict[str, History]]:

@@ -26,8 +26,8 @@ RECORDED: Final[dict[str, View]] = {
     "log": View("log", {"count": 100}),
 }
 """The views of a recording, whatever the pages show."""
-_PIECE: Final = 384 * 1024
-"""Bytes of a piece of a recording that a page fetches."""
+_LARGEST: Final = 1e15
+"""The largest number of an argument."""
 
 
 class Recorder:
@@ -81,23 +81,22 @@ def _at(history: History, _key: str, arguments: dict[str, Any]) -> object:
 
 
 def _recording(history: History, key: str, arguments: dict[str, Any]) -> object:
-    begin = int(_number(arguments, "from", 0))
+    begin = _number(arguments, "from", 0)
     _done("recording", arguments)
-    whole = header([{"key": key, "name": key, "state": "recorded"}]) + b"".join(history.pieces())
-    piece = whole[begin * _PIECE : (begin + 1) * _PIECE]
-    is_last = (begin + 1) * _PIECE >= len(whole)
-    return {
-        "name": f"{key}.ergo",
-        "data": base64.b64encode(piece).decode(),
-        "next": None if is_last else begin + 1,
-    }
+    part, later = history.part(begin)
+    if begin == 0:
+        part = header([{"key": key, "name": key, "state": "recorded"}]) + part
+    return {"name": f"{key}.ergo", "data": base64.b64encode(part).decode(), "next": later}
 
 
 def _number(arguments: dict[str, Any], name: str, otherwise: float) -> float:
-    value = arguments.pop(name, otherwise)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if name not in arguments:
+        return otherwise
+    value = arguments.pop(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= _LARGEST:
         raise ControlError("bad_argument", f"{name} is a number, and not {value!r:.100}")
-    return value
+    return float(value)
 
 
 def _done(do: str, arguments: dict[str, Any]) -> None:

@@ -37,7 +37,9 @@ _VIEWS: Final = 12
 _ASKS: Final = 16
 """Requests of a page at a time."""
 _QUEUED: Final = 2000
-"""Answers that may wait for a slow page; then the output of streams is dropped."""
+"""Answers that may wait for a slow page; then the output of streams is dropped, and a page that
+goes on asking is closed.
+"""
 _LOOK: Final = frozenset({"inspect", "peek", "state", "statistics", "info", "tree"})
 _STREAMS: Final = frozenset({"trace", "flow", "profile"})
 _ACTS: Final = frozenset({"send", "exit", "kill", "suspend", "resume"})
@@ -175,6 +177,10 @@ class Viewer(Actor):
         elif do == "cancel":
             await self._cancel(arguments)
             self._answer({"id": id, "ok": True, "result": {}})
+        elif len(self._answers) > _ASKS:
+            raise ControlError(
+                "busy", f"{len(self._answers)} answers wait until the page reads them"
+            )
         elif do in _PAST:
             answer = await self.call(self._hall, AskHistory(key, do, arguments), timeout=30.0)
             self._answer({"id": id, **answer})
@@ -282,6 +288,10 @@ class Viewer(Actor):
         self._answer({"id": id, "ok": False, "error": said})
 
     def _answer(self, content: dict[str, Any]) -> None:
+        if len(self._answers) > _QUEUED:
+            self._close(1008, "the page does not read its answers")
+            self.stop()
+            return
         self._answers.append(content)
         self._flush()
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import trio
 
+from .._core.processes.background_task import BackgroundTask
 from .._core.vocabulary.ids import PID
 from ..actor import Actor
 from ..control.protocol import ControlError
@@ -53,31 +54,39 @@ class Watcher(Actor):
         self._views: dict[PID, dict[str, View]] = {}
         self._has_timer = False
         self._is_up = True
+        self._now = 0.0
+        """When the present look began."""
+        self._due: set[PID] = set()
+        """The pages whose views are looked at next."""
+        self._looking: BackgroundTask | None = None
 
-    async def handle_message(self, message: Any, sender: Any) -> None:
-        """Look at the node when a page changes its views, and every second."""
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Look at the node when a page changes its views, and every second. A task does so: a node
+        that does not answer keeps no page waiting for the past.
+        """
         match message:
             case Watch(viewer, _, views):
                 if views:
-                    is_new = self._views.get(viewer) != views
+                    if self._views.get(viewer) != views:
+                        self._due.add(viewer)
                     self._views[viewer] = views
-                    if is_new:
-                        await self._look({viewer})
                 else:
                     self._views.pop(viewer, None)
                 self._keep_looking()
             case Tick():
                 self._has_timer = False
-                if self._views:
-                    await self._look(set(self._views))
+                self._due |= set(self._views)
                 self._keep_looking()
             case Reopen(path):
                 self._path = path
+                if self._looking is not None:
+                    self._looking.cancel()
+                    self._looking = None
                 self._link.close()
                 self._is_up = True
                 self._keep_looking()
 
-    async def handle_call(self, request: object, caller: object) -> object:
+    def handle_call(self, request: object, caller: object) -> object:
         """Answer about the last ten minutes."""
         match request:
             case AskHistory(_, do, arguments):
@@ -90,17 +99,29 @@ class Watcher(Actor):
         self._history.finish()
 
     def _keep_looking(self) -> None:
-        if self._views and self._is_up:
-            if not self._has_timer:
-                self._has_timer = True
-                self.send_after(_PERIOD, self.pid, Tick())
+        """Look now, or in a second, or never again, unless a look is in progress."""
+        if self._looking is not None:
+            return
+        if self._due:
+            self._looking = self.start_task(self._look_at_due)
         elif not self._views:
             self._link.close()
+        elif self._is_up and not self._has_timer:
+            self._has_timer = True
+            self.send_after(_PERIOD, self.pid, Tick())
+
+    async def _look_at_due(self) -> None:
+        while self._due:
+            due, self._due = self._due, set()
+            await self._look(due)
+        self._looking = None
+        self._keep_looking()
 
     async def _look(self, viewers: set[PID]) -> None:
         """Ask the node for the views of these pages, and pass them on."""
         if not await self._connected():
             return
+        self._now = round(time.time(), 3)
         wanted: dict[str, tuple[View, list[tuple[PID, str]]]] = {}
         for viewer in viewers:
             for name, view in self._views.get(viewer, {}).items():
@@ -151,7 +172,8 @@ class Watcher(Actor):
         self._tell(view, readers, answer)
 
     def _note(self, kind: str, arguments: dict[str, Any], value: dict[str, Any]) -> None:
-        self._history.add(kind, arguments, value, time.time())
+        # All views of a look have the same time: a page that shows a moment shows all of them.
+        self._history.add(kind, arguments, value, self._now)
 
     def _note_neighbours(self, nodes: list[str] | None) -> None:
         """Tell the hall about the nodes that this node is connected to."""
