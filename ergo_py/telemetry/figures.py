@@ -163,7 +163,8 @@ class _Readings:
     last_at: float = 0.0
     highest: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     """The highest sums so far of each behaviour: handled, sent, busy."""
-    has_warned: bool = False
+    warned: set[str] = field(default_factory=set)
+    """The kinds of labels of which the log has said that there are too many."""
 
     def read(self, node: Any, max_age: float) -> Figures:
         with self.lock:
@@ -195,13 +196,18 @@ class _Readings:
         traffic, connections = _label_servers(kernel, ledger, sums)
         for name, each in behaviours.items():
             self._keep_highest(name, each)
-        if OTHER in behaviours and not self.has_warned:
-            self.has_warned = True
-            kernel.logger.warning(
-                f"metrics have more than {MOST_LABELS} behaviours; the rest is counted together",
-                label=OTHER,
-                advice="give classes that are made at run time the same name",
-            )
+        for kind, labels in (
+            ("behaviours", behaviours),
+            ("children", ledger.restarts),
+            ("servers", traffic),
+        ):
+            if OTHER in labels and kind not in self.warned:
+                self.warned.add(kind)
+                kernel.logger.warning(
+                    f"metrics have more than {MOST_LABELS} {kind}; the rest is counted together",
+                    label=OTHER,
+                    advice="give those that are made at run time the same name",
+                )
         watchdog, requests = watchdog_of(node), find_request_figures(kernel)
         letters = router.dead_letters
         return Figures(

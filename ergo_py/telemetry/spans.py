@@ -2,7 +2,7 @@
 ``opentelemetry-api``; which SDK exports the spans, and where to, is the choice of the program.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextvars import Context as Variables
 from contextvars import copy_context
 from random import random
@@ -110,7 +110,7 @@ class OpenTelemetry:
         try:
             span = self._begin(process, mark, callback, type(message).__qualname__)
         except Exception as error:
-            self._report(process, error)
+            self.report(process.log, error)
         if span is not None and not span.is_recording():
             # A sampler of the SDK has decided against it.
             span = None
@@ -125,7 +125,7 @@ class OpenTelemetry:
                     process.slot.note_span(error, span.get_span_context())
             span.end()
         except Exception as failure:
-            self._report(process, failure)
+            self.report(process.log, failure)
 
     def _begin(self, process: Any, mark: Mark, callback: str, kind: str) -> "Span":
         trace = self.api.trace
@@ -160,10 +160,11 @@ class OpenTelemetry:
         span.add_event("exception", {"exception.type": name, "exception.escaped": True})
         span.set_status(self.api.trace.Status(self.api.trace.StatusCode.ERROR, name))
 
-    def _report(self, process: Any, error: Exception) -> None:
+    def report(self, log: Any, error: Exception) -> None:
+        """Log the first exception of the SDK."""
         if not self._has_failed:
             self._has_failed = True
-            process.log.error("tracing failed; this is said once", error=shown(error))
+            log.error("tracing failed; this is said once", error=shown(error))
 
     def _draws(self) -> bool:
         return self._sample >= 1.0 or random() < self._sample
@@ -171,11 +172,20 @@ class OpenTelemetry:
     # -- for the web -------------------------------------------------------------------------------
 
     def begin_request(
-        self, method: str, route: str, headers: Mapping[str, str]
+        self, method: str, route: str, headers: Mapping[str, str], log: Any
     ) -> "RequestSpan | None":
         """The span of an HTTP request; None if its trace is not sampled. A header ``traceparent``
-        that is none is ignored.
+        that is none is ignored, and an exception of the SDK is logged once.
         """
+        try:
+            return self._begin_request(method, route, headers, log)
+        except Exception as error:
+            self.report(log, error)
+            return None
+
+    def _begin_request(
+        self, method: str, route: str, headers: Mapping[str, str], log: Any
+    ) -> "RequestSpan | None":
         api = self.api
         context: Context = api.context.Context()
         if "traceparent" in headers:
@@ -193,15 +203,28 @@ class OpenTelemetry:
                 "ergo.node": self._node,
             },
         )
-        return RequestSpan(api, span, context) if span.is_recording() else None
+        return RequestSpan(self, span, context, log) if span.is_recording() else None
 
-    def fields_out(self) -> list[tuple[str, str]]:
+    async def inside(self, context: "Context", work: Awaitable[None]) -> None:
+        """Await the work of a mounted application inside the span of its request. Threads that it
+        starts have a copy of the context.
+        """
+        token = self.api.context.attach(context)
+        try:
+            await work
+        finally:
+            self.api.context.detach(token)
+
+    def fields_out(self, log: Any) -> list[tuple[str, str]]:
         """The header ``traceparent``, and what else the propagators of the program write, for a
         request inside a sampled trace.
         """
         fields: dict[str, str] = {}
-        if self.api.trace.get_current_span().is_recording():
-            self.api.propagate.inject(fields)
+        try:
+            if self.api.trace.get_current_span().is_recording():
+                self.api.propagate.inject(fields)
+        except Exception as error:
+            self.report(log, error)
         return list(fields.items())
 
 
@@ -212,21 +235,28 @@ def _as_text(ids: "SpanContext") -> tuple[str, str]:
 class RequestSpan:
     """The span of an HTTP request."""
 
-    __slots__ = ("_api", "_span", "context")
+    __slots__ = ("_log", "_span", "_tracing", "context")
 
-    def __init__(self, api: "_Api", span: "Span", parent: "Context") -> None:
-        self._api = api
+    def __init__(self, tracing: OpenTelemetry, span: "Span", parent: "Context", log: Any) -> None:
+        self._tracing = tracing
         self._span = span
-        self.context: Any = api.trace.set_span_in_context(span, parent)
+        self._log = log
+        self.context: Any = tracing.api.trace.set_span_in_context(span, parent)
 
     def end(self, status: int | None) -> None:
         """The response is written; None if the peer has left before."""
+        try:
+            self._end(status, self._tracing.api.trace)
+        except Exception as error:
+            self._tracing.report(self._log, error)
+
+    def _end(self, status: int | None, trace: Any) -> None:
         if status is None:
             self._span.set_attribute("error.type", "gone")
         else:
             self._span.set_attribute("http.response.status_code", status)
         if status is None or status >= 500:
-            self._span.set_status(self._api.trace.Status(self._api.trace.StatusCode.ERROR))
+            self._span.set_status(trace.Status(trace.StatusCode.ERROR))
         self._span.end()
 
 

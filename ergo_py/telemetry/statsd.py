@@ -60,8 +60,13 @@ class StatsdReporter(Actor):
             raise BadInputError(
                 "StatsdReporter(prefix)", prefix, "a text without |, #, : and commas"
             )
-        if tags is not None and not isinstance(tags, Mapping):
-            raise BadInputError("StatsdReporter(tags)", tags, "a mapping, such as {'env': 'test'}")
+        if tags is not None and not (
+            isinstance(tags, Mapping)
+            and all(isinstance(text, str) for pair in tags.items() for text in pair)
+        ):
+            raise BadInputError(
+                "StatsdReporter(tags)", tags, "a mapping of texts, such as {'env': 'test'}"
+            )
         # Checks host and port, before the node is up.
         UDPClient(host, port, reader="task")
         self._host, self._port = host, port
@@ -130,7 +135,7 @@ class StatsdLines:
                         f"{_clean(label)}:{_clean(text)}"
                         for label, text in (*sample.labels, *self._tags)
                     )
-                    line = f"{name}:{found}|#{tags}".encode()
+                    line = f"{name}:{found}|#{tags}".encode(errors="replace")
                     if len(line) <= _LONGEST:
                         yield line
 

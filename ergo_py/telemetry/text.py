@@ -37,8 +37,8 @@ def render_metrics(node: Any, accept: str = "") -> tuple[str, bytes]:
     """
     families = families_of(read_figures(node, _MAX_AGE))
     if _takes_open_metrics(accept):
-        return OPEN_METRICS, write_open_metrics(families).encode()
-    return PROMETHEUS, write_prometheus(families).encode()
+        return OPEN_METRICS, write_open_metrics(families).encode(errors="replace")
+    return PROMETHEUS, write_prometheus(families).encode(errors="replace")
 
 
 def _takes_open_metrics(accept: str) -> bool:

@@ -159,7 +159,7 @@ class WebSocketClient(TCPConnection):
         fields = list(self._fields)
         tracing = self._meta.kernel.tracing
         if tracing is not None:
-            fields += tracing.fields_out()
+            fields += tracing.fields_out(self.log)
         if self._subprotocols:
             fields.append(("Sec-WebSocket-Protocol", ", ".join(self._subprotocols)))
         if self._compress:

@@ -17,6 +17,7 @@ from ergo_py.telemetry.figures import BehaviourFigures, Figures, read_figures
 from tests.support import (
     Puppet,
     Recorder,
+    kernel_of,
     meta_of,
     process_behind,
     process_of,
@@ -162,6 +163,27 @@ async def test_more_than_200_behaviours_are_counted_together_and_said_once() -> 
         assert len(first.behaviours) == 201
         assert first.behaviours["other"].processes == 231 - 200
         assert first.processes == 231
+
+
+async def test_more_than_200_children_or_servers_are_said_once_each() -> None:
+    lines: list[str] = []
+    async with running_node() as node:
+        node.add_logger(await node.spawn(Listener, lines), "warning")
+        past = kernel_of(node).past
+        for number in range(230):
+            past.count_restart(f"child {number}")
+            past.server_label(f"Server{number}")
+
+        for _ in range(2):
+            figures = await in_thread(lambda: read_figures(node))
+        await wait_all_tasks_blocked()
+
+        assert figures.restarts["other"] == 30
+        assert len(figures.traffic) == 201
+        assert lines == [
+            "metrics have more than 200 children; the rest is counted together",
+            "metrics have more than 200 servers; the rest is counted together",
+        ]
 
 
 LIVES = st.lists(

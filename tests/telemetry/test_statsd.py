@@ -59,6 +59,7 @@ def test_a_gauge_is_sent_as_it_is_and_a_histogram_as_its_new_mean() -> None:
 
 @given(names=st.lists(st.text(max_size=60), max_size=200))
 def test_no_packet_is_too_long_and_no_name_breaks_a_line(names: list[str]) -> None:
+    names = [*names, "no text \ud800"]  # such as of a file whose name is no valid UTF-8
     samples = [Sample((NODE, ("behaviour", name)), 1) for name in names]
     packets = StatsdLines("", ()).packets([Family("ergo_timers", "gauge", "", "", samples)])
 
@@ -122,6 +123,8 @@ async def test_an_unreachable_collector_has_no_effect(monkeypatch: pytest.Monkey
         {"prefix": "a|b"},
         {"prefix": 5},
         {"tags": ["a:b"]},
+        {"tags": {"shard": 1}},
+        {"tags": {1: "shard"}},
     ],
 )
 def test_a_wrong_value_is_refused(options: dict[str, Any]) -> None:

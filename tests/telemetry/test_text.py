@@ -22,7 +22,7 @@ from ergo_py.telemetry import MetricsPage, read_figures, render_metrics
 from ergo_py.telemetry.families import Family, Histogram, Sample
 from ergo_py.telemetry.text import OPEN_METRICS, PROMETHEUS, write_open_metrics, write_prometheus
 from ergo_py.web import Route
-from tests.support import Puppet, Recorder, running_node
+from tests.support import Puppet, Recorder, kernel_of, running_node
 from tests.web.rig import get, serving
 
 # The parser of OpenMetrics comes without types.
@@ -108,6 +108,15 @@ def test_any_label_and_any_number_is_read_back(
             sum(counts),
         ]
         assert [float(each.labels["le"]) for each in buckets] == [0.5, 1.0, float("inf")]
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+async def test_a_name_that_is_no_valid_text_costs_these_characters_only(accept: str) -> None:
+    async with running_node("shop@localhost") as node:
+        kernel_of(node).past.count_restart("file \ud800")
+        _, body = await trio.to_thread.run_sync(render_metrics, node, accept)
+
+    assert b'ergo_restarts_total{node="shop@localhost",child="file ?"} 1\n' in body
 
 
 @pytest.mark.parametrize(

@@ -454,6 +454,7 @@ class Calls:
         self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
         self._router.resolve(to)
         caller = ThreadCaller(sender, next(self._router.references), to, request)
+        self.note_thread(caller)
         self._router.bridge.post(self.begin, caller, priority, process)
         try:
             # The thread enforces its own deadline, so that the timeout holds even while a callback
@@ -464,6 +465,9 @@ class Calls:
             self._router.bridge.post(caller.abandon)
             raise
         return caller.result()
+
+    def note_thread(self, caller: Caller) -> None:
+        """A thread makes a call. A traced node notes the context of the thread."""
 
     def begin(
         self, caller: Caller, priority: Priority, process: Asker | None = None

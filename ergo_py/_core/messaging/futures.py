@@ -49,6 +49,7 @@ def ask(
     """
     router.resolve(to)
     caller = _FutureCaller(sender, next(router.references), to, request)
+    calls.note_thread(caller)
 
     def begin() -> None:
         if caller.future.cancelled():

@@ -229,6 +229,12 @@ class TracedCalls:
             return calls.call(process, sender, to, request, timeout, priority)
         return self._call_marked(process, sender, to, request, timeout, priority, context)
 
+    def note_thread(self, caller: Caller) -> None:
+        """A thread makes a call, outside of processes: note the trace that it belongs to."""
+        context = _context_of(self.tracing, caller.pid, not caller.pid.number)
+        if context is not None:
+            caller.carry(Mark(MESSAGE, caller.to, context))
+
     async def _call_marked(
         self: Any,
         process: Asker | None,

@@ -25,7 +25,9 @@ class TracedHTTPSession(HTTPSession):
     def _begin_call(self, place: Place, request: HTTPRequest) -> Exchange:
         exchange = super()._begin_call(place, request)
         tracing = self.site.meta.kernel.tracing
-        self._span = span = tracing.begin_request(request.method, place.prefix, request.headers)
+        self._span = span = tracing.begin_request(
+            request.method, place.prefix, request.headers, self.site.log
+        )
         if span is not None:
             exchange.carry(Mark(MESSAGE, None, span.context))
         return exchange

@@ -99,7 +99,11 @@ class Mount(Place):
         """Let the application answer."""
         running: Any = session.site.applications[self]
         work: Awaitable[None] = running.answer(Dialogue(session, request))
-        return work
+        mark = request.exchange.mark
+        if mark is None:
+            return work
+        traced: Awaitable[None] = session.site.meta.kernel.tracing.inside(mark.context, work)
+        return traced
 
     def talk(self, upgrade: Any, request: HTTPRequest) -> Awaitable[None]:
         """Let the application decide about a WebSocket, and use it."""
