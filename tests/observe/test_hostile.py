@@ -114,9 +114,8 @@ async def test_a_number_that_is_none_is_refused_and_the_page_lives(
     async with serving(plan) as url:
 
         def look(page: Page) -> tuple[Any, Any]:
-            page.socket.send(
-                f'{{"id": 99, "do": "{do}", "node": "shop@localhost", "with": {{"{name}": {value}}}}}'
-            )
+            asked = json.dumps({"id": 99, "do": do, "node": "shop@localhost", "with": {name: "?"}})
+            page.socket.send(asked.replace('"?"', value))
             while (said := page.hear()).get("id") != 99:
                 pass
             return said, page.ask("history")

@@ -443,7 +443,8 @@ def test_the_past_is_read_at_any_moment_and_is_bounded() -> None:
     assert moment["views"]["rows"] == {"order": [849]}
     assert moment["with"]["rows"] == {"sort": "id"}
     assert history.at(1000.0)["views"] == {}
-    parts, begin = 0, 0.0
+    parts = 0
+    begin: float | None = 0.0
     while begin is not None:
         _, begin = history.part(begin)
         parts += 1
