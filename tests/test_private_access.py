@@ -7,9 +7,10 @@ file.
 
 import ast
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 TESTS: Final = Path(__file__).parent
 DOORS: Final = TESTS / "support.py"
@@ -34,30 +35,26 @@ _FOREIGN: Final = {
 trio has changed.
 """
 _OWN: Final = {"self", "cls"}
-_MAYBE_PRIVATE: Final = re.compile(r"(?<!\bself)(?<!\bcls)\._[a-zA-Z]")
+_MAYBE_PRIVATE: Final = re.compile(r"(?<!\bself)(?<!\bcls)\.(_[a-zA-Z]\w*)")
 """Saves parsing the modules without any."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def test_few_tests_name_a_private_attribute() -> None:
-    found = [
-        f"{path.relative_to(TESTS.parent)}:{test.lineno} {test.name}: {', '.join(names)}"
-        for path, tree in _modules()
-        for test in _tests_in(tree)
-        if (names := sorted({ast.unparse(access) for access in _private_in(test)}))
-    ]
+    found: dict[str, set[str]] = {}
+    for place, access, test in _accesses():
+        if test is not None:
+            found.setdefault(f"{place}:{test.lineno} {test.name}", set()).add(ast.unparse(access))
 
-    assert len(found) <= MOST_TESTS, "\n".join(found)
+    assert len(found) <= MOST_TESTS, "\n".join(f"{test}: {found[test]}" for test in found)
 
 
 def test_few_helpers_of_tests_name_a_private_attribute() -> None:
     found = [
-        f"{path.relative_to(TESTS.parent)}:{access.lineno} {ast.unparse(access)}"
-        for path, tree in _modules()
-        for inside in [{id(access) for test in _tests_in(tree) for access in _private_in(test)}]
-        for access in _private_in(tree)
-        if id(access) not in inside
+        f"{place}:{access.lineno} {ast.unparse(access)}"
+        for place, access, test in _accesses()
+        if test is None
     ]
 
     assert len(found) <= MOST_HELPERS, "\n".join(found)
@@ -69,32 +66,42 @@ def test_an_access_to_a_private_attribute_is_recognised() -> None:
         "node._kernel.router; super()._drain(); self.node._timers"
     )
 
-    names = [ast.unparse(access) for access in _private_in(tree)]
+    names = [ast.unparse(access) for access in _private_in(ast.walk(tree))]
     assert sorted(names) == ["node._kernel", "self.node._timers", "super()._drain"]
 
 
 @cache
-def _modules() -> list[tuple[Path, ast.Module]]:
-    return [
-        (path, ast.parse(text))
-        for path in sorted(TESTS.rglob("*.py"))
-        if path != DOORS and _MAYBE_PRIVATE.search(text := path.read_text("utf-8"))
-    ]
+def _accesses() -> list[tuple[Path, ast.Attribute, Function | None]]:
+    """Each access, with the test function around it."""
+    found: list[tuple[Path, ast.Attribute, Function | None]] = []
+    for path in sorted(TESTS.rglob("*.py")):
+        text = path.read_text("utf-8")
+        if path == DOORS or _FOREIGN.issuperset(_MAYBE_PRIVATE.findall(text)):
+            continue
+        nodes = list(ast.walk(ast.parse(text)))
+        tests = [node for node in nodes if _is_test(node)]
+        found += [
+            (path.relative_to(TESTS.parent), access, _around(access, tests))
+            for access in _private_in(nodes)
+        ]
+    return found
 
 
-def _tests_in(tree: ast.AST) -> list[Function]:
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, Function) and node.name.startswith("test_")
-    ]
+def _is_test(node: ast.AST) -> TypeGuard[Function]:
+    return isinstance(node, Function) and node.name.startswith("test_")
 
 
-def _private_in(tree: ast.AST) -> list[ast.Attribute]:
+def _around(access: ast.Attribute, tests: list[Function]) -> Function | None:
+    return next(
+        (test for test in tests if test.lineno <= access.lineno <= (test.end_lineno or 0)), None
+    )
+
+
+def _private_in(nodes: Iterable[ast.AST]) -> list[ast.Attribute]:
     """The accesses to private attributes of other objects, as the syntax tree shows them."""
     return [
         node
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
