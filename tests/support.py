@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -90,6 +91,7 @@ __all__ = [
     "wait_for_backlog",
     "waiters_of",
     "waits_to_close",
+    "without_blockages",
     "write_log_to_console",
 ]
 
@@ -239,6 +241,17 @@ def short_directory() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+_BLOCKAGE: Final = re.compile(
+    r"^[\d:]+ \[warning *\] the event loop (?:is blocked|gets no time to run).*\n(?: .*\n)*",
+    re.MULTILINE,
+)
+
+
+def without_blockages(logged: str) -> str:
+    """The log of a program without the reports of the watchdog, which a busy machine causes."""
+    return _BLOCKAGE.sub("", logged)
 
 
 def open_descriptors() -> set[tuple[int, str]]:
