@@ -256,7 +256,11 @@ class Kernel:
         watched = self.watched(target)
         relation = self.relations.add(watcher.id, watched, kind)
         if self.router.remote is not None and watched.node != self.pid.node:
-            self.router.remote.watch(watched, watcher.id)
+            try:
+                self.router.remote.watch(watched, watcher.id)
+            except BaseException:
+                self.relations.remove(watcher.id, watched, kind)
+                raise
             return
         if isinstance(watched, NodeName):
             if watched.node != self.pid.node:

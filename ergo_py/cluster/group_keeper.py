@@ -34,10 +34,10 @@ from .._core.vocabulary.messages import (
     Response,
 )
 from .._core.vocabulary.public_names import show_public_names
-from .._core.vocabulary.reasons import Reason, Shutdown, Unregistered
+from .._core.vocabulary.reasons import Reason, Unregistered
 from ..actor import Actor
 from ..groups import Group
-from ..network.messages.message_types import RefusedValueError, UnreadableValueError
+from ..network.messages.message_types import RefusedValueError
 from ..network.network import Network
 from ..node import Node
 from ..supervision.specs import ChildSpec
@@ -268,14 +268,7 @@ class GroupKeeper(Actor):
                 name
             ):
                 if peer.members.pop((ClusterGroup(name), pid), 0) is None:
-                    self._remove(ClusterGroup(name), pid, self._reason(reason))
-
-    def _reason(self, data: bytes) -> Reason:
-        try:
-            reason: Reason = self._types.decode(data)
-        except UnreadableValueError as error:
-            return Shutdown(str(error))
-        return reason
+                    self._remove(ClusterGroup(name), pid, self._types.decode_reason(reason))
 
     def _add(self, peer: _Peer, group: ClusterGroup, pid: PID) -> None:
         if (group, pid) not in peer.members:

@@ -7,11 +7,11 @@ from .._core.messaging.remote import NetworkRouter
 from .._core.messaging.router import LANES
 from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
-from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Overflow, Priority
+from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Lane, Overflow, Priority
 from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, TargetDownError
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
 from .._core.vocabulary.messages import Why
-from .._core.vocabulary.reasons import Custom, Reason, Shutdown
+from .._core.vocabulary.reasons import Custom, Reason
 from .accounts.limits import TOO_MANY_CALLS, TOO_MANY_WATCHES
 from .errors import NotPermittedError, UnreadableError
 from .messages.message_types import UnreadableValueError
@@ -19,6 +19,7 @@ from .operations import (
     Ask,
     Call,
     Exit,
+    Part,
     Place,
     Question,
     Send,
@@ -84,19 +85,29 @@ class _Watcher:
 class _Confirmation(Confirmed):
     """A message of another node that waits for room in a mailbox here."""
 
-    __slots__ = ("_envelope", "_executor", "_receiver", "number")
+    __slots__ = ("_envelope", "_executor", "_lane", "_receiver", "number")
 
-    def __init__(self, executor: "Executor", number: int, envelope: Any, receiver: Any) -> None:
+    def __init__(
+        self, executor: "Executor", number: int, envelope: Any, lane: Lane, receiver: Any
+    ) -> None:
         self._executor = executor
         self.number = number
         self._envelope = envelope
+        self._lane = lane
         self._receiver = receiver
 
     def settle(self, admitted: bool, /) -> None:
         if not admitted:
-            to = self._envelope[2]
-            self._executor.router.discard(self._envelope, to, Why.STOPPING, self._receiver)
+            self._discard(Why.STOPPING)
         self._executor.confirm(self, admitted)
+
+    def withdraw(self) -> None:
+        """Wait no longer: the node of the sender is lost."""
+        if self._receiver.mailbox.stop_waiting(self._lane, self):
+            self._discard(Why.UNCONFIRMED)
+
+    def _discard(self, why: Why) -> None:
+        self._executor.router.discard(self._envelope, self._envelope[2], why, self._receiver)
 
     def confirm(self, is_taken: bool, error: BaseException | None, /) -> None:
         self._executor.confirm(self, is_taken, error)
@@ -256,7 +267,7 @@ class Executor:
                 self.router.discard(envelope, to, Why.FULL, receiver)
                 self._refuse_further(op)
                 return
-            waiter = _Confirmation(self, op.number, envelope, receiver)
+            waiter = _Confirmation(self, op.number, envelope, lane, receiver)
             self._confirmations.add(waiter)
             receiver.mailbox.wait_for_room(lane, envelope, waiter)
             return
@@ -274,11 +285,12 @@ class Executor:
         self, waiter: _Confirmation, taken: bool, error: BaseException | None = None
     ) -> None:
         """Tell the other node that a mailbox has taken its message, or why not."""
-        self._confirmations.discard(waiter)
+        if waiter not in self._confirmations:
+            return  # the session in which the message came has ended
+        self._confirmations.remove(waiter)
         if not taken:
             self._peer.ledger.refuse("undelivered")
-        if self._peer.is_up:
-            self._peer.send_answer(waiter.number, taken, error)
+        self._peer.send_answer(waiter.number, taken, error)
 
     def _call(self, op: Call) -> None:
         try:
@@ -364,32 +376,54 @@ class Executor:
     def dead_letters(self, lost: list[bytes], was_up: bool) -> Iterator[None]:
         """Turn messages to the other node that were not confirmed into dead letters, in steps."""
         why = Why.UNCONFIRMED if was_up else Why.NO_NODE
-        for number, data in enumerate(lost, 1):
-            op = decode_operation(data)
-            if isinstance(op, Send | Ask):
-                message, route = self.read(op.body), decode_route(op.route)
+        for number, (op, message) in enumerate(self._lost_messages(lost), 1):
+            if op is not None:
+                route = decode_route(op)
                 to = receiver_of(route.to, self._peer.node, self._peer.network.types.decode)
                 self.router.dead_letters.add(sender_of(route.sender), to, message, why)
             if not number % 64:
                 yield
+
+    def _lost_messages(self, lost: list[bytes]) -> Iterator[tuple[bytes | None, object]]:
+        """The route and the message of each lost operation that is one, and None for others."""
+        parts: list[bytes] = []
+        for data in lost:
+            op = decode_operation(data)
+            if isinstance(op, Part):
+                parts.append(op.data)
+                if not op.is_last:
+                    yield None, None
+                    continue
+                whole, has_first = b"".join(parts), op.number + 1 == len(parts)
+                parts.clear()
+                if not has_first:
+                    text = "the other node has got the beginning of this message"
+                    yield op.route or None, Unreadable(text)
+                    continue
+                op = decode_operation(whole)
+            if isinstance(op, Send | Ask):
+                yield op.route, self.read(op.body)
+            else:
+                yield None, None
 
     def _exit(self, op: Exit) -> None:
         permit = "kill" if op.is_kill else "exit"
         if permit not in self.permits:
             self._refusal(permit)
             return
+        if op.sender.node != self._peer.node:
+            # Exit signals are not forwarded, and the signal of a parent has more power.
+            self._peer.session.close("an exit signal has a sender of another node", False)
+            return
         to = self._address(op.to)
         receiver: Any = self.router.resolve(to)
         if receiver is None:
             self._peer.ledger.refuse("undelivered")
-            return
-        if op.is_kill:
+        elif op.is_kill:
             receiver.kill()
-            return
-        reason = self.read(op.body)
-        if isinstance(reason, Unreadable):
-            reason = Shutdown(reason.why)
-        receiver.ask_to_exit(sender_of(op.sender), reason)
+        else:
+            reason = self._peer.network.types.decode_reason(op.body)
+            receiver.ask_to_exit(sender_of(op.sender), reason)
 
     # -- watches -----------------------------------------------------------------------------------
 
@@ -450,6 +484,9 @@ class Executor:
         calls, self._calls = self._calls, set()
         for caller in calls:
             caller.abandon()
+        waiters, self._confirmations = self._confirmations, set()
+        for waiter in waiters:
+            waiter.withdraw()
         self._answers.forget()
         self._watches.clear()
         self._numbers.clear()

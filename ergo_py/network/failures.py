@@ -28,9 +28,9 @@ from .._core.vocabulary.errors import (
     UnhandledCallError,
 )
 from .._core.vocabulary.reasons import Crashed
-from .._core.vocabulary.text import shown, text_of
+from .._core.vocabulary.text import brief, shown, text_of
 from .errors import NotPermittedError, RemoteError, TooManyCallsError, UnreadableError
-from .messages.message_types import MessageTypes, RefusedValueError
+from .messages.message_types import MessageTypes, RefusedValueError, reason_of
 from .operations import Failure
 
 __all__ = ["error_of", "failure_of"]
@@ -97,10 +97,18 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
 
 def error_of(kind: str, to: Any, request: object, payload: Any) -> BaseException:
     """The error that a call to ``to`` raises here for a failure of this kind."""
+    try:
+        return _error_of(kind, to, request, payload)
+    except Exception:
+        # The payload is not that of this kind. The call fails nevertheless.
+        return RemoteError(kind, brief(payload, 200))
+
+
+def _error_of(kind: str, to: Any, request: object, payload: Any) -> BaseException:
     match kind:
         case Failure.DOWN:
-            return TargetDownError(to, request, payload)
-        case Failure.CRASHED:
+            return TargetDownError(to, request, reason_of(payload))
+        case Failure.CRASHED if isinstance(payload, Crashed):
             return CallFailedError(to, request, payload)
         case Failure.FULL:
             return MailboxFullError(to, request, payload)
@@ -111,16 +119,15 @@ def error_of(kind: str, to: Any, request: object, payload: Any) -> BaseException
         case Failure.UNREADABLE:
             return UnreadableError(str(payload), to, request)
         case Failure.SERVICE_GONE:
-            return ServiceGoneError(to.name, request, payload)
+            return ServiceGoneError(to.name, request, reason_of(payload))
         case Failure.SERVICE_BUSY:
             return ServiceBusyError(to.name, request, payload)
         case Failure.SERVICE_UNKNOWN:
             child, known = payload
             return ChildUnknownError(child, tuple(known))
         case Failure.UNSENDABLE:
-            return CallFailedError(
-                to, request, Crashed.told(RemoteError("MessageTypeError", str(payload)), "")
-            )
+            name, text = payload if isinstance(payload, list) else ("MessageTypeError", payload)
+            return CallFailedError(to, request, Crashed.told(RemoteError(str(name), str(text)), ""))
         case Failure.ERGO:
             return _rebuilt(payload, to, request)
     return payload if isinstance(payload, Exception) else RemoteError(kind, str(payload))

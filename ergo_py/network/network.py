@@ -26,7 +26,7 @@ from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.options import check_name
 from .._core.vocabulary.reasons import Reason
 from .accounts.info import NetworkInfo
-from .accounts.limits import Limits
+from .accounts.limits import LARGEST, Limits, too_large
 from .carriers.carrier import Carrier
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
 from .frames import decode_frame
@@ -51,8 +51,6 @@ _SMALLEST: Final = 32 << 10
 """Bytes that each of `_NODES` nodes may have on the way here."""
 _DESKS: Final = 1024
 """The most services whose end is remembered for other nodes."""
-_HEADERS: Final = 4096
-"""Bytes of a frame that are left for everything except a single message."""
 
 
 class _Alarm(Deadline):
@@ -189,7 +187,7 @@ class Network:
 
         Raises:
             MessageTypeError: the message cannot travel.
-            MessageTooLargeError: the carrier does not take a message of its size.
+            MessageTooLargeError: it is larger than `LARGEST`.
         """
         try:
             body = self.types.encode(message)
@@ -197,13 +195,9 @@ class Network:
             raise MessageTypeError(
                 f"a {type(message).__qualname__} cannot travel to {to!r}: {error}", to, message
             ) from None
-        if len(body) > self.carrier.max_frame - _HEADERS:
-            raise MessageTooLargeError(
-                f"a {type(message).__qualname__} of {len(body)} bytes is too large for {to!r}; "
-                f"allowed are {self.max_message} bytes: send it in parts",
-                to,
-                message,
-            )
+        if len(body) > LARGEST:
+            what = f"a {type(message).__qualname__}"
+            raise MessageTooLargeError(too_large(what, body, to), to, message)
         return body
 
     def service(self, name: str, node: str, process: Any) -> Any:
@@ -266,11 +260,6 @@ class Network:
                 router.post(process, pid, Lane.MAIN, (EVENT, producer, None, publication))
 
     # -- nodes -------------------------------------------------------------------------------------
-
-    @property
-    def max_message(self) -> int:
-        """The most bytes of a single message."""
-        return self.carrier.max_frame - _HEADERS
 
     def nodes(self) -> list[str]:
         """The names of the connected nodes."""

@@ -1,6 +1,6 @@
 """The operations that travel in a session: messages, calls, answers, links and monitors, events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
@@ -17,6 +17,7 @@ __all__ = [
     "Failed",
     "Failure",
     "Operation",
+    "Part",
     "Place",
     "Probe",
     "Question",
@@ -32,6 +33,7 @@ __all__ = [
     "decode_route",
     "encode_operation",
     "encode_route",
+    "parts_of",
     "place_of",
     "receiver_of",
     "sender_of",
@@ -200,6 +202,17 @@ class Counts(msgspec.Struct, array_like=True, tag=13, frozen=True):
     arrived: list[tuple[int, int, int]]
 
 
+class Part(msgspec.Struct, array_like=True, tag=15, frozen=True):
+    """A part of an operation that is longer than the carrier takes. The parts follow each other."""
+
+    number: int
+    """Counts the parts of the operation, from 0."""
+    is_last: bool
+    route: bytes
+    """The route of a message, so that a message whose end is lost becomes a dead letter."""
+    data: bytes
+
+
 Operation = (
     Send
     | Ask
@@ -216,6 +229,7 @@ Operation = (
     | Probe
     | Counts
     | Withdraw
+    | Part
 )
 
 
@@ -253,6 +267,15 @@ def decode_operation(data: bytes) -> Operation:
         return _decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not an operation of this protocol: {error}") from None
+
+
+def parts_of(data: bytes, longest: int) -> Iterator[bytes]:
+    """An encoded operation, cut into encoded parts with at most ``longest`` bytes of it each."""
+    op = decode_operation(data)
+    route = op.route if isinstance(op, Send | Ask) else b""
+    for number, start in enumerate(range(0, len(data), longest)):
+        end = start + longest
+        yield encode_operation(Part(number, end >= len(data), route, data[start:end]))
 
 
 def decode_route(data: bytes) -> Route:

@@ -20,8 +20,9 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import Published, Why
 from .._core.vocabulary.reasons import Killed, NoNode, Reason, Shutdown
-from .._core.vocabulary.text import shown
+from .._core.vocabulary.text import brief, shown
 from .accounts.ledger import Ledger
+from .accounts.limits import ADDRESS, LARGEST, too_large
 from .errors import (
     MessageTooLargeError,
     MessageTypeError,
@@ -44,6 +45,7 @@ from .operations import (
     Failed,
     Failure,
     Operation,
+    Part,
     Place,
     Probe,
     Route,
@@ -65,8 +67,8 @@ if TYPE_CHECKING:
 __all__ = ["Peer"]
 
 _PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
-_SEND, _CALL, _ANSWER = 0, 2, 3
-"""The tags of `Send`, `Call` and `Answer`: a tuple is made faster than an operation."""
+_SEND, _CALL, _ANSWER, _FAILED = 0, 2, 3, 4
+"""The tags of `Send`, `Call`, `Answer` and `Failed`: a tuple is made faster than an operation."""
 _PAUSE: Final = 0.00005
 """Seconds after an operation within which further ones are collected."""
 _SWEEP: Final = 256
@@ -97,7 +99,16 @@ class Peer(Questioner):
         self.reason: Reason | None = None
         """Why the node is down; None while there is no attempt, or a session."""
         clock = network.kernel.clock
-        self.session = Session(self, self.router.creation, network.timing, clock.now, fresh)
+        self.session = Session(
+            self,
+            self.router.creation,
+            network.timing,
+            clock.now,
+            fresh,
+            network.carrier.max_operation,
+        )
+        self._parts = bytearray()
+        """The parts of an operation that has not arrived whole."""
         self.ledger = Ledger(self)
         self.mailbox = Outlet(self, network.backlog)
         self.executor = Executor(self)
@@ -116,6 +127,7 @@ class Peer(Questioner):
             Event: self.watches.publish,
             Subscribed: self.watches.note_subscribed,
             Probe: self._take_probe,
+            Part: self._take_part,
             Counts: self.ledger.note_counts,
         }
         self._routes: dict[tuple[Any, PID | Alias, Lane], bytes] = {}
@@ -179,11 +191,19 @@ class Peer(Questioner):
     def place(self, target: Any) -> Place:
         """An address there, as it travels."""
         try:
-            return place_of(target, self.network.types.encode)
+            place = place_of(target, self.network.types.encode)
         except RefusedValueError as error:
             raise MessageTypeError(
                 f"the address {target!r} cannot travel: {error}", target, None
             ) from None
+        if (length := len(place.name.encode()) + len(place.key)) > ADDRESS:
+            raise MessageTooLargeError(
+                f"the name or key of an address has {length} bytes; allowed are {ADDRESS}: "
+                f"{brief(target, 100)}",
+                target,
+                None,
+            )
+        return place
 
     # -- outgoing ----------------------------------------------------------------------------------
 
@@ -376,6 +396,8 @@ class Peer(Questioner):
             return False
         try:
             body = self.network.types.encode(publication.message)
+            if len(body) > LARGEST:
+                raise RefusedValueError(too_large("a publication", body, self.node))
         except RefusedValueError as error:
             self.network.log_once(
                 f"publications of {publication.event.name!r} cannot travel", str(error)
@@ -386,22 +408,27 @@ class Peer(Questioner):
 
     def send_answer(self, number: int, value: object, error: BaseException | None) -> None:
         """Answer a call of that node."""
-        op: Operation
+        what = "an answer" if error is None else "an error"
+        why = "MessageTypeError"
         try:
-            if error is None:
-                body = self.network.types.encode(value)
-                self.session.push(encode_operation((_ANSWER, number, body)))
-                if not self._is_dirty:
-                    self.wake()
-                return
-            op = Failed(number, *failure_of(error, self.network.types))
+            kind, body = (
+                ("", self.network.types.encode(value))
+                if error is None
+                else failure_of(error, self.network.types)
+            )
+            if len(body) > LARGEST:
+                why = "MessageTooLargeError"
+                raise RefusedValueError(too_large(what, body, self.node))
         except RefusedValueError as refusal:
-            what = "an answer" if error is None else "an error"
             self.network.kernel.logger.error(
                 f"{what} cannot travel to node {self.node}", error=str(refusal)
             )
-            op = Failed(number, Failure.UNSENDABLE, self.network.types.encode(str(refusal)))
-        self.push(op)
+            kind = Failure.UNSENDABLE
+            body = self.network.types.encode([why, str(refusal)])
+        op = (_FAILED, number, kind, body) if kind else (_ANSWER, number, body)
+        self.session.push(encode_operation(op))
+        if not self._is_dirty:
+            self.wake()
 
     def push(self, op: Operation) -> None:
         """Queue an operation, and send it soon."""
@@ -467,18 +494,34 @@ class Peer(Questioner):
         if not self._is_dirty:
             self._after()
 
-    def deliver(self, data: bytes) -> None:
-        """Carry out an operation of that node."""
+    def deliver(self, data: bytes, is_whole: bool = False) -> None:
+        """Carry out an operation of that node; ``is_whole`` if it came in parts."""
         try:
             op = decode_operation(data)
         except ValueError as error:
             self.session.close(str(error), False)
+            return
+        if is_whole and type(op) is Part:  # parts of parts could be nested without end
+            self.session.close("a part of an operation is cut into parts", False)
             return
         try:
             self._handlers[type(op)](op)
         except Exception as error:
             # An operation of another node must not end the tasks of this node.
             self.network.log_once(f"an operation of node {self.node} failed", shown(error))
+
+    def _take_part(self, op: Part) -> None:
+        """Take a part of a long operation. The last part completes it."""
+        parts = self._parts
+        if not op.number:
+            parts.clear()
+        parts += op.data
+        if len(parts) > LARGEST + 2 * ADDRESS:
+            self.session.close("an operation is larger than any that a node sends", False)
+        elif op.is_last:
+            whole = bytes(parts)
+            parts.clear()
+            self.deliver(whole, is_whole=True)
 
     def _answered(self, op: Answer) -> None:
         caller = self._calls.pop(op.number, None)
@@ -531,6 +574,7 @@ class Peer(Questioner):
         self.creation = 0
         self.reason = reason = NoNode(self.node, why)
         calls, self._calls = self._calls, {}
+        self._parts.clear()
         self.mailbox.refuse_waiters()
         for caller in calls.values():
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))

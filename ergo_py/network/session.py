@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from .accounts.totals import Totals
 from .frames import VERSION, Ack, Bye, Data, Frame, Hello
+from .operations import parts_of
 
 __all__ = ["Owner", "Session", "State", "Timing"]
 
@@ -25,6 +26,8 @@ _FRAME: Final = 16 * 1024
 a time slice. A single operation may be longer.
 """
 
+PART_HEAD: Final = 4096
+"""Bytes of a part that are left for everything except its piece of an operation."""
 _OFFERS: Final = 8
 """How many answered invitations are remembered."""
 
@@ -81,6 +84,7 @@ class Session(Totals):
         timing: Timing,
         clock: Callable[[], float],
         fresh: Callable[[], int],
+        longest: int = 1 << 30,
     ) -> None:
         super().__init__()
         self._owner = owner
@@ -88,6 +92,8 @@ class Session(Totals):
         self._timing = timing
         self._clock = clock
         self._fresh = fresh
+        self._longest = longest
+        """Most bytes of an operation. Longer ones are sent in parts."""
         self.state = State.IDLE
         self.queued_bytes = 0
         """Bytes of operations that wait to be sent."""
@@ -132,6 +138,11 @@ class Session(Totals):
     # -- operations of the owner -------------------------------------------------------------------
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there is neither a session nor an attempt to begin one."""
+        return self.state is State.IDLE
+
+    @property
     def unacknowledged(self) -> int:
         """Operations that were sent and are not acknowledged."""
         return len(self._unacknowledged)
@@ -145,9 +156,14 @@ class Session(Totals):
         """Queue an operation. It goes out with the next :meth:`flush`. Without a session, this
         invites the peer.
         """
+        length = len(op)
+        if length > self._longest:
+            for part in parts_of(op, self._longest - PART_HEAD):
+                self.push(part)
+            return
         self._queue.append(op)
         self.sent += 1
-        self.queued_bytes += len(op)
+        self.queued_bytes += length
         if not self._inviting and self.state is not State.UP:
             self._invite()
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.vocabulary.ids import PID, EventName, NodeName
 from .._core.vocabulary.messages import Published
-from .._core.vocabulary.reasons import Custom, Reason, Shutdown
+from .._core.vocabulary.reasons import Custom, Reason
 from .accounts.limits import Limits
 from .messages.message_types import UnreadableValueError
 from .operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
@@ -36,6 +36,7 @@ class Watches:
         """Have that node tell when the target ends. It sends a new subscriber of an event the
         publications that the event keeps; until then the subscriber gets no others.
         """
+        place = None if isinstance(target, NodeName) else self._peer.place(target)
         number = self._numbers.get(target)
         is_known = number is not None
         if number is None:
@@ -46,13 +47,13 @@ class Watches:
             number = next(self._peer.router.references)
             self._numbers[target] = number
             self._targets[number] = target
-        if isinstance(target, NodeName):
+        if place is None:
             self._peer.connect()
         elif isinstance(target, EventName):
             self._joining.add((number, watcher.number))
-            self._peer.push(Watch(number, self._peer.place(target), watcher.number))
+            self._peer.push(Watch(number, place, watcher.number))
         elif not is_known:
-            self._peer.push(Watch(number, self._peer.place(target), 0))
+            self._peer.push(Watch(number, place, 0))
 
     def _refuse(self, target: Any, limits: Limits) -> None:
         """Tell the watchers of a target that this node watches too many already."""
@@ -66,7 +67,8 @@ class Watches:
         if number is None:
             return
         del self._targets[number]
-        if not isinstance(target, NodeName) and self._peer.is_up:
+        # A watch that waits for a session to begin has to be undone, too.
+        if not isinstance(target, NodeName) and not self._peer.session.is_idle:
             self._peer.push(Unwatch(number))
 
     def end(self, op: Ended) -> None:
@@ -76,11 +78,7 @@ class Watches:
             return  # the watch was undone meanwhile
         del self._numbers[target]
         network = self._peer.network
-        try:
-            reason = network.types.decode(op.body)
-        except UnreadableValueError as error:
-            reason = Shutdown(str(error))
-        network.kernel.tell_all(target, reason)
+        network.kernel.tell_all(target, network.types.decode_reason(op.body))
 
     def end_all(self, reason: Reason) -> None:
         """Tell the processes here that the node of all targets is lost."""

@@ -185,11 +185,11 @@ class PoolMailbox(Mailbox):
             worker.mailbox.wait_for_room(lane, envelope, waiter, depth)
             worker.wake()
 
-    def stop_waiting(self, lane: Lane, waiter: Waiter) -> None:
-        """Forget a waiter that gave up."""
-        super().stop_waiting(lane, waiter)
-        for worker in self._running.values():
-            worker.mailbox.stop_waiting(lane, waiter)
+    def stop_waiting(self, lane: Lane, waiter: Waiter) -> bool:
+        """Forget a waiter that gave up. False if it did not wait."""
+        return super().stop_waiting(lane, waiter) or any(
+            worker.mailbox.stop_waiting(lane, waiter) for worker in self._running.values()
+        )
 
     # -- choice of the worker ----------------------------------------------------------------------
 

@@ -58,9 +58,9 @@ class TwoLanes(Mailbox):
         """Queue an envelope until there is room for it."""
         super().wait_for_room(_lane(lane), envelope, waiter, depth)
 
-    def stop_waiting(self, lane: Lane, waiter: Waiter) -> None:
-        """Forget a waiter that gave up."""
-        super().stop_waiting(_lane(lane), waiter)
+    def stop_waiting(self, lane: Lane, waiter: Waiter) -> bool:
+        """Forget a waiter that gave up. False if it did not wait."""
+        return super().stop_waiting(_lane(lane), waiter)
 
     def depths(self) -> dict[str, int]:
         """Count the envelopes that wait in each lane."""

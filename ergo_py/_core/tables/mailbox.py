@@ -351,12 +351,14 @@ class Mailbox:
             self.waiters = {}
         self.waiters.setdefault(lane, OrderedDict())[waiter] = (envelope, depth)
 
-    def stop_waiting(self, lane: Lane, waiter: Waiter) -> None:
-        """Forget a waiter that gave up."""
+    def stop_waiting(self, lane: Lane, waiter: Waiter) -> bool:
+        """Forget a waiter that gave up. False if it did not wait."""
         queue = (self.waiters or {}).get(lane)
-        if queue is not None:
-            queue.pop(waiter, None)
-            self._forget_if_empty(lane, queue)
+        if queue is None:
+            return False
+        was_waiting = queue.pop(waiter, None) is not None
+        self._forget_if_empty(lane, queue)
+        return was_waiting
 
     def admit_waiters(self) -> bool:
         """Admit waiting senders, first come first served, as far as there is room. False if none

@@ -109,7 +109,8 @@ class Ledger:
             if cause.startswith(NOT_PERMITTED) and count > self._refused_there.get(cause, 0):
                 permit = cause.removeprefix(NOT_PERMITTED)
                 self._peer.network.warn_of_refusal(self._peer.node, permit)
-            self._refused_there[cause] = count
+            if cause in self._refused_there or len(self._refused_there) < _CAUSES:
+                self._refused_there[cause] = count
 
     def info(self) -> PeerInfo:
         """A snapshot of the accounts."""

@@ -1,10 +1,18 @@
-"""`Limits`: how many open calls and watches a node keeps for each other node."""
+"""`Limits`: how many open calls and watches a node keeps for each other node, and the largest
+values that travel.
+"""
+
+from typing import Final
 
 from ..._core.vocabulary.options import check_number
 from ..errors import TooManyCallsError
 
-__all__ = ["TOO_MANY_CALLS", "TOO_MANY_WATCHES", "Limits"]
+__all__ = ["ADDRESS", "LARGEST", "TOO_MANY_CALLS", "TOO_MANY_WATCHES", "Limits", "too_large"]
 
+LARGEST: Final = (16 << 20) - 4096
+"""Most bytes of a message, a request, an answer or a publication, in each kind of network."""
+ADDRESS: Final = 2048
+"""Most bytes of a name or a key in an address."""
 TOO_MANY_CALLS = "too many calls"
 TOO_MANY_WATCHES = "too many watches"
 """Causes of a refusal, in the accounts."""
@@ -40,3 +48,11 @@ class Limits:
             f"the limit of {keeper!r}; end watches that are no longer needed, or open the network "
             f"of {keeper!r} with a larger max_watches="
         )
+
+
+def too_large(what: str, body: bytes, to: object) -> str:
+    """Says that a value is too large to travel."""
+    return (
+        f"{what} of {len(body)} bytes is too large for {to!r}; allowed are {LARGEST} bytes: send "
+        "it in parts"
+    )

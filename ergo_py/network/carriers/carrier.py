@@ -43,8 +43,8 @@ class Sink(Protocol):
 class Carrier(Protocol):
     """Carries frames between nodes. It may lose, double and reorder them."""
 
-    max_frame: int
-    """The largest frame, in bytes. It may change when the carrier connects."""
+    max_operation: int
+    """Bytes of the longest operation that it takes in a frame. Longer ones travel in parts."""
 
     async def run(self, sink: Sink, *, task_status: trio.TaskStatus[None]) -> None:
         """Carry frames until cancelled. ``started`` is called when the node can be reached.

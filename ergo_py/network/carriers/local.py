@@ -121,7 +121,7 @@ class Local:
 class _LocalCarrier:
     """The end of a node in a `Local` network."""
 
-    max_frame = _FRAME
+    max_operation = _FRAME - 1024
 
     def __init__(self, kernel: Kernel, directory: Path | None) -> None:
         self._kernel = kernel

@@ -237,7 +237,7 @@ class Memory:
 class _MemoryCarrier:
     """The end of a node in a `Memory`."""
 
-    max_frame = _FRAME
+    max_operation = _FRAME
 
     def __init__(self, hub: Memory, name: str, creation: int) -> None:
         self._hub = hub

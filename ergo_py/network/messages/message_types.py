@@ -35,7 +35,7 @@ from ..errors import RemoteError
 from .closed_types import MARK, ClosedType, closed_type
 from .codec import Ext, msgspec
 
-__all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError"]
+__all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError", "reason_of"]
 
 _LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _KEYS: Final = frozenset({str, int})
@@ -262,11 +262,19 @@ class MessageTypes:
             raise RefusedValueError(text_of(error)) from None
 
     def encode_reason(self, reason: Reason) -> bytes:
-        """The bytes of a reason. A value in it that cannot travel becomes text."""
+        """The bytes of a reason. A value in it that cannot travel becomes text, and a long text is
+        cut.
+        """
         try:
-            return self.encode(reason)
+            data = self.encode(reason)
         except RefusedValueError:
-            return self.encode(Shutdown(str(reason)))
+            data = b""
+        if 0 < len(data) <= _REASON:
+            return data
+        text = str(reason)
+        if len(text) > _SHORT:
+            text = f"{text[:_SHORT]}… ({len(text)} characters)"
+        return self.encode(Shutdown(text))
 
     def _plain(self, value: Any) -> Any:
         """The value as MessagePack knows it: other types become extensions."""
@@ -355,6 +363,16 @@ class MessageTypes:
         except Exception as error:
             raise UnreadableValueError(text_of(error)) from None
 
+    def decode_reason(self, data: bytes) -> Reason:
+        """The reason with these bytes. Bytes of any other value are a reason that says so: the
+        processes here must not depend on the honesty of another node.
+        """
+        try:
+            found = self.decode(data)
+        except UnreadableValueError as error:
+            return Shutdown(str(error))
+        return reason_of(found)
+
     def _decode_fields(self, entry: "_Class | None", data: bytes | memoryview, start: int) -> Any:
         """The instance of a closed class that has other fields here."""
         if entry is None:
@@ -393,6 +411,16 @@ def _unlisted(name: str) -> UnreadableValueError:
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _SHORT: Final = 1024
+_REASON: Final = 1 << 20
+"""Most bytes of a reason."""
+
+
+def reason_of(value: object) -> Reason:
+    """The value, if it is a reason; else a reason that says so."""
+    if isinstance(value, Reason):
+        return value
+    return Shutdown(f"a reason of the type {type(value).__name__}, which is not a reason")
+
 
 _NESTED: Final = frozenset(
     {

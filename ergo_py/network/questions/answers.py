@@ -63,7 +63,7 @@ class Answers:
         self._kernel = peer.network.kernel
         self._permits = permits
         self._budget = SpawnBudget(self._kernel.clock.now)
-        self._pieces = Pieces(lambda: peer.network.max_message)
+        self._pieces = Pieces()
         self._clients = ControlClients(peer.network)
         self._waiting: set[trio.CancelScope] = set()
         """The questions that wait for something here."""

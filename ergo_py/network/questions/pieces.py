@@ -1,6 +1,5 @@
 """`Pieces`: answers that are larger than a message, handed out in pieces."""
 
-from collections.abc import Callable
 from itertools import count
 from typing import Final
 
@@ -19,8 +18,7 @@ _KEPT: Final = 4
 class Pieces:
     """The answers to a single other node that it has not fetched completely."""
 
-    def __init__(self, max_message: Callable[[], int]) -> None:
-        self._max_message = max_message
+    def __init__(self) -> None:
         self._numbers = count(1)
         self._kept: dict[int, bytes] = {}
 
@@ -36,7 +34,7 @@ class Pieces:
                 "ask for less: for single processes, or with a smaller count"
             )
         number = next(self._numbers)
-        piece = answer[: self._size()]
+        piece = answer[:_PIECE]
         if len(piece) < len(answer):
             self._kept[number] = answer
             if len(self._kept) > _KEPT:
@@ -52,10 +50,7 @@ class Pieces:
         answer = self._kept.get(number)
         if answer is None:
             raise NotAllowedError("the rest of the answer is no longer kept; ask again")
-        end = offset + self._size()
+        end = offset + _PIECE
         if end >= len(answer):
             del self._kept[number]
         return answer[offset:end]
-
-    def _size(self) -> int:
-        return max(1, min(_PIECE, self._max_message() // 2))

@@ -10,6 +10,7 @@ from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.errors import TargetDownError
 from ..._core.vocabulary.ids import NodeName
 from ..._core.vocabulary.reasons import Reason
+from ..messages.message_types import reason_of
 from ..operations import Operation, Question
 from .look import Look, look
 
@@ -46,9 +47,11 @@ class Questioner:
             CallTimeoutError: it did not answer in time.
             UnreadableError: it does not know the question.
             TooManyCallsError: too many calls to the node wait for an answer.
+            MessageTypeError, MessageTooLargeError: an argument cannot travel.
         """
         task, number = current_task(), next(self.router.references)
         to, sender = NodeName(self.node), self.network.kernel.pid
+        body = self.network.encode(to, value)
         callee: Any = self
         caller = TaskCaller(sender, number, to, request, task, callee)
         if timeout is not None:
@@ -57,7 +60,7 @@ class Questioner:
             caller.wait_without_limit()
         if not self.admits(caller):
             return caller.result()
-        self.push(Question(self.remember(caller), about, self.network.types.encode(value)))
+        self.push(Question(self.remember(caller), about, body))
         try:
             await park_as(task, caller)
         except BaseException:
@@ -75,7 +78,6 @@ class Questioner:
     async def wait_ended(self, to: Any) -> Reason:
         """Wait until a process or meta-process there has ended."""
         try:
-            reason: Reason = await self.ask("wait_ended", Look("wait_ended", (to,)), to, None)
+            return reason_of(await self.ask("wait_ended", Look("wait_ended", (to,)), to, None))
         except TargetDownError as error:
             return error.reason
-        return reason

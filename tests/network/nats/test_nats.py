@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -13,12 +14,14 @@ import trio.testing
 
 from ergo_py import BadInputError, Down, Name, NoNode, TargetDownError
 from ergo_py.network import NATS, NetworkError, NodeNameTakenError
+from ergo_py.network.carriers.nats.carrier import NatsCarrier
+from ergo_py.network.carriers.nats.wire import Message, ServerInfo
 from examples.guide.nats_nodes import open_shop
 from tests.network.nats.server import NatsServer
 from tests.network.pairs import TYPES, Add, Echo, Total, carrier_of, make_network, two_nodes, until
 from tests.network.programs import COUNTER, other_program
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Recorder, running_node
+from tests.support import Recorder, kernel_of, running_node
 
 FAST: dict[str, Any] = {"beat": 0.05, "patience": 30.0, "grace": 30.0}
 """Settings for tests in which no node goes down, however slow the machine is."""
@@ -151,7 +154,7 @@ async def test_a_name_that_a_living_node_has_is_refused(shared_server: NatsServe
 async def test_a_single_node_of_several_that_open_together_gets_the_name(
     shared_server: NatsServer,
 ) -> None:
-    network = make_network("nats", shared_server.url)
+    network = make_network("nats", shared_server.url, **FAST)
     ends: list[str] = []
     over = trio.Event()
 
@@ -170,6 +173,78 @@ async def test_a_single_node_of_several_that_open_together_gets_the_name(
             nursery.start_soon(open_one)
 
     assert sorted(ends) == ["open", "taken", "taken"]
+
+
+async def opening(carrier: NatsCarrier, monkeypatch: pytest.MonkeyPatch, *messages: Message) -> Any:
+    """Open a carrier whose client gets these messages in a single turn. Returns the error."""
+    monkeypatch.setattr(carrier.client, "run", trio.sleep_forever)
+    carrier.connected(ServerInfo())
+    for message in messages:
+        carrier.message(message)
+    error: Any = None
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(carrier.run, Mock())
+            nursery.cancel_scope.cancel()
+    except ExceptionGroup as group:
+        error = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def test_a_claim_right_after_the_name_was_free_comes_too_late(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node("a@test") as node:
+        free = Message("ergo.c.x.a@test.a@test", 2, "", 503, b"")
+        older = Message("ergo.c.n.a@test.a@test", 1, "", 0, b"c[1, 0, 0]")
+        for messages, is_open in (((free, older), True), ((older, free), False)):
+            carrier = NatsCarrier(kernel_of(node), [], "c", None, None, False, 5.0, 1.0)
+            error = await opening(carrier, monkeypatch, *messages)
+            assert (error is None) == is_open
+            assert bool(carrier.taken) != is_open
+
+
+async def test_a_node_that_opens_waits_for_younger_nodes_to_leave(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node("a@test") as node, trio.open_nursery() as nursery:
+        carrier = NatsCarrier(kernel_of(node), [], "c", None, None, False, 5.0, 1.0)
+
+        async def claim() -> None:
+            for _ in range(5):  # a younger node that is slow
+                await trio.sleep(1.5)
+                carrier.message(Message("ergo.c.n.a@test.a@test", 1, "", 0, b"c[9, 0, 0]"))
+            await trio.sleep(1.5)
+            carrier.message(Message("ergo.c.x.a@test.a@test", 2, "", 503, b""))
+
+        nursery.start_soon(claim)
+        assert await opening(carrier, monkeypatch) is None
+        assert trio.current_time() >= 9.0
+        silent = NatsCarrier(kernel_of(node), [], "c", None, None, False, 5.0, 1.0)
+        error = await opening(silent, monkeypatch)
+        assert "listens under the name 'a@test' and does not answer" in str(error)
+
+
+async def test_a_server_that_takes_only_short_messages_is_refused_by_name() -> None:
+    with NatsServer("max_payload: 4096") as server:
+        network = make_network("nats", server.url)
+        with pytest.raises(NetworkError, match=r"its max_payload is 4096 bytes; .* at least 60000"):
+            async with running_node("a@test", network=network):
+                pass
+
+
+async def test_large_messages_pass_a_server_that_takes_60_000_bytes() -> None:
+    with NatsServer("max_payload: 60000") as server:
+        async with two_nodes(make_network("nats", server.url, **FAST)) as (a, b):
+            pid = await b.spawn(Counter)
+            for size in (40_000, 48 << 10, 50_000, 1_000_000):
+                assert await a.call(pid, Echo("x" * size), timeout=30) == "x" * size
+            for number in range(5_000):
+                a.send(pid, Add(number))
+            assert await a.call(pid, Total(), timeout=30) == sum(range(5_000))
+            assert a.network().peers["b@test"].sessions == 1
 
 
 async def test_the_younger_of_two_nodes_with_the_same_name_leaves_the_network(

@@ -37,6 +37,8 @@ _PROBE: Final = b"p"
 _CLAIM: Final = b"c"
 _PRESENT: Final = b"d"
 
+_OPERATION: Final = 48 << 10
+"""Bytes of the longest operation of a frame: the smallest servers that are accepted take it."""
 _NO_RESPONDERS: Final = 503
 
 
@@ -67,7 +69,7 @@ class NatsCarrier:
         patience: float,
         grace: float,
     ) -> None:
-        self.max_frame = (1 << 20) - 1
+        self.max_operation = _OPERATION
         self._logger = kernel.logger
         self._name = kernel.pid.node
         self._me = token(self._name)
@@ -93,6 +95,10 @@ class NatsCarrier:
         self._is_offline = False
         self._is_alone = trio.Event()
         """The server says that no other node listens under this name."""
+        self._is_decided = trio.Event()
+        """This node is alone under its name, or has lost it."""
+        self._claimed_at = 0.0
+        """When this node, or a younger node that will leave, last claimed the name."""
         self.taken = ""
         """Why this node has lost its name."""
         self._has_lost = trio.Event()
@@ -141,13 +147,16 @@ class NatsCarrier:
 
     async def _claim_first(self) -> None:
         await self._connected.wait()
-        with trio.move_on_after(2 * self._grace):
-            while not self._has_lost.is_set():
-                with trio.move_on_after(0.1):
-                    await self._is_alone.wait()
-                    self._rank[0] = 0
-                    return
-                self._claim()
+        self._claimed_at = trio.current_time()
+        while trio.current_time() < self._claimed_at + 2 * self._grace:
+            if self._has_lost.is_set():
+                break
+            if self._is_alone.is_set():
+                return
+            with trio.move_on_after(0.1):
+                await self._is_decided.wait()
+                continue
+            self._claim()
         raise NodeNameTakenError(
             self.taken
             or f"another client of the server listens under the name {self._name!r} and does not "
@@ -172,7 +181,9 @@ class NatsCarrier:
         if is_older:
             self.taken = f"an older node has the name {self._name!r}; give each node its own name"
             self._has_lost.set()
+            self._is_decided.set()
         else:
+            self._claimed_at = trio.current_time()
             self._claim()  # the other node compares, and leaves
 
     async def flush(self) -> None:
@@ -189,9 +200,6 @@ class NatsCarrier:
             return
         if self.taken:
             self._nursery.start_soon(self._refuse, to, self.taken)
-        elif len(frame) > self.max_frame:
-            why = f"the server takes {self.max_frame} bytes, and a frame has {len(frame)}"
-            self._nursery.start_soon(self._refuse, to, why)
         else:
             self._publish(to, _FRAME + frame)
 
@@ -227,7 +235,6 @@ class NatsCarrier:
 
     def connected(self, info: ServerInfo) -> None:
         """The client is connected, perhaps again, and perhaps to another server."""
-        self.max_frame = max(1024, info.max_payload) - len(_FRAME)
         self._absent.clear()
         if self._connected.is_set():
             self._is_offline = False
@@ -307,7 +314,12 @@ class NatsCarrier:
     def _note_absent(self, node: str) -> None:
         """The server says that no client listens under the name of a node."""
         if node == self._name:
-            self._is_alone.set()
+            # The node is open from this moment on: a claim that follows in the same turn of the
+            # reader must find it so.
+            if not self._has_lost.is_set():
+                self._rank[0] = 0
+                self._is_alone.set()
+                self._is_decided.set()
             return
         if self._sink is None or self._nursery is None:
             return

@@ -18,6 +18,8 @@ __all__ = ["Connection", "RefusedError"]
 _CHUNK: Final = 256 * 1024
 _BUFFER: Final = 8 << 20
 """Bytes that may wait for the server. More are dropped: the sessions send them again."""
+_PAYLOAD: Final = 60_000
+"""The smallest max_payload of a server: each frame of a node is smaller."""
 _JOIN: Final = 64 * 1024
 """Bytes that a single write takes from the queue."""
 
@@ -96,6 +98,10 @@ class Connection:
         if not isinstance(operation, ServerInfo):
             raise RefusedError("it does not greet as a NATS server does")
         self.info = operation
+        if operation.max_payload < _PAYLOAD:
+            raise RefusedError(
+                f"its max_payload is {operation.max_payload} bytes; nodes need at least {_PAYLOAD}"
+            )
         if not operation.headers:
             raise RefusedError(f"its version {operation.version} is too old: it knows no headers")
         offers_tls = operation.tls_required or operation.tls_available or self._is_encrypted

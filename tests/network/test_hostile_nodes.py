@@ -1,0 +1,326 @@
+"""Operations that no honest node sends: they harm neither processes nor the tables of a node."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    NO_REPLY,
+    Actor,
+    Caller,
+    CallError,
+    CallFailedError,
+    Down,
+    EventName,
+    Exit,
+    Key,
+    Name,
+    Node,
+    Overflow,
+    Shutdown,
+    Why,
+)
+from ergo_py.network import MessageTooLargeError, MessageTypeError, RemoteError
+from ergo_py.network import operations as ops
+from ergo_py.network.accounts.limits import LARGEST
+from ergo_py.network.operations import sender_place
+from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
+from tests.network.test_limits import Keeper
+from tests.network.test_nodes import Counter, Talker
+from tests.support import Puppet, running_node
+
+
+async def hostile(a: Node) -> Any:
+    """The node b, for operations that a writes by hand."""
+    await a.at("b@test").ping()
+    return network_of(a).peers["b@test"]
+
+
+class Silent(Actor):
+    """Answers no call."""
+
+    def __init__(self, callers: list[Caller]) -> None:
+        self.callers = callers
+
+    def handle_call(self, request: Any, caller: Caller) -> Any:
+        self.callers.append(caller)
+        return NO_REPLY
+
+
+# -- senders ---------------------------------------------------------------------------------------
+
+
+async def test_an_exit_signal_with_the_sender_of_another_node_ends_the_session() -> None:
+    """The exit signal of its parent ends a process that traps exits."""
+    heard: list[Any] = []
+    async with two_nodes(make_network("memory")) as (a, b):
+        peer = await hostile(a)
+        parent = await b.spawn(Puppet)
+        child = await b.call(parent, lambda me: me.spawn(Talker, heard))
+        body = peer.network.types.encode_reason(Shutdown())
+        peer.push(ops.Exit(peer.place(child), sender_place(parent), False, body))
+        await until(lambda: not b.nodes())
+        assert b.process_info(child).pid == child
+        assert heard == []
+
+        # An honest exit signal is a message for a process that traps exits.
+        sender = await a.spawn(Puppet)
+        await a.call(sender, lambda me: me.send_exit(child, Shutdown("honest")))
+        await until(lambda: heard)
+        assert heard == [Exit(sender, Shutdown("honest"))]
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+async def test_a_reason_that_is_none_becomes_a_reason() -> None:
+    heard: list[Any] = []
+    async with two_nodes(make_network("memory")) as (a, b):
+        peer = await hostile(a)
+        target, other = await a.spawn(Counter), await a.spawn(Counter)
+        watcher, plain = await b.spawn(Talker, heard), await b.spawn(Puppet)
+        await b.call(watcher, lambda me: me.monitor(target))
+        await b.call(plain, lambda me: me.link(other))
+        await a.at("b@test").ping()
+        for pid in (target, other):
+            number = peer.executor.number_of(pid)
+            peer.push(ops.Ended(number, peer.network.types.encode(5)))
+        me = sender_place(network_of(a).kernel.pid)
+        peer.push(ops.Exit(peer.place(watcher), me, False, peer.network.types.encode([1])))
+        reason = await b.wait_ended(plain)
+        assert reason == Shutdown("a reason of the type int, which is not a reason")
+        await until(lambda: len(heard) == 2)
+        assert {type(notice) for notice in heard} == {Down, Exit}
+        assert all(isinstance(notice.reason, Shutdown) for notice in heard)
+
+
+@pytest.mark.parametrize(
+    "kind, payload",
+    [
+        ("service unknown", 5),
+        ("service gone", 5),
+        ("service busy", None),
+        ("deadlock", 5),
+        ("crashed", 5),
+        ("down", "x"),
+        ("unsendable", [1, 2, 3]),
+        ("ergo", ["BadInputError", "text", None, {"args": 5}]),
+        ("another", b"x"),
+    ],
+)
+async def test_a_failure_with_a_strange_payload_ends_the_call(kind: str, payload: Any) -> None:
+    async with two_nodes(make_network("memory")) as (a, b):
+        peer = await hostile(a)
+        callers: list[Caller] = []
+        silent = await a.spawn(Silent, callers)
+        errors: list[BaseException] = []
+
+        async def call() -> None:
+            try:
+                await b.call(silent, Total(), timeout=None)
+            except (CallError, RemoteError) as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await until(lambda: callers)
+            number = callers[0].number
+            peer.push(ops.Failed(number, kind, peer.network.types.encode(payload)))
+        assert len(errors) == 1
+        assert a.nodes() == ["b@test"]
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+async def test_causes_of_refusals_that_a_node_tells_are_limited() -> None:
+    async with two_nodes(make_network("memory")) as (a, b):
+        peer = await hostile(a)
+        for number in range(10):
+            peer.push(ops.Counts({f"{number} {each}": 1 for each in range(100)}, []))
+        peer.push(ops.Counts({"0 5": 7}, []))
+        await a.at("b@test").ping()
+        told = b.network().peers["a@test"].refused_there
+        assert len(told) == 100
+        assert told["0 5"] == 7
+
+
+async def test_a_message_that_waits_for_room_ends_with_the_session_of_its_sender() -> None:
+    """An answer to it in the next session would be the answer to another call."""
+    network = make_network("memory")
+    async with running_node("b@test", network=network) as b:
+        full = await b.spawn(Puppet, mailbox_size=1, overflow=Overflow.WAIT)
+        await b.suspend(full)
+        async with running_node("a@test", network=network) as a:
+            a.send(full, Add(0))
+            await a.at("b@test").ping()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(a.send_wait, full, Add(1))
+                await until(lambda: b.network().peers["a@test"].calls_in == 1)
+                nursery.cancel_scope.cancel()
+        assert b.network().peers["a@test"].calls_in == 0
+        assert [letter.why for letter in b.dead_letters()] == [Why.UNCONFIRMED]
+        async with running_node("a@test", network=network) as a:
+            keeper = await b.spawn(Keeper)
+            await a.at("b@test").ping()
+            # The calls of the new node have the numbers of the old node's calls.
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(a.call, keeper, Echo(0))
+                await until(lambda: b.network().peers["a@test"].calls_in == 10)
+                await b.resume(full)
+                assert await b.call(full, None) == [Add(0)]
+                a.send(keeper, Add(10))
+        assert b.network().peers["a@test"].refused == {}
+
+
+# -- watches ---------------------------------------------------------------------------------------
+
+
+async def test_a_watch_that_is_undone_before_the_session_begins_leaves_nothing(
+    network: Any,
+) -> None:
+    heard: list[Any] = []
+    async with two_nodes(network) as (a, b):
+        pid, producer = await b.spawn(Counter), await b.spawn(Puppet)
+        await b.call(producer, lambda me: me.register_event("news"))
+        watcher = await a.spawn(Talker, heard)
+        news = EventName("news", "b@test")
+
+        def hesitate(me: Talker) -> None:
+            me.monitor(pid)
+            me.subscribe(news)
+            me.demonitor(pid)
+            me.unsubscribe(news)
+            me.monitor(pid)
+            me.subscribe(news)
+
+        await a.call(watcher, hesitate)
+        await a.at("b@test").ping()
+        await b.call(producer, lambda me: me.publish("news", 5))
+        await until(lambda: heard)
+        b.kill(pid)
+        await until(lambda: len(heard) == 2)
+        assert heard[0] == ("news", 5)
+        assert isinstance(heard[1], Down)
+        assert b.network().peers["a@test"].watches_in == 1
+
+
+async def test_an_address_that_cannot_travel_leaves_no_relation() -> None:
+    heard: list[Any] = []
+    async with two_nodes(make_network("memory")) as (a, _):
+        watcher = await a.spawn(Talker, heard)
+        for key in (object(), "k" * 3000):
+            target = Key("registry", key, "b@test")
+
+            def watch(me: Talker, target: Any = target) -> None:
+                for _ in range(2):  # the second try is refused like the first
+                    with pytest.raises((MessageTypeError, MessageTooLargeError)):
+                        me.monitor(target)
+
+            await a.call(watcher, watch)
+        assert network_of(a).peers["b@test"].watches.__len__() == 0
+
+
+# -- sizes -----------------------------------------------------------------------------------------
+
+
+class Factory(Actor):
+    """Answers with as many bytes as it is asked for, and publishes them."""
+
+    def init(self) -> None:
+        self.register_event("bytes")
+
+    def handle_call(self, request: Any, caller: Caller) -> Any:
+        return b"x" * request.value
+
+    def handle_message(self, message: Add, sender: Any) -> None:
+        self.publish("bytes", b"x" * message.number)
+
+
+async def test_values_larger_than_a_frame_travel_in_parts(network: Any) -> None:
+    heard: list[Any] = []
+    async with two_nodes(network) as (a, b):
+        for node in (a, b):
+            network_of(node).carrier.max_operation = 48 << 10
+        factory = await b.spawn(Factory)
+        watcher = await a.spawn(Talker, heard)
+        await a.call(watcher, lambda me: me.subscribe(EventName("bytes", "b@test")))
+        assert await a.call(factory, Echo(3 << 20)) == b"x" * (3 << 20)
+        a.send(factory, Add(2 << 20))
+        await until(lambda: heard)
+        assert heard == [("bytes", b"x" * (2 << 20))]
+        echo = await b.spawn(Counter)
+        large = ("y" * 300_000, ["z" * 70_000])
+        assert await a.call(echo, Echo(large)) == large
+        account = a.network().peers["b@test"]
+        assert account.sent > 8
+        assert account.sent == account.confirmed + account.on_the_way + account.waiting
+
+
+async def test_a_value_that_is_too_large_costs_itself_only(networks: Any) -> None:
+    heard: list[Any] = []
+    network = networks(allow="default,spawn", spawns={"counter": Counter})
+    async with two_nodes(network) as (a, b):
+        factory, puppet = await b.spawn(Factory), await b.spawn(Puppet)
+        watcher = await a.spawn(Talker, heard)
+        there = a.at("b@test")
+        await a.call(watcher, lambda me: me.subscribe(EventName("bytes", "b@test")))
+        with pytest.raises(CallFailedError, match=r"an answer of .* bytes"):
+            await a.call(factory, Echo(LARGEST + 1))
+        a.send(factory, Add(LARGEST + 1))
+        a.send(factory, Add(1))
+        await until(lambda: heard)
+        assert heard == [("bytes", b"x")]
+        with pytest.raises(MessageTooLargeError, match=f"allowed are {LARGEST} bytes: send it in"):
+            await there.spawn("counter", b"x" * (LARGEST + 1))
+        with pytest.raises(MessageTypeError, match=r"the type builtins\.object cannot travel"):
+            await there.spawn("counter", object())
+        with pytest.raises(MessageTooLargeError, match="the name or key of an address"):
+            a.send(Key("r", "k" * 3000, "b@test"), Add(1))
+        with pytest.raises(MessageTooLargeError, match="the name or key of an address"):
+            await a.call(Name("n" * 3000, "b@test"), Total())
+        a.send_exit(puppet, Shutdown("e" * (LARGEST + 1)))
+        assert "eeee… (16773131 characters)" in str(await b.wait_ended(puppet))
+        assert await there.ping() >= 0.0
+        assert a.network().peers["b@test"].sessions == 1
+
+
+async def test_parts_without_end_and_parts_of_parts_end_the_session() -> None:
+    async with two_nodes(make_network("memory")) as (a, b):
+        for end in ("larger", "nested"):
+            peer = await hostile(a)
+            if end == "nested":
+                inner = ops.encode_operation(ops.Part(0, True, b"", b"x"))
+                peer.push(ops.Part(0, True, b"", inner))
+            else:
+                for number in range(20):
+                    peer.push(ops.Part(number, False, b"", b"x" * (1 << 20)))
+            await until(lambda: not b.nodes())
+        assert await a.at("b@test").ping() >= 0.0
+
+
+async def test_a_large_message_that_is_lost_on_the_way_is_a_dead_letter(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = make_network("memory", window=64 << 10)
+    carry, left = network.carry, [10]
+
+    def carry_some(sender: str, to: str, frame: bytes) -> None:
+        left[0] -= sender == "a@test"
+        if left[0] >= 0:
+            carry(sender, to, frame)
+
+    async with two_nodes(network) as (a, b):
+        network_of(a).carrier.max_operation = 16 << 10
+        pid = await b.spawn(Counter)
+        await a.at("b@test").ping()
+        monkeypatch.setattr(network, "carry", carry_some)
+        a.send(pid, "x" * (1 << 20))  # ten frames arrive, with its first parts
+        a.send(pid, "y" * (1 << 18))
+        await until(lambda: len(a.dead_letters()) == 2)
+        first, second = a.dead_letters()
+        assert (first.message_type, second.message_type) == ("Unreadable", "str")
+        assert first.target == second.target == pid
+        assert first.why is second.why is Why.UNCONFIRMED
