@@ -18,6 +18,9 @@ class Calls:
         self.error = error
         self.begun: list[Any] = []
 
+    def note_thread(self, caller: Any) -> None:
+        """Traces are none of this test's."""
+
     def begin(self, caller: Any, priority: Priority) -> None:
         if self.error is not None:
             raise self.error
