@@ -28,7 +28,7 @@ from benchmarks.harness import (
 from benchmarks.report import table
 
 CASES = discover()
-LIKE_ANOTHER = {"crowd of 100,000"}
+LIKE_ANOTHER = {"crowd of 100,000", "redis, pipeline of 16", "TCP echo, 64 KiB"}
 """Cases that differ from another case only in how much they do, which here is next to nothing."""
 
 

@@ -38,6 +38,7 @@ EXPECTED = [
 ]
 
 
+@cache
 def promises() -> list[tuple[str, str]]:
     """Each promise's number and the text below its heading."""
     parts = re.split(r"^#{1,3} (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)

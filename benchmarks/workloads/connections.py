@@ -200,7 +200,7 @@ CASES = [
         ),
         unit="ms",
         size=100,
-        least=100,
+        least=10,
         variants=_variants(_newcomers),
         lines=_lines("wall", "asyncio streams"),
         rounds=3,

@@ -54,7 +54,7 @@ def _serve(module: str, arguments: Sequence[str], pipeline: int, requests: int) 
         assert server.stdout is not None
         try:
             port = server.stdout.readline().rpartition(":")[2].strip()
-            _load(port, pipeline, 1000)
+            _load(port, pipeline, min(requests, 1000))
             began = _processor_time(server.pid)
             _load(port, pipeline, requests)
             return {"cpu": (_processor_time(server.pid) - began) / (2 * requests) * 1e6}
@@ -87,7 +87,7 @@ def _case(pipeline: int, size: int) -> Case:
         ),
         unit="µs",
         size=size,
-        least=1000,
+        least=100,
         variants=_variants(pipeline),
         lines=[
             Line(f"{pipeline} at a time, reader tasks", "ergo task", goals=[goal]),
