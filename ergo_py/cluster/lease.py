@@ -192,6 +192,8 @@ class LeaseKeeper:
         self._holder = Holder(pid.node, pid.creation, 0, "", terms.seconds, randbits(62) | 1)
         self._revision = 0
         """Our own revision, while we hold the lease."""
+        self._began = 0
+        """The revision with which the present lease began."""
         self._renewed_at = -inf
         self._seen: int | None = None
         """The revision of another holder, or 0 for a missing entry; None before the first look."""
@@ -205,7 +207,13 @@ class LeaseKeeper:
         """Wait until the lease is ours."""
         while not await self.try_once():  # noqa: ASYNC110 - the store tells no changes
             await trio.sleep(self.terms.poll * (0.75 + random() / 2))
-        return Lease(self.name, self._revision, lambda: self.expires_at - self._now())
+        self._began = token = self._revision
+        # An earlier lease of this keeper stays expired when the keeper has a lease again.
+        return Lease(
+            self.name,
+            token,
+            lambda: self.expires_at - self._now() if self._began == token else 0.0,
+        )
 
     async def try_once(self) -> bool:
         """Take the lease if it is free, or if its holder has not renewed it for its time."""
@@ -249,13 +257,17 @@ class LeaseKeeper:
         holder = Holder.decode(entry.value, self.terms.seconds)
         if now >= self._seen_at + max(holder.lease, self.terms.seconds):
             return True
-        if holder.token == self._holder.token:  # a write of ours whose confirmation was lost
+        if self.is_ours(holder):  # a write of ours whose confirmation was lost
             return await self._is_old_enough()
         return self._store.is_gone(holder.node, holder.creation)
 
     async def _is_old_enough(self) -> bool:
         """Whether no lease of an earlier store can last."""
         return await self._store.age() >= self.terms.seconds
+
+    def is_ours(self, holder: Holder) -> bool:
+        """Whether this keeper has written the entry of a holder."""
+        return holder.token == self._holder.token
 
     async def holder(self) -> Holder | None:
         """The present holder, as far as the store knows.

@@ -20,7 +20,7 @@ from .._core.vocabulary.reasons import Reason, Shutdown
 from ..actor import Actor
 from ..groups import Group
 from ..network.errors import StoreError
-from ..network.stores.store import Store
+from ..network.stores.store import TIMEOUT, Store
 from ..node import Node
 from .errors import ClusterNameTakenError
 from .group_keeper import open_group
@@ -187,7 +187,13 @@ class NameKeeper(Actor):
         self._keeper.describe(self._target)
         self._down = trio.Event()
         self.monitor(self._target)
-        await self._acquire()
+        try:
+            await self._acquire()
+        except BaseException:
+            # The lease may have been written, and its confirmation was late.
+            with trio.move_on_after(TIMEOUT, shield=True):
+                await self._keeper.release()
+            raise
         self.start_task(self._hold, name=f"lease of {self._name}")
 
     async def _acquire(self) -> None:
@@ -203,6 +209,11 @@ class NameKeeper(Actor):
                 f"earlier store; it is free after {self._terms.seconds:g} s: register it with "
                 f"wait={2 * self._terms.seconds:g}"
             )
+        if self._keeper.is_ours(holder):
+            raise StoreError(
+                f"the store of names has confirmed the name {self._name!r} too late for a lease of "
+                f"{self._terms.seconds:g} s; try again, or register it with a longer lease="
+            )
         raise ClusterNameTakenError(self._name, holder.address, holder.node, holder.lease)
 
     async def _hold(self) -> None:
@@ -214,7 +225,9 @@ class NameKeeper(Actor):
             reason=why,
         )
         self.send_exit(self._target, Shutdown(f"the name {self._name!r} is lost: {why}"))
-        with trio.move_on_after(self._terms.ending / 2):
+        # If the program was stopped meanwhile, little time may be left, or none.
+        kill_at = self._keeper.expires_at - self._terms.ending / 2
+        with trio.move_on_after(max(0.0, kill_at - self._process.kernel.clock.now())):
             await self._down.wait()
         if not self._down.is_set():
             self.kill(self._target)

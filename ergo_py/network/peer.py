@@ -22,7 +22,7 @@ from .._core.vocabulary.messages import Published, Why
 from .._core.vocabulary.reasons import Killed, NoNode, Reason, Shutdown
 from .._core.vocabulary.text import brief, shown
 from .accounts.ledger import Ledger
-from .accounts.limits import ADDRESS, LARGEST, too_large
+from .accounts.limits import ADDRESS, ANSWERS, LARGEST, too_large
 from .errors import (
     MessageTooLargeError,
     MessageTypeError,
@@ -111,6 +111,7 @@ class Peer(Questioner):
         """The parts of an operation that has not arrived whole."""
         self.ledger = Ledger(self)
         self.mailbox = Outlet(self, network.backlog)
+        self._most_waiting = network.backlog + ANSWERS
         self.executor = Executor(self)
         self._calls: dict[int, Caller] = {}
         """Calls and confirmed messages to that node that wait for an answer."""
@@ -491,6 +492,8 @@ class Peer(Questioner):
     def receive(self, frame: Frame) -> None:
         """Take a frame of that node."""
         self.session.receive(frame)
+        if self.session.queued_bytes > self._most_waiting:
+            self.session.close("it asks for more than it takes", False)
         if not self._is_dirty:
             self._after()
 

@@ -93,11 +93,25 @@ class Rings:
             path.append(callee.id)
             waits_for = callee.waiting
             if callee.id == origin:
-                if isinstance(waits_for, Caller) and waits_for.number == number:
+                if (
+                    isinstance(waits_for, Caller)
+                    and waits_for.number == number
+                    and self._leaves(waits_for)
+                ):
                     self._refuse(waits_for, path)
                 return
             if is_known:
                 return  # another ring, which has suspects of its own
+
+    def _leaves(self, waits_for: Any) -> bool:
+        """Whether a call leads to another node. A probe that says so of another call is forged."""
+        for _ in range(_LONGEST):
+            is_call = isinstance(waits_for, Caller)
+            callee: Any = present(waits_for.callee) if is_call else waits_for
+            if callee is None or callee.is_remote:
+                return callee is not None
+            waits_for = callee.waiting
+        return False
 
     def _refuse(self, caller: Caller, ring: list[PID | Alias]) -> None:
         """Fail the call that closes a ring, and take its request back."""

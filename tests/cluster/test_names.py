@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from ergo_py import (
     BadInputError,
@@ -16,8 +17,13 @@ from ergo_py import (
 from ergo_py.cluster import Cluster, ClusterNameTakenError
 from ergo_py.cluster.lease import Holder
 from ergo_py.network import Memory, StoreError
-from tests.network.pairs import two_nodes
-from tests.support import Recorder, Stubborn, running_node
+from tests.network.pairs import carrier_of, two_nodes
+from tests.support import Puppet, Recorder, running_node
+
+
+async def wait_forever(_process: Any) -> None:
+    await trio.sleep_forever()
+
 
 SHORT: Any = {"lease": 1.0, "ending": 0.2}
 
@@ -51,8 +57,9 @@ async def test_a_process_that_loses_its_name_ends_before_another_can_have_it(
 ) -> None:
     network = Memory()
     async with two_nodes(network, limit=1000) as (a, b):
-        polite, stubborn = await a.spawn(Recorder), await a.spawn(Stubborn)
-        for name, pid in (("polite", polite), ("stubborn", stubborn)):
+        polite, busy = await a.spawn(Recorder), await a.spawn(Puppet)
+        a.send(busy, wait_forever)
+        for name, pid in (("polite", polite), ("busy", busy)):
             await Cluster(a).register(name, pid, lease=6.0, ending=2.0)
         network.cut_store("a@test")
         began = trio.current_time()
@@ -64,12 +71,56 @@ async def test_a_process_that_loses_its_name_ends_before_another_can_have_it(
                 ends.append(trio.current_time() - began)
 
             nursery.start_soon(note, polite)
-            nursery.start_soon(note, stubborn)
+            nursery.start_soon(note, busy)
             successor = await b.spawn(Recorder)
             await Cluster(b).register("polite", successor, wait=60, lease=6.0, ending=2.0)
             taken = trio.current_time() - began
         assert max(ends) < 4.8 < taken
         assert await Cluster(b).whereis("polite") == successor
+
+
+async def test_a_program_that_was_stopped_beyond_its_lease_kills_the_process_at_once(
+    autojump_clock: Any,
+) -> None:
+    async with two_nodes(Memory(), limit=10_000) as (a, _):
+        busy = await a.spawn(Puppet)
+        await Cluster(a).register("busy", busy, lease=60.0, ending=20.0)
+        a.send(busy, wait_forever)
+        await trio.testing.wait_all_tasks_blocked()
+        autojump_clock.jump(100.0)  # the program was stopped meanwhile
+        began = trio.current_time()
+        await a.wait_ended(busy)
+        assert trio.current_time() - began < 1.0
+
+
+class SlowStore:
+    """A slow store."""
+
+    def __init__(self, store: Any, delay: float) -> None:
+        self._store = store
+        self._delay = delay
+        self.get, self.delete, self.age = store.get, store.delete, store.age
+        self.is_gone = store.is_gone
+
+    async def put(self, key: str, value: bytes, revision: int) -> int:
+        fresh: int = await self._store.put(key, value, revision)
+        await trio.sleep(self._delay)
+        return fresh
+
+
+async def test_a_name_that_is_confirmed_too_late_is_given_back(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_nodes(Memory(), limit=1000) as (a, b):
+        carrier = carrier_of(a)
+        slow = SlowStore(carrier.store(), 1.0)
+        monkeypatch.setattr(carrier, "store", lambda: slow)
+        pid = await a.spawn(Recorder)
+        with pytest.raises(StoreError, match="'stock' too late for a lease of 1 s; try again"):
+            await Cluster(a).register("stock", pid, **SHORT)
+        # Other nodes can have it at once.
+        other = await b.spawn(Recorder)
+        await Cluster(b).register("stock", other, **SHORT)
 
 
 async def test_a_name_that_is_not_there_is_awaited_or_refused(autojump_clock: Any) -> None:

@@ -4,16 +4,19 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
 
 from ergo_py.cluster import Cluster
 from ergo_py.network import NATS, StoreError
+from ergo_py.network.stores import local_store
 from ergo_py.network.stores.local_store import LocalStore
 from ergo_py.network.stores.nats_store import bucket_of
 from ergo_py.network.stores.store import ConflictError
@@ -172,6 +175,17 @@ async def test_each_store_compares_before_it_sets(network: Any) -> None:
         assert third > second
         assert await store.age() >= 0.0
         assert not store.is_gone(node.name, node.pid.creation)
+
+
+async def test_a_clock_that_is_set_back_gives_no_number_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a lease grows, also after its process has given the name up."""
+    with closing(LocalStore(tmp_path, "a@test", 1)) as store:
+        first = await store.put("key", b"one", 0)
+        await store.delete("key", first)
+        monkeypatch.setattr(local_store, "time", Mock(time_ns=lambda: 5, monotonic=time.monotonic))
+        assert await store.put("key", b"two", 0) > first
 
 
 async def test_a_bucket_that_is_removed_is_made_again_and_counts_as_new(

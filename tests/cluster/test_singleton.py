@@ -224,6 +224,34 @@ async def test_the_lease_gives_a_growing_number_and_tells_when_it_is_lost(
         assert later > token
 
 
+async def test_a_lease_that_has_expired_is_not_held_again_with_the_next_lease(
+    autojump_clock: Any,
+) -> None:
+    """A thread may keep a lease after its process has ended."""
+    leases: list[Any] = []
+
+    class Keeping(Only):
+        def init(self) -> None:
+            super().init()
+            leases.append(lease_of(self))
+
+    network = Memory()
+    async with nodes(network, "a") as (a,):
+        spec = ChildSpec("only", Keeping, shutdown=1.0, terminate_timeout=1.0)
+        await a.supervise([Singleton(spec, lease=6.0)])
+        await trio.sleep(2)
+        assert [lease.is_held for lease in leases] == [True]
+        network.cut_store("a@test")
+        await trio.sleep(10)
+        assert [lease.is_held for lease in leases] == [False]
+        network.heal_store("a@test")
+        await trio.sleep(10)
+        assert [lease.is_held for lease in leases] == [False, True]
+        assert leases[0].token < leases[1].token
+        with pytest.raises(LeaseLostError):
+            leases[0].check()
+
+
 def test_an_expired_lease_says_so() -> None:
     from ergo_py.cluster import Lease
 

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from ergo_py import (
     NO_REPLY,
+    PID,
     Actor,
     Caller,
     CallError,
@@ -17,14 +19,23 @@ from ergo_py import (
     Key,
     Name,
     Node,
+    NotAllowedError,
     Overflow,
     Shutdown,
     Why,
 )
-from ergo_py.network import MessageTooLargeError, MessageTypeError, RemoteError
+from ergo_py.network import (
+    MessageTooLargeError,
+    MessageTypeError,
+    NotPermittedError,
+    RemoteError,
+    UnreadableError,
+)
 from ergo_py.network import operations as ops
 from ergo_py.network.accounts.limits import LARGEST
 from ergo_py.network.operations import sender_place
+from ergo_py.network.questions.look import Look, look
+from ergo_py.network.questions.permits import Permits
 from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
 from tests.network.test_limits import Keeper
 from tests.network.test_nodes import Counter, Talker
@@ -35,6 +46,12 @@ async def hostile(a: Node) -> Any:
     """The node b, for operations that a writes by hand."""
     await a.at("b@test").ping()
     return network_of(a).peers["b@test"]
+
+
+def route_to(peer: Any, pid: PID) -> bytes:
+    """The route from the node itself to a process there."""
+    me = sender_place(peer.network.kernel.pid)
+    return ops.encode_route(ops.Route(peer.place(pid), me, 0))
 
 
 class Silent(Actor):
@@ -60,7 +77,7 @@ async def test_an_exit_signal_with_the_sender_of_another_node_ends_the_session()
         child = await b.call(parent, lambda me: me.spawn(Talker, heard))
         body = peer.network.types.encode_reason(Shutdown())
         peer.push(ops.Exit(peer.place(child), sender_place(parent), False, body))
-        await until(lambda: not b.nodes())
+        await until(lambda: not a.nodes() and not b.nodes())
         assert b.process_info(child).pid == child
         assert heard == []
 
@@ -173,6 +190,72 @@ async def test_a_message_that_waits_for_room_ends_with_the_session_of_its_sender
                 assert await b.call(full, None) == [Add(0)]
                 a.send(keeper, Add(10))
         assert b.network().peers["a@test"].refused == {}
+
+
+async def test_a_node_that_asks_and_takes_no_answers_loses_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ergo_py.network.peer.ANSWERS", 1 << 20)
+    network = make_network("memory", backlog=1 << 20)
+    async with two_nodes(network) as (a, b):
+        factory = await b.spawn(Factory)
+        peer = await hostile(a)
+        monkeypatch.setattr(peer, "receive", lambda _frame: None)  # nothing is acknowledged
+        route = route_to(peer, factory)
+        body = peer.network.types.encode(Echo(100_000))
+        waiting = [0]
+        for number in range(100):
+            peer.push(ops.Call(1000 + number, route, body))
+            await trio.testing.wait_all_tasks_blocked()
+            if not b.nodes():
+                break
+            waiting.append(b.network().peers["a@test"].waiting_bytes)
+        assert b.nodes() == []
+        assert 1 << 20 < max(waiting) < 3 << 20
+        assert b.network().peers["a@test"].waiting_bytes == 0
+
+
+# -- permits ---------------------------------------------------------------------------------------
+
+
+async def test_a_node_looks_into_no_third_node_for_another() -> None:
+    """b permits a to look, and c permits b to look, but not a."""
+    hub = make_network("memory", allow={"a@test": "default,look"})
+    async with two_nodes(hub) as (a, _), running_node("c@test", network=hub) as c:
+        network_of(c).permits = Permits({"b@test": "default,look"})
+        pid = await c.spawn(Puppet)
+        peer = await hostile(a)
+        for verb in ("inspect", "inspect_meta", "process_info"):
+            with pytest.raises(NotAllowedError, match="'b@test' looks into its own processes only"):
+                await look(peer, Look(verb, (pid,)), {}, 5.0)
+        with pytest.raises(NotPermittedError, match="'c@test' does not permit 'a@test' to look"):
+            await a.inspect(pid)
+
+
+async def test_a_spawned_process_is_linked_to_processes_of_the_asking_node_only() -> None:
+    hub = make_network("memory", allow="default,spawn", spawns={"counter": Counter})
+    async with two_nodes(hub) as (a, b):
+        pid = await b.spawn(Puppet)
+        peer = await hostile(a)
+        with pytest.raises(UnreadableError, match="does not know the question 'spawn'"):
+            await peer.ask("spawn", "asked", ["counter", [], None, pid], 5.0)
+        assert b.processes() == [pid]
+
+
+async def test_a_forged_probe_fails_no_call(autojump_clock: Any) -> None:
+    """A node that has called a process cannot make that process' own calls fail."""
+    async with two_nodes(make_network("memory")) as (a, b):
+        peer = await hostile(a)
+        callers: list[Caller] = []
+        silent = await b.spawn(Silent, callers)
+        busy = await b.spawn(Puppet)
+        b.send(busy, lambda me: me.call(silent, Total(), timeout=50))
+        await until(lambda: callers)
+        peer.push(ops.Call(1000, route_to(peer, busy), peer.network.types.encode(1)))
+        place = sender_place(busy)
+        peer.push(ops.Probe(place, callers[0].number, [place], 1000))
+        await a.at("b@test").ping()
+        assert not callers[0].settled
 
 
 # -- watches ---------------------------------------------------------------------------------------
@@ -297,7 +380,7 @@ async def test_parts_without_end_and_parts_of_parts_end_the_session() -> None:
             else:
                 for number in range(20):
                     peer.push(ops.Part(number, False, b"", b"x" * (1 << 20)))
-            await until(lambda: not b.nodes())
+            await until(lambda: not a.nodes() and not b.nodes())
         assert await a.at("b@test").ping() >= 0.0
 
 

@@ -7,10 +7,22 @@ from typing import Final
 from ..._core.vocabulary.options import check_number
 from ..errors import TooManyCallsError
 
-__all__ = ["ADDRESS", "LARGEST", "TOO_MANY_CALLS", "TOO_MANY_WATCHES", "Limits", "too_large"]
+__all__ = [
+    "ADDRESS",
+    "ANSWERS",
+    "LARGEST",
+    "TOO_MANY_CALLS",
+    "TOO_MANY_WATCHES",
+    "Limits",
+    "too_large",
+]
 
 LARGEST: Final = (16 << 20) - 4096
 """Most bytes of a message, a request, an answer or a publication, in each kind of network."""
+ANSWERS: Final = 16 * LARGEST
+"""Bytes of answers that may wait for a node, beside its backlog. A node that asks for more, and
+takes none of them, loses its session.
+"""
 ADDRESS: Final = 2048
 """Most bytes of a name or a key in an address."""
 TOO_MANY_CALLS = "too many calls"

@@ -11,7 +11,7 @@ from ..._core.processes.spawn import spawn_process
 from ..._core.tables.relations import Kind
 from ..._core.verbs.behaviour import behaviour_of
 from ..._core.vocabulary.errors import NotAllowedError
-from ..._core.vocabulary.ids import PID, NodeName
+from ..._core.vocabulary.ids import PID, Alias, Key, Name, NodeName
 from ..._core.vocabulary.options import Options, read_options
 from ..._core.vocabulary.reasons import Shutdown
 from ..errors import UnreadableError
@@ -165,7 +165,9 @@ class Answers:
 
     def _spawn(self, asked: object) -> Awaitable[PID]:
         match asked:
-            case [str(listed), [*args], (str() | None) as name, (PID() | None) as parent]:
+            case [str(listed), [*args], (str() | None) as name, (PID() | None) as parent] if (
+                parent is None or parent.node == self._peer.node
+            ):
                 here = self._kernel.pid.node
                 behaviour = self._peer.network.spawns.find(here, listed)
                 self._budget.take(here)
@@ -192,10 +194,20 @@ class Answers:
     def _look(self, asked: object) -> object:
         match asked:
             case [str(verb), [*args], dict(keywords)] if verb in LOOKS:
+                self._refuse_elsewhere(args)
                 found = getattr(self._kernel.node, verb)(*args, **keywords)
                 later = isinstance(found, Awaitable)
                 return self._later(found) if later else self._snapshot(found)
         raise _OtherFormError
+
+    def _refuse_elsewhere(self, args: list[object]) -> None:
+        """Refuse to look into a third node: only that node knows whom it permits to look."""
+        here = self._kernel.pid.node
+        for arg in args:
+            if isinstance(arg, PID | Alias | Name | Key) and arg.node not in ("", here):
+                raise NotAllowedError(
+                    f"{here!r} looks into its own processes only; ask {arg.node!r} about {arg!r}"
+                )
 
     async def _later(self, found: Awaitable[object]) -> object:
         return self._snapshot(await found)

@@ -79,15 +79,29 @@ class LocalStore:
 
     def _replace(self, key: str, value: bytes, revision: int) -> int:
         self._check(key, revision)
-        # Revisions are moments, so that the entry of a removed key never gets an old revision.
-        fresh = max(revision + 1, time.time_ns())
-        path = self._file(key)
-        hidden = path.with_name(f".{os.getpid()}+{id(self):x}")
-        hidden.write_bytes(b"%0*d" % (_REVISION, fresh) + value)
-        os.replace(hidden, path)
+        fresh = self._next_revision()
+        self._write(self._file(key), b"%0*d" % (_REVISION, fresh) + value)
         if self._presence_lock >= 0:
             os.utime(self._presence_lock)  # so that no cleaner of temporary files removes it
         return fresh
+
+    def _next_revision(self) -> int:
+        """A revision that no entry ever had. A moment, since a cleaner of temporary files may have
+        removed the last revision; and larger than the last, since clocks are set back.
+        """
+        path = self._directory / ".last"
+        try:
+            last = int(path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            last = 0
+        fresh = max(last + 1, time.time_ns())
+        self._write(path, b"%d" % fresh)
+        return fresh
+
+    def _write(self, path: Path, data: bytes) -> None:
+        hidden = path.with_name(f".{os.getpid()}+{id(self):x}")
+        hidden.write_bytes(data)
+        os.replace(hidden, path)
 
     def _remove(self, key: str, revision: int) -> None:
         self._check(key, revision)
@@ -130,8 +144,13 @@ class LocalStore:
         if self._presence_lock >= 0:
             return
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        self._presence_lock = os.open(self._presence, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._presence_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = os.open(self._presence, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another program looks at it at this moment
+            os.close(lock)
+            raise
+        self._presence_lock = lock
         for path in self._directory.glob(".*+*"):
             with suppress(OSError):
                 if path.stat().st_mtime < time.time() - _LEFTOVER and _is_unlocked(path):
