@@ -46,6 +46,9 @@ class ByReference:
             return self._kept[value[1]]
         return value
 
+    def decode_reason(self, data: bytes) -> Any:
+        return self.decode(data)
+
 
 class Shared(Memory):
     """A network whose nodes share their values."""
