@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._core.messaging.remote import NetworkRouter
 from .._core.messaging.router import LANES
+from .._core.messaging.traces import Mark
 from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
 from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Lane, Overflow, Priority
@@ -237,10 +238,23 @@ class Executor:
             self._bury(sender, to, self.read(op.body))
             return
         try:
-            if not self.router.send(sender, to, message, priority):
+            if op.headers:
+                is_taken = self._send_traced(sender, to, message, priority, op.headers)
+            else:
+                is_taken = self.router.send(sender, to, message, priority)
+            if not is_taken:
                 self._peer.ledger.refuse("undelivered")
         except MailboxFullError:  # the message is a dead letter
             self._peer.ledger.refuse("full")
+
+    def _send_traced(
+        self, sender: PID | Alias, to: Any, message: object, priority: Priority, headers: Any
+    ) -> bool:
+        router: Any = self.router
+        context = self._peer.network.context_of(headers)
+        if context is None:
+            return bool(router.send(sender, to, message, priority))
+        return bool(router.send_marked(sender, to, message, priority, context))
 
     def _ask(self, op: Ask) -> None:
         try:
@@ -304,6 +318,8 @@ class Executor:
         request = self.read(op.body)
         caller = RemoteCaller(self, sender, op.number, to, request)
         self._calls.add(caller)
+        if op.headers and (context := self._peer.network.context_of(op.headers)) is not None:
+            caller.carry(Mark(MESSAGE, to, context))
         if type(request) is Unreadable:
             text = f"{to!r} cannot read the request: {request.why}"
             self._peer.ledger.refuse("unreadable")

@@ -17,10 +17,11 @@ from trio.lowlevel import Task, current_task
 from .._core.kernel import Kernel
 from .._core.messaging.publisher import NODE_DOWN, NODE_UP
 from .._core.messaging.remote import RemoteNodes
+from .._core.messaging.traces import Mark
 from .._core.runtime.parking import park, wake
 from .._core.tables.pending_calls import Deadline
 from .._core.tables.relations import Kind
-from .._core.vocabulary.envelopes import EVENT, Lane
+from .._core.vocabulary.envelopes import EVENT, TRACED, Lane
 from .._core.vocabulary.ids import PID, Alias, EventName, ServiceName
 from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.options import check_name
@@ -234,13 +235,17 @@ class Network:
         if peer is not None and peer.creation == watcher.creation:
             peer.executor.tell(target, reason)
 
-    def publish(self, subscriber: PID, publication: Published, producer: PID) -> bool:
-        """Send a publication to a subscribed node. False if it was dropped."""
+    def publish(self, subscriber: PID, publication: Published, producer: PID, context: Any) -> bool:
+        """Send a publication to a subscribed node, with the context of its trace. False if it was
+        dropped.
+        """
         peer = self.peers.get(subscriber.node)
         if peer is None or peer.creation != subscriber.creation:
             return False
         number = peer.executor.number_of(publication.event)
-        return number is not None and peer.send_publication(number, 0, producer, publication)
+        return number is not None and peer.send_publication(
+            number, 0, producer, publication, context
+        )
 
     def hand_out(
         self,
@@ -248,8 +253,15 @@ class Network:
         producer: PID | Alias,
         publication: Published,
         gets: Callable[[PID], bool],
+        headers: dict[str, str] | None,
     ) -> None:
         """Give a publication of another node to the subscribers here that get it."""
+        context = self.context_of(headers)
+        envelope: Any = (
+            (EVENT, producer, None, publication)
+            if context is None
+            else (TRACED, producer, Mark(EVENT, name, context), publication)
+        )
         relations, router = self.kernel.relations, self.kernel.router
         watchers = chain(
             relations.of_target(name, Kind.LINK), relations.of_target(name, Kind.MONITOR)
@@ -257,7 +269,14 @@ class Network:
         for pid in dict.fromkeys(watchers):
             process = router.processes.get(pid)
             if process is not None and gets(pid):
-                router.post(process, pid, Lane.MAIN, (EVENT, producer, None, publication))
+                router.post(process, pid, Lane.MAIN, envelope)
+
+    def context_of(self, headers: dict[str, str] | None) -> Any:
+        """The context of a message of another node; None if it belongs to no sampled trace."""
+        tracing = self.kernel.tracing
+        if not headers or tracing is None:
+            return None
+        return tracing.context_of(headers, self.kernel.logger)
 
     # -- nodes -------------------------------------------------------------------------------------
 

@@ -79,6 +79,8 @@ class Send(msgspec.Struct, array_like=True, tag=0, frozen=True):
 
     route: bytes
     body: bytes
+    headers: dict[str, str] | None = None
+    """The context of its trace."""
 
 
 class Ask(msgspec.Struct, array_like=True, tag=1, frozen=True):
@@ -95,6 +97,8 @@ class Call(msgspec.Struct, array_like=True, tag=2, frozen=True):
     number: int
     route: bytes
     body: bytes
+    headers: dict[str, str] | None = None
+    """The context of its trace."""
 
 
 class Answer(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -154,6 +158,8 @@ class Event(msgspec.Struct, array_like=True, tag=9, frozen=True):
     producer: Sender
     at: float
     body: bytes
+    headers: dict[str, str] | None = None
+    """The context of its trace."""
 
 
 class Subscribed(msgspec.Struct, array_like=True, tag=10, frozen=True):

@@ -25,11 +25,13 @@ _PROMISES: Final = 64
 class Packed:
     """A message that was encoded when it was sent."""
 
-    __slots__ = ("body", "message")
+    __slots__ = ("body", "headers", "message")
 
-    def __init__(self, message: object, body: bytes) -> None:
+    def __init__(self, message: object, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.message = message
         self.body = body
+        self.headers = headers
+        """The context of its trace."""
 
 
 class Outlet(Mailbox):

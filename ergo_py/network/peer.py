@@ -242,7 +242,25 @@ class Peer(Questioner):
 
     def push_message(self, lane: Lane, sender: PID | Alias, to: Any, packed: Packed) -> None:
         """Queue a message."""
-        self.session.push(encode_operation((_SEND, self._route(lane, sender, to), packed.body)))
+        op = (_SEND, self._route(lane, sender, to), packed.body)
+        self.session.push(encode_operation((*op, packed.headers) if packed.headers else op))
+
+    def send_traced(
+        self, sender: PID | Alias, to: Any, message: object, priority: Priority, context: Any
+    ) -> bool:
+        """Send a message with the context of its trace, as :meth:`send`."""
+        plain = self.pack(to, message)
+        packed = Packed(plain.message, plain.body, self._headers_of(context))
+        self.mailbox.admit(LANES[priority], (MESSAGE, sender, to, packed))
+        self.wake()
+        return True
+
+    def _headers_of(self, context: Any) -> dict[str, str] | None:
+        kernel = self.network.kernel
+        if context is None or kernel.tracing is None:
+            return None
+        headers: dict[str, str] | None = kernel.tracing.headers_of(context, kernel.logger)
+        return headers
 
     def _route(self, lane: Lane, sender: PID | Alias, to: Any) -> bytes:
         """The encoded route of a message or a call."""
@@ -305,7 +323,9 @@ class Peer(Questioner):
             caller.settle(None, error)
             return
         if self.admits(caller):
-            self.push(Call(self.remember(caller), route, packed.body))
+            context = None if caller.mark is None else caller.mark.context
+            number, headers = self.remember(caller), self._headers_of(context)
+            self.push(Call(number, route, packed.body, headers))
 
     async def send_wait(
         self,
@@ -390,7 +410,12 @@ class Peer(Questioner):
         self.push(Subscribed(number, subscriber))
 
     def send_publication(
-        self, number: int, subscriber: int, producer: PID, publication: Published
+        self,
+        number: int,
+        subscriber: int,
+        producer: PID,
+        publication: Published,
+        context: Any = None,
     ) -> bool:
         """Send a publication to that node. False if it cannot travel, or too many bytes wait."""
         if not self.mailbox.has_room(Lane.MAIN):
@@ -404,7 +429,8 @@ class Peer(Questioner):
                 f"publications of {publication.event.name!r} cannot travel", str(error)
             )
             return False
-        self.push(Event(number, subscriber, sender_place(producer), publication.at, body))
+        place, headers = sender_place(producer), self._headers_of(context)
+        self.push(Event(number, subscriber, place, publication.at, body, headers))
         return True
 
     def send_answer(self, number: int, value: object, error: BaseException | None) -> None:

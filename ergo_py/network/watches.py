@@ -106,7 +106,7 @@ class Watches:
             return pid.number == only if only else (number, pid.number) not in joining
 
         publication = Published(name, message, op.at)
-        network.hand_out(name, sender_of(op.producer), publication, gets)
+        network.hand_out(name, sender_of(op.producer), publication, gets, op.headers)
 
     def note_subscribed(self, op: Subscribed) -> None:
         """Note that a subscriber has got all publications that the event keeps."""

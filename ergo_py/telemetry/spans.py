@@ -169,6 +169,30 @@ class OpenTelemetry:
     def _draws(self) -> bool:
         return self._sample >= 1.0 or random() < self._sample
 
+    # -- for other nodes ---------------------------------------------------------------------------
+
+    def headers_of(self, context: "Context", log: Any) -> dict[str, str] | None:
+        """The header ``traceparent``, and what else the propagators of the program write, for a
+        message to another node.
+        """
+        headers: dict[str, str] = {}
+        try:
+            self.api.propagate.inject(headers, context=context)
+        except Exception as error:
+            self.report(log, error)
+        return headers or None
+
+    def context_of(self, headers: dict[str, str], log: Any) -> "Context | None":
+        """The context of a message of another node; None if its trace is not sampled."""
+        api = self.api
+        try:
+            context: Context = api.propagate.extract(headers, context=api.context.Context())
+            found = api.trace.get_current_span(context).get_span_context()
+        except Exception as error:
+            self.report(log, error)
+            return None
+        return context if found.is_valid and found.trace_flags.sampled else None
+
     # -- for the web -------------------------------------------------------------------------------
 
     def begin_request(

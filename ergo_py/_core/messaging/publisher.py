@@ -138,13 +138,15 @@ class Publisher:
                 dropped += 1
         return len(event.subscribers) - dropped
 
-    def _give_elsewhere(self, subscriber: PID, event: Event, publication: Published) -> bool:
-        """Give a publication to another node that has subscribed."""
+    def _give_elsewhere(
+        self, subscriber: PID, event: Event, publication: Published, context: Any = None
+    ) -> bool:
+        """Give a publication to another node that has subscribed, with the context of its trace."""
         router = self._router
         return (
             router.remote is not None
             and subscriber.node != router.node
-            and router.remote.publish(subscriber, publication, event.producer)
+            and router.remote.publish(subscriber, publication, event.producer, context)
         )
 
     def _give(

@@ -67,6 +67,12 @@ class RemoteReceiver(Receiver, Protocol):
         """Send a message, on the loop."""
         ...
 
+    def send_traced(
+        self, sender: PID | Alias, to: Target, message: object, priority: Priority, context: Any, /
+    ) -> bool:
+        """Send a message with the context of its trace, on the loop."""
+        ...
+
     def take_call(self, caller: Caller, priority: Priority) -> bool:
         """Send a call, on the loop. False if it has to wait for room."""
         ...
@@ -156,8 +162,12 @@ class RemoteNodes(Protocol):
     def tell(self, watcher: PID, target: object, reason: Reason) -> None:
         """Tell another node that a process it watches here has ended."""
 
-    def publish(self, subscriber: PID, publication: Published, producer: PID) -> bool:
-        """Send a publication to a subscribed node. False if it was dropped."""
+    def publish(
+        self, subscriber: PID, publication: Published, producer: PID, context: Any, /
+    ) -> bool:
+        """Send a publication to a subscribed node, with the context of its trace. False if it was
+        dropped.
+        """
         ...
 
 

@@ -17,6 +17,7 @@ from trio.lowlevel import current_task
 from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import ADDRESSED, EVENT, MESSAGE, TRACED, Overflow, Priority
+from ..vocabulary.errors import SendError
 from ..vocabulary.ids import PID, Alias, EventName, Ref, Target
 from ..vocabulary.messages import Published
 from .receiver import Asker, Receiver
@@ -123,6 +124,14 @@ class Tracing(Protocol):
         """A copy of the current context variables, without the trace: for a new process."""
         ...
 
+    def headers_of(self, context: Any, log: Any) -> dict[str, str] | None:
+        """A context as it travels to another node; None if it cannot."""
+        ...
+
+    def context_of(self, headers: dict[str, str], log: Any) -> Any:
+        """The context of a message of another node; None if its trace is not sampled."""
+        ...
+
 
 def enter(state: TraceState | None) -> Any:
     """Set the state of the current callback. Returns the token for `leave`."""
@@ -159,6 +168,12 @@ def _context_of(tracing: Tracing, sender: object, is_node: bool) -> Any:
     return tracing.present() if state.covers(sender) else None
 
 
+def _copied(router: Any, sender: PID | Alias, to: Any, message: object) -> object:
+    """The message, as the router of a strict node copies it."""
+    copied: Any = getattr(router, "copied", None)
+    return message if copied is None else copied(sender, to, message)
+
+
 class TracedRouter:
     """Marks messages of a sampled trace. A mixin for routers."""
 
@@ -186,23 +201,25 @@ class TracedRouter:
         priority: Priority,
         context: Any,
     ) -> bool:
-        """Deliver a message with a context, if its receiver is a process of this node; to others
-        without it.
+        """Deliver a message with a context, if its receiver is a process, here or on another node;
+        to others without it.
         """
         receiver: Any = self.resolve(to)
         on_loop = get_ident() == self.loop_thread
         if (
             receiver is None
-            or receiver.is_remote
             or type(receiver.id) is not PID
             or not (on_loop or (receiver.takes_direct and not priority))
         ):
             router: Any = super()
             return bool(router.send(sender, to, message, priority))
         check_priority(priority)
+        message = _copied(self, sender, to, message)
         kind = ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE
         envelope = (TRACED, sender, Mark(kind, to, context), message)
         self.note(sender, to, message)
+        if receiver.is_remote:
+            return bool(receiver.send_traced(sender, to, message, priority, context))
         return bool(self.post(receiver, to, LANES[priority], envelope))
 
 
@@ -279,7 +296,8 @@ class TracedCalls:
                 beside.end_wait_beside(caller)
             if waiter is not None and not waiter.admitted:
                 callee.mailbox.stop_waiting(LANES[priority], waiter)
-        return caller.result()
+        finish: Any = getattr(self, "_answer", None)  # a strict node copies it
+        return caller.result() if finish is None else finish(to, caller.result())
 
     def _post_call(
         self: Any, callee: Receiver, caller: Caller, priority: Priority
@@ -289,9 +307,16 @@ class TracedCalls:
         if state is not None and state.covers(caller.pid):
             # Also a call that is passed on: it belongs to the callback that does so.
             caller.carry(Mark(MESSAGE, caller.to, self.tracing.present()))
-        if caller.mark is None or callee.is_remote or type(getattr(callee, "id", None)) is not PID:
+        if caller.mark is None or type(getattr(callee, "id", None)) is not PID:
             found: CallWaiter | None = calls._post_call(callee, caller, priority)
             return found
+        try:
+            request = _copied(self._router, caller.pid, caller.to, caller.request)
+        except SendError as error:
+            caller.settle(None, error)
+            return None
+        if request is not caller.request:
+            caller.redirect(caller.to, request)
         caller.assign(callee)
         self._router.note(caller.pid, caller.to, caller.request)
         envelope = (TRACED, caller.pid, caller, caller.request)
@@ -320,6 +345,7 @@ class TracedPublisher:
             return int(plain.publish(publisher, name, message, token))
         event = self.events.get(name)
         event.check_publisher(publisher, token)
+        message = _copied(router, publisher, name, message)
         publication = Published(event.name, message, time())
         event.note(publication)
         router.note(publisher, event.name, message)
@@ -329,7 +355,7 @@ class TracedPublisher:
         for pid, subscription in list(event.subscribers.items()):
             process = router.processes.get(pid)
             taken = (
-                self._give_elsewhere(pid, event, publication)
+                self._give_elsewhere(pid, event, publication, mark.context)
                 if process is None
                 else self._give(process, envelope, event, subscription)
             )

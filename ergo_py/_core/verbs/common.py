@@ -3,6 +3,7 @@
 from typing import Any, Final, NoReturn
 
 from ..messaging.router import check_priority
+from ..messaging.traces import Carried
 from ..processes.process import Process
 from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
@@ -54,7 +55,11 @@ def arm_timer(
     if type(to) is not PID or to.node != process.router.node:
         receiver = process.router.resolve(to)
         if receiver is not None and receiver.is_remote:
-            message = receiver.pack(to, message)
+            message = (
+                Carried(message.mark, receiver.pack(to, message.message))
+                if type(message) is Carried
+                else receiver.pack(to, message)
+            )
     clock = process.kernel.clock
     chosen = process.priority if priority is None else check_priority(priority)
     timer = Timer(clock.timers, process, to, message, chosen, period)
