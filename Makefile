@@ -77,7 +77,7 @@ types: mypy pyright     ## Check types with mypy (strict) and basedpyright
 
 mypy: $(DEV)
 	$(BIN)/mypy $(CODE)
-	$(BIN)/mypy --config-file= --strict --python-version 3.11 examples/tutorial
+	$(BIN)/mypy --config-file= --strict --python-version 3.11 --cache-dir .mypy_cache/tutorial examples/tutorial
 
 pyright: $(DEV)
 	$(BIN)/basedpyright $(CODE)
@@ -120,14 +120,14 @@ test-fresh-clock:       ## Run the tests as on a machine that has just booted
 	$(MAKE) test-environments ENVIRONMENTS=fresh-clock
 
 # Counting lines makes tests three times as slow. Tests that repeat the work of other tests, and
-# tests of other rooms, run without it, after them.
+# tests of other rooms, run without it, after them; so do those that generate many examples.
 # The lines of the Python code count, so all tests run in pure Python; then the tests of the
 # replaced functions run with the C extension, if it was built.
 coverage: $(DEV)        ## Run all tests, and demand coverage of the kernel and of parsers
-	HYPOTHESIS_PROFILE=fast ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "not no_cover and not beyond_kernel" --cov --cov-report= $(ARGS)
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "not no_cover and not beyond_kernel" --cov --cov-append --cov-report= tests/_core/speed $(SPEED_TESTS)
+	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "not no_cover and not beyond_kernel" --cov --cov-report= $(ARGS)
+	HYPOTHESIS_PROFILE=counted $(BIN)/python -m pytest $(WORKERS) -m "not no_cover and not beyond_kernel" --cov --cov-append --cov-report= tests/_core/speed $(SPEED_TESTS)
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py,ergo_py/web/parsing/*' --fail-under=100
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "no_cover or beyond_kernel" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "no_cover or beyond_kernel or hypothesis" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
 test-trio-turns: $(DEV) ## Run the tests of messages and calls without direct hand-off
 	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py

@@ -38,6 +38,8 @@ settings.register_profile(
     stateful_step_count=100,
     derandomize=False,
 )
+# Where lines are counted, an example takes three times as long, and most lines need few examples.
+settings.register_profile("counted", settings.get_profile("fast"), max_examples=10)
 # For developers that only want to know that a test fails.
 settings.register_profile(
     "unshrunk", settings.get_profile("fast"), phases=[Phase.explicit, Phase.generate]
@@ -50,6 +52,7 @@ _UNCOVERED = (
     "tests/observe/page/",
     "tests/shell/completion/",
     "tests/shell/scaffold/",
+    "tests/supervision/test_supervision_storm.py",
     "tests/workers/",
     "tests/test_architecture.py",
     "tests/test_chaos.py",
@@ -60,8 +63,10 @@ _UNCOVERED = (
     "tests/test_docs_site.py",
     "tests/test_docs_troubleshooting.py",
     "tests/test_forge.py",
+    "tests/test_hatch_build.py",
     "tests/test_links.py",
     "tests/test_makefile.py",
+    "tests/test_pictures.py",
     "tests/test_private_access.py",
     "tests/test_prose.py",
     "tests/test_readme.py",
