@@ -251,6 +251,9 @@ pictures: $(DEV)        ## Record ergo top and the demonstration, and draw the p
 screenshots: $(DEV)     ## Take the pictures of the observer page for README and documentation, in Chromium
 	$(BIN)/python -m tests.observe.page.pictures
 
+redraws: $(DEV) ## Measure what a second costs the browser, for an open page on 10,000 processes
+	$(BIN)/python -m tests.observe.page.redraws
+
 check: fmt-check lint   ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=2 pyright mypy docs prepared
 	$(MAKE) coverage

@@ -98,6 +98,9 @@ class Tab:
         self._answers: dict[int, dict[str, Any]] = {}
         self._news = trio.Condition()
         self.session = ""
+        self.traced: list[dict[str, Any]] = []
+        """What the browser's own tracing has noted, after Tracing.start and Tracing.end."""
+        self.has_traced = trio.Event()
         self.problems: list[str] = []
         """Everything that the console and the browser's log said."""
 
@@ -119,6 +122,10 @@ class Tab:
             case "Runtime.exceptionThrown":
                 details = facts["exceptionDetails"]
                 self.problems.append(str(details.get("exception", details).get("description")))
+            case "Tracing.dataCollected":
+                self.traced += facts["value"]
+            case "Tracing.tracingComplete":
+                self.has_traced.set()
             case "Log.entryAdded":
                 entry = facts["entry"]
                 self.problems.append(f"{entry['level']}: {entry['text']} {entry.get('url', '')}")

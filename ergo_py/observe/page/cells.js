@@ -7,9 +7,7 @@ export function bar(share, colour = "") {
 	return h(
 		"span.bar",
 		{ "aria-hidden": "true" },
-		h(`span.bar-fill${colour ? `.${colour}` : ""}`, {
-			style: { width: `${Math.min(100, Math.sqrt(Math.max(0, share || 0)) * 100)}%` },
-		}),
+		h(`span.bar-fill${colour ? `.${colour}` : ""}`, { style: { width: `${Math.min(100, Math.sqrt(Math.max(0, share || 0)) * 100)}%` } }),
 	);
 }
 
@@ -21,6 +19,20 @@ export function nameCell(row) {
 		h(`span.soft${row.name ? "" : ".num"}`, row.name ? row.behaviour : (row.id ?? "")),
 	);
 }
+
+// A section with a title.
+export const card = (title, ...parts) => h("section.card", h("h2", title), parts);
+
+// Names and what belongs to them; pairs that are false are left out.
+export const facts = (pairs) =>
+	h(
+		"dl.facts",
+		pairs.filter(Boolean).map(([name, value]) => [h("dt", name), h("dd", value)]),
+	);
+
+// A field to search with.
+export const finder = (label, placeholder, oninput) =>
+	h("input.find", { type: "search", placeholder, "aria-label": label, spellcheck: "false", autocomplete: "off", oninput });
 
 const STATES = { sleep: "sleeping", wait_response: "waiting" };
 export const stateWord = (state) => STATES[state] ?? state;

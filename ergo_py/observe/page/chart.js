@@ -19,21 +19,26 @@ function share(value, most, floor) {
 }
 
 // The paths of a line and of its area, with gaps where values are unknown or no sample came for 3 s.
+// A point has 3 pixels or more, and is the highest there: more points look no better.
 export function paths(points, width, height, from, to, most, floor = 0) {
 	const pieces = [];
-	let last;
+	const step = Math.max(1, Math.round(((to - from) * 3) / width));
+	let last, place;
 	for (const [at, value] of points) {
-		if (value == null) last = undefined;
-		else {
-			if (!(at - last <= 3)) pieces.push([]);
-			const x = ((at - from) / (to - from || 1)) * width;
-			const y = height - EDGE - share(value, most, floor) * (height - 2 * EDGE);
-			pieces.at(-1).push(`${x.toFixed(1)} ${y.toFixed(1)}`);
-			last = at;
+		if (value == null) {
+			last = undefined;
+			continue;
 		}
+		const before = at - last <= 3 ? pieces.at(-1).at(-1) : pieces.push([]) && null;
+		if (!before || Math.floor(at / step) !== place) pieces.at(-1).push([at, value]);
+		else if (value > before[1]) before.splice(0, 2, at, value);
+		place = Math.floor(at / step);
+		last = at;
 	}
-	const lines = pieces.map((piece) => `M${piece.join("L")}`);
-	return [lines.join(""), lines.map((line, index) => `${line}V${height - EDGE}H${parseFloat(pieces[index][0])}Z`).join("")];
+	const x = (at) => (((at - from) / (to - from || 1)) * width).toFixed(1);
+	const y = (value) => (height - EDGE - share(value, most, floor) * (height - 2 * EDGE)).toFixed(1);
+	const lines = pieces.map((piece) => `M${piece.map(([at, value]) => `${x(at)} ${y(value)}`).join("L")}`);
+	return [lines.join(""), lines.map((line, index) => `${line}V${height - EDGE}H${x(pieces[index][0][0])}Z`).join("")];
 }
 
 // A chart with a title, the newest value, and axes. `show` turns a value into text.

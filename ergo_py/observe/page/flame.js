@@ -35,6 +35,9 @@ export function hottest(stacks, most = 12) {
 		.map(([name, samples]) => ({ name, samples, share: samples / (total || 1) }));
 }
 
+// The frames above a frame, the widest first.
+const largest = (frame) => [...frame.below.values()].sort((a, b) => b.total - a.total);
+
 function hue(name) {
 	let sum = 7;
 	for (const letter of name) sum = (sum * 31 + letter.charCodeAt(0)) % 997;
@@ -70,7 +73,7 @@ export class Flame {
 			if (share < 0.002) return;
 			this.boxes.push({ item, depth, left, share });
 			let x = left;
-			for (const below of [...item.below.values()].sort((a, b) => b.total - a.total)) {
+			for (const below of largest(item)) {
 				place(below, depth + 1, x);
 				x += below.total / frame.total;
 			}
@@ -126,10 +129,10 @@ export class Flame {
 
 	key(event) {
 		const { active } = this;
-		const beside = [...(active.up?.below.values() ?? [])].sort((a, b) => b.total - a.total);
+		const beside = active.up ? largest(active.up) : [];
 		const at = beside.indexOf(active);
 		const go = {
-			ArrowDown: () => this.choose([...active.below.values()].sort((a, b) => b.total - a.total)[0]),
+			ArrowDown: () => this.choose(largest(active)[0]),
 			ArrowUp: () => this.choose(active.up),
 			ArrowLeft: () => this.choose(beside[at - 1]),
 			ArrowRight: () => this.choose(beside[at + 1]),

@@ -2,6 +2,7 @@
 
 import { empty, h, mark, put, reducedMotion, say } from "./dom.js";
 import { plural, rate, title } from "./format.js";
+import { finder } from "./cells.js";
 import { Board, layers } from "./near.js";
 import { problem } from "./process.js";
 import { plainTable } from "./table.js";
@@ -11,21 +12,14 @@ const PARTS = 24,
 	LABELS = 14;
 
 export class Flow {
-	constructor(page, [id]) {
+	constructor(page) {
 		this.page = page;
-		this.around = Number(id) || null;
 		this.start = h("button", { onclick: () => (this.running ? this.running.cancel() : this.run()) }, "Watch for 30 s");
-		this.field = h("input.find", {
-			type: "search",
-			placeholder: "The busiest processes",
-			"aria-label": "Which processes",
-			spellcheck: "false",
-			autocomplete: "off",
-			onchange: () => {
-				this.rows = null;
-				page.rewatch();
-			},
-		});
+		this.field = finder("Which processes", "The busiest processes");
+		this.field.onchange = () => {
+			this.rows = null;
+			page.rewatch();
+		};
 		this.heading = page.heading("Flow", "Messages along the edges between processes.", this.field, this.start);
 		this.board = new Board("Flow of messages");
 		this.none = h(
@@ -48,9 +42,7 @@ export class Flow {
 		this.running?.cancel();
 	}
 	get views() {
-		return {
-			rows: { kind: "rows", sort: "rate", down: true, find: this.field.value.trim(), from: 0, limit: PARTS },
-		};
+		return { rows: { kind: "rows", sort: "rate", down: true, find: this.field.value.trim(), from: 0, limit: PARTS } };
 	}
 
 	draw() {
@@ -109,12 +101,7 @@ export class Flow {
 		const seconds = this.recent.reduce((sum, part) => sum + part.seconds, 0) || 1;
 		const sums = new Map();
 		for (const part of this.recent)
-			for (const [from, to, number] of part.edges)
-				sums.set(`${from}\n${to}`, {
-					from,
-					to,
-					messages: (sums.get(`${from}\n${to}`)?.messages ?? 0) + number,
-				});
+			for (const [from, to, number] of part.edges) sums.set(`${from}\n${to}`, { from, to, messages: (sums.get(`${from}\n${to}`)?.messages ?? 0) + number });
 		const edges = [...sums.values()].sort((a, b) => b.messages - a.messages).slice(0, 80);
 		const total = edges.reduce((sum, edge) => sum + edge.messages, 0);
 		this.heading.about(`${rate(total / seconds)} messages a second along ${plural(edges.length, "edge")}`);
@@ -128,12 +115,7 @@ export class Flow {
 		const columns = layers(
 			ids,
 			between.map((edge) => [edge.from, edge.to]),
-		).map((column) => [
-			{
-				title: "",
-				items: column.map((id) => this.rows.get(id) ?? { id, name: this.titleOf(id), behaviour: "" }),
-			},
-		]);
+		).map((column) => [{ title: "", items: column.map((id) => this.rows.get(id) ?? { id, name: this.titleOf(id), behaviour: "" }) }]);
 		put(
 			this.list,
 			h("h2", "Edges"),

@@ -52,7 +52,7 @@ class Page {
 		this.side = document.getElementById("side");
 		this.main = document.getElementById("main");
 		this.build();
-		this.store = new Store(token, () => this.redraw());
+		this.store = new Store(token, (delay) => this.redraw(delay));
 		this.store.preferred = new URLSearchParams(path.split("?")[1] ?? "").get("node");
 		this.timeline = new Timeline(this.store, document.getElementById("time"));
 		document.querySelector(".skip").addEventListener("click", (event) => {
@@ -92,32 +92,19 @@ class Page {
 		this.theme = h("button.icon", { onclick: () => this.nextTheme() });
 		this.save = h(
 			"button.quiet.save",
-			{
-				onclick: () => this.saveRecording(),
-				title: "Save the last ten minutes as a file, which `ergo observe --replay` shows",
-			},
+			{ onclick: () => this.saveRecording(), title: "Save the last ten minutes as a file, which `ergo observe --replay` shows" },
 			"Save recording",
 		);
 		this.menu = h(
 			"button.menu",
-			{
-				"aria-label": "Views",
-				"aria-expanded": "false",
-				"aria-controls": "side",
-				onclick: () => this.toggleMenu(),
-			},
+			{ "aria-label": "Views", "aria-expanded": "false", "aria-controls": "side", onclick: () => this.toggleMenu() },
 			h("span.bars", { "aria-hidden": "true" }),
 			h("span", "Views"),
 		);
 		put(
 			this.top,
 			this.menu,
-			h(
-				"a.brand",
-				{ href: "#/overview" },
-				h("img", { src: "icon.svg", alt: "", width: "22", height: "22" }),
-				h("span", "ergo", h("span.brand-2", " observe")),
-			),
+			h("a.brand", { href: "#/overview" }, h("img", { src: "icon.svg", alt: "", width: "22", height: "22" }), h("span", "ergo", h("span.brand-2", " observe"))),
 			this.nodePicker,
 			this.about,
 			h("span.grow"),
@@ -136,10 +123,7 @@ class Page {
 						"ul",
 						views.map(([name, label]) => {
 							const badge = h("span.badge", { hidden: true });
-							this.links[name] = {
-								link: h("a", { href: `#/${name}`, onclick: () => this.toggleMenu(false) }, h("span", label), badge),
-								badge,
-							};
+							this.links[name] = { link: h("a", { href: `#/${name}`, onclick: () => this.toggleMenu(false) }, h("span", label), badge), badge };
 							return h("li", this.links[name].link);
 						}),
 					),
@@ -190,7 +174,7 @@ class Page {
 
 	show() {
 		const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-		const [name, ...rest] = path.split("/").map(decodeURIComponent);
+		const [name, ...rest] = path.split("/").map(decode);
 		const known = Object.hasOwn(CLASSES, name) ? name : "overview";
 		const kind = CLASSES[known];
 		const wanted = new URLSearchParams(query ?? "").get("node");
@@ -223,12 +207,15 @@ class Page {
 		if (row.id) this.go(`process/${row.id}`);
 	}
 
-	redraw() {
-		if (this.drawing) return;
-		this.drawing = requestAnimationFrame(() => {
-			this.drawing = 0;
-			this.draw();
-		});
+	redraw(delay = 0) {
+		this.drawing ||= setTimeout(
+			() =>
+				requestAnimationFrame(() => {
+					this.drawing = 0;
+					this.draw();
+				}),
+			delay,
+		);
 	}
 
 	draw() {
@@ -310,7 +297,13 @@ class Page {
 		const { node, sample } = store;
 		const facts = [];
 		if (sample) facts.push(`up ${duration(sample.uptime)}`);
-		if (node?.program) facts.push(node.program.split("/").at(-1));
+		if (node?.program)
+			facts.push(
+				node.program
+					.replace(/\/__main__\.py$/, "")
+					.split("/")
+					.at(-1),
+			);
 		if (node?.os_pid) facts.push(`program ${node.os_pid}`);
 		if (node?.python) facts.push(`Python ${node.python}`);
 		say(this.about, facts.join(" · "));
@@ -446,10 +439,17 @@ class Page {
 	}
 
 	heading(title, about = "", ...tools) {
-		this.sub = h("p.about", about);
-		const sub = this.sub;
+		const sub = h("p.about", about);
 		const element = h("div.heading", h("div", h("h1", title), sub), h("div.tools", tools));
 		return { element, about: (text) => say(sub, text) };
+	}
+}
+
+function decode(text) {
+	try {
+		return decodeURIComponent(text);
+	} catch {
+		return text; // somebody has typed a %
 	}
 }
 

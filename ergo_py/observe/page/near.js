@@ -51,13 +51,7 @@ export class Board {
 		const parts = { name: h("span.card-name"), about: h("span.card-about"), note: h("span.card-note") };
 		parts.element =
 			typeof row.id === "number" && row.id > 0
-				? h(
-						`a.pcard${row.kind === "meta" ? ".meta" : ""}${row.center ? ".center" : ""}`,
-						{ href: `#/process/${row.id}` },
-						parts.name,
-						parts.about,
-						parts.note,
-					)
+				? h(`a.pcard${row.kind === "meta" ? ".meta" : ""}${row.center ? ".center" : ""}`, { href: `#/process/${row.id}` }, parts.name, parts.about, parts.note)
 				: h("span.pcard.outside", parts.name, parts.about, parts.note);
 		this.cards.set(row.id, parts);
 		return parts.element;
@@ -106,12 +100,7 @@ export class Board {
 				s(
 					`circle.flow-dot`,
 					{ r: 3 },
-					s("animateMotion", {
-						dur: `${time}s`,
-						begin: `${-(index * time) / edge.dots}s`,
-						repeatCount: "indefinite",
-						path: d.path,
-					}),
+					s("animateMotion", { dur: `${time}s`, begin: `${-(index * time) / edge.dots}s`, repeatCount: "indefinite", path: d.path }),
 				),
 			);
 		}
@@ -196,8 +185,7 @@ export function cardNote(row) {
 // strongest first; an edge that would close a circle does not count.
 export function layers(ids, edges) {
 	const out = new Map(ids.map((id) => [id, new Set()]));
-	const reaches = (from, to, seen = new Set([from])) =>
-		from === to || [...out.get(from)].some((next) => !seen.has(next) && reaches(next, to, seen.add(next)));
+	const reaches = (from, to, seen = new Set([from])) => from === to || [...out.get(from)].some((next) => !seen.has(next) && reaches(next, to, seen.add(next)));
 	for (const [from, to] of edges) if (!reaches(to, from)) out.get(from).add(to);
 	const depth = new Map(ids.map((id) => [id, 0]));
 	const push = (id) => {

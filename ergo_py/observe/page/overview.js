@@ -1,10 +1,10 @@
 // The node at a glance.
 
 import { Chart } from "./chart.js";
-import { h, put, say } from "./dom.js";
+import { h, say } from "./dom.js";
 import { bytes, count, duration, percent, plural, rate, short, total } from "./format.js";
-import { bar, nameCell } from "./cells.js";
-import { plainTable } from "./table.js";
+import { bar, card, nameCell } from "./cells.js";
+import { LiveTable } from "./table.js";
 
 const SHOWN = 8;
 
@@ -29,18 +29,32 @@ export class Overview {
 		this.charts = {
 			rate: new Chart({ label: "Messages a second", show: rate, least: 1 }),
 			mailbox: new Chart({ label: "Queued messages", show: short, colour: "violet", least: 4 }),
-			delay: new Chart({
-				label: "Delay of the loop",
-				show: duration,
-				colour: "amber",
-				least: 0.01,
-				floor: 0.0001,
-				note: "logarithmic",
-			}),
+			delay: new Chart({ label: "Delay of the loop", show: duration, colour: "amber", least: 0.01, floor: 0.0001, note: "logarithmic" }),
 			cpu: new Chart({ label: "Processor", show: percent, colour: "green", least: 0.1 }),
 		};
-		this.behaviours = h("div.card-body");
-		this.busiest = h("div.card-body");
+		const mailbox = { label: "Queued", number: true, cell: (row) => count(row.mailbox) };
+		const handled = { label: "Msg/s", number: true, cell: (row) => rate(row.rate) };
+		this.busiest = new LiveTable("Busiest processes", [
+			{
+				label: "Process",
+				of: (row) => `${row.id} ${row.name} ${row.behaviour}`,
+				cell: (row) => h("a.row-link", { href: `#/process/${row.id}` }, nameCell(row)),
+			},
+			{ label: "Busy", number: true, of: (row) => percent(row.load), cell: (row) => [bar(row.load), percent(row.load)] },
+			handled,
+			mailbox,
+		]);
+		this.behaviours = new LiveTable("Behaviours", [
+			{
+				label: "Behaviour",
+				of: (row) => row.name,
+				cell: ({ name }) => (name === "other" ? h("span.soft", "others") : h("a.row-link", { href: `#/processes/${encodeURIComponent(name)}` }, name)),
+			},
+			{ label: "Count", number: true, of: (row) => `${row.count} ${row.most}`, cell: (row) => [bar(row.count / row.most, "violet"), count(row.count)] },
+			{ label: "Busy", number: true, cell: (row) => percent(row.load) },
+			handled,
+			mailbox,
+		]);
 		this.element = h(
 			"div",
 			this.heading.element,
@@ -52,11 +66,7 @@ export class Overview {
 				"div.charts",
 				Object.values(this.charts).map((chart) => chart.element),
 			),
-			h(
-				"div.two",
-				h("section.card", h("h2", "Busiest processes"), this.busiest),
-				h("section.card", h("h2", "Behaviours"), this.behaviours),
-			),
+			h("div.two", card("Busiest processes", this.busiest.element), card("Behaviours", this.behaviours.element)),
 		);
 	}
 
@@ -81,7 +91,8 @@ export class Overview {
 				key === "delay" ? blocked : [],
 			);
 		}
-		this.drawBusiest(store.get("rows"));
+		const rows = store.get("rows");
+		this.busiest.update(rows ? rows.order.map((id) => rows.rows[id]).slice(0, SHOWN) : []);
 		this.drawBehaviours(sample.behaviours ?? {});
 	}
 
@@ -111,43 +122,11 @@ export class Overview {
 		set("crashed", count(sample.crashed ?? 0), letters ? plural(letters, "dead letter") : "no dead letters", sample.crashed > 0);
 	}
 
-	drawBusiest(value) {
-		const rows = value ? value.order.map((id) => value.rows[id]).slice(0, SHOWN) : [];
-		put(
-			this.busiest,
-			plainTable(
-				"Busiest processes",
-				["Process", "Busy", "Msg/s", "Queued"],
-				rows.map((row) => [
-					h("a.row-link", { href: `#/process/${row.id}` }, nameCell(row)),
-					[bar(row.load), percent(row.load)],
-					rate(row.rate),
-					count(row.mailbox),
-				]),
-				[1, 2, 3],
-			),
-		);
-	}
-
 	drawBehaviours(behaviours) {
 		const listed = Object.entries(behaviours)
 			.sort(([a, x], [b, y]) => (a === "other") - (b === "other") || y.load - x.load || y.count - x.count)
 			.slice(0, SHOWN);
 		const most = Math.max(1, ...listed.map(([, facts]) => facts.count));
-		put(
-			this.behaviours,
-			plainTable(
-				"Behaviours",
-				["Behaviour", "Count", "Busy", "Msg/s", "Queued"],
-				listed.map(([name, facts]) => [
-					name === "other" ? h("span.soft", "others") : h("a.row-link", { href: `#/processes/${encodeURIComponent(name)}` }, name),
-					[bar(facts.count / most, "violet"), count(facts.count)],
-					percent(facts.load),
-					rate(facts.rate),
-					count(facts.mailbox),
-				]),
-				[1, 2, 3, 4],
-			),
-		);
+		this.behaviours.update(listed.map(([name, facts]) => ({ ...facts, name, most })));
 	}
 }

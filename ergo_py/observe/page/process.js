@@ -2,7 +2,7 @@
 
 import { empty, h, mark, put, say } from "./dom.js";
 import { ago, clock, count, duration, plural } from "./format.js";
-import { stateCell } from "./cells.js";
+import { card, facts as factList, stateCell } from "./cells.js";
 import { Board, cardNote, neighbourhood } from "./near.js";
 import { Profiler } from "./profile.js";
 import { plainTable } from "./table.js";
@@ -15,26 +15,12 @@ const TABS = [
 	["trace", "Trace"],
 	["profile", "Profile"],
 ];
-const SKIPPED = new Set([
-	"kind",
-	"pid",
-	"alias",
-	"name",
-	"behaviour",
-	"state",
-	"history",
-	"lanes",
-	"children",
-	"links",
-	"linked_by",
-	"monitors",
-	"monitored_by",
-	"stack",
-	"handler_stack",
-	"threads",
-	"environment",
-	"supervision",
-]);
+const SKIPPED = new Set(
+	(
+		"kind pid alias name behaviour state history lanes parent children links linked_by monitors monitored_by " +
+		"stack handler_stack threads environment supervision"
+	).split(" "),
+);
 const LISTS = [
 	["parent", "Started by"],
 	["children", "Children"],
@@ -66,9 +52,7 @@ export class ProcessView {
 		this.tabs = h(
 			"div.tabs",
 			{ role: "tablist", "aria-label": "About the process", onkeydown: (event) => this.key(event) },
-			TABS.map(([key, label]) =>
-				h("a.tab", { role: "tab", id: `tab-${key || "facts"}`, href: `#/process/${id}${key ? `/${key}` : ""}` }, label),
-			),
+			TABS.map(([key, label]) => h("a.tab", { role: "tab", id: `tab-${key || "facts"}`, href: `#/process/${id}${key ? `/${key}` : ""}` }, label)),
 		);
 		this.body = h("div.tab-body", { role: "tabpanel", tabindex: "0" });
 		this.element = h(
@@ -102,13 +86,7 @@ export class ProcessView {
 			if (chosen) mark(this.body, "aria-labelledby", element.id);
 		});
 		put(this.body);
-		const begin = {
-			near: "beginNear",
-			mailbox: "beginMailbox",
-			inspect: "beginInspect",
-			trace: "beginTrace",
-			profile: "beginProfile",
-		}[tab];
+		const begin = { near: "beginNear", mailbox: "beginMailbox", inspect: "beginInspect", trace: "beginTrace", profile: "beginProfile" }[tab];
 		if (begin) this[begin]();
 	}
 
@@ -174,13 +152,7 @@ export class ProcessView {
 		if (key === this.shown) return;
 		this.shown = key;
 		const list = Object.entries(facts).filter(
-			([name, value]) =>
-				!SKIPPED.has(name) &&
-				name !== "parent" &&
-				value !== null &&
-				value !== "" &&
-				!(Array.isArray(value) && !value.length) &&
-				!(typeof value === "object" && !Array.isArray(value) && !Object.keys(value).length),
+			([name, value]) => !SKIPPED.has(name) && value !== null && value !== "" && (typeof value !== "object" || Object.keys(value).length > 0),
 		);
 		const lanes = Object.entries(facts.lanes ?? {}).filter(([, queued]) => queued);
 		const wide = list.filter(([, value]) => typeof value === "object");
@@ -188,53 +160,14 @@ export class ProcessView {
 			this.body,
 			h(
 				"div.facts-columns",
-				h(
-					"section.card",
-					h("h2", "Facts"),
-					h(
-						"dl.facts",
-						list
-							.filter(([, value]) => typeof value !== "object")
-							.map(([name, value]) => [h("dt", label(name)), h("dd", this.value(name, value))]),
-					),
-				),
+				card("Facts", factList(list.map(([name, value]) => typeof value !== "object" && [label(name), this.value(name, value)]))),
 				h(
 					"div.stack",
-					h(
-						"section.card",
-						h("h2", "Mailbox"),
-						lanes.length
-							? h(
-									"dl.facts",
-									lanes.map(([lane, queued]) => [h("dt", lane), h("dd", plural(queued, "message"))]),
-								)
-							: h("p.soft", "empty"),
-					),
-					h(
-						"section.card",
-						h("h2", "Connected with"),
-						h(
-							"dl.facts",
-							LISTS.map(([name, words]) => {
-								const given = facts[name];
-								const items = given === null || given === undefined ? [] : Array.isArray(given) ? given : [given];
-								return (
-									items.length > 0 && [
-										h("dt", words),
-										h(
-											"dd.links",
-											items.slice(0, 30).map((item) => this.target(item)),
-											items.length > 30 && h("span.soft", `and ${count(items.length - 30)} more`),
-										),
-									]
-								);
-							}),
-						),
-					),
+					card("Mailbox", lanes.length ? factList(lanes.map(([lane, queued]) => [lane, plural(queued, "message")])) : h("p.soft", "empty")),
+					card("Connected with", factList(LISTS.map(([name, words]) => this.connected(words, [facts[name] ?? []].flat())))),
 					facts.history?.length > 0 &&
-						h(
-							"section.card",
-							h("h2", "States"),
+						card(
+							"States",
 							h(
 								"ol.states",
 								facts.history.map((entry) => h("li", stateCell(entry[0]), h("span.soft", ` ${ago(entry[1], this.page.store.now)}`))),
@@ -242,43 +175,33 @@ export class ProcessView {
 						),
 				),
 			),
-			wide.length > 0 &&
-				h(
-					"section.card",
-					h("h2", "More"),
-					h(
-						"dl.facts",
-						wide.map(([name, value]) => [
-							h("dt", label(name)),
-							h(
-								"dd",
-								Array.isArray(value)
-									? value.map(show).join(", ")
-									: Object.entries(value)
-											.map(([k, v]) => `${k}: ${show(v)}`)
-											.join(", "),
-							),
-						]),
-					),
-				),
+			wide.length > 0 && card("More", factList(wide.map(([name, value]) => [label(name), inWords(value)]))),
 			[
 				["stack", "Where it waits"],
 				["handler_stack", "What its thread does"],
-			].map(([name, words]) => facts[name] && h("section.card", h("h2", words), h("pre.code", { tabindex: "0" }, text(facts[name])))),
+			].map(([name, words]) => facts[name] && card(words, h("pre.code", { tabindex: "0" }, text(facts[name])))),
+		);
+	}
+
+	connected(words, items) {
+		const more = items.length > 30 && h("span.soft", `and ${count(items.length - 30)} more`);
+		return (
+			items.length > 0 && [
+				words,
+				h(
+					"div.links",
+					items.slice(0, 30).map((item) => target(this.page, item)),
+					more,
+				),
+			]
 		);
 	}
 
 	value(name, value) {
 		if (typeof value === "boolean") return value ? "yes" : "no";
 		if (typeof value === "number") return /time$|uptime|seconds|delay|timeout/.test(name) ? duration(value) : count(value);
-		if (/^(waits_for|asks|owner|receiver|link)$/.test(name)) return this.target(value);
+		if (/^(waits_for|asks|owner|receiver|link)$/.test(name)) return target(this.page, value);
 		return String(value);
-	}
-
-	target(item) {
-		const number = numberOf(item);
-		const words = number ? this.page.store.nameOf(number) : item === 0 ? "the node" : show(item);
-		return number ? h("a.chip", { href: `#/process/${number}` }, words) : h("span.chip", words);
 	}
 
 	// -- neighbours ----------------------------------------------------------------------------------
@@ -353,7 +276,7 @@ export class ProcessView {
 								item.lane,
 								h("code", item.message ?? item.message_type),
 								item.callback,
-								item.sender ? this.target(item.sender) : "–",
+								item.sender ? target(this.page, item.sender) : "–",
 							]),
 							[0],
 						)
@@ -369,13 +292,7 @@ export class ProcessView {
 			() => ({}),
 			(found) =>
 				Object.keys(found).length
-					? h(
-							"section.card",
-							h(
-								"dl.facts.wide",
-								Object.entries(found).map(([name, value]) => [h("dt", name), h("dd", h("code", show(value)))]),
-							),
-						)
+					? h("section.card", factList(Object.entries(found).map(([name, value]) => [name, h("code", show(value))])))
 					: empty("Nothing to tell", "The behaviour has no handle_inspect, or it answers with nothing."),
 		);
 	}
@@ -428,7 +345,7 @@ export class ProcessView {
 			h("td.time-cell", clock(entry.at, true)),
 			h("td", h("span.way", { "aria-hidden": "true" }, out ? "→ " : "← "), entry.callback),
 			h("td", h("code", entry.message ?? entry.message_type ?? "–"), entry.trace_id && ` ${entry.trace_id} ${entry.span_id}`),
-			h("td", out ? this.target(entry.to) : entry.sender ? this.target(entry.sender) : "–"),
+			h("td", out ? target(this.page, entry.to) : entry.sender ? target(this.page, entry.sender) : "–"),
 			h("td.number", entry.error ?? (out ? "" : duration(entry.seconds))),
 		);
 	}
@@ -443,36 +360,14 @@ export class ProcessView {
 	drawActs(facts) {
 		if (!this.page.store.mayAct || facts.kind === "meta") return put(this.acts);
 		const held = facts.suspended;
+		const after = "its supervisor decides whether a successor starts.";
 		put(
 			this.acts,
-			h(
-				"button.quiet",
-				{
-					onclick: () =>
-						this.act(
-							held ? "resume" : "suspend",
-							held ? "Resume" : "Suspend",
-							held ? "It handles messages again." : "It handles no message until it is resumed.",
-						),
-				},
-				held ? "Resume" : "Suspend",
-			),
-			h(
-				"button.quiet",
-				{
-					onclick: () =>
-						this.act("exit", "Ask to end", "It gets an exit signal and ends in order; its supervisor decides whether a successor starts."),
-				},
-				"Ask to end",
-			),
-			h(
-				"button.danger",
-				{
-					onclick: () =>
-						this.act("kill", "Kill", "It ends at once, without its last callback; its supervisor decides whether a successor starts."),
-				},
-				"Kill",
-			),
+			[
+				held ? ["resume", "Resume", "It handles messages again."] : ["suspend", "Suspend", "It handles no message until it is resumed."],
+				["exit", "Ask to end", `It gets an exit signal and ends in order; ${after}`],
+				["kill", "Kill", `It ends at once, without its last callback; ${after}`],
+			].map((act) => h(act[0] === "kill" ? "button.danger" : "button.quiet", { onclick: () => this.act(...act) }, act[1])),
 		);
 	}
 
@@ -482,10 +377,7 @@ export class ProcessView {
 		put(
 			this.dialog,
 			h("h2", `${label}: ${this.name.textContent}?`),
-			h(
-				"p",
-				`${effect} ${children ? `It has ${plural(children, "child", "children")}.` : "It has no children."} The node logs who asked for it.`,
-			),
+			h("p", `${effect} ${children ? `It has ${plural(children, "child", "children")}.` : "It has no children."} The node logs who asked for it.`),
 			answer,
 			h(
 				"div.tools",
@@ -512,19 +404,23 @@ export class ProcessView {
 
 const label = (name) => WORDS[name] ?? name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
 const show = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const inWords = (value) => (Array.isArray(value) ? value.map(show) : Object.entries(value).map(([name, item]) => `${name}: ${show(item)}`)).join(", ");
 const text = (value) => (Array.isArray(value) ? value.join("\n") : String(value));
 
 export function problem(error) {
 	const report = error.report;
 	return h(
 		"div.empty",
-		h(
-			"p.empty-title",
-			error.code === "blocked" ? "The loop is blocked" : error.code === "timeout" ? "No answer in time" : "That did not work",
-		),
+		h("p.empty-title", error.code === "blocked" ? "The loop is blocked" : error.code === "timeout" ? "No answer in time" : "That did not work"),
 		h("p", error.message),
 		report?.where && h("p", h("code", `${report.where}: ${report.line ?? ""}`)),
 	);
+}
+
+// A link to a process, or the text that stands for something else.
+export function target(page, item) {
+	const number = numberOf(item);
+	return page.linkTo(number, number ? page.store.nameOf(number) : item === 0 ? "the node" : show(item ?? "–"), ".chip");
 }
 
 // The number in whatever form an identifier comes: a number, "<PID 12 shop@localhost>", {id: 12}.

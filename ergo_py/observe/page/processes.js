@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { brief, count, percent, plural, rate } from "./format.js";
-import { bar, nameCell, stateCell } from "./cells.js";
+import { bar, finder, nameCell, stateCell } from "./cells.js";
 import { ofAll, Table } from "./table.js";
 import { Tree } from "./tree.js";
 
@@ -10,15 +10,8 @@ export class Processes {
 	constructor(page, [find]) {
 		this.page = page;
 		this.find = find ?? page.found ?? "";
-		this.field = h("input.find", {
-			type: "search",
-			placeholder: "Name, behaviour or number",
-			"aria-label": "Find processes",
-			spellcheck: "false",
-			autocomplete: "off",
-			oninput: () => this.search(this.field.value),
-			onkeydown: (event) => event.key === "ArrowDown" && this.table.scroller.focus(),
-		});
+		this.field = finder("Find processes", "Name, behaviour or number", () => this.search(this.field.value));
+		this.field.addEventListener("keydown", (event) => event.key === "ArrowDown" && this.table.scroller.focus());
 		this.field.value = this.find;
 		this.heading = page.heading("Processes", "", h("span.find-box", this.field, h("kbd", { "aria-hidden": "true" }, "/")));
 		this.table = new Table({
@@ -38,35 +31,12 @@ export class Processes {
 					of: (row) => percent(row.load),
 					cell: (row) => h("span.with-bar", bar(row.load), percent(row.load)),
 				},
-				{
-					key: "rate",
-					label: "Msg/s",
-					number: true,
-					hint: "Messages handled in a second",
-					cell: (row) => rate(row.rate),
-				},
-				{
-					key: "mailbox",
-					label: "Queued",
-					number: true,
-					hint: "Messages in the mailbox",
-					cell: (row) => count(row.mailbox),
-				},
+				{ key: "rate", label: "Msg/s", number: true, hint: "Messages handled in a second", cell: (row) => rate(row.rate) },
+				{ key: "mailbox", label: "Queued", number: true, hint: "Messages in the mailbox", cell: (row) => count(row.mailbox) },
 				{ key: "messages", label: "Handled", number: true, cell: (row) => count(row.messages) },
 				{ key: "sent", label: "Sent", number: true, cell: (row) => count(row.sent) },
-				{
-					key: "time",
-					label: "Time",
-					number: true,
-					hint: "Time in callbacks so far",
-					cell: (row) => (row.kind === "meta" ? "–" : brief(row.time)),
-				},
-				{
-					key: "born",
-					label: "Age",
-					number: true,
-					cell: (row) => brief(Math.max(0, page.store.now - row.born)),
-				},
+				{ key: "time", label: "Time", number: true, hint: "Time in callbacks so far", cell: (row) => (row.kind === "meta" ? "–" : brief(row.time)) },
+				{ key: "born", label: "Age", number: true, cell: (row) => brief(Math.max(0, page.store.now - row.born)) },
 				{
 					key: "callback",
 					fixed: true,
@@ -86,7 +56,7 @@ export class Processes {
 
 	search(text) {
 		this.find = this.page.found = text.trim();
-		this.table.scroller.scrollTop = 0;
+		this.table.scroll(0);
 		this.table.active = -1;
 		this.page.rewatch();
 	}
@@ -114,11 +84,7 @@ export class TreeView {
 	constructor(page) {
 		this.page = page;
 		this.heading = page.heading("Tree", "Who started whom. Children that should run and do not are listed, too.");
-		this.tree = new Tree({
-			label: "Tree of processes",
-			change: () => page.rewatch(),
-			open: (row) => page.open(row),
-		});
+		this.tree = new Tree({ label: "Tree of processes", change: () => page.rewatch(), open: (row) => page.open(row) });
 		this.element = h("div", this.heading.element, h("div.card", this.tree.element));
 	}
 

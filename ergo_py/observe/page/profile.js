@@ -2,7 +2,7 @@
 
 import { h, put, say } from "./dom.js";
 import { count, duration, percent } from "./format.js";
-import { bar } from "./cells.js";
+import { bar, card } from "./cells.js";
 import { Flame, hottest } from "./flame.js";
 import { plainTable } from "./table.js";
 
@@ -25,14 +25,7 @@ export class Profiler {
 		this.flame.element.hidden = true;
 		this.element = h(
 			"div.stack",
-			h(
-				"div.tool-line",
-				this.start,
-				this.length,
-				this.progress,
-				!this.given.to && h("label.check", this.threads, "with reader threads"),
-				this.state,
-			),
+			h("div.tool-line", this.start, this.length, this.progress, !this.given.to && h("label.check", this.threads, "with reader threads"), this.state),
 			this.flame.element,
 			this.hot,
 		);
@@ -81,9 +74,8 @@ export class Profiler {
 		const list = hottest(stacks);
 		put(
 			this.hot,
-			h(
-				"section.card",
-				h("h2", "Where the time goes"),
+			card(
+				"Where the time goes",
 				plainTable(
 					"Functions by their own samples",
 					["Function", "Share", "Samples"],
@@ -99,11 +91,7 @@ export class Profile {
 	constructor(page) {
 		this.page = page;
 		this.profiler = new Profiler(page);
-		this.element = h(
-			"div",
-			page.heading("Profile", "Where the loop and the reader threads spend their time, by process.").element,
-			this.profiler.element,
-		);
+		this.element = h("div", page.heading("Profile", "Where the loop and the reader threads spend their time, by process.").element, this.profiler.element);
 	}
 
 	keeps() {

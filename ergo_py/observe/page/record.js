@@ -1,7 +1,6 @@
 // A view of one kind that the server pushes.
 
 import { empty, h, put } from "./dom.js";
-import { numberOf } from "./process.js";
 
 export class Record {
 	constructor(page, kind, title, about, ...tools) {
@@ -44,12 +43,5 @@ export class Record {
 	opens(key) {
 		const ontoggle = (event) => (event.target.open ? this.open.add(key) : this.open.delete(key));
 		return { open: this.open.has(key), ontoggle };
-	}
-
-	target(item) {
-		const number = numberOf(item);
-		return number
-			? this.page.linkTo(number, this.page.store.nameOf(number), ".chip")
-			: h("span.chip", item === 0 ? "the node" : String(item ?? "–"));
 	}
 }

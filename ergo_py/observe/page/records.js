@@ -2,9 +2,9 @@
 
 import { empty, h, put } from "./dom.js";
 import { clock, count, duration, moment, plural } from "./format.js";
-import { stateCell } from "./cells.js";
+import { facts, finder, stateCell } from "./cells.js";
 import { plainTable } from "./table.js";
-import { numberOf } from "./process.js";
+import { numberOf, target } from "./process.js";
 import { Record } from "./record.js";
 
 export class Crashes extends Record {
@@ -39,10 +39,7 @@ export class Crashes extends Record {
 							["Lived", duration(crash.uptime)],
 							["Handled", plural(crash.handled ?? 0, "message")],
 							crash.restarts > 0 && ["Restarts", count(crash.restarts)],
-							crash.left > 0 && [
-								"Left behind",
-								`${plural(crash.left, "message")}${crash.waiting?.length ? `: ${crash.waiting.join(", ")}` : ""}`,
-							],
+							crash.left > 0 && ["Left behind", `${plural(crash.left, "message")}${crash.waiting?.length ? `: ${crash.waiting.join(", ")}` : ""}`],
 							crash.recent?.length && [
 								"Last messages",
 								crash.recent.map((one) => (typeof one === "string" ? one : (one.message_type ?? JSON.stringify(one)))).join(", "),
@@ -95,8 +92,8 @@ export class Letters extends Record {
 						.map((letter) => [
 							h("time", { title: moment(letter.at) }, clock(letter.at)),
 							h("code", letter.message_type),
-							this.target(letter.target),
-							letter.sender ? this.target(letter.sender) : "–",
+							target(this.page, letter.target),
+							letter.sender ? target(this.page, letter.sender) : "–",
 							letter.why,
 						]),
 				),
@@ -121,7 +118,7 @@ export class Events extends Record {
 					["Event", "Producer", "Subscribers", "Published", "Kept", "Lost"],
 					events.map((event) => [
 						h("strong", event.name),
-						event.open ? "everybody" : this.target(event.producer),
+						event.open ? "everybody" : target(this.page, event.producer),
 						count(event.subscribers),
 						count(event.published),
 						count(event.kept ?? 0),
@@ -141,14 +138,7 @@ export class Log extends Record {
 			{ "aria-label": "Lowest level", onchange: () => page.rewatch() },
 			["debug", "info", "warning", "error"].map((name) => h("option", { value: name, selected: name === "info" }, name)),
 		);
-		const find = h("input.find", {
-			type: "search",
-			placeholder: "Text",
-			"aria-label": "Find in the log",
-			spellcheck: "false",
-			autocomplete: "off",
-			oninput: () => page.rewatch(),
-		});
+		const find = finder("Find in the log", "Text", () => page.rewatch());
 		super(page, "log", "Log", "What the node writes, since a page first looked. The newest first.", level, find);
 		Object.assign(this, { level, find });
 	}
@@ -161,10 +151,7 @@ export class Log extends Record {
 		if (!lines?.length)
 			return put(
 				this.body,
-				empty(
-					"No line yet",
-					this.find.value ? "No line has this text." : "The node keeps its log from the moment on when a page first looks at it.",
-				),
+				empty("No line yet", this.find.value ? "No line has this text." : "The node keeps its log from the moment on when a page first looks at it."),
 			);
 		put(
 			this.body,
@@ -182,10 +169,7 @@ export class Log extends Record {
 								line.text,
 								Object.entries(line.fields ?? {}).map(([name, value]) => h("span.field", h("span.soft", `${name}=`), String(value))),
 							),
-							h(
-								"span.log-who",
-								line.source ? this.page.linkTo(numberOf(line.source), line.name || `${line.behaviour} ${line.source}`) : "",
-							),
+							h("span.log-who", line.source ? this.page.linkTo(numberOf(line.source), line.name || `${line.behaviour} ${line.source}`) : ""),
 							line.exception && h("pre.code", { tabindex: "0" }, line.exception),
 						),
 					),
@@ -202,8 +186,7 @@ export class Applications extends Record {
 	}
 
 	show({ applications }) {
-		if (!applications?.length)
-			return put(this.body, empty("No application", "This node was opened without applications; its processes stand in the tree."));
+		if (!applications?.length) return put(this.body, empty("No application", "This node was opened without applications; its processes stand in the tree."));
 		put(
 			this.body,
 			h(
@@ -212,18 +195,13 @@ export class Applications extends Record {
 					h(
 						"section.card.app",
 						h("div.app-head", h("h2", one.name), stateCell(one.phase)),
-						h(
-							"dl.facts",
-							[
-								one.mode && ["Mode", one.mode],
-								one.uptime !== null && one.uptime !== undefined && ["Up", duration(one.uptime)],
-								one.depends_on?.length && ["Needs", one.depends_on.join(", ")],
-								one.pid && ["Supervisor", this.page.linkTo(numberOf(one.pid), `process ${numberOf(one.pid)}`)],
-								one.reason && ["Reason", one.reason],
-							]
-								.filter(Boolean)
-								.map(([name, value]) => [h("dt", name), h("dd", value)]),
-						),
+						facts([
+							one.mode && ["Mode", one.mode],
+							one.uptime != null && ["Up", duration(one.uptime)],
+							one.depends_on?.length && ["Needs", one.depends_on.join(", ")],
+							one.pid && ["Supervisor", this.page.linkTo(numberOf(one.pid), `process ${numberOf(one.pid)}`)],
+							one.reason && ["Reason", one.reason],
+						]),
 					),
 				),
 			),

@@ -5,6 +5,7 @@ import { title, total } from "./format.js";
 import { Link, merge } from "./link.js";
 
 const KEPT = 600;
+const SOON = 25;
 const COLUMNS = ["at", "rate", "busy", "mailbox", "processes", "metas", "delay", "blocked", "cpu", "memory", "crashed", "dead_letters"];
 
 const noColumns = () => Object.fromEntries(COLUMNS.map((name) => [name, []]));
@@ -51,7 +52,8 @@ export class Store {
 	hear(push) {
 		if (push.push === "nodes") this.takeNodes(push.nodes);
 		if (push.push === "view" && push.node === this.key) this.takeView(push);
-		this.changed();
+		// The views of a second come one after another: draw them together.
+		this.changed(SOON);
 	}
 
 	takeNodes(nodes) {
@@ -81,12 +83,7 @@ export class Store {
 	append(sample) {
 		const { columns } = this;
 		if (columns.at.length && sample.at <= columns.at.at(-1)) return;
-		const newest = {
-			...sample,
-			delay: sample.loop?.delay ?? null,
-			blocked: sample.loop?.blocked ? 1 : 0,
-			dead_letters: total(sample.dead_letters),
-		};
+		const newest = { ...sample, delay: sample.loop?.delay ?? null, blocked: sample.loop?.blocked ? 1 : 0, dead_letters: total(sample.dead_letters) };
 		for (const name of COLUMNS) columns[name].push(newest[name] ?? null);
 		while (columns.at[0] < sample.at - KEPT) for (const name of COLUMNS) columns[name].shift();
 	}

@@ -12,33 +12,13 @@ const AHEAD = 12;
 // open(row): a row was chosen.
 export class Table {
 	constructor({ label, columns, sort, down, want, open, id }) {
-		Object.assign(this, {
-			columns,
-			sort,
-			down,
-			want,
-			open,
-			id,
-			active: -1,
-			found: 0,
-			from: 0,
-			rows: [],
-			pool: [],
-		});
+		Object.assign(this, { columns, sort, down, want, open, id, active: -1, found: 0, from: 0, rows: [], pool: [], top: 0, height: 600 });
 		this.heads = columns.map((column) =>
 			h(
 				`div.th.c-${column.key}${column.number ? ".number" : ""}`,
-				{
-					role: "columnheader",
-					title: column.hint,
-				},
+				{ role: "columnheader", title: column.hint },
 				!column.fixed
-					? h(
-							"button.sort",
-							{ tabindex: "-1", onclick: () => this.sortBy(column) },
-							h("span", column.label),
-							h("span.arrow", { "aria-hidden": "true" }),
-						)
+					? h("button.sort", { tabindex: "-1", onclick: () => this.sortBy(column) }, h("span", column.label), h("span.arrow", { "aria-hidden": "true" }))
 					: column.label,
 			),
 		);
@@ -52,14 +32,21 @@ export class Table {
 				tabindex: "0",
 				"aria-label": label,
 				"aria-readonly": "true",
-				onscroll: () => this.place(),
+				onscroll: () => {
+					this.top = this.scroller.scrollTop;
+					this.place();
+				},
 				onkeydown: (event) => this.key(event),
 			},
 			h("div.table-head", { role: "rowgroup" }, this.head),
 			this.body,
 		);
 		this.element = h("div.table", this.scroller, this.none);
-		new ResizeObserver(() => this.place()).observe(this.scroller);
+		// Reading them from the element would lay out the page in the middle of a redraw.
+		new ResizeObserver(([{ contentRect }]) => {
+			this.height = contentRect.height || 600;
+			this.place();
+		}).observe(this.scroller);
 		this.showSort();
 	}
 
@@ -67,7 +54,7 @@ export class Table {
 		this.down = this.sort === column.key ? !this.down : column.number;
 		this.sort = column.key;
 		this.showSort();
-		this.scroller.scrollTop = 0;
+		this.scroll(0);
 		this.ask(true);
 	}
 
@@ -79,10 +66,10 @@ export class Table {
 	}
 
 	get visible() {
-		return Math.ceil((this.scroller.clientHeight || 600) / HEIGHT);
+		return Math.ceil(this.height / HEIGHT);
 	}
 	get first() {
-		return Math.max(0, Math.floor(this.scroller.scrollTop / HEIGHT));
+		return Math.max(0, Math.floor(this.top / HEIGHT));
 	}
 
 	// The window that covers what is visible, in steps, so that small movements ask nothing new.
@@ -159,25 +146,13 @@ export class Table {
 		mark(element, "aria-selected", number === this.active ? "true" : null);
 		if (line.row === row && row) return;
 		line.row = row;
-		this.columns.forEach((column, index) => {
-			const key = row ? (column.of ?? column.cell)(row) : "";
-			if (line.keys[index] === key) return;
-			line.keys[index] = key;
-			line.cells[index].replaceChildren(row ? column.cell(row) : "");
-		});
+		fillCells(this.columns, line, row);
 	}
 
 	key(event) {
 		if (event.target !== this.scroller || event.ctrlKey || event.metaKey || event.altKey) return;
 		const page = Math.max(1, this.visible - 2);
-		const steps = {
-			ArrowDown: 1,
-			ArrowUp: -1,
-			PageDown: page,
-			PageUp: -page,
-			Home: -Infinity,
-			End: Infinity,
-		};
+		const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
 		if (event.key === "Enter") {
 			const row = this.rows[this.active - this.from];
 			if (row) this.open(row);
@@ -194,11 +169,55 @@ export class Table {
 
 	reveal() {
 		const top = this.active * HEIGHT;
-		const room = this.scroller.clientHeight - HEIGHT - 4;
-		if (top < this.scroller.scrollTop) this.scroller.scrollTop = top;
-		else if (top + HEIGHT > this.scroller.scrollTop + room) this.scroller.scrollTop = top + HEIGHT - room;
+		const room = this.height - HEIGHT - 4;
+		if (top < this.top) this.scroll(top);
+		else if (top + HEIGHT > this.top + room) this.scroll(top + HEIGHT - room);
 		this.place();
 	}
+
+	scroll(top) {
+		this.scroller.scrollTop = top;
+		this.top = this.scroller.scrollTop;
+	}
+}
+
+// A short table whose cells change in place. Columns as above, without sorting.
+export class LiveTable {
+	constructor(label, columns) {
+		this.columns = columns;
+		this.lines = [];
+		this.body = h("tbody");
+		const numbers = columns.map((column, index) => column.number && index);
+		this.element = plainTable(
+			label,
+			columns.map((column) => column.label),
+			[],
+			numbers,
+			this.body,
+		);
+	}
+
+	update(rows) {
+		while (this.lines.length < rows.length) {
+			const cells = this.columns.map(({ number }) => h(number ? "td.number" : "td"));
+			this.lines.push({ element: h("tr", cells), cells, keys: [] });
+		}
+		this.lines.forEach((line, index) => {
+			if (index >= rows.length) return line.element.remove();
+			if (!line.element.isConnected) this.body.append(line.element);
+			fillCells(this.columns, line, rows[index]);
+		});
+	}
+}
+
+// Change the cells of a row whose keys differ.
+function fillCells(columns, line, row) {
+	columns.forEach((column, index) => {
+		const key = row ? (column.of ?? column.cell)(row) : "";
+		if (line.keys[index] === key) return;
+		line.keys[index] = key;
+		line.cells[index].replaceChildren(...(row ? [column.cell(row)].flat() : []));
+	});
 }
 
 // A plain table for short lists. rows: arrays of texts or elements; numbers: the columns of numbers.

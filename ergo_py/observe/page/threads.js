@@ -2,6 +2,7 @@
 
 import { h, put } from "./dom.js";
 import { count, plural } from "./format.js";
+import { card } from "./cells.js";
 import { Record } from "./record.js";
 
 const KINDS = [
@@ -32,9 +33,8 @@ export class Threads extends Record {
 				const groups = [...places.values()].sort((a, b) => b.length - a.length);
 				return (
 					list.length > 0 &&
-					h(
-						"section.card",
-						h("h2", title),
+					card(
+						title,
 						h(
 							"ul.threads",
 							groups.slice(0, 100).map((group) => (group.length > 2 ? this.group(group) : group.map((thread) => this.thread(thread)))),

@@ -22,16 +22,9 @@ export class Timeline {
 			this.crashes,
 			this.rest,
 		);
-		this.slider = h("input", {
-			type: "range",
-			step: "any",
-			"aria-label": "Moment to show",
-			oninput: () => this.move(),
-		});
+		this.slider = h("input", { type: "range", step: "any", "aria-label": "Moment to show", oninput: () => this.move() });
 		this.play = h("button.quiet.play", { onclick: () => store.play() });
-		this.live = h("button.quiet.live-button", {
-			onclick: () => (store.past ? store.goLive() : store.travel(store.to)),
-		});
+		this.live = h("button.quiet.live-button", { onclick: () => (store.past ? store.goLive() : store.travel(store.to)) });
 		this.begin = h("span.time-begin");
 		this.moment = h("output.time-moment");
 		put(place, this.play, this.begin, h("div.strip", this.svg, this.slider), this.moment, this.live);
@@ -58,14 +51,9 @@ export class Timeline {
 			const [line, area] = paths(points, 1000, 39, from, to, Math.max(1, ...rate));
 			mark(this.line, "d", line);
 			mark(this.area, "d", area);
-			this.alarms.replaceChildren(
-				...at.filter((_, index) => blocked[index]).map((time) => s("line", { x1: x(time), x2: x(time), y1: 0, y2: 36 })),
-			);
-			this.crashes.replaceChildren(
-				...at
-					.filter((_, index) => index && crashed[index] > crashed[index - 1])
-					.map((time) => s("line", { x1: x(time), x2: x(time), y1: 26, y2: 36 })),
-			);
+			const lines = (top, chosen) => at.filter(chosen).map((time) => s("line", { x1: x(time), x2: x(time), y1: top, y2: 36 }));
+			this.alarms.replaceChildren(...lines(0, (_, index) => blocked[index]));
+			this.crashes.replaceChildren(...lines(26, (_, index) => index && crashed[index] > crashed[index - 1]));
 			mark(this.slider, "min", from);
 			mark(this.slider, "max", to);
 		}

@@ -10,21 +10,8 @@ const FEW = 12;
 // open; open(row): a process was chosen.
 export class Tree {
 	constructor({ label, change, open }) {
-		Object.assign(this, {
-			change,
-			open,
-			opened: new Set([0]),
-			closed: new Set(),
-			lines: new Map(),
-			active: null,
-			shown: [],
-		});
-		this.element = h("div.tree", {
-			role: "tree",
-			tabindex: "0",
-			"aria-label": label,
-			onkeydown: (event) => this.key(event),
-		});
+		Object.assign(this, { change, open, opened: new Set([0]), closed: new Set(), lines: new Map(), active: null, shown: [] });
+		this.element = h("div.tree", { role: "tree", tabindex: "0", "aria-label": label, onkeydown: (event) => this.key(event) });
 	}
 
 	update(levels, root) {
@@ -58,13 +45,7 @@ export class Tree {
 		for (const level of Object.values(this.levels))
 			for (const key of level.order) {
 				const row = level.rows[key];
-				if (
-					!row?.children ||
-					(row.children > room && !(row.supervisor && row.children <= FEW)) ||
-					this.closed.has(row.id) ||
-					this.opened.has(row.id)
-				)
-					continue;
+				if (!row?.children || (row.children > room && !(row.supervisor && row.children <= FEW)) || this.closed.has(row.id) || this.opened.has(row.id)) continue;
 				this.opened.add(row.id);
 				room -= row.children;
 				this.changed = true;
@@ -77,27 +58,11 @@ export class Tree {
 		level.order.forEach((key, index) => {
 			const row = level.rows[key];
 			if (!row) return;
-			this.shown.push({
-				id: row.id ?? null,
-				key: `${id}/${key}`,
-				row,
-				depth,
-				set: level.count,
-				place: index + 1,
-			});
+			this.shown.push({ id: row.id ?? null, key: `${id}/${key}`, row, depth, set: level.count, place: index + 1 });
 			if (row.id && this.opened.has(row.id)) this.collect(row.id, depth + 1);
 		});
 		const more = level.count - level.order.length;
-		if (more > 0)
-			this.shown.push({
-				id: null,
-				key: `${id}/more`,
-				more,
-				depth,
-				row: null,
-				set: level.count,
-				place: level.order.length + 1,
-			});
+		if (more > 0) this.shown.push({ id: null, key: `${id}/more`, more, depth, row: null, set: level.count, place: level.order.length + 1 });
 	}
 
 	newLine() {

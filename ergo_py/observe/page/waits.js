@@ -2,7 +2,7 @@
 
 import { empty, h, put, s } from "./dom.js";
 import { clock, count, duration, plural } from "./format.js";
-import { bar } from "./cells.js";
+import { bar, card } from "./cells.js";
 import { Record } from "./record.js";
 import { plainTable } from "./table.js";
 
@@ -34,9 +34,8 @@ export class Waits extends Record {
 			this.body,
 			rings.map((ring) => this.ring(ring, names, waits, now)),
 			waits.length
-				? h(
-						"section.card",
-						h("h2", "Chains"),
+				? card(
+						"Chains",
 						h(
 							"ol.chains",
 							chains(waits)
@@ -44,11 +43,7 @@ export class Waits extends Record {
 								.map((chain) =>
 									h(
 										"li.chain",
-										chain.map((wait, index) => [
-											index === 0 && this.chip(wait.from, names, inRing),
-											this.arrow(wait, now),
-											this.chip(wait.to, names, inRing),
-										]),
+										chain.map((wait, index) => [index === 0 && this.chip(wait.from, names, inRing), this.arrow(wait, now), this.chip(wait.to, names, inRing)]),
 									),
 								),
 						),
@@ -56,9 +51,8 @@ export class Waits extends Record {
 				: !rings.length && empty("Nobody waits", "Every call has its answer at this moment."),
 			waits.length > 1 && this.awaited(waits, names, now),
 			deadlocks.length > 0 &&
-				h(
-					"section.card",
-					h("h2", "Deadlocks of the last hour"),
+				card(
+					"Deadlocks of the last hour",
 					h(
 						"ol.plain-list",
 						[...deadlocks]
@@ -141,9 +135,8 @@ export class Waits extends Record {
 		const targets = new Map();
 		for (const wait of waits) targets.set(wait.to, [...(targets.get(wait.to) ?? []), wait]);
 		const listed = [...targets].sort((a, b) => b[1].length - a[1].length).slice(0, 12);
-		return h(
-			"section.card",
-			h("h2", "Most awaited"),
+		return card(
+			"Most awaited",
 			plainTable(
 				"Most awaited",
 				["Process", "Callers", "Longest wait"],

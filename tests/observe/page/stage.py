@@ -142,14 +142,18 @@ class Talk(Actor):
 
     def push(self, before: dict[str, Any] | None = None) -> None:
         """Push the views that are new, or all."""
+        pushes: list[dict[str, Any]] = []
         for name, given in self.views.items():
             if before is None or before.get(name) != given:
                 push = {"push": "view", "node": self.key, "view": name, "at": self.scene.now}
                 if given["kind"] in ("process", "near") and given["to"] > self.scene.size:
                     text = f"no process on {self.key} has the number {given['to']}"
-                    self.say({**push, "error": {"code": "no_such_process", "text": text}})
+                    pushes.append({**push, "error": {"code": "no_such_process", "text": text}})
                 else:
-                    self.say({**push, "whole": True, "patch": self.scene.view(given)})
+                    pushes.append({**push, "whole": True, "patch": self.scene.view(given)})
+        # As from the real server, they come one after another.
+        for push in pushes:
+            self.say(push)
 
     def answer(self, what: str, given: dict[str, Any]) -> object:
         """The answer to a question."""

@@ -1,16 +1,18 @@
 """The observer page with the real server, on a program that runs, blocks and crashes."""
 
 import base64
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.observe.browser import ROOT, open_tab
+from tests.observe.browser import ROOT, Tab, open_tab
+from tests.support import short_directory
 
 PROGRAM = """
 import time
@@ -29,6 +31,16 @@ class Flaky(Worker):
     async def handle_message(self, message, sender):
         raise ValueError("no such order <b>81723</b>")
 
+class Hostile(Actor):
+    async def init(self):
+        self.send_every(0.5, self.pid, "work")
+
+    async def handle_message(self, message, sender):
+        self.log.warning("<script>alert(1)</script>", **{"__proto__": "<b>", "toString": "<i>"})
+
+    def handle_inspect(self, *items):
+        return {"<img src=x onerror=alert(1)>": "<a href='javascript:alert(1)'>"}
+
 class Blocker(Actor):
     async def init(self):
         self.send_every(6.0, self.pid, "block")
@@ -43,6 +55,9 @@ async def main():
         await node.supervise(children, name="root", intensity=10_000)
         for number in range(300):
             await node.spawn(Worker, name=f"worker-{number}")
+        for name in ("__proto__", "constructor", "<svg onload=alert(1)>"):
+            kind = type(name, (Hostile,), {})
+            await node.spawn(kind, name=f"{name} <img src=x onerror=alert(1)>")
         print(observe.url, flush=True)
         await trio.sleep_forever()
 
@@ -51,11 +66,12 @@ trio.run(main)
 
 
 @contextmanager
-def served(*command: str) -> Iterator[str]:
-    """The address of the page that a program serves."""
+def started(*command: str, says: str, **variables: str) -> Iterator[str]:
+    """A program that has printed a text; the value is the text that the pattern found."""
     with subprocess.Popen(
         [sys.executable, *command],
         cwd=ROOT,
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         encoding="utf-8",
@@ -65,12 +81,17 @@ def served(*command: str) -> Iterator[str]:
             said = ""
             for line in program.stdout:
                 said += line
-                if found := re.search(r"http://\S+#token=\S+", line):
+                if found := re.search(says, line):
                     yield found[0]
                     return
-            raise AssertionError(f"the program printed no address: {said}")
+            raise AssertionError(f"the program did not print {says}: {said}")
         finally:
             program.kill()
+
+
+def served(*command: str, **variables: str) -> AbstractContextManager[str]:
+    """The address of the page that a program serves."""
+    return started(*command, says=r"http://\S+#token=\S+", **variables)
 
 
 @pytest.mark.browser
@@ -90,7 +111,24 @@ async def test_a_running_node_is_shown_while_it_blocks_and_later_without_it(
 
             await tab.read("page.go('processes')")
             await tab.until("document.querySelectorAll('.tr.row:not(.pending)').length > 15")
-            await tab.has("303 processes", ".about")
+            await tab.has("306 processes", ".about")
+            await tab.read("document.querySelector('.find').focus()")
+            await tab.type("<img src=x")
+            await tab.has("3 of 306", ".about")
+            for name in ("__proto__", "constructor", "<svg onload=alert(1)>"):
+                await tab.has(f"{name} <img src=x onerror=alert(1)>", ".scroller")
+            number = await tab.read("page.store.get('rows').order[0]")
+            await tab.read(f"page.go('process/{number}/inspect')")
+            await tab.has("<a href='javascript:alert(1)'>", ".facts")
+            await tab.read("page.go('log')")
+            await tab.has("<script>alert(1)</script>", ".log")
+            await tab.has("__proto__='<b>'", ".log")
+            assert (
+                await tab.read(
+                    "document.querySelectorAll('script, .view :is(img, a[href^=j])').length"
+                )
+                == 1
+            )
             await tab.read("page.go('tree')")
             await tab.has("restarts", ".tree")
             await tab.read("page.go('crashes')")
@@ -118,3 +156,45 @@ async def test_a_running_node_is_shown_while_it_blocks_and_later_without_it(
                 "page.store.travel(page.store.columns.at[page.store.columns.blocked.indexOf(1)])"
             )
             await tab.has("blocker", ".alarm-box")
+
+
+async def see_the_chat(tab: Tab) -> None:
+    """The demonstration: a chat whose room has crashed once, and metrics over UDP."""
+    await tab.read("page.go('tree')")
+    for name in ("chat", "room", "metrics", "TCPServer", "UDPServer", "1 restart"):
+        await tab.has(name, ".tree")
+    await tab.read("page.go('crashes')")
+    await tab.has("RuntimeError: bob asked for it", ".traceback")
+    await tab.read("page.go('processes')")
+    await tab.has("Session", ".scroller")
+
+
+async def see_the_gateway(tab: Tab) -> None:
+    """The gateway: a database in a thread, a decoder in a program of its own, two intakes."""
+    await tab.read("page.go('tree')")
+    for name in ("store", "decoder", "Port", "BlockingCalls", "UDPServer", "TCPServer"):
+        await tab.has(name, ".tree")
+    await tab.read("page.go('threads')")
+    await tab.has("Readers: each blocks for a meta-process")
+    await tab.has("ergo-tcp-accept")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("example", ["demo", "gateway"])
+async def test_the_page_is_open_on_an_example(devtools: str, example: str, tmp_path: Path) -> None:
+    command, says = {
+        "demo": (["-m", "examples.demo"], "ergo "),
+        "gateway": (["-m", "examples.gateway", "serve", str(tmp_path / "db"), "0", "0"], "udp at"),
+    }[example]
+    with short_directory() as place:
+        place.chmod(0o700)
+        variables = {"XDG_RUNTIME_DIR": str(place), "DEMO_SECONDS": "600", "PYTHONUNBUFFERED": "1"}
+        with (
+            started(*command, says=says, **variables),
+            served("-m", "ergo_py", "observe", example, "--port", "0", **variables) as address,
+        ):
+            async with open_tab(devtools, name=example) as tab:
+                await tab.open(address)
+                await tab.has(f"{example}@localhost", ".nodes")
+                await tab.until("document.querySelectorAll('.plain tbody tr').length > 5")
+                await (see_the_chat if example == "demo" else see_the_gateway)(tab)
