@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 import outcome
 import trio
@@ -35,6 +35,9 @@ from ..supervision.specs import ChildSpec, SupervisorSpec
 from ..supervision.tree import TreeNode
 from .handles import BlockingService, BlockingStream, BlockingSupervisor
 from .tasks import BlockingTaskVerbs
+
+if TYPE_CHECKING:
+    from ..network.accounts.info import NetworkInfo
 
 __all__ = ["BlockingNode"]
 
@@ -276,6 +279,10 @@ class BlockingNode(BlockingTaskVerbs):
         """
         return self._wait(partial(self._node.discover, seconds))
 
+    def network(self) -> "NetworkInfo":
+        """A snapshot of the traffic with each other node. Raises as ``Node.network``."""
+        return self._node.network()
+
     # -- inspection --------------------------------------------------------------------------------
 
     def info(self) -> NodeInfo:
@@ -440,7 +447,7 @@ class BlockingNode(BlockingTaskVerbs):
 
     def run_async(self, function: Callable[[Node], Awaitable[T]]) -> T:
         """Run ``await function(node)`` on the node's loop, with the node whose methods are awaited;
-        return its result.
+        return its result: ``node.run_async(lambda node: node.at("b@site").ping())``.
         """
 
         async def call() -> T:

@@ -519,4 +519,4 @@ def test_verbs_of_a_node_that_need_no_await_have_a_blocking_counterpart() -> Non
     verbs = {name for name in vars(Node) | vars(TaskVerbs) if not name.startswith("_")}
 
     # Awaited by code that runs the loop, or reached with `run_async`.
-    assert verbs - set(dir(BlockingNode)) <= {"at", "load_applications", "network", "pool"}
+    assert verbs - set(dir(BlockingNode)) <= {"at", "load_applications", "pool"}

@@ -6,11 +6,8 @@ of its lease, its node, and the event.
 
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import trio
 from ergo_py import Actor, ChildSpec, open_node
 from ergo_py.cluster import Singleton, lease_of
 from tests.network.pairs import make_network
+from tests.network.programs import running_program
 
 __all__ = ["Journal", "singleton_program"]
 
@@ -84,30 +82,11 @@ async def main() -> None:
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
 
 
-@asynccontextmanager
-async def singleton_program(
+def singleton_program(
     name: str, journal: Journal, **settings: Any
-) -> AsyncIterator[trio.Process]:
+) -> AbstractAsyncContextManager[trio.Process]:
     """A node with the singleton in a program of its own."""
-    program = await trio.lowlevel.open_process(
-        [sys.executable, "-m", __name__, name, str(journal.path), json.dumps(settings)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        assert program.stdout is not None
-        with trio.fail_after(60):
-            assert (await program.stdout.receive_some(100)).startswith(b"ready")
-        yield program
-    finally:
-        if program.returncode is None:
-            program.send_signal(signal.SIGCONT)
-            program.kill()
-        await program.wait()
-        for pipe in (program.stdin, program.stdout):
-            if pipe is not None:
-                await pipe.aclose()
+    return running_program("-m", __name__, name, str(journal.path), json.dumps(settings))
 
 
 if __name__ == "__main__":

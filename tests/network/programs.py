@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import trio
 
 from ergo_py import Name
 
-__all__ = ["COUNTER", "other_program"]
+__all__ = ["COUNTER", "other_program", "running_program"]
 
 PROGRAM = """
 import json, sys, trio
@@ -35,18 +35,23 @@ trio.run(main)
 COUNTER = Name("counter", "b@test")
 
 
-@asynccontextmanager
-async def other_program(
+def other_program(
     place: str | os.PathLike[str],
     beat: float = 1.0,
     patience: float = 30.0,
     kind: str = "local",
     **settings: Any,
-) -> AsyncIterator[trio.Process]:
+) -> AbstractAsyncContextManager[trio.Process]:
     """The node b@test in a program of its own."""
     settings |= {"kind": kind, "place": os.fspath(place), "beat": beat, "patience": patience}
+    return running_program("-c", PROGRAM, json.dumps(settings))
+
+
+@asynccontextmanager
+async def running_program(*arguments: str) -> AsyncIterator[trio.Process]:
+    """A Python program that writes ``ready``, and ends with its standard input."""
     program = await trio.lowlevel.open_process(
-        [sys.executable, "-c", PROGRAM, json.dumps(settings)],
+        [sys.executable, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
