@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import trio
 from trio.lowlevel import Task, current_task
@@ -219,7 +219,9 @@ class Kernel:
         self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS
     ) -> Callbacks:
         """The callbacks of a behaviour class, computed on first use."""
-        callbacks = self._callbacks.get(behaviour)
+        # WeakKeyDictionary.get() without its Python frame: every spawn pays for it.
+        entries: dict[Any, Callbacks] = self._callbacks.data  # type: ignore[attr-defined]
+        callbacks = entries.get(ref(behaviour))
         if callbacks is None:
             callbacks = Callbacks(behaviour, known)
             check_names(behaviour, known)
@@ -457,8 +459,6 @@ class Kernel:
         self, crashed: Any, event: str, callback: str, message_type: str | None, reason: Crashed
     ) -> None:
         """Log the crash of a process or meta-process."""
-        if not self.log.wants("error"):
-            return
         facts = {"message_type": message_type, "waiting": len(crashed.mailbox)}
         crashed.log.error(
             event,

@@ -14,9 +14,9 @@ from time import perf_counter
 from typing import Final
 
 import trio
-from trio.lowlevel import Task, checkpoint, current_task, notify_closing, wait_readable
+from trio.lowlevel import Task, current_task, notify_closing, wait_readable
 
-from .._core.runtime.parking import TrioTurns, park_as, wake_with
+from .._core.runtime.parking import TrioTurns, park_as, wake_with, yield_turn
 from .._core.runtime.time_slices import SLICE
 
 __all__ = ["SocketPoller", "watch_alone"]
@@ -133,7 +133,7 @@ class SocketPoller:
                         if not left or perf_counter() >= end:
                             if is_root:
                                 turns.serve(task)
-                            await checkpoint()
+                            await yield_turn(task)
                             end, left = perf_counter() + SLICE, _ENDS_AT_ONCE
                             is_root = turns.begin(task, True)
                         if not self._read(fd):
@@ -175,5 +175,5 @@ async def watch_alone(sock: socket.socket, readable: Readable, turns: TrioTurns)
         if is_root:
             turns.serve(task)
         if not keeps_watching:
-            await checkpoint()
+            await yield_turn(task)
             return

@@ -9,9 +9,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import trio
-from trio.lowlevel import checkpoint, current_task, wait_readable
+from trio.lowlevel import current_task, wait_readable
 
-from .._core.runtime.parking import TrioTurns
+from .._core.runtime.parking import TrioTurns, yield_turn
 from .._core.runtime.time_slices import SLICE
 from .._core.speed.installation import buffer_queue, stream_buffer
 
@@ -83,7 +83,7 @@ class ThreadInbox:
                         if ready is not None and perf_counter() >= end:
                             if is_root:
                                 turns.serve(task)
-                            await checkpoint()
+                            await yield_turn(task)
                             end = perf_counter() + SLICE
                             is_root = turns.begin(task, True)
                 except BaseException:

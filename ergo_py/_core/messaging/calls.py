@@ -8,7 +8,7 @@ from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 
 from ..runtime.bridge import get_ident
 from ..runtime.cancel_scopes import CancelScopes
-from ..runtime.parking import PARKED, park_as
+from ..runtime.parking import PARKED, park_as, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.pending_calls import Callee, Caller, ring_of, waiting_process
 from ..vocabulary.envelopes import (
@@ -39,7 +39,7 @@ from .waiters import CallWaiter, TaskCaller, ThreadCaller
 __all__ = ["NOT_MADE", "Calls", "UnfinishedCall", "refuse_inside"]
 
 
-_FEW: Final = 3
+_FEW: Final = 15
 """Short cuts that a task begins with after a call of another task."""
 _MANY: Final = 64
 """Short cuts of a task while no other task makes calls, within a time slice."""
@@ -182,13 +182,15 @@ class Calls:
             is_due = False
             # inlined copy of Router.send
             callee.mailbox.main.append((CALL, sender, caller, request))
-            if callee.task.custom_sleep_data is PARKED and router.turns.may_step(callee):
-                is_due = self._pause_is_due(task)
-                self._step(process, callee, caller)
-                # Unlike an inline call, this call is a checkpoint.
-                is_due = is_due or task._cancel_status.effectively_cancelled
-            else:
-                callee.wake()
+            if callee.task.custom_sleep_data is PARKED:
+                turns = router.turns
+                if turns.run_queue.size <= 1 and turns.may_step(callee):
+                    is_due = self._pause_is_due(task)
+                    self._step(process, callee, caller)
+                    # Unlike an inline call, this call is a checkpoint.
+                    is_due = is_due or task._cancel_status.effectively_cancelled
+                else:
+                    turns.wake(callee)
         else:
             is_due = False
             waiter = self._post_call(callee, caller, priority)
@@ -262,6 +264,7 @@ class Calls:
         if task is not self._turn_of:
             self._turn_of = task
             self._grant(_FEW)
+            self._slice_end = perf_counter() + SLICE
             return False
         if not self._later or perf_counter() >= self._slice_end:
             return True
@@ -277,7 +280,7 @@ class Calls:
 
     async def _pause(self, task: Task) -> None:
         """Let other tasks run. Double the budget if none of them has called meanwhile."""
-        await checkpoint()
+        await yield_turn(task)
         if self._turn_of is task:
             self._grant(min(2 * self._budget, _MANY))
             self._slice_end = perf_counter() + SLICE

@@ -6,7 +6,7 @@ from math import inf
 import trio
 from trio.lowlevel import current_task
 
-from ..runtime.parking import park, wake
+from ..runtime.parking import park, wake, yield_turn
 from ..tables.pending_calls import Deadline, Deadlines
 from ..tables.timers import Timer, Timers
 
@@ -72,7 +72,7 @@ class Clock:
                 now, _TURN, self._fire
             )
             if worked:
-                await trio.lowlevel.checkpoint()
+                await yield_turn(self._task)
                 continue
             self._next = min(self.deadlines.next(), self.timers.next())
             with trio.CancelScope(deadline=self._next) as self._scope:

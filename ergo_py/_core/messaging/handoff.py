@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import trio
 from outcome import Error, Outcome, Value
-from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection, reschedule
+from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection
 
 from ..runtime.parking import PARKED, Sleeper, TrioTurns, WaitingCaller
 from ..runtime.time_slices import SLICE
@@ -38,7 +38,6 @@ _IN_A_ROW: Final = 64
 """Most steps in a row. After these, or after a time slice, the processes that the root has woken
 wait for trio's turn.
 """
-_reschedule: Final[Any] = reschedule  # untyped, since it is passed None instead of an Outcome
 _clear: Final = deque.clear  # without super(): every pass of the loop pays for it
 _loop: Final[Any] = trio._core._run
 _traps: Final[Any] = trio._core._traps
@@ -66,6 +65,7 @@ class Handoff(TrioTurns):
         "_hooks",
         "_queue",
         "_ready",
+        "_reschedule",
         "_root",
         "_runner",
         "_steps",
@@ -74,11 +74,12 @@ class Handoff(TrioTurns):
     def __init__(self, runner: Any) -> None:
         super().__init__()
         self._runner = runner
+        self._reschedule = runner.reschedule  # without the look for the runner of this thread
         self._context: dict[str, object] = _loop.GLOBAL_RUN_CONTEXT.__dict__
         """trio's current task, in the loop's thread; for the C extension."""
         self._hooks: dict[str, object] = runner.instruments.data
         """The methods of trio's instruments by name, and an entry of all instruments."""
-        self._queue = runner.runq = RunQueue(runner.runq)
+        self._queue = self.run_queue = runner.runq = RunQueue(runner.runq)
         self._queue.size = 2  # until the next pass, any number but one
         self._root: Task | None = None
         self._ready: deque[Sleeper | WaitingCaller] = deque()
@@ -92,7 +93,7 @@ class Handoff(TrioTurns):
         task = process.task
         if task.custom_sleep_data is PARKED:
             if self._root is None or len(self._ready) >= _IN_A_ROW:
-                _reschedule(task, None)
+                self._reschedule(task, None)
             else:
                 self._ready.append(process)
                 self._schedule(task)
@@ -102,7 +103,7 @@ class Handoff(TrioTurns):
         task = caller.task
         if task.custom_sleep_data is caller:
             if self._root is None or len(self._ready) >= _IN_A_ROW:
-                _reschedule(task, caller)
+                self._reschedule(task, caller)
             else:
                 self._ready.append(caller)
                 self._schedule(task)
@@ -193,7 +194,7 @@ class Handoff(TrioTurns):
     def _leave(self, task: Any) -> None:
         """Leave the step of a scheduled task to trio."""
         task._next_send_fn = None
-        _reschedule(task, None)
+        self._reschedule(task, None)
 
     def _run(self, task: Any) -> None:
         """Run a scheduled task until it waits or ends."""

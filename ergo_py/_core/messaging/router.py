@@ -11,10 +11,10 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from trio.lowlevel import checkpoint, current_task, enable_ki_protection
+from trio.lowlevel import current_task, enable_ki_protection
 
 from ..runtime.bridge import Bridge, get_ident
-from ..runtime.parking import TrioTurns, park_as
+from ..runtime.parking import TrioTurns, park_as, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.dead_letters import DeadLetters
 from ..tables.mailbox import Verdict
@@ -421,7 +421,7 @@ class Router(Addresses):
     async def turn(self) -> None:
         """Let other tasks run, and begin a new time slice."""
         self.free = _SHORT_CUTS
-        await checkpoint()
+        await yield_turn(current_task())
         self.slice_end = perf_counter() + SLICE
 
     # -- threads -----------------------------------------------------------------------------------

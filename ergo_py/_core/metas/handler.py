@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
+from trio.lowlevel import Task, current_task, enable_ki_protection
 
 from ..messaging.observer import Delivered
 from ..processes.threaded_process import adopt
@@ -17,7 +17,7 @@ from ..runtime.abandonable import Abandonable
 from ..runtime.bridge import get_ident, stack_of
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.detached_task import DetachedTask, without_cancellation
-from ..runtime.parking import PARKED, park
+from ..runtime.parking import PARKED, park, yield_turn
 from ..runtime.thread_parent import HostTask, ThreadParent
 from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, diagnostics, runs_callbacks
@@ -188,7 +188,7 @@ class Handler:
             await self._handle(envelope)
             left -= 1
             if left <= 0 or perf_counter() >= end:
-                await checkpoint()
+                await yield_turn(task)
                 left, end = _BURST, perf_counter() + SLICE
 
     @runs_callbacks

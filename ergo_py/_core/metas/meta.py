@@ -192,13 +192,15 @@ class Meta:
 
     def leave_table(self) -> None:
         """Leave the table of addresses, and add its sums to those of the ended meta-processes."""
-        past, aliases = self.kernel.past, self.router.registry.aliases
-        if self.id in aliases:
-            past.begin()
-            del aliases[self.id]
-            past.add_meta(
-                self.callbacks.behaviour, self.handled, self.messages_out(), self.traffic()
-            )
+        self.kernel.past.take(
+            self.router.registry.aliases,
+            self.id,
+            self.callbacks.behaviour,
+            self.handled,
+            self.messages_out(),
+            is_meta=True,
+            traffic=self.traffic(),
+        )
 
     def current_callback(self) -> str | None:
         """Name the callback in progress, if any."""
@@ -349,7 +351,8 @@ class Meta:
         handling = None if callback == "start" else self.handler.handling
         message_type = None if handling is None else type(handling[3]).__qualname__
         self.kernel.obituaries.note_crash(self, callback, message_type)
-        self.kernel.log_crash(self, "meta-process crashed", callback, message_type, reason)
+        if self.kernel.log.wants("error"):
+            self.kernel.log_crash(self, "meta-process crashed", callback, message_type, reason)
         if handling is not None and isinstance(caller := handling[2], Caller):
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         if callback != "start" or not self.reader.has_thread:

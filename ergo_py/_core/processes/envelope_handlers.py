@@ -158,8 +158,11 @@ async def _handle_log(process: "Process", _sender: Any, _ref: Any, record: Any) 
     await callback(process, "handle_log", record)
 
 
-async def _handle_control(process: "Process", sender: Any, caller: Any, operation: Any) -> None:
-    await process.behaviour._control(sender, caller, operation)
+def _handle_control(
+    process: "Process", sender: Any, caller: Any, operation: Any
+) -> "Coroutine[Any, Any, None]":
+    control: Coroutine[Any, Any, None] = process.behaviour._control(sender, caller, operation)
+    return control
 
 
 async def _handle_end(_process: "Process", _sender: Any, _ref: Any, reason: Reason) -> Reason:

@@ -22,7 +22,10 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     """Log and count an exception that left a callback. Returns the reason to end with, or None to
     resume.
     """
-    resumes = _resumes(process, error)
+    slot = process.slot
+    # Inlined _resumes(), for most failures.
+    is_plain = isinstance(error, Exception) and (slot is None or slot.decide is None)
+    resumes = not is_plain and _resumes(process, error)
     explain(error, process.behaviour)
     reason = Crashed(error)
     kind, _, ref, payload = process.turn.handling or (STOP, None, None, None)
@@ -30,7 +33,8 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     has_message = payload is not None or kind <= EVENT
     message_type = type(payload).__qualname__ if has_message else None
     event = "process failed and goes on" if resumes else "process crashed"
-    process.kernel.log_crash(process, event, callback, message_type, reason)
+    if process.kernel.log.wants("error"):
+        process.kernel.log_crash(process, event, callback, message_type, reason)
     if resumes:
         if isinstance(ref, Caller):
             ref.settle(None, CallFailedError(ref.to, ref.request, reason))

@@ -6,11 +6,11 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import trio
-from trio.lowlevel import Task, checkpoint, current_task
+from trio.lowlevel import Task, current_task
 
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed
-from ..runtime.parking import park_unless
+from ..runtime.parking import park_unless, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..vocabulary.envelopes import (
@@ -111,7 +111,9 @@ class Turn:
     def close(self) -> None:
         """End the turn, and drop the envelope and the cancel scope: the process has ended."""
         if self.woken:
-            self.end(perf_counter())
+            # Inlined end().
+            self.running_time += perf_counter() - self.woken
+            self.woken = 0.0
         self.handling = self.scope = None
 
     # -- interruption ------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ async def serve(process: "Process") -> Reason | None:
                             await left
                         if left is True or batch.is_over():
                             is_root = turns.end(task)
-                            await checkpoint()
+                            await yield_turn(task)
                             batch.restart()
                         continue
                     if len(left) == 2:
@@ -221,7 +223,7 @@ async def serve(process: "Process") -> Reason | None:
                         await process.kernel.calls.serve(process, left[1], _unchanged, left[0])
                         if batch.is_over():
                             is_root = turns.end(task)
-                            await checkpoint()
+                            await yield_turn(task)
                             batch.restart()
                         continue
                     envelope = left
@@ -263,7 +265,8 @@ async def serve(process: "Process") -> Reason | None:
                     history += (RUNNING, woken)
                     if len(history) > HISTORY:
                         del history[: HISTORY // 2]
-                is_root = may_be_root and turns.begin(task)
+                # Without messages there are only signals, which are served outside of a root.
+                is_root = may_be_root and len(main) > 0 and turns.begin(task)
                 continue
             kind, sender, ref, payload = envelope
             turn.handling = envelope
@@ -290,7 +293,8 @@ async def serve(process: "Process") -> Reason | None:
                     elif not ref.settle(reply, None):
                         process.kernel.calls.count_late_reply()
             else:
-                is_root = turns.end(task)
+                if is_root:
+                    is_root = turns.end(task)
                 reason = await handle_other(process, envelope)
                 if reason is not None:
                     if reason is not AGAIN:
@@ -306,7 +310,7 @@ async def serve(process: "Process") -> Reason | None:
             if batch is not None:
                 if batch.is_over():
                     is_root = turns.end(task)
-                    await checkpoint()
+                    await yield_turn(task)
                     batch.restart()
                 continue
             if handled & mask:
@@ -321,7 +325,7 @@ async def serve(process: "Process") -> Reason | None:
             elif now >= end or handled >= last:
                 mask = 0 if now >= end else often
                 is_root = turns.end(task)
-                await checkpoint()
+                await yield_turn(task)
                 last, end = turn.handled + burst, clock() + SLICE
             continue
         except trio.Cancelled:
@@ -338,7 +342,7 @@ async def serve(process: "Process") -> Reason | None:
                 return reason
         # The process resumes. A process that fails on every message must let other tasks run, too.
         is_root = turns.end(task)
-        await checkpoint()
+        await yield_turn(task)
 
 
 def _unchanged(coroutine: Any) -> Any:

@@ -29,7 +29,7 @@ from .unhandled_messages import answer, close_slots, drop_slots
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["Ending", "release_at_once"]
+__all__ = ["Ending", "release"]
 
 
 class Ending:
@@ -367,7 +367,16 @@ def release(process: "Process") -> Iterator[None] | None:
         kernel.remove_logger(process.id)
     if not is_unrelated:
         at_once(kernel.forget_watcher(process.id))
-    _leave_table(process)
+    turn = process.turn
+    # Inlined _leave_table().
+    kernel.past.take(
+        router.processes,
+        process.id,
+        process.callbacks.behaviour,
+        turn.handled,
+        process.sent,
+        turn.running_time,
+    )
     if router.last_receiver is process:
         router.forget_receiver()
     if kernel.watches:
@@ -396,11 +405,15 @@ def release(process: "Process") -> Iterator[None] | None:
 
 def _leave_table(process: "Process") -> None:
     """Leave the table of processes, and add its sums to those of the ended processes."""
-    past, turn = process.kernel.past, process.turn
-    if process.id in process.router.processes:
-        past.begin()
-        del process.router.processes[process.id]
-        past.add(process.callbacks.behaviour, turn.handled, process.sent, turn.running_time)
+    turn = process.turn
+    process.kernel.past.take(
+        process.router.processes,
+        process.id,
+        process.callbacks.behaviour,
+        turn.handled,
+        process.sent,
+        turn.running_time,
+    )
 
 
 def _release_owned(process: "Process") -> tuple[list[Alias | Key], Iterable[Hashable]]:

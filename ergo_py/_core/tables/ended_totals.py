@@ -4,9 +4,9 @@ A counter of a behaviour is the sum of its living processes and of its ended one
 falls. A process adds its sums once, when it leaves the tables of the node.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from time import sleep
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 __all__ = ["MOST_LABELS", "OTHER", "BehaviourTotals", "EndedTotals", "Ledger"]
 
@@ -58,19 +58,6 @@ class _Sums:
         self.ended = self.handled = self.sent = self.crashed = 0
         self.busy = 0.0
 
-    def add(self, handled: int, sent: int, busy: float) -> None:
-        self.ended += 1
-        self.handled += handled
-        self.sent += sent
-        self.busy += busy
-
-    def add_meta(self, handled: int, sent: int) -> None:
-        self.is_meta = True
-        self.add(handled, sent, 0.0)
-
-    def add_crash(self) -> None:
-        self.crashed += 1
-
     def copy(self) -> BehaviourTotals:
         return BehaviourTotals(
             self.ended, self.handled, self.sent, self.busy, self.crashed, self.is_meta
@@ -93,37 +80,52 @@ class EndedTotals:
 
     # -- on the loop -------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Note that a process leaves the tables now, and that `add` or `add_meta` follows."""
-        self._leaving += 1
-
-    def add(self, behaviour: str, handled: int, sent: int, busy: float) -> None:
-        """Add the sums of a process that has left the tables."""
-        self._of(behaviour).add(handled, sent, busy)
-        self._left += 1
-
-    def add_meta(
-        self, behaviour: str, handled: int, sent: int, traffic: tuple[str, int, int] | None
+    def take(
+        self,
+        table: MutableMapping[Any, Any],
+        key: object,
+        behaviour: str,
+        handled: int,
+        sent: int,
+        busy: float = 0.0,
+        is_meta: bool = False,
+        traffic: tuple[str, int, int] | None = None,
     ) -> None:
-        """Add the sums of a meta-process that has left the tables. ``traffic`` has the class of its
-        server, and the bytes received and sent.
+        """Take a process or meta-process out of a table of the node, if it is still there, and add
+        its sums. ``traffic`` of a meta-process has the class of its server, and the bytes received
+        and sent. A single method, since every end pays for it.
         """
-        self._of(behaviour).add_meta(handled, sent)
-        if traffic is not None:
-            server = self.server_label(traffic[0])
-            received, sent = self._traffic[server]
-            self._traffic[server] = received + traffic[1], sent + traffic[2]
+        self._leaving += 1
+        if table.pop(key, None) is not None:
+            sums = self._behaviours.get(behaviour)
+            if sums is None:
+                sums = self._behaviours[self.label(behaviour)]
+            sums.ended += 1
+            sums.handled += handled
+            sums.sent += sent
+            sums.busy += busy
+            if is_meta:
+                sums.is_meta = True
+            if traffic is not None:
+                label = self.server_label(traffic[0])
+                before = self._traffic[label]
+                self._traffic[label] = before[0] + traffic[1], before[1] + traffic[2]
         self._left += 1
 
     def count_crash(self, behaviour: str) -> None:
         """Count a crash, after which the process ends or continues."""
-        self._of(behaviour).add_crash()
+        sums = self._behaviours.get(behaviour)
+        if sums is None:
+            sums = self._behaviours[self.label(behaviour)]
+        sums.crashed += 1
 
     def count_restart(self, child: str) -> None:
         """Count the restart of a child, by the name in its specification."""
-        if child not in self._restarts and len(self._restarts) >= MOST_LABELS:
-            child = OTHER
-        self._restarts[child] = self._restarts.get(child, 0) + 1
+        restarts = self._restarts
+        if child not in restarts:
+            child = child if len(restarts) < MOST_LABELS else OTHER
+            restarts.setdefault(child, 0)
+        restarts[child] += 1
 
     # -- from any thread ---------------------------------------------------------------------------
 
@@ -158,10 +160,6 @@ class EndedTotals:
             dict(self._restarts),
             dict(self._traffic),
         )
-
-    def _of(self, behaviour: str) -> _Sums:
-        sums = self._behaviours.get(behaviour)
-        return self._behaviours[self.label(behaviour)] if sums is None else sums
 
 
 def _no_traffic() -> tuple[int, int]:

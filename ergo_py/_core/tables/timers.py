@@ -1,8 +1,8 @@
 """`Timers`: delayed and periodic messages, in a heap with lazy deletion.
 
 Finished timers stay in a table until they are more than half of it, and are removed then. A long
-table is cleaned up in steps, a few timers at each cancellation, so that no single turn of the loop
-has to visit all of them.
+table waits until they are three quarters of it, and is then cleaned up in parts, a part for every
+few hundred cancellations, so that no single turn of the loop has to visit all of them.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,14 @@ from ..vocabulary.public_names import show_public_names
 __all__ = ["Owned", "Timer", "Timers"]
 
 _SHORT: Final = 1024
-"""Tables up to this length are cleaned up at once."""
-_STEP: Final = 8
-"""Entries of a longer table that are checked for each finished timer."""
+"""Tables up to this length are cleaned up at once. A part of a longer table has twice this length.
+"""
+_FEW_OWNED: Final = 8
+"""Finished timers that may stay in any list of an owner."""
+_FEW_IN_HEAP: Final = 64
+"""Finished timers that may stay in any heap."""
+_PER_TIMER: Final = 8
+"""Entries of a long table that are checked for each finished timer, on average."""
 
 
 class Timer:
@@ -73,41 +78,72 @@ class Timer:
 class Owned(list[Timer]):
     """The timers of an owner, which end with it. A list, since a set takes five times the memory
     per timer.
-
-    Finished timers are removed once they are more than half of the list.
     """
 
-    __slots__ = ("_next", "_over", "_short")
+    __slots__ = ("_due", "_next", "_over", "_short")
 
     def __init__(self, short: int = _SHORT) -> None:
         super().__init__()
         self._over = 0
+        self._due = _FEW_OWNED + 1
+        """The number of finished timers at which to look whether they are too many."""
         self._next = 0
-        """The index at which the next cleanup step begins."""
+        """The index at which the next part of a long list begins; 0 if all parts are clean."""
         self._short = short
 
     def count_finished(self) -> None:
         """Count a timer that has fired or was cancelled."""
         self._over += 1
-        if self._over > 8 and self._over * 2 > len(self):
-            if len(self) > self._short:
-                self._step()
-            else:
-                self[:] = [timer for timer in self if timer._table is not None]
-                self._over = 0
+        if self._over >= self._due:
+            self._clean_up()
 
-    def _step(self) -> None:
-        for _ in range(min(_STEP, len(self))):
-            if self._next >= len(self):
-                self._next = 0
-            if self[self._next]._table is not None:
-                self._next += 1
-                continue
-            # Swap-remove: the last timer takes the place of the finished timer.
-            last = self.pop()
-            if self._next < len(self):
-                self[self._next] = last
-            self._over -= 1
+    def _clean_up(self) -> None:
+        size, is_long = len(self), len(self) > self._short
+        if self._next or (is_long and self._over * 4 > size * 3):
+            part = _part(self._short)
+            self._clean_part(part)
+            if self._next:
+                self._due = self._over + part // _PER_TIMER
+                return
+        elif not is_long and self._over * 2 > size:
+            self[:] = _active(self)
+            self._over = 0
+        self._due = _too_many(len(self), self._short, _FEW_OWNED)
+
+    def _clean_part(self, length: int) -> None:
+        start = self._next
+        if len(self) - start <= 2 * length:
+            last = self[start:]
+            self[start:] = staying = _active(last)
+            self._over -= len(last) - len(staying)
+            self._next = 0
+            return
+        end = start + length
+        staying = _active(self[start:end])
+        # The last timers of the list take the places of the finished timers. They are checked next.
+        self._over -= length - len(staying)
+        rest = len(self) - (length - len(staying))
+        self[start:end] = staying + self[rest:]
+        del self[rest:]
+        self._next = start + len(staying)
+
+
+def _active(timers: list[Timer]) -> list[Timer]:
+    return [timer for timer in timers if timer._table is not None]
+
+
+def _part(short: int) -> int:
+    """The length of a part of a long table."""
+    return max(_PER_TIMER, 2 * short)
+
+
+def _too_many(size: int, short: int, few: int) -> int:
+    """The number of finished timers that are too many for a table of this size."""
+    return max(few, size // 2 if size <= short else size * 3 // 4) + 1
+
+
+def _pending(entries: list[tuple[float, int, Timer]]) -> list[tuple[float, int, Timer]]:
+    return [entry for entry in entries if entry[2]._table is not None]
 
 
 def _here(function: Callable[[], bool]) -> bool:
@@ -121,7 +157,7 @@ class Timers:
     ``run`` runs a function in the thread of the table and returns its result.
     """
 
-    __slots__ = ("_cancelled", "_heap", "_leaving", "_seq", "_short", "run")
+    __slots__ = ("_cancelled", "_due", "_heap", "_leaving", "_seq", "_short", "run")
 
     TRIM = 512
     """Maximal number of finished timers that `next` removes from the heaps at a time."""
@@ -132,10 +168,14 @@ class Timers:
         self.run = run
         self._heap: list[tuple[float, int, Timer]] = []
         self._leaving: list[tuple[float, int, Timer]] = []
-        """A long heap that was half finished. Its active timers move to ``_heap``, step by step."""
+        """A long heap of mostly finished timers. Its active timers move to ``_heap``, a part at a
+        time.
+        """
         self._seq = count()
         self._cancelled = 0
         """Number of finished timers in both heaps."""
+        self._due = _FEW_IN_HEAP + 1
+        """The number at which to look whether they are too many."""
         self._short = short
 
     def __len__(self) -> int:
@@ -146,30 +186,37 @@ class Timers:
         heappush(self._heap, (deadline, next(self._seq), timer))
 
     def cancelled(self) -> None:
-        """Count a cancelled timer that is still in the heap. Rebuild the heap once more than half
-        of it is cancelled.
-        """
+        """Count a cancelled timer that is still in the heap. Clean up once there are too many."""
         self._cancelled += 1
-        if self._leaving:
-            self._step()
-        elif self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
-            if len(self._heap) > self._short:
+        if self._cancelled >= self._due:
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        size, is_long = len(self._heap), len(self._heap) > self._short
+        if not self._leaving:
+            if is_long and self._cancelled * 4 > size * 3:
                 self._leaving, self._heap = self._heap, []
-                self._step()
-            else:
-                self._heap = [entry for entry in self._heap if entry[2]._table is not None]
+            elif not is_long and self._cancelled * 2 > size:
+                self._heap = _pending(self._heap)
                 heapify(self._heap)
                 self._cancelled = 0
+        if self._leaving:
+            part = _part(self._short)
+            self._move_part(part)
+            if self._leaving:
+                self._due = self._cancelled + part // _PER_TIMER
+                return
+        self._due = _too_many(len(self._heap), self._short, _FEW_IN_HEAP)
 
-    def _step(self) -> None:
-        leaving = self._leaving
-        for _ in range(min(_STEP, len(leaving))):
-            # Removing the last entry keeps the heap property.
-            entry = leaving.pop()
-            if entry[2]._table is None:
-                self._cancelled -= 1
-            else:
-                heappush(self._heap, entry)
+    def _move_part(self, length: int) -> None:
+        # Removing the last entries keeps the heap property.
+        last = self._leaving[-length:]
+        del self._leaving[-length:]
+        staying = _pending(last)
+        self._cancelled -= len(last) - len(staying)
+        heap = self._heap
+        for entry in staying:
+            heappush(heap, entry)
 
     def clear(self) -> None:
         """End all timers: none will fire."""
@@ -225,6 +272,9 @@ class Timers:
                 self.arm(timer, deadline + timer.period * (1 + late // timer.period))
             else:
                 timer._finish()
+        if fired and not self._leaving:
+            # The heap is shorter now.
+            self._due = _too_many(len(self._heap), self._short, _FEW_IN_HEAP)
         return fired
 
 

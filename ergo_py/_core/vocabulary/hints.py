@@ -25,6 +25,8 @@ _NO_LOOP: Final = re.compile("no running event loop|no current event loop")
 _COROUTINE: Final = re.compile(r"'coroutine'|\bcoroutine object\b")
 _NO_SETTER: Final = re.compile(r"property '(\w+)' of '\w+' object has no setter")
 _NOT_CALLABLE: Final = "object is not callable"
+_MAY_NEED_HINT: Final = (RuntimeError, AttributeError, TypeError)
+"""The exceptions of Python that `explain` knows."""
 
 
 def near(name: object, known: Iterable[str], alike: float = 0.7) -> str | None:
@@ -47,6 +49,8 @@ def explain(error: BaseException, behaviour: object = None) -> None:
     """Add a note to an exception with a text that does not say what to write instead.
     ``behaviour`` is the actor or meta-process whose callback raised it.
     """
+    if not isinstance(error, _MAY_NEED_HINT):
+        return  # most errors of a program: a crash does not pay for more
     if type(error).__module__.partition(".")[0] == "ergo_py":
         return  # these explain themselves
     hint = _hint(error, behaviour)

@@ -203,6 +203,9 @@ _REASONS: Final = (
 )
 
 
+_NO_FAILURE: Final = (Normal, Shutdown)  # a tuple: `Normal | Shutdown` makes a union at each call
+
+
 def as_reason(given: object) -> Reason:
     """Convert a user's value to a reason: a reason stays as it is, an exception becomes
     ``Crashed``, any other value ``Custom``.
@@ -216,7 +219,7 @@ def as_reason(given: object) -> Reason:
 
 def is_failure(reason: Reason) -> bool:
     """Say whether the reason is a failure: a transient child restarts after it."""
-    return not isinstance(reason, Normal | Shutdown)
+    return not isinstance(reason, _NO_FAILURE)
 
 
 def error_of(reason: Reason) -> BaseException | None:
@@ -236,8 +239,10 @@ def _describe(error: BaseException) -> str:
 def _frames_of(traceback: TracebackType | None) -> _Frames:
     frames = []
     while traceback is not None:
-        code = traceback.tb_frame.f_code
-        module = str(traceback.tb_frame.f_globals.get("__name__", ""))
+        frame = traceback.tb_frame
+        code, module = frame.f_code, frame.f_globals.get("__name__", "")
+        if type(module) is not str:
+            module = str(module)
         frames.append((code.co_filename, traceback.tb_lineno, code.co_name, module))
         traceback = traceback.tb_next
     return tuple(frames)

@@ -11,8 +11,9 @@ from collections.abc import Awaitable
 from struct import unpack
 from typing import Any, ClassVar, Final
 
-from trio.lowlevel import checkpoint, current_task, notify_closing, wait_readable, wait_writable
+from trio.lowlevel import current_task, notify_closing, wait_readable, wait_writable
 
+from ..._core.runtime.parking import yield_turn
 from ..._core.speed.installation import datagram_reader
 from ..._core.tables.pending_calls import Caller
 from ..._core.verbs.meta_process import MetaProcess
@@ -209,7 +210,7 @@ class UDPSocket(MetaProcess):
         there_is_more, together = False, self._read_together()
         while True:
             if there_is_more:
-                await checkpoint()
+                await yield_turn(task)
             else:
                 await wait_readable(sock)
             room = self._room_for(to)

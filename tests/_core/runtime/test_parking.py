@@ -2,8 +2,9 @@
 longer bears it.
 """
 
+import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ergo_py._core.runtime.parking import (
     park_unless,
     wake,
     wake_with,
+    yield_turn,
 )
 
 
@@ -275,3 +277,76 @@ async def test_many_tasks_may_sleep_in_the_same_trap(autojump_clock: MockClock) 
         nursery.cancel_scope.cancel()
 
     assert [sleeper.wakeups for sleeper in sleepers] == [1, 0] * 25
+
+
+# -- turns -----------------------------------------------------------------------------------------
+
+
+async def test_a_task_that_yields_its_turn_lets_each_other_task_run_once() -> None:
+    steps: list[str] = []
+
+    async def walk(name: str) -> None:
+        for _ in range(5):
+            steps.append(name)
+            await yield_turn(current_task())
+
+    async with trio.open_nursery() as nursery:
+        for name in "abc":
+            nursery.start_soon(walk, name)
+
+    passes = [sorted(steps[begin : begin + 3]) for begin in range(0, 15, 3)]
+    assert passes == [["a", "b", "c"]] * 5
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_task_that_yields_its_turn_is_cancelled_like_at_a_checkpoint(when: str) -> None:
+    began = False
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            if when == "before":
+                scope.cancel()
+            else:
+                nursery.start_soon(_cancel, scope)
+            with trio.CancelScope(shield=True):
+                await yield_turn(current_task())
+            began = True
+            await yield_turn(current_task())
+            raise AssertionError("not cancelled")
+
+    assert began
+    assert scope.cancelled_caught
+
+
+async def _cancel(scope: trio.CancelScope) -> None:
+    scope.cancel()
+
+
+@pytest.fixture
+def default_handler() -> Iterator[None]:
+    """The handler of a program, which trio replaces by its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_a_keyboard_interrupt_reaches_the_main_task_that_yields_its_turn() -> None:
+    done: list[str] = []
+
+    async def beside() -> None:
+        await yield_turn(current_task())
+        done.append("another task")
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beside)
+            signal.raise_signal(signal.SIGINT)
+            try:
+                await yield_turn(current_task())
+            except KeyboardInterrupt:
+                done.append("the main task")
+            await yield_turn(current_task())
+
+    trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
+
+    assert sorted(done) == ["another task", "the main task"]

@@ -1,6 +1,9 @@
 """The sums of ended processes: against a naive model, and read while a process leaves."""
 
 from collections import Counter
+from itertools import count
+from threading import Event, Thread
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -16,23 +19,24 @@ class TotalsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.totals = EndedTotals()
-        self.living: list[tuple[str, int]] = []
+        self.numbers = count()
+        self.living: dict[int, tuple[str, int]] = {}
         self.handled: Counter[str] = Counter()
         self.crashed: Counter[str] = Counter()
         self.restarts: Counter[str] = Counter()
 
     @rule(behaviour=NAMES, handled=st.integers(0, 50))
     def a_process_lives(self, behaviour: str, handled: int) -> None:
-        self.living.append((behaviour, handled))
+        self.living[next(self.numbers)] = (behaviour, handled)
         self.handled[behaviour] += handled
 
     @rule(which=st.integers(0, 100))
     def a_process_ends(self, which: int) -> None:
         if self.living:
-            behaviour, handled = self.living[which % len(self.living)]
-            self.totals.begin()
-            self.living.remove((behaviour, handled))
-            self.totals.add(behaviour, handled, 1, 0.5)
+            number = list(self.living)[which % len(self.living)]
+            behaviour, handled = self.living[number]
+            for _ in range(2):  # the second time it is no longer there
+                self.totals.take(self.living, number, behaviour, handled, 1, 0.5)
 
     @rule(behaviour=NAMES)
     def a_process_crashes(self, behaviour: str) -> None:
@@ -46,7 +50,7 @@ class TotalsMachine(RuleBasedStateMachine):
 
     @invariant()
     def living_and_ended_processes_together_have_everything(self) -> None:
-        living, ledger = self.totals.read(lambda: list(self.living))
+        living, ledger = self.totals.read(lambda: list(self.living.values()))
         together = Counter({name: sums.handled for name, sums in ledger.behaviours.items()})
         for behaviour, handled in living:
             together[behaviour] += handled
@@ -64,11 +68,11 @@ TestTotals = TotalsMachine.TestCase
 def test_only_so_many_behaviours_have_sums_of_their_own() -> None:
     totals = EndedTotals()
     for number in range(MOST_LABELS + 50):
-        totals.begin()
-        totals.add(f"Made{number}", 1, 2, 0.0)
+        behaviour = f"Made{number}"
+        totals.take({1: "process"}, 1, behaviour, 1, 2, 0.0)
         totals.count_restart(f"child{number}")
-        totals.begin()
-        totals.add_meta(f"Made{number}", 0, 0, (f"Server{number}", 3, 4))
+        traffic = (f"Server{number}", 3, 4)
+        totals.take({1: "meta"}, 1, behaviour, 0, 0, is_meta=True, traffic=traffic)
 
     _, ledger = totals.read(list)
 
@@ -82,19 +86,31 @@ def test_only_so_many_behaviours_have_sums_of_their_own() -> None:
 
 def test_a_reading_between_two_steps_of_an_end_is_taken_again() -> None:
     totals = EndedTotals()
-    living = ["Counter"]
+    has_left, may_continue = Event(), Event()
+
+    class Table(dict[int, str]):
+        """Interrupts the end of a process after it has left the table."""
+
+        def pop(self, key: int, default: Any = None) -> Any:
+            found = super().pop(key, default)
+            has_left.set()
+            may_continue.wait()
+            return found
+
+    living = Table({1: "Counter"})
+    loop = Thread(target=totals.take, args=(living, 1, "Counter", 5, 0, 0.0))
     readings = 0
 
     def look() -> list[str]:
         nonlocal readings
         readings += 1
-        found = list(living)
+        found = list(living.values())
         if readings == 1:
-            # The process leaves the table here, on another thread, and its sums follow later.
-            totals.begin()
-            living.remove("Counter")
+            loop.start()
+            has_left.wait()
         elif readings == 2:
-            totals.add("Counter", 5, 0, 0.0)
+            may_continue.set()
+            loop.join()
         return found
 
     found, ledger = totals.read(look)

@@ -1,8 +1,9 @@
 import gc
 import weakref
 from collections.abc import Callable
-from itertools import count
+from itertools import count, pairwise
 from math import inf
+from operator import gt
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -166,7 +167,7 @@ class LongTimersMachine(TimersMachine):
     """
 
     short = 0
-    most_over = 2
+    most_over = 4
 
 
 TestTimers = TimersMachine.TestCase
@@ -222,6 +223,27 @@ def test_cancelling_a_crowd_takes_a_few_steps_each_time() -> None:
     fired: list[Timer] = []
     assert table.expire(5000.0, 100, fired.append) == 10
     assert fired == crowd[3990:]
+
+
+def test_a_long_table_is_cleaned_up_in_parts_while_a_crowd_is_cancelled_in_any_order() -> None:
+    table, owner = Timers(), FakeOwner()
+    crowd = [armed(table, owner, "message", float(number % 997)) for number in range(20_000)]
+    active, kept, owned = 20_000, [20_000], [20_000]
+
+    for number in range(20_000 - 10):
+        # 7,919 has no factor in common with 20,000: each timer is cancelled once.
+        crowd[number * 7_919 % 20_000].cancel()
+        active -= 1
+        kept.append(timers_kept(table))
+        owned.append(len(owner.timers))
+        assert max(kept[-1], owned[-1]) <= max(1_300, 5 * active)
+
+    assert max(before - after for before, after in pairwise(kept)) <= 2_048
+    assert max(before - after for before, after in pairwise(owned)) <= 4_096
+    assert sum(map(gt, kept, kept[1:])) < 100
+    assert len(table) == 10
+    assert sum(timer.active for timer in owner.timers) == 10
+    assert table.expire(1_000.0, 100, lambda _: None) == 10
 
 
 def test_many_cancelled_timers_in_front_are_skipped_in_steps() -> None:
