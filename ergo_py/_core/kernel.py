@@ -220,8 +220,8 @@ class Kernel:
     ) -> Callbacks:
         """The callbacks of a behaviour class, computed on first use."""
         # WeakKeyDictionary.get() without its Python frame: every spawn pays for it.
-        entries: dict[Any, Callbacks] = self._callbacks.data  # type: ignore[attr-defined]
-        callbacks = entries.get(ref(behaviour))
+        weak: Any = self._callbacks
+        callbacks: Callbacks | None = weak.data.get(ref(behaviour))
         if callbacks is None:
             callbacks = Callbacks(behaviour, known)
             check_names(behaviour, known)
