@@ -5,7 +5,7 @@ that are either, as their user chooses; they behave the same either way.
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from math import ceil, inf
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import trio
 
@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 ReaderKind = Literal["thread", "task"]
+
+
+_WITH_STATE: Final = (Process, Meta)
+_ASLEEP: Final = (State.SLEEP, MetaState.SLEEP)
 
 
 def check_reader(reader: ReaderKind) -> ReaderKind:
@@ -148,8 +152,8 @@ def when_served(meta: Meta, receiver: Receiver | None, then: Callable[[], None])
 
 
 def _is_at_rest(receiver: Receiver) -> bool:
-    state = receiver.state if isinstance(receiver, Process | Meta) else None
-    return state in (State.SLEEP, MetaState.SLEEP) and not len(receiver.mailbox)
+    state = receiver.state if isinstance(receiver, _WITH_STATE) else None
+    return state in _ASLEEP and not len(receiver.mailbox)
 
 
 class _Fence(Caller):

@@ -497,6 +497,10 @@ class Handler:
             exception=stack,
         )
 
+    def has_calls_in_progress(self) -> bool:
+        """Whether :meth:`defer_calls_in_progress` may find any."""
+        return bool(self._promised) or self.handling is not None
+
     def defer_calls_in_progress(self) -> None:
         """Nothing is in progress any more. If the handler was cut off during a call, treat the call
         as deferred.

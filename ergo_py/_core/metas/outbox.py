@@ -437,6 +437,9 @@ class Outbox:
         follows.
         """
         self._nothing_follows = True
+        if not (self._queue or self._holds or self._emptied) and self._waits is None:
+            # Nothing to deliver, and neither a thread nor a task waits: as for most ends.
+            return
         waiting, self._waits_at_mailbox = self._waits_at_mailbox, None
         if waiting is not None:
             receiver, lane, entry = waiting

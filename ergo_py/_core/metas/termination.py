@@ -345,7 +345,8 @@ class Ending:
         reason = self.reason or Shutdown()
         if meta.state is not MetaState.TERMINATED:
             meta.handler.enter(MetaState.TERMINATED)
-        at_once(self._answer())
+        if meta.deferred or len(meta.mailbox) or meta.handler.has_calls_in_progress():
+            at_once(self._answer())
         for request in tuple((meta.requests or {}).values()):
             request.abandon()
         for timer in tuple(meta.timers or ()):

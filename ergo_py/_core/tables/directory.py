@@ -146,6 +146,8 @@ class Directory:
 
     def forget(self, pid: PID) -> tuple[tuple[Key, ...], tuple[Hashable, ...]]:
         """Remove a process that has ended. Returns its keys and the groups that it was in."""
+        if pid not in self._keys_of and pid not in self._groups_of:
+            return (), ()
         keys = self.keys_of(pid)
         for key in keys:
             self.unregister(self.registries[key.registry], key, pid)

@@ -107,7 +107,9 @@ class EndedTotals:
             if is_meta:
                 sums.is_meta = True
             if traffic is not None:
-                label = self.server_label(traffic[0])
+                label = traffic[0]
+                if label not in self._traffic:
+                    label = self.server_label(label)
                 before = self._traffic[label]
                 self._traffic[label] = before[0] + traffic[1], before[1] + traffic[2]
         self._left += 1

@@ -142,6 +142,8 @@ def check_allowed(operation: Operation, state: State, who: object) -> None:
 class MetaState(Enum):
     """The lifecycle of a meta-process. Its reader works in SLEEP and in RUNNING."""
 
+    __hash__ = object.__hash__  # in C: every change of state looks a state up
+
     SLEEP = "sleep"
     """The handler has no messages to serve."""
     RUNNING = "running"

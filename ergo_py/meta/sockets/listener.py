@@ -210,7 +210,8 @@ class Listener(MetaProcess):
         """
         if self._is_shut or len(self._births) + more >= _AT_ONCE:
             return False
-        return self._when_full is WhenFull.REFUSE or self._has_place(more)
+        most = self._most
+        return most is None or self._when_full is WhenFull.REFUSE or self._has_place(more)
 
     def _has_place(self, more: int = 0) -> bool:
         return self._most is None or self.connections + more < self._most
@@ -228,7 +229,7 @@ class Listener(MetaProcess):
                     break
                 sock, address = self._socket.accept()
                 self._pause = _BACK_OFF[0]
-                if self._has_place(len(taken)):
+                if self._most is None or self._has_place(len(taken)):
                     take((sock, address))
                 else:
                     self._turned_away += 1

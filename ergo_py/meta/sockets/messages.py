@@ -51,6 +51,8 @@ socket is usually empty.
 class Cause(Enum):
     """Why a connection has ended."""
 
+    __hash__ = object.__hash__  # in C: every connection looks its cause up
+
     EOF = "closed by the peer"
     TRUNCATED = "cut off"
     """The stream ended inside a frame, or without the notice that ends TLS: the data may be only

@@ -131,10 +131,14 @@ def check_stream(what: str, sock: object) -> None:
         )
 
 
+_INET: Final = (int(socket.AF_INET), int(socket.AF_INET6))
+
+
 def prepare(sock: socket.socket, options: StreamOptions, *, blocking: bool) -> None:
     """Set up a connected socket."""
     sock.setblocking(blocking)
-    if sock.family in (socket.AF_INET, socket.AF_INET6):
+    # The number itself: `sock.family` would look up the member of an enumeration.
+    if super(socket.socket, sock).family in _INET:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.nodelay)
         _keep_alive(sock, options.keepalive)
     for name, value in (

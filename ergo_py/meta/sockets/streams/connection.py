@@ -166,16 +166,18 @@ class StreamConnection(MetaProcess):
 
     def _set_up(self, sock: socket.socket) -> None:
         self._socket = sock
-        self.since = self._now()
+        now = self._now
+        self.since = since = now()
         if self._session is not None:
             # Keep a value that the behaviour has set itself.
             vars(self._session.behaviour).setdefault("connection", self.id)
         self.opened(sock, unblock=self._reader.free)
         prepare(sock, self._options, blocking=not self._reads_in_task)
         self.local, self.peer = self._ends(sock)
-        self._tls.start_clock(self.since)
-        self._writer.use(sock, self._now, self._meta.router.turns)
-        self._input.use(None if self._new_parser is None else self._new_parser(self.id), self._now)
+        self._tls.start_clock(since)
+        self._writer.use(sock, now, since, self._meta.router.turns)
+        parser = None if self._new_parser is None else self._new_parser(self.id)
+        self._input.use(parser, now, since)
         self._reader.use(sock, self._receiver())
         inbox = None if self._server is None else self._server.inbox
         if inbox is not None and self._new_parser is None and self._tls.phase is TLSPhase.CLEAR:
@@ -368,14 +370,15 @@ class StreamConnection(MetaProcess):
         detail = self._shutdown.close_socket()
         if self._server is not None:
             self._server._connection_ended(self)
-        if self.connected is None:
+        connected = self._reader.connected
+        if connected is None:
             return None
         return TCPDisconnected(
             self.id,
             self.cause or Cause.ASKED,
-            self.bytes_in,
-            self.bytes_out,
-            self._now() - self.connected,
+            self._input.received,
+            self._writer.written,
+            self._now() - connected,
             detail,
         )
 
@@ -392,7 +395,7 @@ class StreamConnection(MetaProcess):
 
     def _traffic(self) -> tuple[str, int, int]:
         counted = self if self._server is None else self._server
-        return type(counted).__qualname__, self.bytes_in, self.bytes_out
+        return type(counted).__qualname__, self._input.received, self._writer.written
 
     @property
     def messages_in(self) -> int:

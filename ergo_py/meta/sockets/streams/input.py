@@ -89,11 +89,15 @@ class StreamInput:
         self.frame_since: float | None = None
         """When the incomplete frame was begun, if there is any."""
 
-    def use(self, parser: StreamParser | None, now: Callable[[], float]) -> None:
-        """Let ``parser`` make the messages. Without a parser, the stream is raw."""
+    def use(
+        self, parser: StreamParser | None, now: Callable[[], float], since: float | None = None
+    ) -> None:
+        """Let ``parser`` make the messages. Without a parser, the stream is raw. ``now`` tells the
+        time; ``since`` is the present time, if the caller knows it.
+        """
         self._parser = parser
         self._now = now
-        self.last = now()
+        self.last = now() if since is None else since
         self.has_more = parser is not None and parser.has_more
 
     def restart_clock(self) -> None:

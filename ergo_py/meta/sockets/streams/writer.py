@@ -123,13 +123,17 @@ class Writer:
         """Follow these time limits from now on."""
         self._stall = options.idle_timeout
 
-    def use(self, sock: socket.socket, now: Callable[[], float], turns: TrioTurns) -> None:
-        """Write to this socket from now on; ``now`` tells the time."""
+    def use(
+        self, sock: socket.socket, now: Callable[[], float], since: float, turns: TrioTurns
+    ) -> None:
+        """Write to this socket from now on; ``now`` tells the time, and ``since`` is the present
+        time.
+        """
         self.sock = sock
         self._turns = turns
         self._now = now
         self._send = sock.send
-        self.last = self._now()
+        self.last = since
 
     @property
     def is_closing(self) -> bool:
