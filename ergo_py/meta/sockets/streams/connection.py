@@ -175,7 +175,7 @@ class StreamConnection(MetaProcess):
         prepare(sock, self._options, blocking=not self._reads_in_task)
         self.local, self.peer = self._ends(sock)
         self._tls.start_clock(since)
-        self._writer.use(sock, now, since, self._meta.router.turns)
+        self._writer.use(sock, now, self._meta.router.turns, since)
         parser = None if self._new_parser is None else self._new_parser(self.id)
         self._input.use(parser, now, since)
         self._reader.use(sock, self._receiver())

@@ -124,16 +124,20 @@ class Writer:
         self._stall = options.idle_timeout
 
     def use(
-        self, sock: socket.socket, now: Callable[[], float], since: float, turns: TrioTurns
+        self,
+        sock: socket.socket,
+        now: Callable[[], float],
+        turns: TrioTurns,
+        since: float | None = None,
     ) -> None:
-        """Write to this socket from now on; ``now`` tells the time, and ``since`` is the present
-        time.
+        """Write to this socket from now on. ``now`` tells the time; ``since`` is the present time,
+        if the caller knows it.
         """
         self.sock = sock
         self._turns = turns
         self._now = now
         self._send = sock.send
-        self.last = since
+        self.last = now() if since is None else since
 
     @property
     def is_closing(self) -> bool:
