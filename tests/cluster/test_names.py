@@ -45,7 +45,7 @@ async def test_a_name_is_found_by_all_nodes_and_free_when_its_process_ends(netwo
         a.send_exit(pid)
         other = await b.spawn(Recorder)
         await Cluster(b).register("stock", other, wait=60, **SHORT)
-        assert await Cluster(a).wait_for("stock", timeout=5) == other
+        assert await Cluster(a).wait_for("stock", timeout=60) == other
 
         await Cluster(b).unregister("stock")
         assert await Cluster(a).whereis("stock") is None
