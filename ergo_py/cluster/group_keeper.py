@@ -23,6 +23,7 @@ from .._core.vocabulary.errors import (
     MailboxFullError,
     NameTakenError,
     Reject,
+    TargetDownError,
 )
 from .._core.vocabulary.ids import PID, Name, Ref
 from .._core.vocabulary.messages import (
@@ -54,6 +55,8 @@ _LOOK: Final = 10.0
 """Seconds between two searches for nodes that are not connected."""
 _FIRST: Final = 3.0
 """The longest time that the first use of a group waits for the members of other nodes."""
+_GREETINGS: Final = 100
+"""The most numbers of a node, which gets one with each greeting until it is lost."""
 _PART: Final = 500
 """The most members in a message."""
 _AGAIN: Final = 0.1
@@ -123,7 +126,8 @@ class GroupKeeper(Actor):
         """The numbers that each node may use in its messages."""
         self._greeted: set[str] = set()
         """Nodes whose members are awaited."""
-        self._greetings: dict[Ref, str] = {}
+        self._greetings: dict[Ref, tuple[str, int]] = {}
+        """The nodes that were greeted and have not answered, and the numbers they were given."""
         self._is_ready = False
         self._has_met_all = trio.Event()
         self._openers: list[Caller] = []
@@ -167,13 +171,21 @@ class GroupKeeper(Actor):
 
     def _greet(self, node: str) -> None:
         self._greeted.add(node)
-        ref = self.request(Name(_NAME, node), (_HELLO, self._give_number(node)))
-        self._greetings[ref] = node
+        number = self._give_number(node)
+        ref = self.request(Name(_NAME, node), (_HELLO, number))
+        self._greetings[ref] = node, number
 
     def _give_number(self, node: str) -> int:
         number = next(self._numbers)
         self._given.setdefault(node, set()).add(number)
         return number
+
+    def _take_number_back(self, node: str, number: int) -> None:
+        """Forget a number that no keeper has got."""
+        given = self._given.get(node, set())
+        given.discard(number)
+        if not given:
+            self._given.pop(node, None)
 
     def handle_call(self, request: Any, caller: Caller) -> object:
         """Take a call."""
@@ -185,6 +197,8 @@ class GroupKeeper(Actor):
                 self._openers.append(caller)
                 return NO_REPLY
             case "hello", int(number) if isinstance(caller.pid, PID):
+                if len(self._given.get(caller.pid.node, ())) >= _GREETINGS:
+                    raise Reject(ValueError(f"a keeper greets {_GREETINGS} times at most"))
                 # The other keeper takes no member before it has the answer.
                 self.reply(caller, (self.pid, self._give_number(caller.pid.node)))
                 self._meet(caller.pid, number)
@@ -193,11 +207,13 @@ class GroupKeeper(Actor):
 
     def handle_response(self, response: Response) -> None:
         """Take an answer."""
-        node = self._greetings.pop(response.ref)
+        node, given = self._greetings.pop(response.ref)
         match response.value if response.error is None else None:
             case PID() as pid, int(number) if pid.node == node:
                 self._meet(pid, number)
             case _:  # the node is gone, or uses no groups
+                if isinstance(response.error, TargetDownError):
+                    self._take_number_back(node, given)
                 self._note_met(node)
 
     def _meet(self, pid: PID, number: int) -> None:
@@ -309,6 +325,7 @@ class GroupKeeper(Actor):
         """Diagnostics for a human reader."""
         return {
             "groups": ", ".join(sorted(str(group.name) for group in self._groups)),
+            "greetings": str(sum(map(len, self._given.values()))),
             **{
                 f"node {node}": f"{len(peer.members)} members, {len(peer.waiting)} messages wait"
                 for node, peer in sorted(self._peers.items())

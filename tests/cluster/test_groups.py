@@ -25,7 +25,7 @@ from ergo_py.cluster import Cluster, ClusterGroup, NoMembersError, Spread
 from ergo_py.network import Memory
 from ergo_py.supervision.pool import BY_KEY
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
-from tests.support import THOROUGH, Recorder, running_node
+from tests.support import THOROUGH, Puppet, Recorder, running_node
 
 
 class Member(Actor):
@@ -183,6 +183,27 @@ async def test_a_node_speaks_only_for_its_own_processes(autojump_clock: Any) -> 
         await trio.sleep(1)
         assert group.members() == []
         assert a.whereis("ergo.cluster.groups") == keeper
+
+
+async def test_greetings_leave_nothing_behind(autojump_clock: Any) -> None:
+    """A node that uses no groups is greeted every ten seconds."""
+    network = Memory(types=TYPES)
+    async with nodes(network, "a", "b") as (a, b):
+        await Cluster(a).group("room")
+        await trio.sleep(1000)
+        keeper = a.whereis("ergo.cluster.groups")
+        assert keeper is not None
+        assert (await a.inspect(keeper))["greetings"] == "0"
+        # A hostile node greets as often as it likes.
+
+        async def greet(me: Puppet) -> None:
+            for number in range(100):
+                await me.call(keeper, ("hello", number))
+            with pytest.raises(ValueError, match="a keeper greets 100 times at most"):
+                await me.call(keeper, ("hello", 1))
+
+        await b.call(await b.spawn(Puppet), greet, timeout=None)
+        assert (await a.inspect(keeper))["greetings"] == "100"
 
 
 async def test_many_members_travel_in_parts(autojump_clock: Any) -> None:

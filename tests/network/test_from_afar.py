@@ -182,7 +182,7 @@ async def test_a_large_tree_travels_in_pieces(monkeypatch: Any) -> None:
             await peer.ask("more", None, [first[0][1], 1000], 5.0)
         assert await peer.ask("more", None, [first[1][1], 1000], 5.0)
 
-        monkeypatch.setattr(pieces, "_LARGEST", 5000)
+        monkeypatch.setattr(pieces, "LARGEST_ANSWER", 5000)
         with pytest.raises(NotAllowedError, match="the limit between nodes is 5000; ask for less"):
             await there.tree()
 

@@ -36,6 +36,7 @@ from ergo_py.network.accounts.limits import LARGEST
 from ergo_py.network.operations import sender_place
 from ergo_py.network.questions.look import Look, look
 from ergo_py.network.questions.permits import Permits
+from ergo_py.network.questions.pieces import Pieces
 from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
 from tests.network.test_limits import Keeper
 from tests.network.test_nodes import Counter, Talker
@@ -230,6 +231,24 @@ async def test_a_node_looks_into_no_third_node_for_another() -> None:
                 await look(peer, Look(verb, (pid,)), {}, 5.0)
         with pytest.raises(NotPermittedError, match="'c@test' does not permit 'a@test' to look"):
             await a.inspect(pid)
+
+
+async def test_an_answer_about_a_node_is_limited_where_it_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with two_nodes(make_network("memory", allow="default,look")) as (a, b):
+        there = a.at("b@test")
+        for first, more in (
+            ([17 << 20, 1, b"x"], b"x"),  # without end
+            ([200_000, 1, b"["], b"[" * 100_000),  # nested
+            ([3, 1, b"no "], b"JSON"),
+            (["size", 1, b""], b""),
+        ):
+            monkeypatch.setattr(Pieces, "first", lambda _self, _answer, first=first: first)
+            monkeypatch.setattr(Pieces, "next", lambda _self, *_at, more=more: more)
+            with pytest.raises(UnreadableError, match="gave another kind of answer"):
+                await there.ask_control(1, "ps", {})
+        assert b.nodes() == ["a@test"]
 
 
 async def test_a_spawned_process_is_linked_to_processes_of_the_asking_node_only() -> None:

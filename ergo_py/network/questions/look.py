@@ -10,6 +10,7 @@ from ..._core.vocabulary.errors import CallTimeoutError
 from ..._core.vocabulary.ids import NodeName
 from ..errors import UnreadableError
 from ..messages.message_types import UnreadableValueError
+from .pieces import LARGEST_ANSWER
 
 if TYPE_CHECKING:
     from .questioner import Questioner
@@ -47,7 +48,7 @@ async def fetch(
     """All pieces of an answer that may be large."""
     end = inf if timeout is None else trio.current_time() + timeout
     match await peer.ask(about, request, value, timeout):
-        case [int(size), int(number), bytes(piece)]:
+        case [int(size), int(number), bytes(piece)] if size <= LARGEST_ANSWER:
             data = bytearray(piece)
         case _:
             raise not_an_answer(peer.node, request)

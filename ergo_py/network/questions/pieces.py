@@ -5,9 +5,9 @@ from typing import Final
 
 from ..._core.vocabulary.errors import NotAllowedError
 
-__all__ = ["Pieces"]
+__all__ = ["LARGEST_ANSWER", "Pieces"]
 
-_LARGEST: Final = 16 << 20
+LARGEST_ANSWER: Final = 16 << 20
 """Most bytes of an answer."""
 _PIECE: Final = 256 << 10
 """Most bytes of a piece."""
@@ -28,10 +28,10 @@ class Pieces:
         Raises:
             NotAllowedError: the answer is too large.
         """
-        if len(answer) > _LARGEST:
+        if len(answer) > LARGEST_ANSWER:
             raise NotAllowedError(
-                f"the answer has {len(answer)} bytes, and the limit between nodes is {_LARGEST}; "
-                "ask for less: for single processes, or with a smaller count"
+                f"the answer has {len(answer)} bytes, and the limit between nodes is "
+                f"{LARGEST_ANSWER}; ask for less: for single processes, or with a smaller count"
             )
         number = next(self._numbers)
         piece = answer[:_PIECE]

@@ -200,7 +200,11 @@ class RemoteVerbs:
         timeout = 60.0
         peer, request = self._peer("ask_control", timeout), Look(do)
         data = await fetch(peer, "control", request, [client, do, arguments], timeout)
-        match json.loads(data):
+        try:
+            answer = json.loads(data)
+        except (ValueError, RecursionError):
+            answer = None
+        match answer:
             case {"result": result}:
                 return result
             case {"error": {"code": str(code), "text": str(text)}}:
