@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from itertools import groupby
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -318,7 +319,7 @@ async def test_callers_of_a_plain_callee_take_turns_after_a_few_calls() -> None:
             served.append(request)
 
     async def ask(pid: PID, number: int) -> None:
-        for _ in range(40):
+        for _ in range(200):
             await node.call(pid, number)
 
     async with running_node() as node:
@@ -327,8 +328,11 @@ async def test_callers_of_a_plain_callee_take_turns_after_a_few_calls() -> None:
             for number in range(20):
                 nursery.start_soon(ask, pid, number)
 
-    # trio reverses some passes, so that the last caller of a pass may be the first of the next.
-    assert max(len(list(run)) for _, run in groupby(served[:600])) <= 16
+    runs = [len(list(run)) for _, run in groupby(served[:3000])]
+    # trio reverses some passes, so that the last caller of a pass may be the first of the next, and
+    # continues with twice as many calls.
+    assert max(runs) <= 16 + 31
+    assert median(runs) <= 16
 
 
 @pytest.mark.parametrize("kind", [Asynchronous, Recorder])
