@@ -8,12 +8,13 @@ its sums to those of its behaviour when it ends.
 import gc
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter, process_time, sleep
+from time import perf_counter, process_time
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from .._core.inspection.thread_slices import in_slices
 from .._core.kernel import Kernel
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process, processes_of
@@ -27,9 +28,6 @@ from .node_access import check_node, kernel_of, times_blocked, uptime_of, watchd
 
 __all__ = ["BehaviourFigures", "Figures", "LoopDelay", "read_figures"]
 
-SLICE: Final = 250
-"""Processes that are read before the loop gets a chance to run."""
-_PAUSE: Final = 0.001
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -181,15 +179,11 @@ class _Readings:
             lambda: (list(processes_of(router).values()), list(router.registry.aliases.values()))
         )
         sums = _Sums(now, ledger)
-        for start in range(0, len(processes), SLICE):
-            if start and not on_loop:
-                sleep(_PAUSE)
-            sums.add_processes(processes[start : start + SLICE])
+        for some in [processes] if on_loop else in_slices(processes):
+            sums.add_processes(some)
         metas = [holder for holder in holders if isinstance(holder, Meta)]
-        for start in range(0, len(metas), SLICE):
-            if not on_loop:
-                sleep(_PAUSE)
-            sums.add_metas(metas[start : start + SLICE])
+        for others in [metas] if on_loop else in_slices(metas):
+            sums.add_metas(others)
         behaviours: dict[str, BehaviourFigures] = {}
         for name, found in sums.rows.items():
             _merge(behaviours.setdefault(past.label(name), BehaviourFigures()), found)
@@ -280,7 +274,7 @@ class _Sums:
         """Connections, bytes received and bytes sent, by server."""
         self.calls_waiting = 0
 
-    def add_processes(self, processes: list[Process]) -> None:
+    def add_processes(self, processes: Sequence[Process]) -> None:
         now, rows = self._now, self.rows
         for process in processes:
             row = rows.get(process.callbacks.behaviour)
@@ -300,7 +294,7 @@ class _Sums:
             if isinstance(process.waiting, Caller):
                 self.calls_waiting += 1
 
-    def add_metas(self, metas: list[Meta]) -> None:
+    def add_metas(self, metas: Sequence[Meta]) -> None:
         for meta in metas:
             row = self.rows.setdefault(meta.callbacks.behaviour, BehaviourFigures())
             waiting = len(meta.mailbox)

@@ -1,33 +1,22 @@
-"""`in_slices`: read many objects a few at a time, with pauses in which the loop may run."""
+"""`encode_in_slices`: long answers become text some entries at a time, with pauses for the loop.
+`read_again`: reads tables that the loop changes.
+"""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from time import sleep
 from typing import Final, TypeVar
 
+from ..._core.inspection.thread_slices import PAUSE, in_slices
 from ..protocol import ControlError, Encoded
 
-__all__ = ["SLICE", "encode_in_slices", "in_slices", "read_again"]
+__all__ = ["encode_in_slices", "in_slices", "read_again"]
 
 T = TypeVar("T")
 
-SLICE: Final = 250
-"""Objects that are read at a time."""
-_PAUSE: Final = 0.0002
-"""Seconds between two slices: the loop's thread takes over meanwhile, if it waits for its turn."""
 _TRIES: Final = 20
 _ENTRIES: Final = 50
 """Entries of a list or an object that are encoded at a time."""
-
-
-def in_slices(items: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
-    """The items, ``size`` at a time. This thread sleeps for a moment between two slices, so that
-    the loop never waits for longer than a slice takes.
-    """
-    for begin in range(0, len(items), size):
-        if begin:
-            sleep(_PAUSE)
-        yield items[begin : begin + size]
 
 
 def encode_in_slices(value: object) -> Encoded:
@@ -76,5 +65,5 @@ def read_again(read: Callable[[], T]) -> T:
         try:
             return read()
         except RuntimeError:  # a table changed its size while it was read
-            sleep(_PAUSE)
+            sleep(PAUSE)
     raise ControlError("busy", "the tables change faster than they can be read; try again")

@@ -2,13 +2,13 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process, processes_of
@@ -40,6 +40,25 @@ _SORTED: Final = 1000
 """Entries that are sorted at a time."""
 _MOSTLY_ZERO: Final = ("id", "born", "mailbox", "rate", "load")
 """Sorts that need no look at the processes that did nothing."""
+_Figures = tuple["Process | Meta", int, int, int, int, float, float, float]
+"""A process at a survey: its number, mailbox, messages, sent messages, time, rate and load."""
+_PLACES: Final[dict[str, Literal[2, 3, 4, 5, 6, 7]]] = {
+    "mailbox": 2,
+    "messages": 3,
+    "sent": 4,
+    "time": 5,
+    "rate": 6,
+    "load": 7,
+}
+"""The places of the figures that a window can be sorted by."""
+_TEXTS: Final[dict[str, Callable[["Process | Meta"], str]]] = {
+    "name": lambda process: process.name or "",
+    "behaviour": lambda process: process.callbacks.behaviour,
+    "state": lambda process: process.state.value,
+}
+"""The texts that a window can be sorted by."""
+_NEW: Final = (0, 0.0, 0)
+"""A process that was born since the last look, as it was before."""
 _CALLBACKS: Final = attrgetter("callbacks")
 _BEHAVIOURS: Final = 30
 """Behaviours with sums of their own; the others are summed."""
@@ -66,7 +85,11 @@ class _Entries:
         self._living = living
         self._find = window.find
         self._sort = window.sort
-        self._is_numeric = window.sort not in ("name", "behaviour", "state")
+        self._place = _PLACES.get(window.sort)
+        """The place of the key among the figures."""
+        self._text = _TEXTS.get(window.sort)
+        """The key of a process, if it is a text."""
+        self._is_numeric = self._text is None
         self.wants_all = bool(window.find) or window.sort not in _MOSTLY_ZERO
         """Whether also the processes that did nothing since the last look must be offered."""
         self._sign = -1 if window.down and self._is_numeric else 1
@@ -77,32 +100,28 @@ class _Entries:
         self.waiting = 0
         self.rate = 0.0
 
-    def offer(self, process: Process | Meta, figures: "_Figures") -> None:
-        """Take a process, if it fits."""
-        find = self._find
-        if find and not (
-            find in (process.name or "")
-            or find in process.callbacks.behaviour
-            or find == str(figures.number)
-        ):
-            return
-        self.waiting += figures.mailbox
-        self.rate += figures.rate
-        match self._sort:
-            case "id" | "born":
-                key: Key = 0
-            case "name":
-                key = process.name or ""
-            case "behaviour":
-                key = process.callbacks.behaviour
-            case "state":
-                key = process.state.value
-            case sort:
-                key = getattr(figures, sort) * self._sign
-        if key or not self._is_numeric:
-            self._active.append((key, figures.number, process))
-        elif self.wants_all:
-            self._rest.append(process)
+    def offer(self, found: "list[_Figures]") -> None:
+        """Take the processes that fit, in the order of their numbers."""
+        find, place, text, sign = self._find, self._place, self._text, self._sign
+        if find:
+            found = [
+                each
+                for each in found
+                if find in (each[0].name or "")
+                or find in each[0].callbacks.behaviour
+                or find == str(each[1])
+            ]
+        if self.wants_all:
+            self.waiting += sum(each[2] for each in found)
+            self.rate += sum(each[6] for each in found)
+        if text is not None:
+            self._active += [(text(each[0]), each[1], each[0]) for each in found]
+        elif place is not None:
+            self._active += [
+                (each[place] * sign, each[1], each[0]) for each in found if each[place]
+            ]
+        if self.wants_all and text is None:
+            self._rest += [each[0] for each in found if place is None or not each[place]]
 
     @property
     def count(self) -> int:
@@ -130,7 +149,8 @@ class _Entries:
         if limit <= 0 or begin >= len(self._active):
             return []
         down = self.window.down and not self._is_numeric
-        pieces = [sorted(piece, reverse=down) for piece in in_slices(self._active, _SORTED)]
+        some = in_slices(self._active, _SORTED, _SORTED)
+        pieces = [sorted(piece, reverse=down) for piece in some]
         merged = iter(pieces[0]) if len(pieces) == 1 else merge(*pieces, reverse=down)
         for piece in in_slices(range(begin)):
             for _ in islice(merged, len(piece)):
@@ -144,7 +164,9 @@ class _Entries:
             return list(self._living[begin : begin + limit])
         if limit <= 0:
             return []
-        busy = {number for _, number, _ in self._active}
+        busy: set[int] = set()
+        for some in in_slices(self._active):
+            busy.update(number for _, number, _ in some)
         found: list[Process | Meta] = []
         for piece in in_slices(self._living):
             idle = [process for process in piece if process.id.number not in busy]
@@ -153,20 +175,6 @@ class _Entries:
             if len(found) >= limit:
                 break
         return found
-
-
-class _Figures:
-    """The figures of a process at a survey."""
-
-    __slots__ = ("load", "mailbox", "messages", "number", "rate", "sent", "time")
-
-    number: int
-    mailbox: int
-    messages: int
-    sent: int
-    time: float
-    rate: float
-    load: float
 
 
 class _Sum:
@@ -180,11 +188,11 @@ class _Sum:
         self.rate = 0.0
         self.load = 0.0
 
-    def add(self, figures: _Figures) -> None:
+    def add(self, mailbox: int, rate: float, load: float) -> None:
         """Add a process, which is counted elsewhere."""
-        self.mailbox += figures.mailbox
-        self.rate += figures.rate
-        self.load += figures.load
+        self.mailbox += mailbox
+        self.rate += rate
+        self.load += load
 
     def add_all(self, other: "_Sum") -> None:
         """Add the sums of another behaviour."""
@@ -238,101 +246,112 @@ class _Look:
         self._tables_of_all = [table for table in self.tables if table.wants_all]
         self.began = perf_counter()
         self.elapsed = self.began - before if before else 0.0
-        self.everything = _Sum()
         self.rates: dict[int, tuple[float, float]] = {}
         """Messages a second and load of the processes that did something."""
         self._counts: Counter[Callbacks] = Counter()
         self._sums: dict[str, _Sum] = {}
         self._messages = self._longest = self._calls = self._sent = 0
-        self._figures = _Figures()
 
     def read_processes(self, processes: Sequence[Process]) -> None:
         """Read some processes. Most did nothing since the last look, so this is fast for them."""
-        seen, for_all, now = self._seen, self._tables_of_all, perf_counter()
+        seen, for_all, now = self._seen, bool(self._tables_of_all), perf_counter()
         self._counts.update(map(_CALLBACKS, processes))
         messages = 0
+        changed: list[_Figures] = []
+        listed: list[_Figures] = []
         for process in processes:
             turn = process.turn
-            handled = turn.handled
+            handled, woken, number = turn.handled, turn.woken, process.id.number
             messages += handled
-            number = process.id.number
             then = seen.get(number)
-            if then is not None and then[0] == handled and not turn.woken and not process.main:
+            if then is not None and then[0] == handled and not woken and not process.main:
                 if for_all:
-                    self._offer_idle(process, number, then)
+                    listed.append((process, number, 0, handled, then[2], then[1], 0.0, 0.0))
                 continue
-            figures, box, woken = self._figures, process.mailbox, turn.woken
-            figures.number = number
-            figures.messages = handled
-            figures.sent = process.sent
-            figures.time = turn.running_time + (now - woken if woken else 0.0)
-            figures.mailbox = len(box)
+            spent = turn.running_time + (now - woken if woken else 0.0)
+            box = process.mailbox
+            waiting = len(box) if process.main or box.ahead or box.log else 0
             if process.waiting is not None and isinstance(process.waiting, Caller):
                 self._calls += 1
-            self._take(process, then)
+            found = self._measure(process, number, waiting, handled, process.sent, spent, then)
+            changed.append(found)
+            if for_all:
+                listed.append(found)
         self._messages += messages
-
-    def _offer_idle(self, process: Process, number: int, then: tuple[int, float, int]) -> None:
-        figures = self._figures
-        figures.number = number
-        figures.messages, figures.time, figures.sent = then
-        figures.mailbox = 0
-        figures.rate = figures.load = 0.0
-        for table in self._tables_of_all:
-            table.offer(process, figures)
+        self._offer(changed, listed)
 
     def read_metas(self, metas: Sequence[Meta]) -> None:
         """Read some meta-processes."""
-        figures = self._figures
         self._counts.update(map(_CALLBACKS, metas))
+        found: list[_Figures] = []
         for meta in metas:
-            figures.number = meta.id.number
-            figures.messages = meta.handled
-            figures.sent = meta.messages_out()
-            figures.time = 0.0
-            figures.mailbox = len(meta.mailbox)
-            self._messages += figures.messages
-            self._take(meta, self._seen.get(figures.number))
+            number, handled = meta.id.number, meta.handled
+            self._messages += handled
+            waiting, sent, then = len(meta.mailbox), meta.messages_out(), self._seen.get(number)
+            found.append(self._measure(meta, number, waiting, handled, sent, 0.0, then))
+        self._offer(found, found)
 
-    def _take(self, process: Process | Meta, then: tuple[int, float, int] | None) -> None:
-        figures, elapsed = self._figures, self.elapsed
-        self._seen[figures.number] = (figures.messages, figures.time, figures.sent)
-        figures.rate = figures.load = 0.0
+    def _offer(self, changed: list[_Figures], listed: list[_Figures]) -> None:
+        for table in self.tables:
+            table.offer(listed if table.wants_all else changed)
+
+    def _measure(
+        self,
+        process: Process | Meta,
+        number: int,
+        mailbox: int,
+        messages: int,
+        sent: int,
+        spent: float,
+        then: tuple[int, float, int] | None,
+    ) -> _Figures:
+        """The figures of a process, with its rates since the last look; add them to the sums."""
+        elapsed, rate, load = self.elapsed, 0.0, 0.0
+        self._seen[number] = (messages, spent, sent)
         if elapsed:
             if then is None and process.born >= self._before:
-                then = (0, 0.0, 0)
+                then = _NEW
             if then is not None:
-                figures.rate = max(0, figures.messages - then[0]) / elapsed
-                figures.load = max(0.0, min(1.0, (figures.time - then[1]) / elapsed))
-                self._sent += max(0, figures.sent - then[2])
-                if figures.rate or figures.load:
-                    self.rates[figures.number] = (figures.rate, figures.load)
-        self._longest = max(self._longest, figures.mailbox)
+                handled, busy, out = messages - then[0], spent - then[1], sent - then[2]
+                if out > 0:
+                    self._sent += out
+                if handled > 0:
+                    rate = handled / elapsed
+                if busy > 0.0:
+                    load = min(1.0, busy / elapsed)
+                if rate or load:
+                    self.rates[number] = (rate, load)
+        if mailbox > self._longest:
+            self._longest = mailbox
         behaviour = process.callbacks.behaviour
-        found = self._sums.get(behaviour)
-        if found is None:
-            found = self._sums[behaviour] = _Sum()
-        found.add(figures)
-        self.everything.add(figures)
-        for table in self.tables:
-            table.offer(process, figures)
+        total = self._sums.get(behaviour)
+        if total is None:
+            total = self._sums[behaviour] = _Sum()
+        total.add(mailbox, rate, load)
+        return (process, number, mailbox, messages, sent, spent, rate, load)
 
     def choose(self, table: _Entries) -> Chosen:
         """The processes of a window."""
-        of_fitting = table if table.wants_all else None
+        everything = self._everything()
         return Chosen(
             table.chosen(),
             table.window.begin,
             table.count,
             len(self.living),
-            self.everything.mailbox if of_fitting is None else of_fitting.waiting,
-            round(self.everything.rate if of_fitting is None else of_fitting.rate, 1),
+            table.waiting if table.wants_all else everything.mailbox,
+            round(table.rate if table.wants_all else everything.rate, 1),
             self.rates,
         )
 
+    def _everything(self) -> _Sum:
+        found = _Sum()
+        for each in self._sums.values():
+            found.add_all(each)
+        return found
+
     def totals(self) -> dict[str, Any]:
         """The sums over all processes. Rates are None in the first look."""
-        everything = self.everything
+        everything = self._everything()
         for callbacks, count in self._counts.items():
             self._sums.setdefault(callbacks.behaviour, _Sum()).count += count
         return {
@@ -395,9 +414,18 @@ class Survey:
         }
         self._at, self._cpu, self._busy = look.began, cpu, busy
         if len(self._seen) > 2 * len(look.living) + 1000:
-            living = {process.id.number for process in look.living}
-            self._seen = {number: then for number, then in self._seen.items() if number in living}
+            self._forget(look.living)
         return totals, [look.choose(table) for table in look.tables]
+
+    def _forget(self, living: "Sequence[Process | Meta]") -> None:
+        """Forget the processes that have ended."""
+        kept: dict[int, tuple[int, float, int]] = {}
+        for piece in in_slices(living):
+            for process in piece:
+                number = process.id.number
+                if number in self._seen:
+                    kept[number] = self._seen[number]
+        self._seen = kept
 
     def rows(self, chosen: Chosen) -> dict[str, Any]:
         """The rows of a window."""

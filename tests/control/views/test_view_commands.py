@@ -570,7 +570,8 @@ async def test_views_of_a_process_that_is_not_there_say_so() -> None:
 
 def test_long_answers_are_encoded_in_slices_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("ergo_py.control.views.slices.sleep", pauses.append)
+    monkeypatch.setattr("ergo_py._core.inspection.thread_slices.sleep", pauses.append)
+    monkeypatch.setattr("ergo_py._core.inspection.thread_slices.thread_time", lambda: 0.0)
     value = {
         "rows": {
             str(number): {"name": HOSTILE, "in": [number, None, 0.5]} for number in range(120)
@@ -587,6 +588,30 @@ def test_long_answers_are_encoded_in_slices_with_pauses(monkeypatch: pytest.Monk
     assert len(pauses) == 4
 
 
+async def test_a_look_pauses_while_its_clock_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    pauses: list[float] = []
+
+    def tick() -> float:
+        nonlocal clock
+        clock += 0.0002
+        return clock
+
+    monkeypatch.setattr("ergo_py._core.inspection.thread_slices.sleep", pauses.append)
+    monkeypatch.setattr("ergo_py._core.inspection.thread_slices.thread_time", tick)
+    async with running_node() as node:
+        for _ in range(1001):
+            await node.spawn(Recorder)
+        survey = Survey(node)
+        survey.look()
+        first = len(pauses)
+        survey.look([Window("load", True), Window("name"), Window("id", find="Rec")])
+
+    # Each piece of 100 takes three looks at the clock at most, and a pause comes after 0.5 ms.
+    assert first >= 3
+    assert len(pauses) - first > first
+
+
 async def test_levels_have_a_bounded_number_of_rows_together() -> None:
     async with running_node() as node:
         for _ in range(300):
@@ -601,11 +626,12 @@ async def test_many_processes_are_read_in_slices_with_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("ergo_py.control.views.slices.sleep", pauses.append)
+    monkeypatch.setattr("ergo_py._core.inspection.thread_slices.sleep", pauses.append)
+    monkeypatch.setattr("ergo_py._core.inspection.thread_slices.thread_time", lambda: 0.0)
     async with running_node() as node:
         for _ in range(1001):
             await node.spawn(Recorder)
 
         Survey(node).look()
 
-        assert len(pauses) == 4
+        assert len(pauses) == 5
