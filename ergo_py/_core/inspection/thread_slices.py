@@ -1,5 +1,5 @@
-"""`in_slices`: a thread reads many objects of the node, some at a time, and pauses in between: so it
-does not hold up the loop.
+"""`in_slices`: a thread reads many objects of the node, some at a time, and pauses in between. So
+it does not hold up the loop.
 """
 
 from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import islice
 from operator import attrgetter
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process, processes_of
@@ -42,14 +42,7 @@ _MOSTLY_ZERO: Final = ("id", "born", "mailbox", "rate", "load")
 """Sorts that need no look at the processes that did nothing."""
 _Figures = tuple["Process | Meta", int, int, int, int, float, float, float]
 """A process at a survey: its number, mailbox, messages, sent messages, time, rate and load."""
-_PLACES: Final[dict[str, Literal[2, 3, 4, 5, 6, 7]]] = {
-    "mailbox": 2,
-    "messages": 3,
-    "sent": 4,
-    "time": 5,
-    "rate": 6,
-    "load": 7,
-}
+_PLACES: Final = {"mailbox": 2, "messages": 3, "sent": 4, "time": 5, "rate": 6, "load": 7}
 """The places of the figures that a window can be sorted by."""
 _TEXTS: Final[dict[str, Callable[["Process | Meta"], str]]] = {
     "name": lambda process: process.name or "",
@@ -100,8 +93,8 @@ class _Entries:
         self.waiting = 0
         self.rate = 0.0
 
-    def offer(self, found: "list[_Figures]") -> None:
-        """Take the processes that fit, in the order of their numbers."""
+    def offer(self, found: list[Any]) -> None:
+        """Take the processes that fit, as `_Figures` in the order of their numbers."""
         find, place, text, sign = self._find, self._place, self._text, self._sign
         if find:
             found = [
