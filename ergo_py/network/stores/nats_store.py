@@ -45,10 +45,12 @@ def bucket_of(cluster: str) -> str:
     return "ergo-" + _encoded(cluster, "_")
 
 
-def subjects_of_store(cluster: str) -> list[str]:
-    """The subjects that a node publishes to."""
+def subjects_of_store(cluster: str, may_create: bool) -> list[str]:
+    """The subjects that a node publishes to. A node that may create the bucket chooses the subjects
+    that the bucket keeps and publishes again: it can read and send the messages of all nodes.
+    """
     bucket = bucket_of(cluster)
-    verbs = ("INFO", "CREATE", "MSG.GET")
+    verbs = ("INFO", "MSG.GET", *(("CREATE",) if may_create else ()))
     return [*(f"$JS.API.STREAM.{verb}.KV_{bucket}" for verb in verbs), f"$KV.{bucket}.>"]
 
 
@@ -145,7 +147,14 @@ class NatsStore:
             return
         info = await self.status()
         if info.get("error", {}).get("code") == _NOT_FOUND:
-            info = await self._create(3)
+            try:
+                info = await self._create(3)
+            except StoreError as error:
+                raise StoreError(
+                    f"the bucket {self._bucket!r} does not exist, and this node cannot make it: "
+                    f"{error}. The node that is listed first there makes the bucket when it first "
+                    "uses a name"
+                ) from None
             if info.get("error", {}).get("err_code") in _FEW_SERVERS:
                 info = await self._create(1)
                 if "error" not in info:
@@ -188,7 +197,7 @@ class NatsStore:
         self, subject: str, payload: bytes, headers: dict[str, str]
     ) -> dict[str, Any]:
         number = str(next(self._numbers))
-        answer = self._answers[number] = _Answer()
+        answer = self._answers[number] = _Answer(subject)
         try:
             self._client.publish(subject, f"{self._inbox}.{number}", payload, headers)
             with trio.move_on_after(TIMEOUT):
@@ -197,6 +206,11 @@ class NatsStore:
             del self._answers[number]
         if not answer.arrived.is_set():
             raise StoreError(f"JetStream does not answer within {TIMEOUT:g} s")
+        if answer.refusal:
+            raise StoreError(
+                f"the NATS server refuses: {answer.refusal}; `ergo nats permissions` prints the "
+                "permissions of nodes"
+            )
         if answer.status == _NO_RESPONDERS:
             raise StoreError(
                 "JetStream is off at the NATS server, or has no leader now; names and singletons "
@@ -216,6 +230,12 @@ class NatsStore:
         if answer is not None:
             answer.set(status, payload)
 
+    def refuse(self, text: str) -> None:
+        """The server does not permit this node to publish to the subject that the text names."""
+        for answer in self._answers.values():
+            if f'"{answer.subject}"' in text:
+                answer.refuse(text)
+
     def _refusal(self, answer: dict[str, Any]) -> StoreError:
         error = answer["error"]
         return StoreError(
@@ -227,14 +247,21 @@ class NatsStore:
 class _Answer:
     """An answer that is awaited."""
 
-    def __init__(self) -> None:
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
         self.arrived = trio.Event()
         self.status = 0
         self.payload = b""
+        self.refusal = ""
 
     def set(self, status: int, payload: bytes) -> None:
         """Take the answer."""
         self.status, self.payload = status, payload
+        self.arrived.set()
+
+    def refuse(self, text: str) -> None:
+        """Take the refusal of the server."""
+        self.refusal = text
         self.arrived.set()
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,8 +14,9 @@ import trio
 import trio.testing
 
 from ergo_py import BadInputError, Down, Name, NoNode, TargetDownError
-from ergo_py.network import NATS, NetworkError, NodeNameTakenError
+from ergo_py.network import NATS, NetworkError, NodeNameTakenError, StoreError
 from ergo_py.network.carriers.nats.carrier import NatsCarrier
+from ergo_py.network.carriers.nats.permissions import permissions_text
 from ergo_py.network.carriers.nats.wire import Message, ServerInfo
 from examples.guide.nats_nodes import open_shop
 from tests.network.nats.server import NatsServer
@@ -394,44 +396,58 @@ async def hostile_server(greeting: bytes) -> AsyncIterator[int]:
 
 # -- permissions ----------------------------------------------------------------------
 
-PASSWORDS = """
-authorization {
-  users = [
-    {user: a, password: pa, permissions: {
-      publish: ["ergo.c.n.*.a@test", "ergo.c.d.a@test"]
-      subscribe: ["ergo.c.n.a@test.*", "ergo.c.x.a@test.*", "ergo.c.d.*"]}}
-    {user: b, password: pb, permissions: {
-      publish: ["ergo.c.n.*.b@test", "ergo.c.d.b@test"]
-      subscribe: ["ergo.c.n.b@test.*", "ergo.c.x.b@test.*", "ergo.c.d.*"]}}
-  ]
-}
-"""
+STREAM = "$JS.API.STREAM.CREATE.KV_ergo-c"
+SPY = {"name": "KV_ergo-c", "subjects": ["$KV.ergo-c.>", "ergo.c.n.>"]}
+"""A bucket that would keep the messages of all nodes."""
 
 
 async def test_the_server_binds_a_node_to_its_name() -> None:
-    with NatsServer(PASSWORDS) as server:
+    """With the permissions that `ergo nats permissions` prints."""
+    config = permissions_text("c", ["a@test", "b@test"]).replace("REPLACE-THIS", "password")
+    with (
+        tempfile.TemporaryDirectory(prefix="js-", dir="/tmp") as folder,
+        NatsServer(config, "--jetstream", "--store_dir", folder) as server,
+    ):
 
-        def network(user: str, password: str) -> NATS:
+        def network(user: str, password: str = "password") -> NATS:
             return NATS(
-                f"nats://{user}:{password}@127.0.0.1:{server.port}", cluster="c", types=TYPES
+                f"nats://{user}%40test:{password}@127.0.0.1:{server.port}", cluster="c", types=TYPES
             )
 
         async with (
-            running_node("a@test", network=network("a", "pa")) as a,
-            running_node("b@test", network=network("b", "pb")) as b,
+            running_node("a@test", network=network("a")) as a,
+            running_node("b@test", network=network("b")) as b,
         ):
             pid = await b.spawn(Counter)
             assert await a.call(pid, Total()) == 0
             with pytest.raises(TargetDownError, match="no such node"):
                 await a.call(Name("x", "c@test"), Echo(1))
             # A client with the password of b cannot send as a, and cannot listen as a.
-            spoof = b"PUB ergo.c.n.b@test.a@test 1\r\nf\r\nSUB ergo.c.n.a@test.* 1\r\nPING\r\n"
-            async with bare_client(server, spoof, user="b", **{"pass": "pb"}) as answer:
+            # It cannot make a bucket that does so, either.
+            bucket = json.dumps(SPY).encode()
+            spoof = (
+                b"PUB ergo.c.n.b@test.a@test 1\r\nf\r\nSUB ergo.c.n.a@test.* 1\r\n"
+                + f"PUB {STREAM} ergo.c.x.b@test.1 {len(bucket)}\r\n".encode()
+                + bucket
+                + b"\r\nPING\r\n"
+            )
+            user = {"user": "b@test", "pass": "password"}
+            async with bare_client(server, spoof, **user) as answer:
                 assert 'Violation for Publish to "ergo.c.n.b@test.a@test"' in answer
                 assert 'Violation for Subscription to "ergo.c.n.a@test.*"' in answer
+                assert f'Violation for Publish to "{STREAM}"' in answer
                 assert await a.call(pid, Total()) == 0
+            store = carrier_of(b).store()
+            with pytest.raises(
+                StoreError, match=r"this node cannot make it: .* listed first there"
+            ):
+                await store.get("key")
+            assert await carrier_of(a).store().put("key", b"value", 0) == 1
+            found = await store.get("key")
+            assert found is not None
+            assert found.value == b"value"
         with pytest.raises(NetworkError, match="Permissions Violation for Subscription"):
-            async with running_node("other@test", network=network("a", "pa")):
+            async with running_node("other@test", network=network("a")):
                 pass
         with pytest.raises(NetworkError, match="Authorization Violation") as caught:
             async with running_node("a@test", network=network("a", "wrong")):

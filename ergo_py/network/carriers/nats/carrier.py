@@ -47,10 +47,12 @@ def token(name: str) -> str:
     return quote(name, safe="@").replace(".", "%2E")
 
 
-def subjects_of(cluster: str, node: str) -> tuple[list[str], list[str]]:
-    """The subjects that a node publishes and subscribes to: all the permissions that it needs."""
+def subjects_of(cluster: str, node: str, may_create: bool = False) -> tuple[list[str], list[str]]:
+    """The subjects that a node publishes and subscribes to: all the permissions that it needs; with
+    ``may_create``, also those to make the bucket of names.
+    """
     prefix, me = f"ergo.{token(cluster)}", token(node)
-    publishes = [f"{prefix}.n.*.{me}", f"{prefix}.d.{me}", *subjects_of_store(cluster)]
+    publishes = [f"{prefix}.n.*.{me}", f"{prefix}.d.{me}", *subjects_of_store(cluster, may_create)]
     subscribes = [f"{prefix}.n.{me}.*", f"{prefix}.x.{me}.*", f"{prefix}.d.*"]
     return publishes, subscribes
 
@@ -258,6 +260,7 @@ class NatsCarrier:
 
     def refused(self, text: str) -> None:
         """The server has refused to publish or to subscribe."""
+        self._store.refuse(text)
         if self._sink is not None:
             self._sink.log_once(
                 f"the NATS server refuses an operation: {text}",

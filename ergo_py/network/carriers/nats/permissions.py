@@ -9,7 +9,9 @@ __all__ = ["permissions_text"]
 _HEAD = """\
 # The permissions of the nodes of the cluster {cluster!r}: each may send as itself only, and gets
 # only its own messages. Replace each password by a hash of `nats server passwd`, or user and
-# password by nkey: "U…".
+# password by nkey: "U…". The first node also makes the bucket of the names of the cluster, which a
+# hostile node could misuse: list the node that you trust most first. When the bucket exists, remove
+# $JS.API.STREAM.CREATE from its permissions, if you like.
 authorization {{
   users = [
 """
@@ -28,10 +30,10 @@ _USER = """\
 def permissions_text(cluster: str, nodes: Sequence[str]) -> str:
     """The part ``authorization`` of a server for these nodes."""
     text = _HEAD.format(cluster=cluster)
-    for node in nodes:
+    for number, node in enumerate(nodes):
         publishes, subscribes = (
             ", ".join(f'"{subject}"' for subject in subjects)
-            for subjects in subjects_of(cluster, node)
+            for subjects in subjects_of(cluster, node, may_create=not number)
         )
         user = '"' + node.replace("\\", "\\\\").replace('"', '\\"') + '"'
         text += _USER.format(user=user, publishes=publishes, subscribes=subscribes)
