@@ -23,7 +23,7 @@ from ergo_py.network.stores.store import TIMEOUT, ConflictError, Entry
 from ergo_py.testing import seeded
 from tests.support import running_node
 
-__all__ = ["Violation", "simulate_keepers", "simulate_nodes"]
+__all__ = ["Silent", "Violation", "simulate_keepers", "simulate_nodes"]
 
 
 T = TypeVar("T")

@@ -47,6 +47,8 @@ class Member(Actor):
                 raise RuntimeError
             case Echo("refuse"):
                 raise Reject(LookupError("no"))
+            case Echo("caller"):
+                return caller.pid
             case Echo(value):
                 return str(self.pid) if self.group == "users" else (self.node.name, value)
         return len(self.heard)
@@ -242,6 +244,7 @@ async def test_a_spread_forwards_to_members_in_turn_and_they_answer_the_caller(
         assert Counter(node for node, _ in answers) == {"a@test": 2, "b@test": 2}
         with pytest.raises(LookupError):
             await a.call("workers", Echo("refuse"))
+        assert await a.call("workers", Echo("caller")) == a.pid  # and not the spread
         for number in range(4):
             a.send("workers", Add(number))
         await until(lambda: len(heard) == 4)

@@ -1,9 +1,16 @@
 """No two singletons run at once, in seeded partitions; `make partitions` runs many more seeds."""
 
-import pytest
+from typing import Any
 
+import pytest
+import trio
+
+from ergo_py import PID
 from ergo_py.cluster import lease
-from tests.cluster.partitions import Violation, simulate_keepers, simulate_nodes
+from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
+from ergo_py.network.stores.memory_store import StoreTable
+from ergo_py.network.stores.store import Entry
+from tests.cluster.partitions import Silent, Violation, simulate_keepers, simulate_nodes
 from tests.support import THOROUGH
 
 
@@ -18,6 +25,58 @@ def test_no_two_singletons_on_nodes_in_seeded_partitions() -> None:
     starts = [simulate_nodes(seed) for seed in range(1000 if THOROUGH else 8)]
 
     assert sum(starts) > 3 * len(starts)
+
+
+class LateStore:
+    """A store that confirms each write after a while, and notes when it was asked."""
+
+    def __init__(self) -> None:
+        self.table = StoreTable()
+        self.asked: list[float] = []
+
+    async def get(self, key: str) -> Entry | None:
+        return self.table.get(key)
+
+    async def put(self, key: str, value: bytes, revision: int) -> int:
+        self.asked.append(trio.current_time())
+        fresh = self.table.set(key, value, revision)
+        await trio.sleep(1.5)
+        return fresh
+
+    async def delete(self, key: str, revision: int) -> None:
+        self.table.set(key, None, revision)
+
+    async def age(self) -> float:
+        return 1000.0
+
+    def is_gone(self, _node: str, _creation: int) -> bool:
+        return False
+
+
+async def test_a_lease_counts_from_the_moment_before_its_renewal_is_sent(
+    autojump_clock: Any,
+) -> None:
+    """Another node may have seen the renewal at once, however late the confirmation is."""
+    store, terms = LateStore(), LeaseTerms(10.0, 1.0)
+
+    def keeper(node: str) -> LeaseKeeper:
+        return LeaseKeeper(store, "only", terms, PID(node, 1, 1), trio.current_time, Silent())
+
+    holder = keeper("a@test")
+    lease_of_a = await holder.acquire()
+    assert holder.expires_at == store.asked[0] + 8.0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(holder.hold)
+        await trio.sleep(4.0)
+        confirmed = [asked for asked in store.asked if asked + 1.5 < trio.current_time()]
+        assert len(confirmed) > 1
+        assert holder.expires_at == confirmed[-1] + 8.0
+        nursery.cancel_scope.cancel()  # no further renewal
+    other, last = keeper("b@test"), trio.current_time()
+    await other.acquire()
+    # The other node counts from the moment at which it has first seen the last renewal.
+    assert store.asked[-1] >= last + 10.0
+    assert not lease_of_a.is_held
 
 
 def test_the_simulation_notices_a_lease_without_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:

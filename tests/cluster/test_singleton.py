@@ -101,6 +101,22 @@ async def test_another_node_takes_over_when_the_node_ends(autojump_clock: Any) -
         assert Only.most == 1
 
 
+async def test_a_node_that_stops_the_singleton_gives_the_lease_up(autojump_clock: Any) -> None:
+    async with nodes(Memory(), "a", "b") as (a, b):
+        supervisor = await a.supervise(only())
+        await Cluster(b).wait_for("only", timeout=10)
+        await b.supervise(only())
+        await trio.sleep(5)
+        a.send_exit(supervisor.pid)
+        await a.wait_ended(supervisor.pid)
+        began = trio.current_time()
+        while not Only.running:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        assert trio.current_time() - began < 2  # and not after the lease
+        assert Only.running == ["b@test"]
+        assert Only.most == 1
+
+
 async def test_a_singleton_ends_before_its_lease_can_be_taken(autojump_clock: Any) -> None:
     network = Memory()
     async with nodes(network, "a", "b") as (a, b):

@@ -11,6 +11,7 @@ from typing import Any
 import nkeys  # type: ignore[import-untyped]
 import pytest
 
+from ergo_py import BadInputError
 from ergo_py.network import NATS, NetworkError
 from ergo_py.network.carriers.nats.login import ServerAddress
 from ergo_py.network.carriers.nats.permissions import permissions_text
@@ -189,6 +190,11 @@ def test_addresses_show_no_login() -> None:
     assert (address.user, address.password) == ("me", "secret")
     assert str(address) == "tls://[::1]:5"
     assert "secret" not in repr(address)
+    network = NATS("nats://me:secret@one,tls://me:secret@two", cluster="shop")
+    assert repr(network) == "NATS('nats://one:4222,tls://two:4222', cluster='shop')"
+    with pytest.raises(BadInputError) as caught:
+        NATS("nats://me:secret@one:port")
+    assert "secret" not in str(caught.value)
     named = address.at("10.0.0.7:4222")
     assert named is not None
     assert (str(named), named.password, named.tls_name) == ("tls://10.0.0.7:4222", "secret", "::1")

@@ -295,19 +295,24 @@ async def bare_client(server: NatsServer, operations: bytes, **login: str) -> As
         yield data.decode()
 
 
-async def test_a_lame_duck_hands_over_to_another_server(server: NatsServer) -> None:
+async def test_a_lame_duck_hands_over_to_another_server(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     got: list[Any] = []
     with NatsServer('lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"') as duck:
         network = make_network("nats", f"{duck.url}, {server.url}", **FAST)
         async with two_nodes(network) as (a, b):
             pid = await b.spawn(Recorder, got)
             assert await a.call(pid, None) == []
+            reasons: list[str] = []
+            monkeypatch.setattr(carrier_of(a), "disconnected", reasons.append)
             duck.signal(signal.SIGUSR2)
             for number in range(100):
                 a.send(pid, number)
                 await trio.sleep(0.001)
             await until(lambda: len(got) == 100)
             await until(lambda: str(carrier_of(a).client.server) == server.url)
+            assert reasons[0].endswith("it goes down")  # before the server cuts the connection
 
     assert got == list(range(100))
 
