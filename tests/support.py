@@ -42,10 +42,12 @@ __all__ = [
     "counted_messages",
     "crash_sites",
     "cut_ending_short",
+    "epoll_of_loop",
     "has_searched_mailbox",
     "has_unfinished_frame",
     "has_unfinished_record",
     "hop_of",
+    "io_of_loop",
     "is_closing",
     "is_half_closed",
     "is_held_up",
@@ -90,6 +92,7 @@ __all__ = [
     "timers_kept",
     "wait_for_backlog",
     "waiters_of",
+    "waiting_for_sockets",
     "waits_to_close",
     "without_blockages",
     "write_log_to_console",
@@ -319,6 +322,23 @@ _PRIVATE: Final = {
     "user of a control client": "ergo_py.control.server.peer_user",
 }
 """The names that tests replace, each by its meaning."""
+
+
+def io_of_loop() -> Any:
+    """The part of trio's loop that waits for sockets."""
+    task: Any = trio.lowlevel.current_task()
+    return task._runner.io_manager
+
+
+def epoll_of_loop() -> Any:
+    """The epoll of trio's loop."""
+    return io_of_loop()._epoll
+
+
+def waiting_for_sockets() -> dict[int, Any]:
+    """The tasks that wait for sockets, by descriptors."""
+    table: dict[int, Any] = io_of_loop()._registered
+    return table
 
 
 def replace_private(monkeypatch: pytest.MonkeyPatch, meaning: str, value: object) -> None:

@@ -18,7 +18,7 @@ from trio.lowlevel import wait_readable
 from .ours import BYTES, PARALLEL, Echo
 
 _HEADER = struct.Struct(">I")
-_CHUNK = 256 * 1024
+_CHUNK = 64 * 1024
 _TOGETHER = 64
 """Messages of a write."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._core.messaging.remote import NetworkRouter
 from .._core.messaging.router import LANES
 from .._core.messaging.traces import Mark
+from .._core.runtime.parking import PARKED
 from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
 from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Lane, Overflow, Priority
@@ -67,11 +68,21 @@ class RemoteCaller(Caller):
     def __init__(
         self, executor: "Executor", pid: PID | Alias, number: int, to: Any, request: object
     ) -> None:
-        super().__init__(pid, number, to, request)
+        # The base class is inlined: every call of another node pays for it.
+        self.pid = pid
+        self.number = number
+        self.to = to
+        self.request = request
+        self.callee = None
+        self.settled = self._deferred = False
+        self.value = self.error = None
         self._executor = executor
 
     def awaken(self) -> None:
-        self._executor.answer(self)
+        executor = self._executor
+        if self in executor._calls:
+            executor._calls.remove(self)
+            executor._send_answer(self.number, self.value, self.error)
 
 
 class _Watcher:
@@ -128,6 +139,8 @@ class Executor:
         """Calls of that node that are not answered."""
         self._confirmations: set[_Confirmation] = set()
         """Messages of that node that wait for room in a mailbox here."""
+        self._decode = peer.network.types.decode
+        self._send_answer = peer.send_answer
         self._limits = peer.network.limits
         self._watches: dict[int, Any] = {}
         """The targets here that the other node watches, by the number of the watch."""
@@ -233,7 +246,7 @@ class Executor:
             self._refuse_message(op, "forward")
             return
         try:
-            message = self._peer.network.types.decode(op.body)
+            message = self._decode(op.body)
         except UnreadableValueError:
             self._bury(sender, to, self.read(op.body))
             return
@@ -315,7 +328,10 @@ class Executor:
         if len(self._calls) + len(self._confirmations) >= self._limits.calls:
             self._refuse_further(op)
             return
-        request = self.read(op.body)
+        try:
+            request = self._decode(op.body)
+        except UnreadableValueError:
+            request = self.read(op.body)
         caller = RemoteCaller(self, sender, op.number, to, request)
         self._calls.add(caller)
         if op.headers and (context := self._peer.network.context_of(op.headers)) is not None:
@@ -330,9 +346,10 @@ class Executor:
             self._begin(caller, priority)
             return
         # Inlined Calls.begin() and Router.post(): most callees take direct appends.
-        caller.assign(callee)
+        caller.callee = callee
         callee.mailbox.main.append((CALL, sender, caller, request))
-        self.router.turns.wake(callee)
+        if callee.task.custom_sleep_data is PARKED:
+            self.router.turns.wake(callee)
         if callee.waiting is not None:
             self._peer.network.rings.suspect(caller)
 
@@ -368,12 +385,6 @@ class Executor:
     def watches(self) -> int:
         """How many targets here the other node watches."""
         return len(self._watches)
-
-    def answer(self, caller: RemoteCaller) -> None:
-        """Send the answer of a call that was settled here."""
-        if caller in self._calls:
-            self._calls.remove(caller)
-            self._peer.send_answer(caller.number, caller.value, caller.error)
 
     def read(self, body: bytes) -> Any:
         """The value with these bytes, or an `Unreadable` in its place."""

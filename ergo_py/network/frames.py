@@ -5,7 +5,18 @@ from typing import Any, Final
 
 from .messages.codec import msgspec
 
-__all__ = ["VERSION", "Ack", "Bye", "Data", "Frame", "Hello", "decode_frame", "encode_frame"]
+__all__ = [
+    "NOT_A_FRAME",
+    "VERSION",
+    "Ack",
+    "Bye",
+    "Data",
+    "Frame",
+    "Hello",
+    "decode_frame",
+    "encode_frame",
+    "read_frame",
+]
 
 VERSION: Final = 1
 """The version of the protocol. A node refuses an invitation of another version."""
@@ -65,8 +76,9 @@ class Bye(msgspec.Struct, array_like=True, tag=3, frozen=True):
 
 Frame = Hello | Data | Ack | Bye
 
-_decode: Final[Callable[[Any], Frame]] = msgspec.msgpack.Decoder(Frame).decode
-
+read_frame: Final[Callable[[Any], Frame]] = msgspec.msgpack.Decoder(Frame).decode
+"""The frame with these bytes. Raises one of `NOT_A_FRAME`."""
+NOT_A_FRAME: Final = (msgspec.MsgspecError, RecursionError)
 
 encode_frame: Final[Callable[[Frame], bytes]] = msgspec.msgpack.Encoder().encode
 """The bytes of a frame."""
@@ -79,6 +91,6 @@ def decode_frame(data: bytes | bytearray | memoryview) -> Frame:
         ValueError: the bytes are not a frame.
     """
     try:
-        return _decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return read_frame(data)
+    except NOT_A_FRAME as error:
         raise ValueError(f"not a frame of this protocol: {error}") from None

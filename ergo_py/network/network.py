@@ -30,7 +30,7 @@ from .accounts.info import NetworkInfo
 from .accounts.limits import LARGEST, Limits, too_large
 from .carriers.carrier import Carrier
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
-from .frames import decode_frame
+from .frames import NOT_A_FRAME, read_frame
 from .messages.message_types import MessageTypes, RefusedValueError
 from .peer import Peer
 from .questions.permits import PERMITS, Permits, refusal_text
@@ -344,21 +344,20 @@ class Network:
 
     def frame(self, sender: str, data: bytes | memoryview) -> None:
         """Take a frame of another node."""
+        peer = self.peers.get(sender)
         try:
-            frame = decode_frame(data)
-        except ValueError as error:
-            peer = self.peers.get(sender)
+            frame = read_frame(data)
+        except NOT_A_FRAME as error:
+            why = f"not a frame of this protocol: {error}"
             if peer is not None:
-                peer.session.close(str(error), False)
-            self.log_once(f"a frame of node {sender} is unreadable", str(error))
+                peer.session.close(why, False)
+            self.log_once(f"a frame of node {sender} is unreadable", why)
             return
-        peer = self.peers.get(sender) or self._new_peer(sender)
         if peer is None:
-            return
-        if self._in_pass and peer.hold():
-            self._held.append(peer)
-        peer.ledger.count_frame_in(len(data))
-        peer.receive(frame)
+            peer = self._new_peer(sender)
+            if peer is None:
+                return
+        peer.receive(frame, len(data), self._held if self._in_pass else None)
 
     def _new_peer(self, sender: str) -> Peer | None:
         """The peer of a node that sends its first frame; None if the frame is dropped."""
@@ -377,15 +376,17 @@ class Network:
         self._is_root = self.kernel.router.turns.begin(reader)
         self._in_pass = True
 
-    def end_pass(self, reader: Task) -> None:
-        """The reader has handed over all frames that it has."""
+    def end_pass(self, reader: Task) -> bool:
+        """The reader has handed over all frames that it has. True if no other task is ready."""
+        turns = self.kernel.router.turns
         try:
             if self._is_root:
-                self.kernel.router.turns.serve(reader)
+                turns.serve(reader)
         finally:
             self._in_pass = False
             while self._held:
-                self._held.pop().flush()
+                self._held.pop().end_hold()
+        return turns.is_alone()
 
     def connected(self, node: str) -> None:
         """The carrier reaches a node, perhaps again: the session says where it is."""

@@ -16,6 +16,7 @@ __all__ = [
     "Exit",
     "Failed",
     "Failure",
+    "NOT_AN_OPERATION",
     "Operation",
     "Part",
     "Place",
@@ -35,6 +36,7 @@ __all__ = [
     "encode_route",
     "parts_of",
     "place_of",
+    "read_operation",
     "receiver_of",
     "sender_of",
     "sender_place",
@@ -259,7 +261,9 @@ class Failure:
 
 encode_operation: Final = msgspec.msgpack.Encoder().encode
 encode_route: Final = msgspec.msgpack.Encoder().encode
-_decode: Final[Callable[[bytes], Operation]] = msgspec.msgpack.Decoder(Operation).decode
+read_operation: Final[Callable[[bytes], Operation]] = msgspec.msgpack.Decoder(Operation).decode
+"""The operation with these bytes. Raises one of `NOT_AN_OPERATION`."""
+NOT_AN_OPERATION: Final = (msgspec.MsgspecError, RecursionError)
 _route_decoder: Final = msgspec.msgpack.Decoder(Route)
 
 
@@ -270,8 +274,8 @@ def decode_operation(data: bytes) -> Operation:
         ValueError: the bytes are not an operation.
     """
     try:
-        return _decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return read_operation(data)
+    except NOT_AN_OPERATION as error:
         raise ValueError(f"not an operation of this protocol: {error}") from None
 
 

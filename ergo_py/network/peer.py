@@ -35,6 +35,7 @@ from .failures import error_of, failure_of
 from .frames import Frame, encode_frame
 from .messages.message_types import RefusedValueError, UnreadableValueError
 from .operations import (
+    NOT_AN_OPERATION,
     Answer,
     Ask,
     Call,
@@ -50,10 +51,10 @@ from .operations import (
     Probe,
     Route,
     Subscribed,
-    decode_operation,
     encode_operation,
     encode_route,
     place_of,
+    read_operation,
     sender_place,
 )
 from .outlet import CallerWaiter, Outlet, Packed
@@ -69,6 +70,12 @@ __all__ = ["Peer"]
 _PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
 _SEND, _CALL, _ANSWER, _FAILED = 0, 2, 3, 4
 """The tags of `Send`, `Call`, `Answer` and `Failed`: a tuple is made faster than an operation."""
+_WAVE: Final = 4 * 1024
+"""Bytes of calls and answers that are kept at most: then a part goes out early, so that both nodes
+work at the same time.
+"""
+_FULL: Final = 16 * 1024
+"""The same for messages, whose senders do not wait."""
 _PAUSE: Final = 0.00005
 """Seconds after an operation within which further ones are collected."""
 _SWEEP: Final = 256
@@ -120,6 +127,10 @@ class Peer(Questioner):
         """The moment from which on a full table is swept again."""
         self.watches = Watches(self)
         self._encode = network.encode
+        self._encoders = network.types.encoders
+        self.frames_out = self.frames_in = 0
+        self.bytes_out = self.bytes_in = 0
+        """Frames to and from that node, and their bytes."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             **self.executor.handlers,
             Answer: self._answered,
@@ -135,6 +146,8 @@ class Peer(Questioner):
         """Encoded routes of messages, which mostly repeat."""
         self._last_route: tuple[Any, PID | Alias | None, Lane, bytes] = (None, None, Lane.LOG, b"")
         self._is_dirty = False
+        self._full = _WAVE
+        """The queued bytes at which operations that are kept go out early."""
         self._flush_at = 0.0
         """The moment from which on an operation goes out at once."""
         self._sent_all: trio.Event | None = None
@@ -171,19 +184,24 @@ class Peer(Questioner):
             self._is_dirty = True
             self.network.flush_later(self)
 
-    def hold(self) -> bool:
-        """Keep operations until :meth:`flush`. False if they are kept already."""
-        if self._is_dirty:
-            return False
-        self._is_dirty = True
-        return True
-
     def flush(self) -> None:
         """Send the operations that were queued since the first."""
-        self._is_dirty = False
         self._flush_at = perf_counter() + _PAUSE
-        self.session.flush()
-        self._after()
+        self.end_hold()
+
+    def end_hold(self) -> None:
+        """Send the operations that came of the frames of a pass."""
+        self._is_dirty = False
+        self._full = _WAVE
+        session = self.session
+        session.flush()
+        if (
+            session.is_due_earlier
+            or session.state is not State.UP
+            or self.mailbox.waiters
+            or self._sent_all is not None
+        ):
+            self._after()
 
     def serves_in_passing(self, _message: object, _sender: PID | Alias) -> bool:
         """Always False: every message travels."""
@@ -230,7 +248,16 @@ class Peer(Questioner):
         if outlet.waiters or outlet.inbound or self.session.queued_bytes >= outlet.limit:
             outlet.admit(lane, (MESSAGE, sender, to, message))
         else:
-            body = message.body if type(message) is Packed else self._encode(to, message)
+            encode = self._encoders.get(type(message))
+            if encode is None:
+                body = message.body if type(message) is Packed else self._encode(to, message)
+            else:
+                try:
+                    body = encode(message)
+                except Exception:
+                    body = self._encode(to, message)  # raises the error for the sender
+                if len(body) > LARGEST:
+                    self._encode(to, message)
             # Inlined _route(): mostly the same sender sends to the same receiver again.
             last_to, last_sender, last_lane, route = self._last_route
             if last_to is not to or last_sender is not sender or last_lane is not lane:
@@ -238,7 +265,15 @@ class Peer(Questioner):
             self.session.push(encode_operation((_SEND, route, body)))
         if not self._is_dirty:
             self.wake()
+        elif self.session.queued_bytes >= self._full:
+            self._flush_early(_FULL)
         return True
+
+    def _flush_early(self, step: int) -> None:
+        """Send the operations that are kept, so that the other node works on them meanwhile."""
+        self.session.flush()
+        # If the window is full, try again when as much again is queued.
+        self._full = self.session.queued_bytes + step
 
     def push_message(self, lane: Lane, sender: PID | Alias, to: Any, packed: Packed) -> None:
         """Queue a message."""
@@ -295,10 +330,22 @@ class Peer(Questioner):
         lane, outlet, session = LANES[priority], self.mailbox, self.session
         if outlet.waiters or outlet.inbound or session.queued_bytes >= outlet.limit:
             return False
-        to, number = caller.to, caller.number
+        to, number, request, sender = caller.to, caller.number, caller.request, caller.pid
+        encode = self._encoders.get(type(request))
         try:
-            body = self._encode(to, caller.request)
-            route = self._route(lane, caller.pid, to)
+            # As in send().
+            if encode is None:
+                body = self._encode(to, request)
+            else:
+                try:
+                    body = encode(request)
+                except Exception:
+                    body = self._encode(to, request)
+                if len(body) > LARGEST:
+                    self._encode(to, request)
+            last_to, last_sender, last_lane, route = self._last_route
+            if last_to is not to or last_sender is not sender or last_lane is not lane:
+                route = self._route(lane, sender, to)
         except (MessageTypeError, MessageTooLargeError) as error:
             caller.settle(None, error)
             return True
@@ -312,6 +359,8 @@ class Peer(Questioner):
         session.push(encode_operation((_CALL, number, route, body)))
         if not self._is_dirty:
             self.wake()
+        elif session.queued_bytes >= self._full:
+            self._flush_early(_WAVE)
         return True
 
     def push_call(self, lane: Lane, caller: Caller, request: object) -> None:
@@ -438,11 +487,14 @@ class Peer(Questioner):
         what = "an answer" if error is None else "an error"
         why = "MessageTypeError"
         try:
-            kind, body = (
-                ("", self.network.types.encode(value))
-                if error is None
-                else failure_of(error, self.network.types)
-            )
+            if error is None:
+                kind, encode = "", self._encoders.get(type(value))
+                try:
+                    body = self.network.types.encode(value) if encode is None else encode(value)
+                except Exception:
+                    body = self.network.types.encode(value)  # raises the refusal
+            else:
+                kind, body = failure_of(error, self.network.types)
             if len(body) > LARGEST:
                 why = "MessageTooLargeError"
                 raise RefusedValueError(too_large(what, body, self.node))
@@ -456,6 +508,8 @@ class Peer(Questioner):
         self.session.push(encode_operation(op))
         if not self._is_dirty:
             self.wake()
+        elif self.session.queued_bytes >= self._full:
+            self._flush_early(_WAVE)
 
     def push(self, op: Operation) -> None:
         """Queue an operation, and send it soon."""
@@ -515,8 +569,15 @@ class Peer(Questioner):
 
     # -- incoming ----------------------------------------------------------------------------------
 
-    def receive(self, frame: Frame) -> None:
-        """Take a frame of that node."""
+    def receive(self, frame: Frame, size: int, held: "list[Peer] | None") -> None:
+        """Take a frame of that node. In a pass, operations are kept until :meth:`end_hold`, and
+        ``held`` lists the peers that keep some.
+        """
+        self.frames_in += 1
+        self.bytes_in += size
+        if held is not None and not self._is_dirty:
+            self._is_dirty = True
+            held.append(self)
         self.session.receive(frame)
         if self.session.queued_bytes > self._most_waiting:
             self.session.close("it asks for more than it takes", False)
@@ -526,9 +587,9 @@ class Peer(Questioner):
     def deliver(self, data: bytes, is_whole: bool = False) -> None:
         """Carry out an operation of that node; ``is_whole`` if it came in parts."""
         try:
-            op = decode_operation(data)
-        except ValueError as error:
-            self.session.close(str(error), False)
+            op = read_operation(data)
+        except NOT_AN_OPERATION as error:
+            self.session.close(f"not an operation of this protocol: {error}", False)
             return
         if is_whole and type(op) is Part:  # parts of parts could be nested without end
             self.session.close("a part of an operation is cut into parts", False)
@@ -587,7 +648,8 @@ class Peer(Questioner):
     def transmit(self, frame: Frame) -> None:
         """Give a frame of the session to the carrier."""
         data = encode_frame(frame)
-        self.ledger.count_frame_out(len(data))
+        self.frames_out += 1
+        self.bytes_out += len(data)
         self.network.carrier.send(self.node, data)
 
     def session_up(self, creation: int) -> None:
@@ -595,6 +657,7 @@ class Peer(Questioner):
         self.creation = creation
         self.reason = None
         self.ledger.begin(creation)
+        self.network.arm(self.session.next_deadline())
         self.network.note_up(self)
 
     def session_down(self, why: str, is_orderly: bool, lost: list[bytes]) -> None:
@@ -631,4 +694,5 @@ class Peer(Questioner):
         if self._sent_all is not None and not self.session.queued:
             self._sent_all.set()
             self._sent_all = None
+        self.session.note_deadline()
         self.network.arm(self.session.next_deadline())

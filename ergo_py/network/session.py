@@ -8,11 +8,12 @@ both numbers. So no frame of an earlier session, or of an earlier start of a nod
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from math import inf
+from operator import length_hint
 from typing import Final, Protocol
 
 from .accounts.totals import Totals
@@ -95,6 +96,10 @@ class Session(Totals):
         self._longest = longest
         """Most bytes of an operation. Longer ones are sent in parts."""
         self.state = State.IDLE
+        self.is_due_earlier = False
+        """Since the session is up, a deadline was set that may be earlier than `next_deadline` was.
+        The owner asks for it, and calls `note_deadline`.
+        """
         self.queued_bytes = 0
         """Bytes of operations that wait to be sent."""
         self.unacknowledged_bytes = 0
@@ -110,6 +115,8 @@ class Session(Totals):
         """Answered invitations by (our number, the peer's number). The first frame with such a pair
         begins a session.
         """
+        self._now = clock()
+        """The last moment that the clock has told. It may be a heartbeat ago."""
         self._reset()
 
     def _reset(self) -> None:
@@ -121,6 +128,10 @@ class Session(Totals):
         """Operations given to the carrier, in this session."""
         self._acknowledged = 0
         self._received = 0
+        self._arriving: tuple[int, Iterator[bytes]] | None = None
+        """The operations of the frame that is carried out now: their number, and those that are
+        left. `_received` does not count them yet.
+        """
         self._known = 0
         """How many operations the peer has sent, as far as its frames say."""
         self._ack_bytes = 0
@@ -179,34 +190,39 @@ class Session(Totals):
         queue, waiting = self._queue, self._unacknowledged
         size = self.queued_bytes
         if queue and size <= _FRAME and self.unacknowledged_bytes + size <= self._peer_window:
-            # Mostly everything goes in a single frame.
+            # Mostly everything goes in a single frame. Inlined _send_data().
             everything = list(queue)
             queue.clear()
             waiting.extend(everything)
-            self.queued_bytes = 0
+            self.queued_bytes = self._ack_bytes = 0
             self.unacknowledged_bytes += size
             first, self._sent = self._sent, self._sent + len(everything)
-            self._send_data(first, everything)
+            self._ack_at = inf
+            if self._resend_at == inf:
+                self.is_due_earlier = False  # it was the acknowledgement, which goes with the frame
+            self._beat_at = self._now + self._timing.beat
+            self._owner.transmit(Data(self._mine, self._yours, first, self._received, everything))
             return
         while queue:
-            ops: list[bytes] = []
-            size = 0
-            while queue:
-                length = len(queue[0])
-                if ops and size + length > _FRAME:
+            room = min(_FRAME, self._peer_window - self.unacknowledged_bytes)
+            count = size = 0
+            for op in queue:
+                size += len(op)
+                if size > room:
+                    size -= len(op)
                     break
-                # An operation longer than the whole window goes alone.
-                if waiting and self.unacknowledged_bytes + length > self._peer_window:
-                    break
-                op = queue.popleft()
-                ops.append(op)
-                waiting.append(op)
-                size += length
-                self.queued_bytes -= length
-                self.unacknowledged_bytes += length
-            if not ops:
-                return
-            first, self._sent = self._sent, self._sent + len(ops)
+                count += 1
+            if not count:
+                # A longer operation goes alone: in a frame, or in the whole window.
+                size = len(queue[0])
+                if waiting and self.unacknowledged_bytes + size > self._peer_window:
+                    return
+                count = 1
+            ops = [queue.popleft() for _ in range(count)]
+            waiting.extend(ops)
+            self.queued_bytes -= size
+            self.unacknowledged_bytes += size
+            first, self._sent = self._sent, self._sent + count
             self._send_data(first, ops)
 
     def say_again(self) -> None:
@@ -245,9 +261,13 @@ class Session(Totals):
             )
         return min(self._opened_at + self._timing.patience, self._hello_at)
 
+    def note_deadline(self) -> None:
+        """Note that the owner knows the next deadline."""
+        self.is_due_earlier = False
+
     def tick(self) -> None:
         """Act on all deadlines that have come."""
-        now = self._clock()
+        now = self._now = self._clock()
         if self.state is State.OPENING:
             if now >= self._opened_at + self._timing.patience:
                 self._end("it does not answer", False)
@@ -268,7 +288,9 @@ class Session(Totals):
     def receive(self, frame: Frame) -> None:
         """Take a frame of the peer."""
         if type(frame) is Data:
-            if self._belongs(frame.mine, frame.yours):
+            mine, yours = frame.yours, frame.mine
+            is_ours = self.state is State.UP and mine == self._mine and yours == self._yours
+            if is_ours or self._belongs(yours, mine):
                 self._receive_data(frame)
                 if self._queue:
                     self.flush()  # an acknowledgement makes room in the window
@@ -337,35 +359,55 @@ class Session(Totals):
         return self.state is State.UP and self._mine == mine
 
     def _receive_data(self, data: Data) -> None:
-        mine = self._mine
-        now = self._clock()
-        if not self._acknowledge(data.ack):
+        mine, ack, seq, news = self._mine, data.ack, data.seq, data.ops
+        now = self._now = self._clock()
+        if ack == self._sent:
+            # Inlined _acknowledge(): mostly the peer has got everything.
+            self.confirmed += ack - self._acknowledged
+            self._acknowledged = ack
+            self._unacknowledged.clear()
+            self.unacknowledged_bytes = 0
+        elif not self._acknowledge(ack):
             return
         self._heard_at = now
-        self._known = max(self._known, data.seq + len(data.ops))
-        if data.seq > self._received:
-            self._miss(now)
-            return
-        news = data.ops[self._received - data.seq :]
+        last = seq + len(news)
+        if last > self._known:
+            self._known = last
+        if seq != self._received:
+            if seq > self._received:
+                self._miss(now)
+                return
+            news = news[self._received - seq :]
         if not news:
             self._send_ack(resend=False)
             return
-        for op in news:
-            self._received += 1
-            self.received += 1
-            self._ack_bytes += len(op)
-            self._owner.deliver(op)
+        arriving, deliver = iter(news), self._owner.deliver
+        self._arriving = len(news), arriving
+        for op in arriving:
+            deliver(op)
             if self._mine != mine:
-                return
+                return  # the session has ended, and _end() has counted what was carried out
+        self._note_arrived()
+        self._ack_bytes += sum(map(len, news))
         if self._received >= self._known:
             self._resend_at = inf
         if self._ack_bytes * 4 >= self.window:
             self._send_ack(resend=False)
-        elif self._ack_bytes and self._ack_at == inf:
+        elif self._ack_at == inf:
             self._ack_at = now + self._timing.ack_delay
+            self.is_due_earlier = True
+
+    def _note_arrived(self) -> None:
+        """Count the operations that were carried out of the frame that has arrived."""
+        if self._arriving is not None:
+            size, left = self._arriving
+            count = size - length_hint(left)
+            self._arriving = None
+            self._received += count
+            self.received += count
 
     def _receive_ack(self, ack: Ack) -> None:
-        now = self._clock()
+        now = self._now = self._clock()
         if not self._acknowledge(ack.ack):
             return
         self._heard_at = now
@@ -385,10 +427,11 @@ class Session(Totals):
         if count > self._sent:
             self.close("it acknowledges operations that were never sent", False)
             return False
-        self.confirmed += max(0, count - self._acknowledged)
-        while self._acknowledged < count:
-            self._acknowledged += 1
-            self.unacknowledged_bytes -= len(self._unacknowledged.popleft())
+        news, waiting = count - self._acknowledged, self._unacknowledged
+        if news > 0:
+            self.confirmed += news
+            self._acknowledged = count
+            self.unacknowledged_bytes -= sum(len(waiting.popleft()) for _ in range(news))
         return True
 
     def _miss(self, now: float) -> None:
@@ -398,6 +441,7 @@ class Session(Totals):
 
     def _ask_again(self, now: float) -> None:
         self._resend_at = now + self._timing.repeat
+        self.is_due_earlier = True
         self._send_ack(resend=True)
 
     def _send_again(self) -> None:
@@ -430,7 +474,7 @@ class Session(Totals):
         # A late frame that confirms an older invitation must not begin that session.
         self._offers.clear()
         self._reset()
-        now = self._clock()
+        now = self._now = self._clock()
         self.state = State.UP
         self._mine, self._yours = mine, hello.mine
         self._peer_window = hello.window
@@ -444,6 +488,7 @@ class Session(Totals):
         # A peer that answered an invitation and was never up has no operations: the invitation was
         # an old frame.
         is_told = self.state is State.UP or self._inviting
+        self._note_arrived()
         if self.state is State.UP:
             confirmed = self._acknowledged
             self.remember_end(self._mine, self._yours, self._received, confirmed, self._sent)
@@ -472,8 +517,8 @@ class Session(Totals):
         self._owner.transmit(Data(self._mine, self._yours, first, self._received, ops))
 
     def _send_ack(self, resend: bool) -> None:
+        now = self._now = self._clock()
         self._note_sent()
-        now = self._clock()
         echo = self._echo_at + (now - self._echo_heard_at) if self._echo_at else 0.0
         self._told_window = self.window
         told = (self._received, self._sent, resend, self.window, now, echo)
@@ -482,4 +527,6 @@ class Session(Totals):
     def _note_sent(self) -> None:
         self._ack_bytes = 0
         self._ack_at = inf
-        self._beat_at = self._clock() + self._timing.beat
+        # The last known moment: the heartbeat comes early rather than late, and a frame costs no
+        # look at the clock.
+        self._beat_at = self._now + self._timing.beat

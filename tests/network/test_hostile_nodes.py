@@ -201,7 +201,7 @@ async def test_a_node_that_asks_and_takes_no_answers_loses_its_session(
     async with two_nodes(network) as (a, b):
         factory = await b.spawn(Factory)
         peer = await hostile(a)
-        monkeypatch.setattr(peer, "receive", lambda _frame: None)  # nothing is acknowledged
+        monkeypatch.setattr(peer, "receive", lambda *_frame: None)  # nothing is acknowledged
         route = route_to(peer, factory)
         body = peer.network.types.encode(Echo(100_000))
         waiting = [0]

@@ -636,6 +636,27 @@ async def test_operations_that_come_of_a_pass_of_a_reader_leave_in_a_single_fram
         assert await a.call(pid, Total()) == 3
 
 
+async def test_operations_of_a_long_pass_go_out_in_parts_so_that_both_nodes_work() -> None:
+    async with two_nodes(make_network("memory")) as (a, b):
+        pid = await b.spawn(Counter)
+        assert await a.call(pid, Total()) == 0
+        network = network_of(a)
+        peer = network.peers["b@test"]
+        sent = peer.frames_out
+        task = trio.lowlevel.current_task()
+
+        network.begin_pass(task)
+        network.frame("b@test", encode_frame(Bye(1, 2, "of an old session")))
+        for _ in range(1000):
+            a.send(pid, Add(1))
+        in_pass, waiting = peer.frames_out - sent, peer.session.queued_bytes
+        network.end_pass(task)
+
+        assert in_pass > 2
+        assert waiting < 16 * 1024
+        assert await a.call(pid, Total()) == 1000
+
+
 async def test_a_call_waits_for_room_instead() -> None:
     network = make_network("memory", backlog=1000, window=2048)
     async with two_nodes(network) as (a, b):

@@ -304,3 +304,61 @@ def test_a_late_frame_of_an_earlier_attempt_begins_no_session() -> None:
 def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a frame of this protocol"):
         decode_frame(data)
+
+
+def test_operations_of_a_frame_count_up_to_the_operation_that_ends_the_session() -> None:
+    one, other = pair()
+
+    def deliver(op: bytes) -> None:
+        other.ops.append(op)
+        if op == b"bad":
+            other.session.close("it is unreadable", False)
+
+    other.deliver = deliver  # type: ignore[method-assign]
+    one.push(b"good", b"bad", b"never seen")
+    carry(one, other)
+
+    assert other.ops == [b"good", b"bad"]
+    assert other.session.received == 2
+    assert [count for _, _, count in other.session.arrived()] == [2]
+
+
+def test_an_acknowledgement_that_goes_with_data_leaves_no_deadline() -> None:
+    one, other = pair()
+    one.push(b"question")
+    carry(one, other)
+    assert other.session.is_due_earlier
+    assert other.session.next_deadline() == pytest.approx(0.05)
+
+    other.push(b"answer")
+    assert not other.session.is_due_earlier
+    assert other.session.next_deadline() == pytest.approx(1.0)
+
+    carry(other, one)
+    one.session.note_deadline()
+    assert not one.session.is_due_earlier
+
+
+def test_a_missing_operation_keeps_its_deadline_when_data_is_sent() -> None:
+    one, other = pair()
+    one.push(b"lost")
+    one.take()
+    one.push(b"found")
+    carry(one, other)
+
+    other.push(b"anything")
+
+    assert other.session.is_due_earlier
+    assert other.session.next_deadline() == pytest.approx(0.2)
+
+
+def test_a_heartbeat_is_never_late() -> None:
+    one, other = pair()
+    one.now = other.now = 0.9
+    one.push(b"after a while")
+    assert one.session.next_deadline() <= 0.9 + 1.0
+    one.now = 1.0
+    one.take()
+    one.session.tick()
+    assert [type(frame) for frame in one.take()] == [Ack]
+    assert one.session.next_deadline() == pytest.approx(2.0)

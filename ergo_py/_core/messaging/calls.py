@@ -340,7 +340,8 @@ class Calls:
                 process.end_wait()
 
     def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
-        caller.assign(callee)
+        if caller.callee is not callee:
+            caller.assign(callee)
         if callee.is_remote:
             peer: Any = callee  # a RemoteReceiver
             if peer.take_call(caller, priority):

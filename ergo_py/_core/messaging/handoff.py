@@ -25,7 +25,7 @@ import trio
 from outcome import Error, Outcome, Value
 from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection
 
-from ..runtime.parking import PARKED, Sleeper, TrioTurns, WaitingCaller
+from ..runtime.parking import PARKED, TRAP, Sleeper, TrioTurns, WaitingCaller
 from ..runtime.time_slices import SLICE
 
 __all__ = ["SWITCH", "Handoff", "RunQueue", "turns_of_loop", "unmet"]
@@ -96,7 +96,11 @@ class Handoff(TrioTurns):
                 self._reschedule(task, None)
             else:
                 self._ready.append(process)
-                self._schedule(task)
+                # Inlined _schedule().
+                task._next_send_fn = task.coro.send
+                task._abort_func = task.custom_sleep_data = None
+                if "task_scheduled" in self._hooks:
+                    self._runner.instruments.call("task_scheduled", task)
 
     @enable_ki_protection
     def wake_caller(self, caller: WaitingCaller) -> None:
@@ -106,7 +110,11 @@ class Handoff(TrioTurns):
                 self._reschedule(task, caller)
             else:
                 self._ready.append(caller)
-                self._schedule(task)
+                # Inlined _schedule().
+                task._next_send_fn = task.coro.send
+                task._abort_func = task.custom_sleep_data = None
+                if "task_scheduled" in self._hooks:
+                    self._runner.instruments.call("task_scheduled", task)
 
     def may_step(self, process: Sleeper) -> bool:
         return (
@@ -117,6 +125,10 @@ class Handoff(TrioTurns):
             # The callee must not see the exception that the caller is handling.
             and exc_info()[1] is None
         )
+
+    def is_alone(self) -> bool:
+        queue = self._queue
+        return queue.size <= 1 and not queue and len(self._hooks) <= 1
 
     @enable_ki_protection
     def step(self, process: Sleeper) -> None:
@@ -159,7 +171,12 @@ class Handoff(TrioTurns):
                 self._run(woken.task)
                 left = left - 1 if perf_counter() < end else 0
         finally:
-            self.end(root)
+            if ready or self._deferred:
+                self.end(root)
+            else:
+                # Inlined end().
+                self._root = None
+                self.defers = False
         return True
 
     @enable_ki_protection
@@ -216,7 +233,14 @@ class Handoff(TrioTurns):
                 final = Value(end.value)
             except BaseException as error:
                 final = Error(error.with_traceback(_inner(error.__traceback__)))
-            if final is None:
+            if trap is TRAP and not (
+                self._runner.ki_pending or task._cancel_status.effectively_cancelled
+            ):
+                # Inlined _wait(): mostly a task sleeps in a trap of parking.py.
+                task._schedule_points += 1
+                task._cancel_points += 1
+                task._abort_func = TRAP.abort_func
+            elif final is None:
                 self._wait(task, trap)
             else:
                 self._runner.task_exited(task, final)

@@ -203,7 +203,9 @@ class _RemoteAddresses:
         if type(to) is PID and get_ident() == self.loop_thread and not self.stopped:
             peer: Any = None if self.remote is None else self.remote.peers.get(to.node)
             if peer is not None:
-                handed_over: bool = peer.send(sender, to, message, check_priority(priority))
+                if type(priority) is not Priority:
+                    check_priority(priority)
+                handed_over: bool = peer.send(sender, to, message, priority)
                 return handed_over
         router: Any = super()
         taken: bool = router._send(sender, to, message, priority)

@@ -235,6 +235,10 @@ class TrioTurns:
         """Say whether a sleeping process may take its step inside the step of its caller."""
         return False
 
+    def is_alone(self) -> bool:
+        """Say whether it is known that no other task is ready to run."""
+        return False
+
     def step(self, process: Sleeper) -> None:
         """Run the step of a sleeping process now. Call it only after :meth:`may_step`."""
         raise NotImplementedError

@@ -78,6 +78,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_task, "task"},
         {&str_timeout, "timeout"},
         {&str_wait, "_wait"},
+        {&str_send, "_send"},
         {&str_wake, "wake_from_any_thread"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(strings); i++) {

@@ -107,6 +107,15 @@ PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
             if (failed) return NULL;
             Py_RETURN_TRUE;
         }
+        PyObject* processes = SLOT(router, of_router.processes);
+        if (processes != NULL && PyDict_CheckExact(processes)) {
+            int is_here = PyDict_Contains(processes, args[1]);
+            if (is_here < 0) return NULL;
+            if (!is_here) { /* mostly a process of another node */
+                PyObject* stack[5] = {router, args[0], args[1], args[2], args[3]};
+                return PyObject_VectorcallMethod(str_send, stack, 5, NULL);
+            }
+        }
     }
     return call_twin(bound.router_send, router, args, count, keywords);
 }

@@ -13,7 +13,7 @@ struct OfHandoff of_handoff;
 Py_ssize_t mark_of_placeholder, size_of_queue, is_cancelled_of_status;
 PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_finish,
     *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter, *str_process,
-    *str_refusal_of_none, *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
+    *str_refusal_of_none, *str_send, *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
 PyObject *zero, *usual_timeout;
 
 #define IN(class, group, name) {#class, #name, &group.name}

@@ -140,7 +140,7 @@ extern Py_ssize_t mark_of_placeholder, size_of_queue, is_cancelled_of_status;
 
 extern PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_finish,
     *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter, *str_process,
-    *str_refusal_of_none, *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
+    *str_refusal_of_none, *str_send, *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
 extern PyObject* zero;           /* 0.0 */
 extern PyObject* usual_timeout;  /* 5.0 */
 

@@ -12,6 +12,7 @@ from ..kernel import Kernel
 from ..metas.meta import Meta
 from ..processes.process import Process
 from ..processes.spawn import caller_in, spawn_process
+from ..runtime.bridge import get_ident
 from ..runtime.thread_parent import task_waiting_for_thread
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer
@@ -277,10 +278,13 @@ class Node(NodeInspection):
             NodeStoppedError: the node has stopped.
             Exception: the callee passed this exception to ``Reject`` or ``reply_error``.
         """
-        self._here("call")
-        check_timeout(timeout)
-        return await self._kernel.calls.call(
-            caller_in(current_task()), self._kernel.pid, to, request, timeout, priority
+        if self._router.stopped or get_ident() != self._router.loop_thread:
+            self._here("call")
+        if type(timeout) is not float or not timeout >= 0.0:
+            check_timeout(timeout)
+        kernel = self._kernel
+        return await kernel.calls.call(
+            caller_in(current_task()), kernel.pid, to, request, timeout, priority
         )
 
     @overload

@@ -1,4 +1,4 @@
-"""`Ledger`: what a node and another node refuse each other, and the bytes between them."""
+"""`Ledger`: what a node and another node refuse each other."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -42,21 +42,9 @@ class Ledger:
         self._peer = peer
         self._refused: Counter[str] = Counter()
         self._refused_there: dict[str, int] = {}
-        self._bytes_out = self._bytes_in = 0
-        self._frames_out = self._frames_in = 0
         self._telling: _Tell | None = None
         self._creation = 0
         """The start of the other node that is counted; 0 before the first session."""
-
-    def count_frame_out(self, size: int) -> None:
-        """Count a frame that was given to the carrier."""
-        self._frames_out += 1
-        self._bytes_out += size
-
-    def count_frame_in(self, size: int) -> None:
-        """Count a frame of that node."""
-        self._frames_in += 1
-        self._bytes_in += size
 
     def begin(self, creation: int) -> None:
         """Note the start of the other node that a session has begun with. The accounts are those of
@@ -133,10 +121,10 @@ class Ledger:
             dropped=peer.mailbox.dropped,
             waiting_bytes=session.queued_bytes,
             on_the_way_bytes=session.unacknowledged_bytes,
-            bytes_out=self._bytes_out,
-            bytes_in=self._bytes_in,
-            frames_out=self._frames_out,
-            frames_in=self._frames_in,
+            bytes_out=peer.bytes_out,
+            bytes_in=peer.bytes_in,
+            frames_out=peer.frames_out,
+            frames_in=peer.frames_in,
             window=session.window,
             round_trip=session.round_trip,
             calls=peer.calls_in_flight,

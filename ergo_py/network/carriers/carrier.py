@@ -21,10 +21,11 @@ class Sink(Protocol):
         :meth:`end_pass`.
         """
 
-    def end_pass(self, reader: Task, /) -> None:
+    def end_pass(self, reader: Task, /) -> bool:
         """Run the processes and callers that were woken, and send all operations that came of the
-        frames together.
+        frames together. True if no other task is ready to run.
         """
+        ...
 
     def connected(self, node: str, /) -> None:
         """Note that frames to a node reach it, perhaps again."""

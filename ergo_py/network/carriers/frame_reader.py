@@ -4,11 +4,13 @@ network in a single pass.
 
 import socket
 import struct
+from contextlib import suppress
 from time import perf_counter
 from typing import Final
 
 from trio.lowlevel import Task, checkpoint, current_task, wait_readable
 
+from ..._core.runtime.socket_watch import SocketWatch
 from ..._core.runtime.time_slices import SLICE
 from .carrier import Sink
 
@@ -16,7 +18,7 @@ __all__ = ["CHUNK", "HEADER", "FrameReader", "ProtocolError"]
 
 HEADER: Final = struct.Struct(">I")
 """The length of a frame, in front of it."""
-CHUNK: Final = 256 * 1024
+CHUNK: Final = 64 * 1024
 """The most bytes of a read."""
 
 
@@ -31,7 +33,7 @@ class FrameReader:
         self._connection = connection
         self._rest = bytearray()
         """The beginning of a frame that has not arrived whole."""
-        self._may_have_more = False
+        self._may_have_more = True
 
     async def first(self, longest: int) -> bytes:
         """The first frame; empty at the end of the connection.
@@ -39,7 +41,7 @@ class FrameReader:
         Raises:
             ProtocolError: the frame would be longer than ``longest``.
         """
-        while data := await self._read():
+        while data := await self._read_first():
             self._rest += data
             if len(self._rest) >= HEADER.size:
                 (length,) = HEADER.unpack_from(self._rest)
@@ -58,66 +60,74 @@ class FrameReader:
         Raises:
             ProtocolError: a frame would be longer than ``longest``.
         """
-        task = current_task()
-        needed = HEADER.size
+        task, watch = current_task(), SocketWatch(self._connection.fileno())
+        needed, is_alone = HEADER.size, False
         data, self._rest = bytes(self._rest), bytearray()
-        while True:
-            if self._rest:
-                self._rest += data
-                if len(self._rest) < needed:
-                    data = b""
-                else:
-                    data, self._rest = bytes(self._rest), bytearray()
-            start = 0
-            while data:
-                start, needed = self._hand_over(node, sink, data, start, longest, task)
-                if start + needed > len(data):
-                    if start < len(data):
-                        self._rest += memoryview(data)[start:]
-                    break
-                await checkpoint()  # a time slice is over
-            data = await self._read()
-            if not data:
-                return
+        try:
+            while True:
+                if self._rest:
+                    self._rest += data
+                    if len(self._rest) < needed:
+                        data = b""
+                    else:
+                        data, self._rest = bytes(self._rest), bytearray()
+                start = 0
+                while data:
+                    start, needed, is_alone = self._hand_over(
+                        node, sink, data, start, longest, task
+                    )
+                    if start + needed > len(data):
+                        if start < len(data):
+                            self._rest += memoryview(data)[start:]
+                        break
+                    await checkpoint()  # a time slice is over
+                # A read that does not fill its buffer has emptied the socket: another read would
+                # only cost a system call.
+                if self._may_have_more:
+                    await checkpoint()
+                elif not is_alone or not watch.poll():
+                    await watch.wait()
+                try:
+                    data = self._connection.recv(CHUNK)
+                except BlockingIOError:
+                    self._may_have_more, data = False, b""
+                    continue
+                if not data:
+                    return
+                self._may_have_more = len(data) == CHUNK
+        finally:
+            watch.close()
 
     def _hand_over(
         self, node: str, sink: Sink, data: bytes, start: int, longest: int, task: Task
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int, bool]:
         """Hand over the frames from ``start`` on, for a time slice. Returns the end of the last
-        frame, and the bytes that the next needs at least.
+        frame, the bytes that the next needs at least, and whether no other task is ready.
         """
-        view, have, size = memoryview(data), len(data), HEADER.size
+        view, have, size, unpack = memoryview(data), len(data), HEADER.size, HEADER.unpack_from
         stop_at = perf_counter() + SLICE
+        needed = size
         sink.begin_pass(task)
         try:
             while start + size <= have:
-                (length,) = HEADER.unpack_from(data, start)
+                (length,) = unpack(data, start)
                 if length > longest:
                     raise ProtocolError
                 end = start + size + length
                 if end > have:
-                    return start, size + length
+                    needed = size + length
+                    break
                 sink.frame(node, view[start + size : end])
                 start = end
-                if perf_counter() >= stop_at:
+                if start == have or perf_counter() >= stop_at:
                     break
         finally:
-            sink.end_pass(task)
-        return start, size
+            is_alone = sink.end_pass(task)
+        return start, needed, is_alone
 
-    async def _read(self) -> bytes:
+    async def _read_first(self) -> bytes:
         """The next bytes; empty at the end of the connection."""
         while True:
-            # A read that does not fill its buffer has emptied the socket: another read would only
-            # cost a system call.
-            if self._may_have_more:
-                await checkpoint()
-            else:
-                await wait_readable(self._connection)
-            try:
-                data = self._connection.recv(CHUNK)
-            except BlockingIOError:
-                self._may_have_more = False
-                continue
-            self._may_have_more = len(data) == CHUNK
-            return data
+            await wait_readable(self._connection)
+            with suppress(BlockingIOError):
+                return self._connection.recv(CHUNK)

@@ -23,14 +23,28 @@ _LONGEST: Final = 255
 """The most bytes of a name on the wire: its length is a byte."""
 
 
-class ClosedType:
-    """The codec of a closed class. ``fits`` says whether an instance is closed."""
+_encode: Final = msgspec.msgpack.Encoder().encode
 
-    def __init__(self, cls: type, name: bytes, fits: Callable[[Any], bool]) -> None:
-        self.fits = fits
-        self.head = bytes((MARK, len(name))) + name
+
+class ClosedType:
+    """The codec of a closed class."""
+
+    def __init__(self, cls: type, name: bytes, fields: tuple[str, ...], checks: list[Any]) -> None:
+        self._head = bytes((MARK, len(name))) + name
         """The bytes in front of an encoded instance."""
+        self._test, self._names = _test(fields, checks)
         self.decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(cls).decode
+
+    def encoder(self, otherwise: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+        """A function that encodes an instance: ``otherwise`` if the types of its values are not
+        those of the annotations.
+        """
+        names = {"head": self._head, "encode": _encode, "otherwise": otherwise, **self._names}
+        # A single function: each message to another node pays for every further call.
+        encoder: Callable[[Any], bytes] = eval(
+            f"lambda v: head + encode(v) if {self._test} else otherwise(v)", names
+        )
+        return encoder
 
 
 def closed_type(cls: Any, wire_name: str, fields: tuple[str, ...]) -> ClosedType | None:
@@ -43,7 +57,7 @@ def closed_type(cls: Any, wire_name: str, fields: tuple[str, ...]) -> ClosedType
         checks = [_check(hints[field]) for field in fields]
         if None in checks:
             return None
-        return ClosedType(cls, name, _checker(fields, checks))
+        return ClosedType(cls, name, fields, checks)
     except Exception:
         # An annotation that is known to type checkers only, or that the codec does not know.
         return None
@@ -91,9 +105,10 @@ def _scalars(annotation: Any) -> frozenset[type] | None:
     return None
 
 
-def _checker(fields: tuple[str, ...], checks: list[Any]) -> Callable[[Any], bool]:
-    """A function that says whether all fields of an instance have the types of their annotations.
-    Written out as code: a loop over the fields would cost more than the encoding.
+def _test(fields: tuple[str, ...], checks: list[Any]) -> tuple[str, dict[str, Any]]:
+    """An expression that says whether all fields of an instance ``v`` have the types of their
+    annotations, and the names in it. Written out as code: a loop over the fields would cost more
+    than the encoding.
     """
     names: dict[str, Any] = {}
     tests = []
@@ -109,5 +124,4 @@ def _checker(fields: tuple[str, ...], checks: list[Any]) -> Callable[[Any], bool
             tests.append(f"i{number}.issuperset(map(type, v.{field}))")
     # The names of fields are identifiers: they come from a class statement or were checked.
     assert all(field.isidentifier() for field in fields)
-    checker: Callable[[Any], bool] = eval(f"lambda v: {' and '.join(tests) or 'True'}", names)
-    return checker
+    return " and ".join(tests) or "True", names

@@ -32,12 +32,12 @@ from ..._core.vocabulary.reasons import (
 )
 from ..._core.vocabulary.text import text_of
 from ..errors import RemoteError
-from .closed_types import MARK, ClosedType, closed_type
+from .closed_types import MARK, closed_type
 from .codec import Ext, msgspec
 
 __all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError", "reason_of"]
 
-_LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
+_LEAVES: Final[frozenset[type]] = frozenset({str, int, float, bool, bytes, type(None)})
 _KEYS: Final = frozenset({str, int})
 
 _TUPLE, _SET, _FROZENSET, _PAIRS = 1, 2, 3, 4
@@ -183,7 +183,10 @@ class MessageTypes:
             Crashed: self._crashed,
             RemoteError: lambda error: Ext(_REMOTE_ERROR, _encode((error.type_name, error.text))),
         }
-        self._closed: dict[type, ClosedType] = {}
+        self.encoders: dict[type, Callable[[Any], bytes]] = dict.fromkeys(_LEAVES, _encode)
+        """Functions that encode values of some classes: those of `encode`, without the texts of its
+        errors.
+        """
         # Looked up by a part of the bytes that arrive, which may be a view.
         self._closed_names: dict[bytes | memoryview, _Class] = {}
         self._closed_decoders: dict[bytes | memoryview, Callable[[bytes | memoryview], Any]] = {}
@@ -225,7 +228,7 @@ class MessageTypes:
             self._tags[cls] = lambda value: self._object(entry, value)
             self._closed_names[wire_name.encode()] = entry
             if entry.closed is not None:
-                self._closed[cls] = entry.closed
+                self.encoders[cls] = entry.closed.encoder(self._encode_parts)
                 self._closed_decoders[wire_name.encode()] = entry.closed.decode
 
     def _refuse_double(self, cls: type, wire_name: str) -> None:
@@ -251,15 +254,15 @@ class MessageTypes:
         Raises:
             RefusedValueError: a part of the value cannot travel.
         """
-        closed = self._closed.get(type(value))
         try:
-            if closed is not None and closed.fits(value):
-                return closed.head + _encode(value)
-            return _encode(self._plain(value))
+            return self.encoders.get(type(value), self._encode_parts)(value)
         except RecursionError:
             raise RefusedValueError("it is nested too deeply, or contains itself") from None
         except (OverflowError, UnicodeEncodeError) as error:
             raise RefusedValueError(text_of(error)) from None
+
+    def _encode_parts(self, value: object) -> bytes:
+        return _encode(self._plain(value))
 
     def encode_reason(self, reason: Reason) -> bytes:
         """The bytes of a reason. A value in it that cannot travel becomes text, and a long text is

@@ -127,6 +127,23 @@ async def test_nodes_of_a_loop_share_their_turns() -> None:
     assert turns_of_loop(True) is turns_of_loop(True)
 
 
+async def test_a_task_is_alone_if_no_other_task_is_ready() -> None:
+    turns = turns_of_loop(True)
+    await trio.lowlevel.checkpoint()
+    assert turns.is_alone()
+    assert not TrioTurns().is_alone()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.lowlevel.checkpoint)
+        assert not turns.is_alone()
+        await trio.lowlevel.checkpoint()
+        assert not turns.is_alone()  # the other task is in the same pass
+    instrument = Turns()
+    trio.lowlevel.add_instrument(instrument)
+    await trio.lowlevel.checkpoint()
+    assert not turns.is_alone()
+    trio.lowlevel.remove_instrument(instrument)
+
+
 async def test_trio_runs_every_step_if_hand_off_is_off_or_trio_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,8 +33,9 @@ class Heard:
     def begin_pass(self, reader: object) -> None:
         assert reader is trio.lowlevel.current_task()
 
-    def end_pass(self, reader: object) -> None:
+    def end_pass(self, reader: object) -> bool:
         assert reader is trio.lowlevel.current_task()
+        return True
 
     def message(self, message: Message) -> None:
         self.messages.append((message.subject, message.reply, message.status, message.payload))

@@ -60,6 +60,23 @@ def test_single_bytes_change_nothing() -> None:
     assert parsed(*(STREAM[n : n + 1] for n in range(len(STREAM)))) == OPERATIONS
 
 
+def test_messages_with_a_known_header_are_read_as_the_first() -> None:
+    assert parsed(STREAM * 3) == OPERATIONS * 3
+    assert parsed(STREAM, *(STREAM[n : n + 1] for n in range(len(STREAM)))) == OPERATIONS * 2
+    many = b"".join(b"MSG %d.%s 1 1\r\nx\r\n" % (n, b"s" * (n // 2)) for n in range(1500))
+    assert parsed(many, many) == [
+        Message(f"{n}.{'s' * (n // 2)}", 1, "", 0, b"x") for n in [*range(1500)] * 2
+    ]
+
+
+@pytest.mark.parametrize(
+    "data", [b"MSG a 1 1\r\nxyz\r\n", b"MSG a 1 99999999999\r\n", b"MSG a 1 -1\r\n"]
+)
+def test_a_known_header_is_checked_as_the_first(data: bytes) -> None:
+    with pytest.raises(WireError):
+        parsed(b"MSG a 1 1\r\nx\r\n", data)
+
+
 def test_only_refused_operations_leave_the_connection_open() -> None:
     assert ServerError('Permissions Violation for Publish to "a"').is_permission
     assert not ServerError("Authorization Violation").is_permission

@@ -23,7 +23,7 @@ from ...stores.nats_store import NatsStore, subjects_of_store
 from ..carrier import Sink
 from .client import Client
 from .login import Credentials, ServerAddress
-from .wire import Message, ServerInfo
+from .wire import Message, ServerInfo, publish_head
 
 __all__ = ["NatsCarrier", "subjects_of"]
 
@@ -84,10 +84,12 @@ class NatsCarrier:
         self._grace = grace
         self._sink: Sink | None = None
         self._nursery: trio.Nursery | None = None
-        self._subjects: dict[str, tuple[str, str]] = {}
-        """The subjects for frames and for hints, by the names of the nodes that got frames."""
-        self._names: dict[str, str] = {}
-        """The names of other nodes, by the tokens of their subjects."""
+        self._subjects: dict[str, bytes] = {}
+        """The first bytes of a publication with the subjects for frames and for hints, by the names
+        of the nodes that got frames.
+        """
+        self._senders: dict[str, str] = {}
+        """The nodes at the ends of subjects."""
         self._absent: dict[str, float] = {}
         """When the server first said that a connected node does not listen."""
         self._searches: list[set[str]] = []
@@ -203,15 +205,15 @@ class NatsCarrier:
         if self.taken:
             self._nursery.start_soon(self._refuse, to, self.taken)
         else:
-            self._publish(to, _FRAME + frame)
+            self._publish(to, _FRAME, frame)
 
-    def _publish(self, to: str, payload: bytes) -> None:
-        subjects = self._subjects.get(to)
-        if subjects is None:
+    def _publish(self, to: str, kind: bytes, payload: bytes) -> None:
+        head = self._subjects.get(to)
+        if head is None:
             place, prefix = token(to), self._prefix
-            subjects = (f"{prefix}.n.{place}.{self._me}", f"{prefix}.x.{self._me}.{place}")
-            self._subjects[to] = subjects
-        self.client.publish(*subjects, payload)
+            head = publish_head(f"{prefix}.n.{place}.{self._me}", f"{prefix}.x.{self._me}.{place}")
+            self._subjects[to] = head
+        self.client.send(b"%b%d\r\n%b%b\r\n" % (head, len(kind) + len(payload), kind, payload))
 
     async def _refuse(self, to: str, why: str) -> None:
         self._fail(to, why)
@@ -272,16 +274,22 @@ class NatsCarrier:
         if self._sink is not None:
             self._sink.begin_pass(reader)
 
-    def end_pass(self, reader: Task) -> None:
-        """The client has handed them over."""
-        if self._sink is not None:
-            self._sink.end_pass(reader)
+    def end_pass(self, reader: Task) -> bool:
+        """The client has handed them over. True if no other task is ready to run."""
+        return self._sink is not None and self._sink.end_pass(reader)
 
     def message(self, message: Message) -> None:
         """Take a message of another node, or a hint of the server."""
-        sender = self._sender(message.subject)
-        if message.subscription == _FRAMES:
-            self._receive(sender, message.payload)
+        subject, subscription, _, _, payload = message
+        sender = self._senders.get(subject) or self._sender(subject)
+        if subscription == _FRAMES:
+            if payload[:1] == _FRAME and sender != self._name:
+                if self._absent:
+                    self._absent.pop(sender, None)
+                if self._sink is not None:
+                    self._sink.frame(sender, memoryview(payload)[1:])
+            else:
+                self._receive(sender, payload)
         elif message.subscription == _HINTS:
             if sender.isdigit():  # the name of a node has an @
                 self._store.receive(sender, message.status, message.payload)
@@ -292,12 +300,9 @@ class NatsCarrier:
 
     def _sender(self, subject: str) -> str:
         """The node at the end of a subject."""
-        last = subject.rpartition(".")[2]
-        name = self._names.get(last)
-        if name is None:
-            if len(self._names) >= 10_000:
-                self._names.clear()
-            name = self._names[last] = unquote(last)
+        if len(self._senders) >= 10_000:
+            self._senders.clear()
+        name = self._senders[subject] = unquote(subject.rpartition(".")[2])
         return name
 
     def _receive(self, sender: str, payload: bytes) -> None:
@@ -305,11 +310,6 @@ class NatsCarrier:
         if sender == self._name:
             if kind == _CLAIM:
                 self._receive_claim(payload[1:])
-        elif kind == _FRAME:
-            if self._absent:
-                self._absent.pop(sender, None)
-            if self._sink is not None:
-                self._sink.frame(sender, memoryview(payload)[1:])
         elif kind == _PRESENT:
             for found in self._searches:
                 found.add(sender)
@@ -342,4 +342,4 @@ class NatsCarrier:
     async def _probe_later(self, node: str) -> None:
         await trio.sleep(self._grace)
         if node in self._absent:
-            self._publish(node, _PROBE)
+            self._publish(node, _PROBE, b"")

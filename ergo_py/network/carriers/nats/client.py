@@ -41,8 +41,11 @@ class ClientHandler(Protocol):
     def begin_pass(self, reader: Task, /) -> None:
         """Note that the reader hands over all messages that have arrived together."""
 
-    def end_pass(self, reader: Task, /) -> None:
-        """Note that it has handed them over, or that its time slice is over."""
+    def end_pass(self, reader: Task, /) -> bool:
+        """Note that it has handed them over, or that its time slice is over. True if no other task
+        is ready to run.
+        """
+        ...
 
     def disconnected(self, why: str, /) -> None:
         """Note that the connection is lost. The client connects again."""
@@ -82,6 +85,8 @@ class Client:
         """How many pings the server has answered, of the current connection."""
         self._answered = trio.Event()
         self._is_silent = False
+        self._is_alone = False
+        """No other task was ready to run after the last messages."""
         self.connected = 0
         """How often the client has connected."""
 
@@ -96,6 +101,11 @@ class Client:
         """Publish a message, or drop it if the client is not connected."""
         if self._connection is not None:
             self._connection.send(wire.publish(subject, reply, payload, headers))
+
+    def send(self, data: bytes) -> None:
+        """Send the bytes of a publication, or drop them if the client is not connected."""
+        if self._connection is not None:
+            self._connection.send(data)
 
     async def flush(self) -> None:
         """Wait until the server has got everything that was published, or is lost."""
@@ -190,7 +200,9 @@ class Client:
 
     async def _read(self, connection: Connection) -> str:
         why = "it has closed the connection"
-        while operations := await connection.receive():
+        self._is_alone = False
+        while operations := await connection.receive(self._is_alone):
+            self._is_alone = False
             done = 0
             while done < len(operations):
                 match operations[done]:
@@ -228,7 +240,7 @@ class Client:
                 if perf_counter() >= end:
                     break
         finally:
-            handler.end_pass(task)
+            self._is_alone = handler.end_pass(task)
         return done
 
     async def _ping(self, connection: Connection, scope: trio.CancelScope) -> None:

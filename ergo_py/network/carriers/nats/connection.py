@@ -9,13 +9,14 @@ import trio
 from trio.lowlevel import Task, current_task
 
 from ...._core.runtime.parking import park, wake
+from ...._core.runtime.socket_watch import SocketWatch
 from . import wire
 from .login import Credentials, ServerAddress
 from .wire import Pong, ServerError, ServerInfo, ServerOperation, ServerParser
 
 __all__ = ["Connection", "RefusedError"]
 
-_CHUNK: Final = 256 * 1024
+_CHUNK: Final = 64 * 1024
 _BUFFER: Final = 8 << 20
 """Bytes that may wait for the server. More are dropped: the sessions send them again."""
 _PAYLOAD: Final = 60_000
@@ -47,6 +48,9 @@ class Connection:
         # Bytes to a server without TLS are written at once, in the turn of the sender.
         self._fd = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else -1
         self._may_have_more = True
+        self._watched = -1
+        """A second descriptor of the socket: the writer waits for the first."""
+        self._watch: SocketWatch | None = None
 
     @classmethod
     async def open(
@@ -155,8 +159,9 @@ class Connection:
 
     # -- operations --------------------------------------------------------------------------------
 
-    async def receive(self) -> list[ServerOperation]:
-        """The next operations of the server; none at the end of the connection.
+    async def receive(self, is_alone: bool) -> list[ServerOperation]:
+        """The next operations of the server; none at the end of the connection. ``is_alone`` says
+        that no other task is ready to run. Always call this in the same task.
 
         Raises:
             OSError: the connection is broken.
@@ -167,7 +172,7 @@ class Connection:
             self._early.clear()
             return early
         try:
-            while data := await self._read():
+            while data := await self._read(is_alone):
                 if operations := list(self._parser.feed(data)):
                     return operations
         except trio.BrokenResourceError as error:
@@ -176,17 +181,21 @@ class Connection:
             raise RefusedError(str(error)) from None
         return []
 
-    async def _read(self) -> bytes | bytearray:
+    async def _read(self, is_alone: bool) -> bytes | bytearray:
         """The next bytes; empty at the end of the connection."""
         if self._fd < 0:
             return await self._stream.receive_some(_CHUNK)
+        if self._watch is None:
+            self._watched = os.dup(self._fd)
+            self._watch = SocketWatch(self._watched)
+        watch = self._watch
         while True:
             # A read that does not fill its buffer has emptied the socket: another read would only
             # cost a system call.
             if self._may_have_more:
                 await trio.lowlevel.checkpoint()
-            else:
-                await trio.lowlevel.wait_readable(self._fd)
+            elif not is_alone or not watch.poll():
+                await watch.wait()
             try:
                 data = os.read(self._fd, _CHUNK)
             except BlockingIOError:
@@ -246,4 +255,8 @@ class Connection:
         """Close the connection. The bytes that wait are dropped: the sessions send them again."""
         self._is_open = False
         self._waiting.clear()
+        if self._watch is not None:
+            self._watch.close()
+            os.close(self._watched)
+            self._watch = None
         await trio.aclose_forcefully(self._stream)

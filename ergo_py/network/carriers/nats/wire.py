@@ -21,6 +21,7 @@ __all__ = [
     "WireError",
     "connect",
     "publish",
+    "publish_head",
     "subscribe",
 ]
 
@@ -28,6 +29,11 @@ _LINE: Final = 1 << 20
 """The most bytes of a control line: the greeting of a server lists all servers of its cluster."""
 _PAYLOAD: Final = 64 << 20
 """The most bytes of a message. A server allows no larger limit."""
+
+_HEADS: Final = 1000
+_SHORT: Final = 512
+"""How many headers of messages a parser remembers, and the most bytes of each."""
+_TOO_LONG: Final = "a message is longer than its header says"
 
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
@@ -102,6 +108,10 @@ class ServerParser:
     def __init__(self) -> None:
         self._buffer = bytearray()
         """The beginning of an operation that has not arrived whole."""
+        self._heads: dict[bytes, tuple[str, int, str]] = {}
+        """Subject, subscription and reply subject of messages, by their headers up to the size.
+        Most messages repeat them.
+        """
         self._needed = 0
         """The bytes of it that must be there before it is read again."""
 
@@ -129,7 +139,19 @@ class ServerParser:
                     return
                 line = bytes(data[start:end])
                 end += 2
-                if sizes := _SIZES.get(line[:4].upper()):
+                head, _, digits = line.rpartition(b" ")
+                known = self._heads.get(head)
+                if known is not None and digits.isdigit():
+                    # A message as before, perhaps of another size.
+                    size = _number(digits, _PAYLOAD)
+                    if len(data) < end + size + 2:
+                        needed = end + size + 2 - start
+                        return
+                    start = end + size + 2
+                    if data[end + size : start] != b"\r\n":
+                        raise WireError(_TOO_LONG)
+                    yield Message(*known, 0, bytes(data[end : end + size]))
+                elif sizes := _SIZES.get(line[:4].upper()):
                     fields = line.split()
                     if len(fields) not in (3 + sizes, 4 + sizes):
                         raise WireError(f"the header of a message is malformed: {line[:100]!r}")
@@ -138,8 +160,12 @@ class ServerParser:
                         needed = end + size + 2 - start
                         return
                     if data[end + size : end + size + 2] != b"\r\n":
-                        raise WireError("a message is longer than its header says")
+                        raise WireError(_TOO_LONG)
                     message = _message(fields, sizes, bytes(data[end : end + size]))
+                    if sizes == 1 and digits == fields[-1] and len(head) <= _SHORT:
+                        if len(self._heads) >= _HEADS:
+                            self._heads.clear()
+                        self._heads[head] = message[:3]
                     start = end + size + 2
                     yield message
                 else:
@@ -247,10 +273,15 @@ def publish(
     subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None = None
 ) -> bytes:
     """Publish a message. If no client listens, the server says so to the ``reply`` subject."""
-    to = f"{subject} {reply}" if reply else subject
     if headers:
+        to = f"{subject} {reply}" if reply else subject
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"NATS/1.0\r\n{lines}\r\n".encode()
         sizes = b"%d %d" % (len(head), len(head) + len(payload))
         return b"HPUB %b %b\r\n%b%b\r\n" % (to.encode(), sizes, head, payload)
-    return b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(payload), payload)
+    return b"%b%d\r\n%b\r\n" % (publish_head(subject, reply), len(payload), payload)
+
+
+def publish_head(subject: str, reply: str) -> bytes:
+    """The first bytes of a message without headers: everything before its size."""
+    return f"PUB {subject} {reply} ".encode() if reply else f"PUB {subject} ".encode()
