@@ -2,13 +2,17 @@
 and without. And the cost of the observer page: a look at all processes, once a second.
 """
 
+import gc
+from collections.abc import Sequence
 from time import perf_counter, sleep, thread_time
 from typing import Any
+from unittest.mock import patch
 
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Node, open_node
+from ergo_py import PID, Node, open_node
+from ergo_py._core.inspection import thread_slices
 from ergo_py.control.protocol import Plain, answer
 from ergo_py.control.views.survey import Survey, Window
 
@@ -41,32 +45,56 @@ _PAUSE = 0.2
 """Seconds between two looks; a page takes a second."""
 
 
-def _look(node: Node, looks: bool) -> float:
-    """Look at all processes as a control socket does, and return the milliseconds of CPU time of a
-    look.
+class _Slices:
+    """The processor time between the pauses of a look."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._began = thread_time()
+
+    def restart(self) -> float:
+        """A look begins."""
+        self._began = thread_time()
+        return self._began
+
+    def pause(self, seconds: float) -> None:
+        """Pause, as `in_slices` does."""
+        self.longest = max(self.longest, thread_time() - self._began)
+        sleep(seconds)
+        self._began = thread_time()
+
+
+def _look(node: Node, looks: bool, busy: Sequence[PID]) -> Figures:
+    """Look at all processes as a control socket does: milliseconds of CPU time of a look, and of
+    its longest slice.
     """
-    survey = Survey(node)
+    survey, slices = Survey(node), _Slices()
     survey.look()
     spent = 0.0
-    for number in range(_LOOKS):
-        sleep(_PAUSE)
-        begun = thread_time()
-        if looks:
-            totals, (chosen,) = survey.look([Window("load", True)])
-            answer(number, Plain(sample=totals, windows=[survey.rows(chosen)]))
-        spent += thread_time() - begun
-    return spent / _LOOKS * 1e3
+    gc.collect()
+    gc.disable()  # a pass of the garbage collector belongs to the whole program
+    with patch.object(thread_slices, "sleep", slices.pause):
+        for number in range(_LOOKS):
+            for pid in busy:
+                node.send(pid, number)
+            sleep(_PAUSE)
+            begun = slices.restart()
+            if looks:
+                totals, (chosen,) = survey.look([Window("load", True)])
+                answer(number, Plain(sample=totals, windows=[survey.rows(chosen)]))
+            spent += thread_time() - begun
+    gc.enable()
+    return {"cpu": spent / _LOOKS * 1e3, "slice": slices.longest * 1e3}
 
 
-async def _page(looks: bool, size: int) -> Figures:
+async def _page(looks: bool, busy: int, size: int) -> Figures:
     delays: list[float] = []
-    spent: list[float] = []
+    spent: list[Figures] = []
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
-        for _ in range(size):
-            await node.spawn(Sink, 1, Latch(1))
+        pids = [await node.spawn(Sink, _LOOKS * size, Latch(1)) for _ in range(size)]
 
         async def look() -> None:
-            spent.append(await trio.to_thread.run_sync(_look, node, looks))
+            spent.append(await trio.to_thread.run_sync(_look, node, looks, pids[:busy]))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(look)
@@ -74,7 +102,7 @@ async def _page(looks: bool, size: int) -> Figures:
                 begun = perf_counter()
                 await trio.sleep(0.001)
                 delays.append(perf_counter() - begun - 0.001)
-    return {"cpu": spent[0], **percentiles(delays, scale=1e3)}
+    return {**spent[0], **percentiles(delays, scale=1e3)}
 
 
 CASES = [
@@ -84,9 +112,15 @@ CASES = [
         unit="ms",
         size=10_000,
         least=10,
-        variants={"nobody": on_loop(_page, False), "page": on_loop(_page, True)},
+        variants={
+            "nobody": on_loop(_page, False, 0),
+            "page": on_loop(_page, True, 0),
+            "busy": on_loop(_page, True, 3_000),
+        },
         lines=[
             Line("CPU time of a look", "page", goals=(Goal("page", 20.0),)),
+            Line("CPU time of a look, 3,000 of them busy", "busy"),
+            Line("longest slice of it", "busy", "slice", goals=(Goal("slice", 1.0),)),
             Line("delay of the loop, p99", "page", "p99", goals=(Goal("ratio", 2.0, "nobody"),)),
         ],
         reference="nobody",

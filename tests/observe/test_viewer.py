@@ -313,6 +313,11 @@ async def test_a_blocked_loop_is_named_and_the_page_goes_on() -> None:
                 at = page.views["sample"]["at"]
                 page.until(lambda: page.views["sample"]["at"] > at)
                 page.until(lambda: page.views["one"].get("callback"))
+                with Page(observe.url) as another:
+                    # A page that is opened while the loop is blocked sees the same.
+                    another.watch(sample={"kind": "sample"}, table={"kind": "rows"})
+                    another.until(lambda: len(another.views) == 2)
+                    assert another.views["sample"]["loop"]["blocked"]["name"] == "blocker"
                 health, _, _ = http(observe.url, "/healthz")
                 metrics, _, _ = http(observe.url, "/metrics")
                 over.set()
@@ -334,6 +339,40 @@ async def test_a_blocked_loop_is_named_and_the_page_goes_on() -> None:
     assert "message.wait()" in blocked["line"]
     assert health in (200, 503)
     assert metrics == 200
+
+
+async def test_the_first_page_may_open_while_the_loop_is_blocked() -> None:
+    over, begun = threading.Event(), threading.Event()
+
+    class Block(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            begun.set()
+            over.wait()
+
+    async with running_node("shop@localhost", limit=120) as node:
+        observe = Observe(0, token=TOKEN)
+        close = await in_thread(_open_with_control, node, observe)
+        try:
+            pid = await node.spawn(Block, name="blocker")
+
+            def look(page: Page) -> Any:
+                page.watch(sample={"kind": "sample"}, table={"kind": "rows"})
+                page.until(lambda: len(page.views) == 2)
+                page.until(lambda: page.views["sample"]["loop"].get("blocked"))
+                return page.views["sample"]["loop"]["blocked"]["name"], page.nodes[0]["state"]
+
+            def run() -> Any:
+                try:
+                    node.send(pid, "block")
+                    begun.wait()
+                    return page_of(observe.url, look)
+                finally:
+                    over.set()
+
+            assert await in_thread(run) == ("blocker", "up")
+        finally:
+            over.set()
+            await in_thread(close)
 
 
 def _open_with_control(node: Any, observe: Observe) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from time import sleep, thread_time
 from typing import Final, TypeVar
 
-__all__ = ["PAUSE", "in_slices"]
+__all__ = ["in_slices", "pause"]
 
 T = TypeVar("T")
 
-PAUSE: Final = 0.0002
+_PAUSE: Final = 0.0002
 """Seconds between two slices: the loop's thread takes over meanwhile, if it waits for its turn."""
 _SLICE: Final = 200
 """Objects that are read between two pauses, at most."""
@@ -18,6 +18,11 @@ _LONGEST: Final = 0.0005
 """Seconds of processor time after which a pause comes as soon as a piece ends."""
 _PIECE: Final = 100
 """Objects that are read without a look at the clock."""
+
+
+def pause() -> None:
+    """Let the loop run, if it waits for its turn: between two parts of a longer work."""
+    sleep(_PAUSE)
 
 
 def in_slices(items: Sequence[T], size: int = _SLICE, piece: int = _PIECE) -> Iterator[Sequence[T]]:
@@ -29,7 +34,7 @@ def in_slices(items: Sequence[T], size: int = _SLICE, piece: int = _PIECE) -> It
     read, began = 0, thread_time()
     for begin in range(0, len(items), piece):
         if read >= size or thread_time() - began > _LONGEST:
-            sleep(PAUSE)
+            pause()
             read, began = 0, thread_time()
         yield items[begin : begin + piece]
         read += piece

@@ -4,13 +4,12 @@
 
 import json
 from collections.abc import Callable
-from time import sleep
 from typing import Final, TypeVar
 
-from ..._core.inspection.thread_slices import PAUSE, in_slices
+from ..._core.inspection.thread_slices import in_slices, pause
 from ..protocol import ControlError, Encoded
 
-__all__ = ["encode_in_slices", "in_slices", "read_again"]
+__all__ = ["encode_in_slices", "in_slices", "pause", "read_again"]
 
 T = TypeVar("T")
 
@@ -65,5 +64,5 @@ def read_again(read: Callable[[], T]) -> T:
         try:
             return read()
         except RuntimeError:  # a table changed its size while it was read
-            sleep(PAUSE)
+            pause()
     raise ControlError("busy", "the tables change faster than they can be read; try again")

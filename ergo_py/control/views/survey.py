@@ -15,7 +15,7 @@ from ..._core.processes.process import Process, processes_of
 from ..._core.tables.callbacks import Callbacks
 from ..._core.tables.pending_calls import Caller
 from ..node_access import kernel_of
-from .slices import in_slices
+from .slices import in_slices, pause
 
 __all__ = ["SORTS", "Chosen", "Survey", "Window"]
 
@@ -36,7 +36,7 @@ SORTS: Final = (
     "born",
 )
 """The columns that a window can be sorted by."""
-_SORTED: Final = 1000
+_SORTED: Final = 500
 """Entries that are sorted at a time."""
 _MOSTLY_ZERO: Final = ("id", "born", "mailbox", "rate", "load")
 """Sorts that need no look at the processes that did nothing."""
@@ -144,6 +144,7 @@ class _Entries:
         down = self.window.down and not self._is_numeric
         some = in_slices(self._active, _SORTED, _SORTED)
         pieces = [sorted(piece, reverse=down) for piece in some]
+        pause()
         merged = iter(pieces[0]) if len(pieces) == 1 else merge(*pieces, reverse=down)
         for piece in in_slices(range(begin)):
             for _ in islice(merged, len(piece)):
@@ -393,6 +394,7 @@ class Survey:
             if isinstance(holder, Meta)
         ]
         look = _Look(self._seen, self._at, [*processes, *metas], windows)
+        pause()
         for piece in in_slices(processes):
             look.read_processes(piece)
         for meta_piece in in_slices(metas):
@@ -423,7 +425,8 @@ class Survey:
     def rows(self, chosen: Chosen) -> dict[str, Any]:
         """The rows of a window."""
         rows: dict[str, Row] = {}
-        for piece in in_slices(chosen.processes, 50):
+        pause()
+        for piece in in_slices(chosen.processes, 25):
             for process in piece:
                 rows[str(process.id.number)] = self.row(process, **chosen.rates_of(process))
         return {
