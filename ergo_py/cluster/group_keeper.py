@@ -57,6 +57,8 @@ _FIRST: Final = 3.0
 """The longest time that the first use of a group waits for the members of other nodes."""
 _GREETINGS: Final = 100
 """The most numbers of a node, which gets one with each greeting until it is lost."""
+_MEMBERS: Final = 1_000_000
+"""The most members of another node, in all groups. Further ones are not known here."""
 _PART: Final = 500
 """The most members in a message."""
 _AGAIN: Final = 0.1
@@ -287,7 +289,7 @@ class GroupKeeper(Actor):
                     self._remove(ClusterGroup(name), pid, self._types.decode_reason(reason))
 
     def _add(self, peer: _Peer, group: ClusterGroup, pid: PID) -> None:
-        if (group, pid) not in peer.members:
+        if (group, pid) not in peer.members and len(peer.members) < _MEMBERS:
             peer.members[group, pid] = None
             kernel = self._process.kernel
             if kernel.router.directory.join(group, pid):

@@ -14,7 +14,7 @@ from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, Tar
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Custom, Reason
-from .accounts.limits import TOO_MANY_CALLS, TOO_MANY_WATCHES
+from .accounts.limits import TOO_MANY_CALLS, TOO_MANY_WATCHES, Budget
 from .errors import NotPermittedError, UnreadableError
 from .messages.message_types import UnreadableValueError
 from .operations import (
@@ -47,6 +47,8 @@ ROUTES: Final = 1024
 """How many routes each end of a session remembers."""
 
 _PRIORITIES: Final = frozenset(Priority)
+_LOOKS: Final = 1_000_000
+"""Open calls that another node may have this node look through in a second."""
 
 
 class _ForwardedError(Exception):
@@ -142,6 +144,8 @@ class Executor:
         self._decode = peer.network.types.decode
         self._send_answer = peer.send_answer
         self._limits = peer.network.limits
+        self._looks = Budget(_LOOKS, self._kernel.clock.now)
+        """The calls that probes and refused calls of that node may look through."""
         self._watches: dict[int, Any] = {}
         """The targets here that the other node watches, by the number of the watch."""
         self._numbers: dict[Any, int] = {}
@@ -372,6 +376,8 @@ class Executor:
 
     def call_in_flight(self, number: int) -> RemoteCaller | None:
         """The call of this number that the other node has made, and that is not answered."""
+        if not self._looks.take(len(self._calls)):
+            return None  # no honest node asks so often
         return next((caller for caller in self._calls if caller.number == number), None)
 
     @property

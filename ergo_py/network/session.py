@@ -142,6 +142,9 @@ class Session(Totals):
         self._beat_at = inf
         self._ack_at = inf
         self._resend_at = inf
+        self._resent_at = -inf
+        self._resent_from = -1
+        """The first operation that was last sent again, and when."""
         self._echo_at = 0.0
         """The peer's moment of its last acknowledgement; 0 before the first."""
         self._echo_heard_at = 0.0
@@ -418,7 +421,7 @@ class Session(Totals):
         if ack.echo:
             self.round_trip = max(0.0, now - ack.echo)
         if ack.resend:
-            self._send_again()
+            self._send_again(now)
         if self._known > self._received:
             self._miss(now)
 
@@ -444,8 +447,11 @@ class Session(Totals):
         self.is_due_earlier = True
         self._send_ack(resend=True)
 
-    def _send_again(self) -> None:
+    def _send_again(self, now: float) -> None:
         first = self._acknowledged
+        if first == self._resent_from and now < self._resent_at + self._timing.repeat / 2:
+            return  # a doubled frame, or a hostile peer: others ask later for the same again
+        self._resent_from, self._resent_at = first, now
         waiting = self._unacknowledged
         start = 0
         while start < len(waiting):

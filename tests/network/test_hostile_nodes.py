@@ -216,6 +216,29 @@ async def test_a_node_that_asks_and_takes_no_answers_loses_its_session(
         assert b.network().peers["a@test"].waiting_bytes == 0
 
 
+async def test_probes_and_refused_calls_look_through_a_limited_number_of_calls(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each looks through all open calls of its node."""
+    monkeypatch.setattr("ergo_py.network.executor._LOOKS", 50)
+    async with two_nodes(make_network("memory")) as (a, b):
+        callers: list[Caller] = []
+        silent = await b.spawn(Silent, callers)
+        peer = await hostile(a)
+        route, body = route_to(peer, silent), peer.network.types.encode(Total())
+        for number in range(10):
+            peer.push(ops.Call(1000 + number, route, body))
+        for number in range(100):
+            peer.push(ops.Withdraw(2000 + number))
+        peer.push(ops.Withdraw(1000))
+        await a.at("b@test").ping()
+        assert b.network().peers["a@test"].calls_in == 10  # the look was refused
+        await trio.sleep(1.0)
+        peer.push(ops.Withdraw(1000))
+        await a.at("b@test").ping()
+        assert b.network().peers["a@test"].calls_in == 9
+
+
 # -- permits ---------------------------------------------------------------------------------------
 
 

@@ -162,6 +162,24 @@ def test_a_gap_asks_once_and_again_after_a_while() -> None:
     assert other.session.next_deadline() > 0.2
 
 
+def test_the_same_operations_are_sent_again_once_in_a_while() -> None:
+    """A peer that asks for them a thousand times gets them once."""
+    one, other = pair()
+    one.push(b"a")
+    one.take()
+    one.push(b"b")
+    carry(one, other)
+    (ask,) = (frame for frame in other.take() if isinstance(frame, Ack))
+    assert ask.resend
+    for _ in range(1000):
+        one.session.receive(ask)
+    assert len(one.take()) == 1
+    one.now = 0.2
+    one.session.receive(ask)
+    carry(one, other)
+    assert other.ops == [b"a", b"b"]
+
+
 def test_a_heartbeat_finds_the_lost_end_of_a_flood() -> None:
     one, other = pair()
     one.push(b"a")

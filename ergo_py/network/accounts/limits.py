@@ -2,6 +2,7 @@
 values that travel.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from ..._core.vocabulary.options import check_number
@@ -13,6 +14,7 @@ __all__ = [
     "LARGEST",
     "TOO_MANY_CALLS",
     "TOO_MANY_WATCHES",
+    "Budget",
     "Limits",
     "too_large",
 ]
@@ -28,6 +30,26 @@ ADDRESS: Final = 2048
 TOO_MANY_CALLS = "too many calls"
 TOO_MANY_WATCHES = "too many watches"
 """Causes of a refusal, in the accounts."""
+
+
+class Budget:
+    """Counts something that another node may use up: so much at once, and as much in a second."""
+
+    def __init__(self, rate: float, now: Callable[[], float]) -> None:
+        self._rate = rate
+        self._now = now
+        self._left = rate
+        self._counted_at = now()
+
+    def take(self, cost: float = 1.0) -> bool:
+        """Use a part of it. False if too little is left."""
+        now = self._now()
+        self._left = min(self._rate, self._left + (now - self._counted_at) * self._rate)
+        self._counted_at = now
+        if self._left < cost:
+            return False
+        self._left -= cost
+        return True
 
 
 class Limits:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ..._core.verbs.behaviour import Behaviour, behaviour_of
 from ..._core.vocabulary.errors import BadInputError, SpawnError
 from ..._core.vocabulary.hints import did_you_mean
+from ..accounts.limits import Budget
 
 __all__ = ["SpawnBudget", "SpawnList", "Spawns"]
 
@@ -53,9 +54,7 @@ class SpawnBudget:
     """How many processes another node may start now."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._left = float(_RATE)
-        self._counted_at = now()
+        self._budget = Budget(_RATE, now)
 
     def take(self, here: str) -> None:
         """Count a process.
@@ -63,12 +62,8 @@ class SpawnBudget:
         Raises:
             SpawnError: the other node starts too many.
         """
-        now = self._now()
-        self._left = min(float(_RATE), self._left + (now - self._counted_at) * _RATE)
-        self._counted_at = now
-        if self._left < 1:
+        if not self._budget.take():
             raise SpawnError(
                 f"another node may start {_RATE} processes in a second on {here!r}; start fewer, "
                 "or have a process there start them"
             )
-        self._left -= 1
