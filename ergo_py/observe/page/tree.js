@@ -16,6 +16,7 @@ export class Tree {
 
 	update(levels, root) {
 		this.levels = levels ?? {};
+		if (levels) this.forget();
 		this.openShort();
 		this.shown = [{ id: 0, key: "0", row: root, depth: 0, set: 1, place: 1 }];
 		if (this.opened.has(0)) this.collect(0, 1);
@@ -36,6 +37,12 @@ export class Tree {
 			this.changed = false;
 			this.change();
 		}
+	}
+
+	// Processes that have ended are neither open nor closed.
+	forget() {
+		const known = new Set([0, ...Object.values(this.levels).flatMap((level) => level.order)]);
+		for (const ids of [this.opened, this.closed]) for (const id of ids) known.has(id) || ids.delete(id);
 	}
 
 	// Short levels open by themselves until the tree fills a screen; those of supervisors always.

@@ -149,6 +149,24 @@ async def test_the_tree_opens_and_closes_by_arrow_keys(devtools: str) -> None:
 
 
 @pytest.mark.browser
+async def test_the_tree_asks_for_levels_of_living_processes_only(devtools: str) -> None:
+    async with staged(Scene(30)) as stage, opened(devtools, stage, "tree") as tab:
+        await tab.has("store", ".tree")
+        asked, living = await tab.read(
+            "(() => { let order; for (let round = 0; round < 15; round += 1) {"
+            " order = [...Array(20).keys()].map(i => 1000 + 20 * round + i);"
+            " const rows = Object.fromEntries(order.map(id =>"
+            " [id, {id, kind: 'process', behaviour: 'Session', state: 'sleep', children: 1}]));"
+            " const patch = {levels: {0: {count: 20, order, rows}}};"
+            " page.store.hear({push: 'view', node: page.store.key, view: 'children', whole: true,"
+            " at: page.store.now, patch}); page.draw() }"
+            " return [page.view.tree.levelsWanted, order] })()"
+        )
+        assert set(asked) <= {0, *living}
+        assert len(asked) > 10
+
+
+@pytest.mark.browser
 async def test_the_keyboard_reaches_content_and_controls_with_a_visible_focus(
     devtools: str,
 ) -> None:
