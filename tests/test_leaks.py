@@ -124,6 +124,7 @@ async def test_calls_with_timeouts_leave_no_entries_after_their_deadlines(
 ) -> None:
     async with running_node(limit=10**6) as node:
         pid = await node.spawn(Recorder)
+        await wait_all_tasks_blocked()
         before = tables(node)
         for number in range(3000):
             await node.call(pid, number, timeout=1 + number / 1000)

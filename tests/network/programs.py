@@ -12,9 +12,10 @@ from typing import Any
 
 import trio
 
-from ergo_py import Name
+from ergo_py import Name, Node, TargetDownError
+from tests.network.pairs import Total
 
-__all__ = ["COUNTER", "other_program", "running_program"]
+__all__ = ["COUNTER", "other_program", "running_program", "until_it_answers"]
 
 PROGRAM = """
 import json, sys, trio
@@ -45,6 +46,19 @@ def other_program(
     """The node b@test in a program of its own."""
     settings |= {"kind": kind, "place": os.fspath(place), "beat": beat, "patience": patience}
     return running_program("-c", PROGRAM, json.dumps(settings))
+
+
+async def until_it_answers(node: Node) -> None:
+    """Call the counter, which has counted nothing, until it answers: on a busy machine the patience
+    may be over before the answer.
+    """
+    with trio.fail_after(120):
+        while True:
+            try:
+                assert await node.call(COUNTER, Total(), timeout=30) == 0
+                return
+            except TargetDownError:
+                await trio.sleep(0.01)
 
 
 @asynccontextmanager

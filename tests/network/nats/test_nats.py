@@ -21,7 +21,7 @@ from ergo_py.network.carriers.nats.wire import Message, ServerInfo
 from examples.guide.nats_nodes import open_shop
 from tests.network.nats.server import NatsServer
 from tests.network.pairs import TYPES, Add, Echo, Total, carrier_of, make_network, two_nodes, until
-from tests.network.programs import COUNTER, other_program
+from tests.network.programs import COUNTER, other_program, until_it_answers
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Recorder, kernel_of, running_node
 
@@ -101,19 +101,13 @@ async def test_a_stopped_program_is_down_after_the_patience(shared_server: NatsS
         running_node("a@test", network=network) as a,
         other_program(url, 0.05, 0.5, "nats", **settings) as program,
     ):
-        assert await a.call(COUNTER, Total(), timeout=30) == 0
+        await until_it_answers(a)
         program.send_signal(signal.SIGSTOP)
-        with pytest.raises(TargetDownError, match="no connection to node b@test: it is silent"):
+        with pytest.raises(TargetDownError, match=r"to node b@test: it (is|does not)"):
             await a.call(COUNTER, Total(), timeout=None)
         program.send_signal(signal.SIGCONT)
         # Both sides begin a new session.
-        with trio.fail_after(60):
-            while True:
-                try:
-                    assert await a.call(COUNTER, Total(), timeout=30) == 0
-                    break
-                except TargetDownError:
-                    await trio.sleep(0.05)
+        await until_it_answers(a)
 
 
 async def test_a_node_that_no_server_knows_is_refused_at_once(shared_server: NatsServer) -> None:
