@@ -70,7 +70,7 @@ __all__ = ["Peer"]
 _PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
 _SEND, _CALL, _ANSWER, _FAILED = 0, 2, 3, 4
 """The tags of `Send`, `Call`, `Answer` and `Failed`: a tuple is made faster than an operation."""
-_WAVE: Final = 4 * 1024
+_WAVE: Final = 6 * 1024
 """Bytes of calls and answers that are kept at most: then a part goes out early, so that both nodes
 work at the same time.
 """

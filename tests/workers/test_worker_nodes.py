@@ -99,14 +99,15 @@ async def test_logs_crashes_and_processes_of_all_workers_are_shown_together(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     records: list[LogRecord] = []
 
-    async def ergo(command: str) -> str:
-        program = [sys.executable, "-m", "ergo_py", command, "worker-*"]
+    async def ergo(command: str, *options: str) -> str:
+        program = [sys.executable, "-m", "ergo_py", command, "worker-*", *options]
         done = await trio.run_process(program, capture_stdout=True)
         return done.stdout.decode()
 
     async with running_node("main@here", network=network, limit=120) as node:
         node.add_logger(await node.spawn(Logger, records))
         await node.supervise(worker_nodes(samples.start, network, count=2, control="look"))
+        top = await ergo("top", "--count", "1")
         for number in (1, 2):
             with pytest.raises(TargetDownError):
                 worker = Name("answerer", f"worker-{number}@here")
@@ -119,7 +120,9 @@ async def test_logs_crashes_and_processes_of_all_workers_are_shown_together(
     for number in (1, 2):
         for text in (listed, tree, crashes):
             assert f"worker-{number}@here:" in text
+        assert f"worker-{number}@here (program " in top
     assert crashes.count("crashed: ArithmeticError: on purpose") == 2
+    assert top.count("answerer  Answerer") == 2
 
 
 async def test_a_worker_that_cannot_start_tells_its_last_lines(network: Local) -> None:
