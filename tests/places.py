@@ -28,6 +28,8 @@ class ByReference:
     def __init__(self, types: Any, kept: list[Any]) -> None:
         self._types = types
         self._kept = kept
+        self.encoders: dict[type, Any] = {}
+        """No type has a short cut past `encode`."""
 
     def encode(self, value: object) -> bytes:
         try:
