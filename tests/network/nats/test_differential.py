@@ -69,13 +69,16 @@ async def test_both_clients_see_the_same_messages(shared_server: NatsServer) -> 
         done = asyncio.Event()
 
         async def note(message: Any) -> None:
+            if message.subject == "ours.probe":
+                token.run_sync_soon(is_listening.set)
+                return
             seen.append((message.subject, message.reply, message.data))
             if len(seen) == len(SCRIPT):
                 done.set()
 
         await other.subscribe("ours.>", cb=note)
-        await other.flush()
-        token.run_sync_soon(is_listening.set)
+        # The ping of its flush may overtake the subscription; a publication does not.
+        await other.publish("ours.probe", b"")
         await asyncio.wait_for(done.wait(), 60)
         for number, (subject, payload) in enumerate(SCRIPT):
             headers = {"Number": str(number)} if number % 2 else None
