@@ -117,7 +117,9 @@ async def redis_client(place: Path) -> AsyncIterator[tuple[Owned, Any]]:
 
     async with owning(limit=60) as owned:
         await owned.spawn(
-            Port([*command, "--dir", str(place)], stop=StopTimes(0.0, 8.0, 1.0)), stop_timeout=10.0
+            Port([*command, "--dir", str(place)], stop=StopTimes(0.0, 8.0, 1.0)),
+            init_timeout=20,
+            stop_timeout=10.0,
         )
         client = await owned.spawn(AsyncioCalls(factory=connect), init_timeout=20)
         yield owned, client
