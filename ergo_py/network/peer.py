@@ -5,60 +5,50 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from trio.lowlevel import current_task
 
 from .._core.messaging.router import LANES
-from .._core.messaging.waiters import TaskCaller
-from .._core.runtime.parking import park_as
 from .._core.runtime.time_slices import in_slices
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import MESSAGE, Lane, Priority
 from .._core.vocabulary.errors import (
-    CallTimeoutError,
     TargetDownError,
 )
 from .._core.vocabulary.ids import PID, Alias, Target
-from .._core.vocabulary.messages import Published, Why
-from .._core.vocabulary.reasons import Killed, NoNode, Reason, Shutdown
-from .._core.vocabulary.text import brief, shown
+from .._core.vocabulary.messages import Why
+from .._core.vocabulary.reasons import NoNode, Reason, Shutdown
+from .._core.vocabulary.text import shown
 from .accounts.ledger import Ledger
 from .accounts.limits import ADDRESS, ANSWERS, LARGEST, too_large
 from .errors import (
     MessageTooLargeError,
     MessageTypeError,
-    NodeBusyError,
-    RemoteError,
-    UnreadableError,
 )
 from .executor import ROUTES, Executor
-from .failures import error_of, failure_of
+from .failures import failure_of
 from .frames import Frame, encode_frame
-from .messages.message_types import RefusedValueError, UnreadableValueError
+from .messages.message_types import RefusedValueError
 from .operations import (
     NOT_AN_OPERATION,
     Answer,
-    Ask,
     Call,
     Counts,
     Ended,
     Event,
-    Exit,
     Failed,
     Failure,
     Operation,
     Part,
-    Place,
     Probe,
     Route,
     Subscribed,
     encode_operation,
     encode_route,
-    place_of,
     read_operation,
     sender_place,
 )
-from .outlet import CallerWaiter, Outlet, Packed
-from .questions.questioner import Questioner
+from .outlets.notices import Notices
+from .outlets.open_calls import OpenCalls
+from .outlets.outlet import Outlet, Packed
 from .session import Session, State
 from .watches import Watches
 
@@ -78,13 +68,9 @@ _FULL: Final = 16 * 1024
 """The same for messages, whose senders do not wait."""
 _PAUSE: Final = 0.00005
 """Seconds after an operation within which further ones are collected."""
-_SWEEP: Final = 256
-"""Calls in flight after which calls that were settled otherwise, by a timeout, are forgotten."""
-_LOOK: Final = 0.000001
-"""Seconds for each call of a full table until it is swept again."""
 
 
-class Peer(Questioner):
+class Peer(OpenCalls, Notices):
     """Another node. A receiver that is never asleep and has no callbacks."""
 
     is_remote: Final = True
@@ -96,6 +82,7 @@ class Peer(Questioner):
     waiting: Any = None
 
     def __init__(self, network: "Network", node: str, fresh: Callable[[], int]) -> None:
+        super().__init__(network.limits.calls)
         self.network = network
         self.node = node
         self.router = network.kernel.router
@@ -120,11 +107,6 @@ class Peer(Questioner):
         self.mailbox = Outlet(self, network.backlog)
         self._most_waiting = network.backlog + ANSWERS
         self.executor = Executor(self)
-        self._calls: dict[int, Caller] = {}
-        """Calls and confirmed messages to that node that wait for an answer."""
-        self._sweep_at = min(_SWEEP, network.limits.calls)
-        self._sweep_again = 0.0
-        """The moment from which on a full table is swept again."""
         self.watches = Watches(self)
         self._encode = network.encode
         self._encoders = network.types.encoders
@@ -133,8 +115,8 @@ class Peer(Questioner):
         """Frames to and from that node, and their bytes."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             **self.executor.handlers,
-            Answer: self._answered,
-            Failed: self._failed,
+            Answer: self.take_answer,
+            Failed: self.take_failure,
             Ended: self.watches.end,
             Event: self.watches.publish,
             Subscribed: self.watches.note_subscribed,
@@ -207,23 +189,6 @@ class Peer(Questioner):
         """Always False: every message travels."""
         return False
 
-    def place(self, target: Any) -> Place:
-        """An address there, as it travels."""
-        try:
-            place = place_of(target, self.network.types.encode)
-        except RefusedValueError as error:
-            raise MessageTypeError(
-                f"the address {target!r} cannot travel: {error}", target, None
-            ) from None
-        if (length := len(place.name.encode()) + len(place.key)) > ADDRESS:
-            raise MessageTooLargeError(
-                f"the name or key of an address has {length} bytes; allowed are {ADDRESS}: "
-                f"{brief(target, 100)}",
-                target,
-                None,
-            )
-        return place
-
     # -- outgoing ----------------------------------------------------------------------------------
 
     def pack(self, to: Target, message: object) -> Packed:
@@ -285,17 +250,10 @@ class Peer(Questioner):
     ) -> bool:
         """Send a message with the context of its trace, as :meth:`send`."""
         plain = self.pack(to, message)
-        packed = Packed(plain.message, plain.body, self._headers_of(context))
+        packed = Packed(plain.message, plain.body, self.headers_of(context))
         self.mailbox.admit(LANES[priority], (MESSAGE, sender, to, packed))
         self.wake()
         return True
-
-    def _headers_of(self, context: Any) -> dict[str, str] | None:
-        kernel = self.network.kernel
-        if context is None or kernel.tracing is None:
-            return None
-        headers: dict[str, str] | None = kernel.tracing.headers_of(context, kernel.logger)
-        return headers
 
     def _route(self, lane: Lane, sender: PID | Alias, to: Any) -> bytes:
         """The encoded route of a message or a call."""
@@ -373,50 +331,8 @@ class Peer(Questioner):
             return
         if self.admits(caller):
             context = None if caller.mark is None else caller.mark.context
-            number, headers = self.remember(caller), self._headers_of(context)
+            number, headers = self.remember(caller), self.headers_of(context)
             self.push(Call(number, route, packed.body, headers))
-
-    async def send_wait(
-        self,
-        sender: PID | Alias,
-        to: Any,
-        message: object,
-        priority: Priority,
-        timeout: float | None,
-    ) -> bool:
-        """Send a message, and wait until a mailbox there has taken it. False if it became a dead
-        letter.
-
-        Raises:
-            MailboxFullError: the mailbox refuses, or did not take it within ``timeout`` seconds.
-        """
-        lane, task = LANES[priority], current_task()
-        route, packed = self._route(lane, sender, to), self.pack(to, message)
-        caller = TaskCaller(sender, next(self.router.references), to, message, task, self)
-        if timeout is not None:
-            self.network.kernel.clock.arm_call(caller, timeout)
-        else:
-            caller.wait_without_limit()
-        waiter = CallerWaiter(caller, lambda: self._push_confirmed(caller, route, packed))
-        if self.mailbox.has_room(lane):
-            waiter.settle(True)
-        else:
-            self.mailbox.wait_for_room(lane, None, waiter)
-        try:
-            if not caller.settled:
-                await park_as(task, caller)
-        except BaseException:
-            caller.abandon()
-            raise
-        finally:
-            self.mailbox.stop_waiting(lane, waiter)
-        try:
-            return bool(caller.result())
-        except CallTimeoutError:
-            limit = self.mailbox.limit
-            raise NodeBusyError(to, message, self.node, limit, timeout) from None
-        except TargetDownError:
-            return False
 
     def connect(self) -> None:
         """Begin a session, unless there is one."""
@@ -429,58 +345,6 @@ class Peer(Questioner):
         await self._down.wait()
         assert self.reason is not None
         return self.reason
-
-    def _push_confirmed(self, caller: Caller, route: bytes, packed: Packed) -> None:
-        if self.admits(caller):
-            self.push(Ask(self.remember(caller), route, packed.body))
-
-    def send_exit(self, sender: PID, to: Any, reason: Reason) -> None:
-        """Ask a process there to end."""
-        self.push(
-            Exit(
-                self.place(to),
-                sender_place(sender),
-                False,
-                self.network.types.encode_reason(reason),
-            )
-        )
-
-    def send_kill(self, to: Any) -> None:
-        """Kill a process there."""
-        sender = sender_place(self.network.kernel.pid)
-        self.push(Exit(self.place(to), sender, True, self.network.types.encode_reason(Killed())))
-
-    def send_ended(self, number: int, reason: Reason) -> None:
-        """Tell that node that the target of its watch has ended."""
-        self.push(Ended(number, self.network.types.encode_reason(reason)))
-
-    def send_subscribed(self, number: int, subscriber: int) -> None:
-        """Tell that node that a subscriber has got the publications that an event keeps."""
-        self.push(Subscribed(number, subscriber))
-
-    def send_publication(
-        self,
-        number: int,
-        subscriber: int,
-        producer: PID,
-        publication: Published,
-        context: Any = None,
-    ) -> bool:
-        """Send a publication to that node. False if it cannot travel, or too many bytes wait."""
-        if not self.mailbox.has_room(Lane.MAIN):
-            return False
-        try:
-            body = self.network.types.encode(publication.message)
-            if len(body) > LARGEST:
-                raise RefusedValueError(too_large("a publication", body, self.node))
-        except RefusedValueError as error:
-            self.network.log_once(
-                f"publications of {publication.event.name!r} cannot travel", str(error)
-            )
-            return False
-        place, headers = sender_place(producer), self._headers_of(context)
-        self.push(Event(number, subscriber, place, publication.at, body, headers))
-        return True
 
     def send_answer(self, number: int, value: object, error: BaseException | None) -> None:
         """Answer a call of that node."""
@@ -515,47 +379,6 @@ class Peer(Questioner):
         """Queue an operation, and send it soon."""
         self.session.push(encode_operation(op))
         self.wake()
-
-    def remember(self, caller: Caller) -> int:
-        """Keep a call until its answer comes. Returns its number."""
-        calls, number = self._calls, caller.number
-        if number in calls:
-            # A forwarded call has the number of another node.
-            number = next(self.router.references)
-        calls[number] = caller
-        return number
-
-    def admits(self, caller: Caller) -> bool:
-        """Whether there is room for a further call. If not, the call fails."""
-        calls, limits = self._calls, self.network.limits
-        if len(calls) < self._sweep_at:
-            return True
-        now = perf_counter()
-        if len(calls) < limits.calls or now >= self._sweep_again:
-            # Forget calls that were settled otherwise.
-            for number in [number for number, known in calls.items() if known.settled]:
-                del calls[number]
-            self._sweep_at = min(max(_SWEEP, 2 * len(calls)), limits.calls)
-            # Refused calls in a row must not each look at all others.
-            self._sweep_again = now + len(calls) * _LOOK
-        if len(calls) < limits.calls:
-            return True
-        self.mailbox.count_refusal()
-        here = self.router.node
-        error = limits.call_error(here, here, self.node, caller.to, caller.request)
-        caller.settle(None, error)
-        return False
-
-    def number_of(self, caller: Caller) -> int | None:
-        """The number of a call to that node, as it knows it."""
-        if self._calls.get(caller.number) is caller:
-            return caller.number
-        return next((number for number, call in self._calls.items() if call is caller), None)
-
-    @property
-    def calls_in_flight(self) -> int:
-        """How many calls and questions to that node wait for an answer."""
-        return sum(not caller.settled for caller in self._calls.values())
 
     def _take_probe(self, op: Probe) -> None:
         self.network.rings.take(self, op)
@@ -613,36 +436,6 @@ class Peer(Questioner):
             parts.clear()
             self.deliver(whole, is_whole=True)
 
-    def _answered(self, op: Answer) -> None:
-        caller = self._calls.pop(op.number, None)
-        if caller is None:
-            self.network.kernel.calls.count_late_reply()
-            return
-        try:
-            value = self.network.types.decode(op.body)
-        except UnreadableValueError as error:
-            caller.settle(
-                None,
-                UnreadableError(
-                    f"the answer of {caller.to!r} is unreadable here: {error}",
-                    caller.to,
-                    caller.request,
-                ),
-            )
-            return
-        if not caller.settle_in(self.router.turns, value, None):
-            self.network.kernel.calls.count_late_reply()
-
-    def _failed(self, op: Failed) -> None:
-        caller = self._calls.pop(op.number, None)
-        if caller is None:
-            return
-        try:
-            payload = self.network.types.decode(op.body)
-        except UnreadableValueError as error:
-            payload = RemoteError("unreadable", str(error))
-        caller.settle(None, error_of(op.kind, caller.to, caller.request, payload))
-
     # -- session -----------------------------------------------------------------------------------
 
     def transmit(self, frame: Frame) -> None:
@@ -665,10 +458,10 @@ class Peer(Questioner):
         was_up, creation = bool(self.creation), self.creation
         self.creation = 0
         self.reason = reason = NoNode(self.node, why)
-        calls, self._calls = self._calls, {}
         self._parts.clear()
+        calls = self.forget_calls()
         self.mailbox.refuse_waiters()
-        for caller in calls.values():
+        for caller in calls:
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         if lost:
             self.network.kernel.start(self._bury, lost, was_up, name=f"network: lost {self.node}")

@@ -5,16 +5,16 @@ session at once, and its bound counts the bytes that wait there.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from .._core.tables.mailbox import Mailbox, Verdict
-from .._core.tables.pending_calls import Caller
-from .._core.vocabulary.envelopes import Envelope, Lane, Overflow
-from .._core.vocabulary.errors import TargetDownError
-from .._core.vocabulary.messages import Why
-from .._core.vocabulary.reasons import NoNode
-from .errors import NodeBusyError
+from ..._core.tables.mailbox import Mailbox, Verdict
+from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.envelopes import Envelope, Lane, Overflow
+from ..._core.vocabulary.errors import TargetDownError
+from ..._core.vocabulary.messages import Why
+from ..._core.vocabulary.reasons import NoNode
+from ..errors import NodeBusyError
 
 if TYPE_CHECKING:
-    from .peer import Peer
+    from ..peer import Peer
 
 __all__ = ["CallerWaiter", "Outlet", "Packed"]
 

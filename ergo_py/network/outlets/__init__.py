@@ -1,0 +1,1 @@
+"""The operations to another node: those that wait for room, and those that wait for an answer."""
