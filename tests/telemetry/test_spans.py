@@ -3,6 +3,7 @@ of OpenTelemetry.
 """
 
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from ergo_py import (
     ChildSpec,
     Decision,
     LogRecord,
+    MetaProcess,
     Pool,
     PoolSpec,
     Published,
@@ -296,6 +298,64 @@ async def test_lines_of_the_log_carry_the_ids_of_trace_and_span(
     assert "trace_id" not in outside.fields
     lines = capsys.readouterr().err.splitlines()
     assert expected["trace_id"] in next(line for line in lines if "inside" in line)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_nothing_of_a_trace_stays_for_the_next_message(spans: Spans, crashes: bool) -> None:
+    records: list[LogRecord] = []
+    seen: list[bool] = []
+
+    def look(me: Puppet) -> None:
+        me.log.warning("line")
+        seen.append(trace.get_current_span().get_span_context().is_valid)
+        if crashes and len(seen) == 1:
+            raise Reject(ValueError("refused"))
+
+    async with running_node(tracing=tracing(spans, 0.0)) as node:
+        node.add_logger(await node.spawn(Listener, records), "warning")
+        pid = await node.spawn(Puppet)
+        with spans.provider.get_tracer("test").start_as_current_span("outer"):
+            try:
+                await node.call(pid, look)
+            except ValueError:
+                assert crashes
+        await node.call(pid, look)
+        node.send(pid, look)
+        await wait_all_tasks_blocked()
+
+    assert seen[:2] == [True, False]
+    assert ["trace_id" in record.fields for record in records[:2]] == [True, False]
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_reader_does_not_keep_the_trace_in_which_it_was_spawned(
+    spans: Spans, in_thread: bool
+) -> None:
+    heard: list[Any] = []
+
+    class Blocks(MetaProcess):
+        def __init__(self, to: PID) -> None:
+            self.to = to
+            self.go = threading.Event()
+
+        def start(self) -> None:
+            self.go.wait(20)
+            self.send(self.to, b"later")
+
+    class Waits(Blocks):
+        async def start(self) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+            while not self.go.is_set():  # noqa: ASYNC110 - the test sets it
+                await trio.sleep(0.001)
+            self.send(self.to, b"later")
+
+    async with running_node(tracing=tracing(spans)) as node:
+        pid, archive = await node.spawn(Puppet), await node.spawn(Recorder, heard)
+        meta = (Blocks if in_thread else Waits)(archive)
+        await node.call(pid, lambda me: me.spawn_meta(meta))
+        meta.go.set()
+        await until(lambda: heard)
+
+    assert spans.names() == ["Puppet.handle_call function"]
 
 
 async def test_the_span_of_the_program_is_the_parent_of_its_messages(spans: Spans) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ergo_py import Actor, BadInputError, LogRecord
@@ -58,6 +58,7 @@ def test_a_gauge_is_sent_as_it_is_and_a_histogram_as_its_new_mean() -> None:
 
 
 @given(names=st.lists(st.text(max_size=60), max_size=200))
+@example(names=["x" * 60] * 100)
 def test_no_packet_is_too_long_and_no_name_breaks_a_line(names: list[str]) -> None:
     names = [*names, "no text \ud800"]  # such as of a file whose name is no valid UTF-8
     samples = [Sample((NODE, ("behaviour", name)), 1) for name in names]
