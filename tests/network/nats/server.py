@@ -28,7 +28,7 @@ class NatsServer:
         self._arguments = list(arguments)
         if config:
             path = self.folder / "server.conf"
-            path.write_text(config)
+            path.write_text(config, encoding="utf-8")
             self._arguments += ["-c", str(path)]
         self.port = 0
         self._program: subprocess.Popen[bytes] | None = None
@@ -81,7 +81,7 @@ class NatsServer:
     def _listens(self, ports: Path) -> bool:
         for path in ports.glob("*.ports"):
             try:
-                url = json.loads(path.read_text())["nats"][0]
+                url = json.loads(path.read_text(encoding="utf-8"))["nats"][0]
             except ValueError:  # half written
                 return False
             self.port = int(url.rpartition(":")[2])
@@ -92,7 +92,7 @@ class NatsServer:
             return False
 
     def log(self) -> str:
-        return (self.folder / "log").read_text()
+        return (self.folder / "log").read_text(encoding="utf-8")
 
     def kill(self) -> None:
         """Kill it, as ``kill -9`` does."""
