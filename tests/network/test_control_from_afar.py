@@ -53,7 +53,7 @@ async def test_a_command_that_acts_or_writes_is_not_passed_on(networks: Any) -> 
         assert pid in b.processes()
 
 
-async def test_each_failure_has_its_code(autojump_clock: Any) -> None:
+async def test_each_failure_has_its_code() -> None:
     network = make_network("memory", allow={"a@test": "default,look", "b@test": "default"})
     async with two_nodes(network, limit=1000) as (a, b):
         client = client_of(a)

@@ -163,7 +163,7 @@ def test_the_output_of_the_program_appears_above_the_input(tmp_path: Path) -> No
         enter(display, "exit\n")
         status = terminal.status()
 
-    assert not any("tick" in line and line != "tick" for line in lines[1:])
+    assert [line for line in lines[1:] if "tick" in line and line != "tick"] == []
     assert status == 0
 
 
