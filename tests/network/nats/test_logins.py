@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -138,6 +139,23 @@ async def test_tls_encrypts_and_verifies_the_server(first: bool) -> None:
             with pytest.raises(NetworkError, match=text):
                 async with running_node("a@test", network=network(**settings)):
                     pass
+
+
+async def test_a_server_that_verifies_nodes_wants_their_certificate() -> None:
+    tls = (
+        f'tls {{ cert_file: "{CERTIFICATES}/server.pem", key_file: "{CERTIFICATES}/server.key", '
+        f'ca_file: "{AUTHORITY}", verify: true }}'
+    )
+    with NatsServer(tls) as server:
+        url = f"tls://localhost:{server.port}"
+        context = ssl.create_default_context(cafile=AUTHORITY)
+        with pytest.raises(NetworkError, match="no NATS server accepts this node"):
+            async with running_node("a@test", network=NATS(url, tls=context)):
+                pass
+        context.load_cert_chain(CERTIFICATES / "client.pem", CERTIFICATES / "client.key")
+        async with two_nodes(NATS(url, tls=context, types=TYPES)) as (a, b):
+            pid = await b.spawn(Counter)
+            assert await a.call(pid, Total()) == 0
 
 
 async def test_a_server_without_tls_is_refused_if_the_url_demands_it(
