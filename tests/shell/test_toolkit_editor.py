@@ -143,17 +143,21 @@ def test_earlier_inputs_are_found_again_also_in_the_next_session(
 
 
 def test_the_output_of_the_program_appears_above_the_input(tmp_path: Path) -> None:
+    begin = tmp_path / "begin"
     (tmp_path / "clock.py").write_text(
-        "import trio\n"
+        "import pathlib, trio\n"
         "async def main(node):\n"
         "    while True:\n"
         "        await trio.sleep(0.2)\n"
-        "        print('tick', flush=True)\n",
+        f"        if pathlib.Path({str(begin)!r}).exists():\n"
+        "            print('tick', flush=True)\n",
         encoding="utf-8",
     )
     with at_prompt("shell", tmp_path / "clock.py") as display:
         terminal = display.terminal
         enter(display, "node.na")
+        # The editor moves output above the input once it has shown a prompt.
+        begin.touch()
         # Whole lines above, and the input below.
         lines = display.wait(
             lambda lines: lines.count("tick") >= 3 and lines[last_of(lines)] == ">>> node.na"
