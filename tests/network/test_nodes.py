@@ -11,6 +11,7 @@ from ergo_py import (
     NO_REPLY,
     PID,
     Actor,
+    BadInputError,
     Behind,
     Caller,
     CallTimeoutError,
@@ -655,6 +656,16 @@ async def test_operations_of_a_long_pass_go_out_in_parts_so_that_both_nodes_work
         assert in_pass > 2
         assert waiting < 16 * 1024
         assert await a.call(pid, Total()) == 1000
+
+
+async def test_a_priority_of_another_type_is_refused_before_the_message_travels() -> None:
+    async with two_nodes(make_network("memory")) as (a, b):
+        pid = await b.spawn(Counter)
+        assert await a.call(pid, Total()) == 0
+        wrong: Any = 7
+        with pytest.raises(BadInputError, match="or Priority"):
+            a.send(pid, Add(1), priority=wrong)
+        assert await a.call(pid, Total()) == 0
 
 
 async def test_a_call_waits_for_room_instead() -> None:

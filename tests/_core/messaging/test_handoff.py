@@ -28,7 +28,8 @@ from ergo_py import (
 )
 from ergo_py._core.messaging import handoff
 from ergo_py._core.messaging.handoff import Handoff, turns_of_loop, unmet
-from ergo_py._core.runtime.parking import TrioTurns, park
+from ergo_py._core.messaging.waiters import NoMailbox
+from ergo_py._core.runtime.parking import TrioTurns, park, park_as
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from ergo_py._core.vocabulary.states import State
 from tests.support import Failed, Puppet, Recorder, process_of, replace_private, running_node
@@ -142,6 +143,34 @@ async def test_a_task_is_alone_if_no_other_task_is_ready() -> None:
     await trio.lowlevel.checkpoint()
     assert not turns.is_alone()
     trio.lowlevel.remove_instrument(instrument)
+
+
+async def test_instruments_see_a_caller_that_a_root_wakes() -> None:
+    turns = turns_of_loop(True)
+    caller: Any = SimpleNamespace(task=None, mailbox=NoMailbox())
+    scheduled: list[object] = []
+
+    class Scheduled(trio.abc.Instrument):
+        def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+            scheduled.append(task)
+
+    async def wait() -> None:
+        caller.task = trio.lowlevel.current_task()
+        await park_as(caller.task, caller)
+        scheduled.append("it ran")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.lowlevel.checkpoint()
+        instrument = Scheduled()
+        trio.lowlevel.add_instrument(instrument)
+        root = trio.lowlevel.current_task()
+        assert turns.begin(root)
+        turns.wake_caller(caller)
+        assert turns.serve(root)
+        trio.lowlevel.remove_instrument(instrument)
+        assert scheduled[:2] == [caller.task, "it ran"]
 
 
 async def test_trio_runs_every_step_if_hand_off_is_off_or_trio_is_unknown(
