@@ -136,29 +136,28 @@ class SocketPoller:
                             await yield_turn(task)
                             end, left = perf_counter() + SLICE, _ENDS_AT_ONCE
                             is_root = turns.begin(task, True)
-                        if not self._read(fd):
-                            left -= 1
+                        watch = self._watches.get(fd)
+                        if watch is None:
+                            continue
+                        try:
+                            if watch.readable():
+                                continue
+                        except Exception as error:
+                            # Only the reader of this socket fails.
+                            watch.failure = error
+                        self._end_watch(fd, watch)
+                        left -= 1
                 except BaseException:
                     turns.end(task)
                     raise
                 if is_root:
                     turns.serve(task)
 
-    def _read(self, fd: int) -> bool:
-        """Read a socket that is ready. Returns whether to keep watching it."""
-        watch = self._watches.get(fd)
-        if watch is None:
-            return True
-        try:
-            keeps_watching = watch.readable()
-        except Exception as error:
-            # Only the reader of this socket fails.
-            watch.failure, keeps_watching = error, False
-        if not keeps_watching:
-            self._forget(fd, watch)
-            if watch.task is not None:
-                wake_with(watch.task, watch)
-        return keeps_watching
+    def _end_watch(self, fd: int, watch: _WatchedSocket) -> None:
+        """Wake the reader of a socket that is not watched any more."""
+        self._forget(fd, watch)
+        if watch.task is not None:
+            wake_with(watch.task, watch)
 
 
 async def watch_alone(sock: socket.socket, readable: Readable, turns: TrioTurns) -> None:

@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 5
+#define INTERFACE 6
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -19,6 +19,10 @@ static struct {
      "send($self, to, message, *, priority=None)\n--\n\n",
      &bound.behaviour_send,
      {"send", (PyCFunction)(void (*)(void))behaviour_send, METH_FASTCALL | METH_KEYWORDS, NULL}},
+    {"Outbox.deliver",
+     "deliver($self, to, message, priority)\n--\n\n",
+     &bound.outbox_deliver,
+     {"deliver", (PyCFunction)(void (*)(void))outbox_deliver, METH_FASTCALL | METH_KEYWORDS, NULL}},
     {"Router.send",
      "send($self, sender, to, message, priority)\n--\n\n",
      &bound.router_send,
@@ -74,6 +78,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_perf_counter, "perf_counter"},
         {&str_process, "_process"},
         {&str_refusal_of_none, "refusal_of_none"},
+        {&str_serves_in_passing, "serves_in_passing"},
         {&str_settle, "settle"},
         {&str_task, "task"},
         {&str_timeout, "timeout"},

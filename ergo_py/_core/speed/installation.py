@@ -17,6 +17,7 @@ from ..messaging.calls import NOT_MADE, Calls, UnfinishedCall
 from ..messaging.handoff import Handoff, RunQueue
 from ..messaging.router import Router
 from ..messaging.waiters import TaskCaller
+from ..metas.outbox import Outbox
 from ..processes.inline_calls import answer_now, note_error, note_late_reply, open_scopes
 from ..processes.lifecycle import Lifecycle
 from ..processes.message_loop import NO_TURN, Turn, serve
@@ -24,17 +25,18 @@ from ..processes.process import Process
 from ..runtime.parking import PARKED, TRAP, TaskPlaceholder, wake_with
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.mailbox import Mailbox
+from ..tables.registry import Registry
 from ..verbs.behaviour import Behaviour
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.errors import Reject
-from ..vocabulary.ids import PID
+from ..vocabulary.ids import PID, Alias
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.states import RUNNING, SLEEP, STOPPING, WAIT_RESPONSE
 
 __all__ = ["buffer_queue", "datagram_reader", "is_fast", "stream_buffer", "trace_verb"]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 5
+_INTERFACE: Final = 6
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -53,6 +55,7 @@ def install() -> bool:
     try:
         _speed.bind(
             {
+                "Alias": Alias,
                 "Behaviour.call": Behaviour.call,
                 "Behaviour.send": Behaviour.send,
                 "Calls": Calls,
@@ -64,10 +67,13 @@ def install() -> bool:
                 "NOT_MADE": NOT_MADE,
                 "NO_REPLY": NO_REPLY,
                 "NO_TURN": NO_TURN,
+                "Outbox": Outbox,
+                "Outbox.deliver": Outbox.deliver,
                 "PARKED": PARKED,
                 "PID": PID,
                 "Process": Process,
                 "RUNNING": RUNNING,
+                "Registry": Registry,
                 "Reject": Reject,
                 "Router": Router,
                 "Router.send": Router.send,
@@ -102,6 +108,7 @@ def install() -> bool:
     runs_callbacks(Calls.call, "serving")
     Behaviour.call = _speed.method(Behaviour, "Behaviour.call")  # type: ignore[method-assign]
     Behaviour.send = _speed.method(Behaviour, "Behaviour.send")  # type: ignore[method-assign]
+    Outbox.deliver = _speed.method(Outbox, "Outbox.deliver")  # type: ignore[method-assign]
     Router.send = _speed.method(Router, "Router.send")  # type: ignore[method-assign]
     return True
 

@@ -1,4 +1,4 @@
-/* Behaviour.send and Router.send. */
+/* Behaviour.send, Router.send and Outbox.deliver. */
 #include "speed.h"
 
 /* Whether any thread may append to the main lane of a process without a check, and the lane is one
@@ -11,8 +11,8 @@ int takes_direct(PyObject* process) {
 
 /* Append a message to the main lane of `receiver`, and wake it if it sleeps: the lines of
    Router.send that hot paths repeat. The receiver must be kept alive by the caller. */
-static int deliver(PyObject* receiver, PyObject* sender, PyObject* message) {
-    if (lane_push((Lane*)SLOT(receiver, of_process.main), 0, sender, Py_None, message) < 0)
+static int deliver(PyObject* receiver, PyObject* sender, PyObject* ref, PyObject* message) {
+    if (lane_push((Lane*)SLOT(receiver, of_process.main), MESSAGE, sender, ref, message) < 0)
         return -1;
     PyObject *task = SLOT(receiver, of_process.task), *mark = NULL;
     if (Py_IS_TYPE(task, bound.Task))
@@ -47,10 +47,39 @@ static PyObject* direct_receiver(PyObject* owner, Py_ssize_t cache, PyObject* ro
     return NULL;
 }
 
+/* The lines of Router.send for an alias: the meta-process there may serve a message in the turn of
+   its sender. 1 if it has, 0 if Python has to send the message, -1 with an error. */
+static int serve_in_passing(PyObject* router, PyObject* sender, PyObject* to, PyObject* message) {
+    PyObject* registry = SLOT(router, of_router.registry);
+    if (registry == NULL || !Py_IS_TYPE(registry, bound.Registry)) return 0;
+    PyObject* aliases = SLOT(registry, aliases_of_registry);
+    if (aliases == NULL || !PyDict_CheckExact(aliases)) return 0;
+    PyObject* receiver = PyDict_GetItemWithError(aliases, to);
+    if (receiver == NULL) return PyErr_Occurred() ? -1 : 0;
+    if (is_process(receiver)) return 0; /* a process serves messages in its own turn only */
+    Py_INCREF(receiver);
+    PyObject* served = PyObject_CallMethodObjArgs(receiver, str_serves_in_passing, message, sender,
+                                                  NULL);
+    Py_DECREF(receiver);
+    int is_served = served == NULL ? -1 : PyObject_IsTrue(served);
+    Py_XDECREF(served);
+    return is_served;
+}
+
+/* Behaviour.send(to, message), without a priority, to an alias. As send_from(). */
+static int send_to_alias(PyObject* process, PyObject* router, PyObject* to, PyObject* message) {
+    if (router == NULL || !Py_IS_TYPE(router, bound.Router)) return 0; /* that of an observed node */
+    if (SLOT(process, of_process.priority) != bound.NORMAL) return 0;
+    int is_served = serve_in_passing(router, SLOT(process, of_process.id), to, message);
+    if (is_served > 0 && add_one(process, of_process.sent) < 0) return -1;
+    return is_served;
+}
+
 /* Behaviour.send(to, message), without a priority, to the PID of a process that takes direct
    appends. 1 if it is done, 0 if Python has to do it, -1 with an error. */
 static int send_from(PyObject* process, PyObject* to, PyObject* message) {
     PyObject* router = SLOT(process, of_process.router);
+    if (Py_IS_TYPE(to, bound.Alias)) return send_to_alias(process, router, to, message);
     PyObject* last = SLOT(process, of_process.last_receiver);
     int is_cached = is_process(last) && SLOT(last, of_process.id) == to;
     if (!is_cached) {
@@ -63,7 +92,7 @@ static int send_from(PyObject* process, PyObject* to, PyObject* message) {
                                          !is_cached && is_on_loop(router));
     if (receiver == NULL) return PyErr_Occurred() ? -1 : 0;
     int failed = add_one(process, of_process.sent) < 0 ||
-                 deliver(receiver, SLOT(process, of_process.id), message) < 0;
+                 deliver(receiver, SLOT(process, of_process.id), Py_None, message) < 0;
     Py_DECREF(receiver);
     return failed ? -1 : 1;
 }
@@ -102,7 +131,7 @@ PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
         PyObject* receiver = direct_receiver(router, of_router.last_receiver, router, args[1], 1);
         if (receiver == NULL && PyErr_Occurred()) return NULL;
         if (receiver != NULL) {
-            int failed = deliver(receiver, args[0], args[2]);
+            int failed = deliver(receiver, args[0], Py_None, args[2]);
             Py_DECREF(receiver);
             if (failed) return NULL;
             Py_RETURN_TRUE;
@@ -117,5 +146,36 @@ PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
             }
         }
     }
+    if (count == 4 && keywords == NULL && args[3] == bound.NORMAL &&
+        Py_IS_TYPE(args[1], bound.Alias)) {
+        int is_served = serve_in_passing(router, args[0], args[1], args[2]);
+        if (is_served < 0) return NULL;
+        if (is_served) Py_RETURN_TRUE;
+    }
     return call_twin(bound.router_send, router, args, count, keywords);
+}
+
+/* Whether Outbox.deliver may append to the mailbox of the receiver of the last message. */
+static int keeps_up(PyObject* outbox, PyObject* receiver) {
+    PyObject *queue = SLOT(outbox, of_outbox.queue), *backlog = SLOT(outbox, of_outbox.backlog);
+    return takes_direct(receiver) && SLOT(outbox, of_outbox.holds) == Py_False &&
+           SLOT(outbox, of_outbox.overran) == Py_False && queue != NULL && PyObject_Size(queue) == 0 &&
+           backlog != NULL && PyLong_CheckExact(backlog) &&
+           ((Lane*)SLOT(receiver, of_process.main))->length < PyLong_AsSsize_t(backlog);
+}
+
+/* Outbox.deliver(to, message, priority), to the receiver of the last message. */
+PyObject* outbox_deliver(PyObject* outbox, PyObject* const* args, Py_ssize_t count,
+                         PyObject* keywords) {
+    PyObject* receiver = SLOT(outbox, of_outbox.peer);
+    if (count == 3 && keywords == NULL && args[2] == bound.NORMAL && is_process(receiver) &&
+        SLOT(receiver, of_process.id) == args[0] && keeps_up(outbox, receiver)) {
+        Py_INCREF(receiver);
+        int failed = add_one(outbox, of_outbox.direct) < 0 ||
+                     deliver(receiver, SLOT(outbox, of_outbox.sender), args[0], args[1]) < 0;
+        Py_DECREF(receiver);
+        if (failed) return NULL;
+        Py_RETURN_TRUE;
+    }
+    return call_twin(bound.outbox_deliver, outbox, args, count, keywords);
 }

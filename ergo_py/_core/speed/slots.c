@@ -5,15 +5,17 @@ struct Bound bound;
 struct OfProcess of_process;
 struct OfTurn of_turn;
 struct OfRouter of_router;
+struct OfOutbox of_outbox;
 struct OfCalls of_calls;
 struct OfCaller of_caller;
 struct OfMailbox of_mailbox;
 struct OfTask of_task;
 struct OfHandoff of_handoff;
-Py_ssize_t mark_of_placeholder, size_of_queue, is_cancelled_of_status;
+Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status;
 PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_finish,
     *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter, *str_process,
-    *str_refusal_of_none, *str_send, *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
+    *str_refusal_of_none, *str_send, *str_serves_in_passing, *str_settle, *str_task, *str_timeout,
+    *str_wait, *str_wake;
 PyObject *zero, *usual_timeout;
 
 #define IN(class, group, name) {#class, #name, &group.name}
@@ -34,7 +36,11 @@ static const struct {
     IN(Turn, of_turn, handled), IN(Turn, of_turn, handling), IN(Turn, of_turn, running_time),
     IN(Turn, of_turn, woken), IN(Router, of_router, loop_thread),
     IN(Router, of_router, last_receiver), IN(Router, of_router, processes),
-    IN(Router, of_router, references), IN(Router, of_router, turns), IN(Mailbox, of_mailbox, ahead),
+    IN(Router, of_router, references), IN(Router, of_router, registry), IN(Router, of_router, turns),
+    {"Registry", "aliases", &aliases_of_registry}, IN(Outbox, of_outbox, backlog),
+    IN(Outbox, of_outbox, direct), {"Outbox", "_holds", &of_outbox.holds},
+    {"Outbox", "_overran", &of_outbox.overran}, {"Outbox", "_peer", &of_outbox.peer},
+    {"Outbox", "_queue", &of_outbox.queue}, {"Outbox", "_sender", &of_outbox.sender}, IN(Mailbox, of_mailbox, ahead),
     IN(Mailbox, of_mailbox, limit), IN(Mailbox, of_mailbox, waiters),
     {"Calls", "_free", &of_calls.free}, {"Calls", "_router", &of_calls.router},
     {"Calls", "_turn_of", &of_calls.turn_of}, IN(Calls, of_calls, serving), IN(TaskCaller, of_caller, callee),
@@ -62,8 +68,8 @@ static const struct {
     PyObject** object;
     int is_class;
 } names[] = {
-    CLASS(Calls), CLASS(CancelStatus), CLASS(Handoff), CLASS(Mailbox), CLASS(PID), CLASS(Process),
-    CLASS(Router), CLASS(RunQueue), CLASS(Task), CLASS(TaskCaller), CLASS(TaskPlaceholder),
+    CLASS(Alias), CLASS(Calls), CLASS(CancelStatus), CLASS(Handoff), CLASS(Mailbox), CLASS(PID),
+    CLASS(Process), CLASS(Registry), CLASS(Router), CLASS(RunQueue), CLASS(Task), CLASS(TaskCaller), CLASS(TaskPlaceholder),
     CLASS(Turn), OBJECT(NORMAL), OBJECT(NOT_MADE), OBJECT(NO_REPLY), OBJECT(NO_TURN), OBJECT(PARKED),
     OBJECT(RUNNING), OBJECT(Reject), OBJECT(SLEEP), OBJECT(STOPPING), OBJECT(TRAP),
     OBJECT(UnfinishedCall), OBJECT(WAIT_RESPONSE), OBJECT(abort), OBJECT(answer_now),
@@ -71,7 +77,8 @@ static const struct {
     OBJECT(note_late_reply), OBJECT(open_scopes), OBJECT(perf_counter),
     OBJECT(serve), OBJECT(wake_with),
     {"Behaviour.call", &bound.behaviour_call, 0}, {"Behaviour.send", &bound.behaviour_send, 0},
-    {"Calls.call", &bound.calls_call, 0}, {"Router.send", &bound.router_send, 0},
+    {"Calls.call", &bound.calls_call, 0}, {"Outbox.deliver", &bound.outbox_deliver, 0},
+    {"Router.send", &bound.router_send, 0},
 };
 
 /* The offset of a slot in the instances of a class; -1 with an error if there is no such slot. */

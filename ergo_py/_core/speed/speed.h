@@ -93,13 +93,13 @@ extern PyTypeObject LaneIteratorType;
 /* ---- slots.c: Python classes whose slots are used here ------------------------------------------- */
 
 extern struct Bound {
-    PyTypeObject *Calls, *CancelStatus, *Handoff, *Mailbox, *PID, *Process, *Router, *RunQueue, *Task,
-        *TaskCaller, *TaskPlaceholder, *Turn;
+    PyTypeObject *Alias, *Calls, *CancelStatus, *Handoff, *Mailbox, *PID, *Process, *Registry, *Router,
+        *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Turn;
     PyObject *NORMAL, *NOT_MADE, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
         *TRAP, *UnfinishedCall, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
-        *check_plain, *current_task, *note_error, *note_late_reply, *open_scopes, *perf_counter,
-        *router_send, *serve, *wake_with;
+        *check_plain, *current_task, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
+        *perf_counter, *router_send, *serve, *wake_with;
 } bound;
 
 extern struct OfProcess {
@@ -113,8 +113,12 @@ extern struct OfTurn {
 } of_turn;
 
 extern struct OfRouter {
-    Py_ssize_t last_receiver, loop_thread, processes, references, turns;
+    Py_ssize_t last_receiver, loop_thread, processes, references, registry, turns;
 } of_router;
+
+extern struct OfOutbox {
+    Py_ssize_t backlog, direct, holds, overran, peer, queue, sender;
+} of_outbox;
 
 extern struct OfCalls {
     Py_ssize_t free, router, serving, turn_of;
@@ -136,11 +140,12 @@ extern struct OfHandoff {
     Py_ssize_t context, hooks, queue, root, steps;
 } of_handoff;
 
-extern Py_ssize_t mark_of_placeholder, size_of_queue, is_cancelled_of_status;
+extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status;
 
 extern PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_finish,
     *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter, *str_process,
-    *str_refusal_of_none, *str_send, *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
+    *str_refusal_of_none, *str_send, *str_serves_in_passing, *str_settle, *str_task, *str_timeout,
+    *str_wait, *str_wake;
 extern PyObject* zero;           /* 0.0 */
 extern PyObject* usual_timeout;  /* 5.0 */
 
@@ -231,6 +236,8 @@ PyObject* behaviour_send(PyObject* self, PyObject* const* args, Py_ssize_t count
                          PyObject* keywords);
 PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
                       PyObject* keywords);
+PyObject* outbox_deliver(PyObject* outbox, PyObject* const* args, Py_ssize_t count,
+                         PyObject* keywords);
 int is_on_loop(PyObject* router);
 PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args, Py_ssize_t count,
                     PyObject* keywords);

@@ -12,9 +12,11 @@ import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 
 import ergo_py
-from ergo_py import PID, RESUME, Actor, ChildSpec, Node, Overflow
+from ergo_py import PID, RESUME, Actor, ChildSpec, MetaProcess, Node, Overflow, Priority
+from ergo_py._core.metas.outbox import Outbox
 from ergo_py._core.runtime.parking import PARKED
 from ergo_py._core.vocabulary.envelopes import MESSAGE
+from ergo_py._core.vocabulary.options import Behind
 from tests.support import process_behind, process_of, running_node
 
 pytestmark = pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")
@@ -253,3 +255,100 @@ async def test_waiting_senders_are_admitted_while_a_batch_is_served() -> None:
         await served(node, pid)
 
         assert process_of(node, pid).turn.handled >= 20
+
+
+class InPassing(MetaProcess):
+    """Serves most messages in the turn of their sender."""
+
+    def __init__(self) -> None:
+        self.served: list[tuple[str, object]] = []
+        self._serve_in_passing = self.serve
+
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+    def serve(self, message: object, sender: object) -> bool:
+        if message == "fail":
+            raise KeyError(message)
+        if message == "later":
+            return False
+        self.served.append(("in passing", sender))
+        return True
+
+    async def handle_message(self, message: object, sender: object) -> None:
+        self.served.append(("in its turn", sender))
+
+
+class Owner(Sends):
+    def __init__(self, meta: InPassing) -> None:
+        self.meta = meta
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.meta)
+
+
+async def test_a_meta_process_serves_messages_in_passing_and_leaves_no_references() -> None:
+    meta = InPassing()
+    async with running_node() as node:
+        owner = await node.spawn(Owner, meta, name="owner")
+        to, payload = meta.id, Payload()
+        counts = []
+        for _ in range(3):
+            node.send(owner, (to, payload, 300))
+            await served(node, "owner")
+            gc.collect()
+            counts.append((sys.getrefcount(payload), sys.getrefcount(to)))
+
+        assert process_of(node, "owner").sent == 900
+        assert meta.served == [("in passing", owner)] * 900
+        assert counts[0][0] == counts[1][0] == counts[2][0]
+        assert abs(counts[2][1] - counts[1][1]) < 10
+
+        meta.served.clear()
+        for message in ("now", "later", "now"):
+            node.send(owner, (to, message, 1))
+        await wait_all_tasks_blocked()
+        # The third message does not overtake the second.
+        assert [how for how, _ in meta.served] == ["in passing", "in its turn", "in its turn"]
+        assert process_of(node, "owner").sent == 903
+
+        node.send(owner, (to, "fail", 1))
+        await wait_all_tasks_blocked()
+        assert [crash.callback for crash in node.crashes()] == ["handle_message"]
+
+
+async def test_a_message_to_the_alias_of_a_process_waits_for_its_turn() -> None:
+    async with running_node() as node:
+        receiver = await node.spawn(Plain, name="receiver")
+        alias = process_of(node, "receiver").make_alias()
+        sender = await node.spawn(Sends, name="sender")
+        node.send(sender, (alias, "message", 5))
+        await served(node, "sender")
+        await served(node, receiver)
+
+        assert process_of(node, receiver).turn.handled == 5
+
+
+async def test_an_outbox_delivers_to_its_receiver_until_that_is_behind() -> None:
+    async with running_node() as node:
+        to = await node.spawn(Plain, name="receiver")
+        process, payload = process_of(node, to), Payload()
+        sender = process.make_alias()
+        outbox = Outbox(process.router, sender, 4, Behind.WAIT, lambda: None)
+        await wait_all_tasks_blocked()
+        before = sys.getrefcount(payload)
+
+        done = [outbox.deliver(to, payload, Priority.NORMAL) for _ in range(6)]
+        waiting = list(process.main)
+        assert done == [True] * 4 + [False] * 2
+        assert waiting == [(MESSAGE, sender, to, payload)] * 4
+        assert outbox.direct == 4
+        assert not outbox.deliver(to, payload, Priority.HIGH)
+        waiting.clear()
+        await served(node, to)
+        assert process.turn.handled == 4
+        assert outbox.deliver(to, payload, Priority.NORMAL)
+        await wait_all_tasks_blocked()
+        gc.collect()
+
+        assert sys.getrefcount(payload) == before

@@ -335,7 +335,8 @@ class StreamReader:
             self._held = messages
             return False
         outbox = meta.outbox
-        for number, message in enumerate(messages):
+        is_delivered = len(messages) == 1 and outbox.deliver(to, messages[0], meta.priority)
+        for number, message in enumerate(() if is_delivered else messages):
             # `deliver` is the fast path and nearly always enough; `forward` does the same with more
             # checks.
             if not outbox.deliver(to, message, meta.priority) and not outbox.forward(

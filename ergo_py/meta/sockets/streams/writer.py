@@ -157,10 +157,16 @@ class Writer:
         """
         if type(message) is not TCPSend or self.state is not _OPEN or self.pending:
             return False
-        data = message.data
-        if self._turns.defers and self._hold(data):
-            return True
-        if self._held:
+        data, held = message.data, self._held
+        if self._turns.defers:
+            if not held and type(data) is bytes and len(data) <= _SMALL:
+                # Inlined _hold(), for most messages.
+                self._turns.defer(self.flush)
+                held.append(data)
+                return True
+            if self._hold(data):
+                return True
+        if held:
             self.flush()
         self._serve(data)
         return True
@@ -188,8 +194,9 @@ class Writer:
         """Write the data that was held until the end of the root's turn. All other output comes
         after it: TLS numbers its records in the order in which they are made.
         """
-        if self._held:
-            held, self._held = self._held, []
+        held = self._held
+        if held:
+            self._held = []
             self.messages += len(held) - 1
             self._serve(held[0] if len(held) == 1 else b"".join(held))
 
