@@ -51,6 +51,7 @@ FOREIGN: Final = {
         "Behaviour.send",
         "Calls.short_cut",
         "Mailbox.main_type",
+        "Outbox.deliver",
         "Router.send",
         "Turn.begin_batch",
     },
