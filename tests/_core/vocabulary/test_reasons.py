@@ -208,6 +208,16 @@ def test_a_crash_frees_the_frames_of_all_errors_it_refers_to(
     assert reason.error.__traceback__ is None
 
 
+def test_a_crash_in_a_module_whose_name_is_no_text_keeps_its_lines() -> None:
+    with pytest.raises(ValueError, match="odd") as caught:
+        exec("raise ValueError('odd')", {"__name__": 7})
+
+    reason = Crashed(caught.value)
+
+    assert "<string>" in reason.traceback
+    assert "ValueError: odd" in reason.traceback
+
+
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_crash_keeps_every_line_of_the_traceback_that_python_prints(
     failure: Callable[[list[weakref.ref[Local]]], None],
