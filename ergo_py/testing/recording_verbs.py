@@ -248,8 +248,7 @@ class Notes:
     ) -> Timer:
         """Note a timer."""
         chosen = self.priority if priority is None else check_priority(priority)
-        owned = Owned()
-        owner = SimpleNamespace(timers=owned, add_timer=owned.append)
+        owner = SimpleNamespace(timers=Owned())
         timer = Timer(self.table, owner, to, message, chosen, period)
         self.table.arm(timer, self.now + delay)
         self.timers.append(Armed(delay, period, to, message, timer))

@@ -19,7 +19,7 @@ from ..runtime.parking import park_as, wake
 from ..tables.callbacks import META_CALLBACKS
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller, OwedCalls
-from ..tables.timers import Owned, Timer
+from ..tables.timers import Owned
 from ..vocabulary.envelopes import MESSAGE, Envelope, Lane, Priority, kind_name
 from ..vocabulary.errors import NotAllowedError, TargetDownError
 from ..vocabulary.hints import explain
@@ -263,11 +263,10 @@ class Meta:
         """
         self.deferred = OwedCalls(settled)
 
-    def add_timer(self, timer: Timer) -> None:
-        """Own a timer: it ends with this meta-process."""
-        if self.timers is None:
-            self.timers = Owned()
-        self.timers.append(timer)
+    def begin_timers(self) -> Owned:
+        """The list for its first timer, which ends with this meta-process."""
+        self.timers = Owned()
+        return self.timers
 
     def own(self, key: object, thing: "Meta") -> None:
         """Add a child, which must not outlive this meta-process."""

@@ -12,7 +12,7 @@ from ..messaging.receiver import Stoppable
 from ..messaging.requests import RequestCaller
 from ..runtime.time_slices import in_slices
 from ..tables.child_slot import ChildSlot
-from ..tables.timers import Owned, Timer
+from ..tables.timers import Owned
 from ..vocabulary.ids import EventName, Ref
 from ..vocabulary.reasons import Reason, Shutdown
 from .background_task import BackgroundTasks
@@ -76,12 +76,11 @@ class Owner(Lifecycle):
             self.owned = {}
         self.owned[key] = thing
 
-    def add_timer(self, timer: Timer) -> None:
-        """Own a timer: it ends with this process."""
-        if self.timers is None:
-            self.become_owner()
-            self.timers = Owned()
-        self.timers.append(timer)
+    def begin_timers(self) -> Owned:
+        """The list for its first timer, which ends with this process."""
+        self.become_owner()
+        self.timers = Owned()
+        return self.timers
 
     def add_event(self, event: EventName) -> None:
         """Own an event: it ends with this process."""

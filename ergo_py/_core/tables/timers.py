@@ -43,7 +43,10 @@ class Timer:
         self.message: Any = message
         self.priority = priority
         self.period = period
-        owner.add_timer(self)
+        owned = owner.timers
+        if owned is None:
+            owned = owner.begin_timers()
+        owned.append(self)
 
     @property
     def active(self) -> bool:

@@ -52,8 +52,9 @@ def arm_timer(
 ) -> Timer:
     """Arm a timer that belongs to ``process``: a process, a meta-process or a node."""
     process.allow(_ARM_TIMER)
-    if type(to) is not PID or to.node != process.router.node:
-        receiver = process.router.resolve(to)
+    router = process.router
+    if type(to) is not PID or to.node != router.node:
+        receiver = router.resolve(to)
         if receiver is not None and receiver.is_remote:
             message = (
                 Carried(message.mark, receiver.pack(to, message.message))

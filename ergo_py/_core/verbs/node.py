@@ -427,9 +427,5 @@ class _NodeTimers:
         self.priority = Priority.NORMAL
         self.timers = Owned()
 
-    def add_timer(self, timer: Timer) -> None:
-        """Own a timer: it ends with the node."""
-        self.timers.append(timer)
-
     def allow(self, _operation: object) -> None:
         """A node may always arm a timer."""

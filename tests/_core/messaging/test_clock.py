@@ -53,9 +53,6 @@ class Fired:
         self.clock = Clock(self.fire, lambda function: function())
         self.timers = Owned()
 
-    def add_timer(self, timer: Timer) -> None:
-        self.timers.append(timer)
-
     def fire(self, timer: Timer) -> None:
         self.log.append((timer.message, trio.current_time()))
 

@@ -25,9 +25,6 @@ class FakeOwner:
     def __init__(self, timers: Owned | None = None) -> None:
         self.timers = timers or Owned()
 
-    def add_timer(self, timer: Timer) -> None:
-        self.timers.append(timer)
-
 
 def armed(
     table: Timers, owner: FakeOwner, message: object, deadline: float, period: float = 0.0
