@@ -44,12 +44,12 @@ _QUEUE = (
 )
 _C = "It is written in C, and calls back without a message, a mailbox or a process in between."
 _HAND_OVER = (
-    "Each message wakes a thread of its own, which then needs the interpreter's lock. Where a "
-    "processor is idle these threads run side by side, and a message costs twice as much as on a "
-    "busy machine, or as on a single processor, where they take turns; socketserver, which has "
-    "such threads and nothing else, does not reach this either, and a loop written by hand around "
-    "such threads and a queue takes longer than asyncio's streams, too. For many small requests "
-    "use the reader task, which stays on the loop."
+    "Each message wakes a thread of its own. With the C extension that thread reads without the "
+    "interpreter's lock, and the loop takes the bytes of all threads in a single turn; in pure "
+    "Python it needs the lock for each message. socketserver, which has such threads and nothing "
+    "else, does not reach this either, and a loop written by hand around such threads and a queue "
+    "takes longer than asyncio's streams, too. For many small requests use the reader task, which "
+    "stays on the loop."
 )
 _COPIED = (
     "About half of it is the operating system copying the message in and out, which all pay; the "
