@@ -208,7 +208,7 @@ def test_a_crash_frees_the_frames_of_all_errors_it_refers_to(
     assert reason.error.__traceback__ is None
 
 
-def test_a_crash_in_a_module_whose_name_is_no_text_keeps_its_lines() -> None:
+def test_a_crash_in_a_module_with_a_number_as_its_name_keeps_its_lines() -> None:
     with pytest.raises(ValueError, match="odd") as caught:
         exec("raise ValueError('odd')", {"__name__": 7})
 
