@@ -384,17 +384,22 @@ async def test_a_coroutine_with_a_nursery_ends_when_the_tasks_in_it_have_ended(
 async def test_an_error_of_a_coroutine_after_it_was_abandoned_is_dropped(
     autojump_clock: MockClock,
 ) -> None:
+    async def keep_the_nursery_open() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(5)
+
     async def body() -> None:
         async with trio.open_nursery() as inner:
-            inner.start_soon(trio.sleep, 5)
+            inner.start_soon(keep_the_nursery_open)
             raise LookupError("too late")
 
     relayed = Relayed(body())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relayed.run)
-        await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
         relayed.abandonable.abandon()
 
+    assert trio.current_time() == 5
     assert relayed.done
     assert relayed.error is None
 
