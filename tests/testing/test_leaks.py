@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
@@ -124,17 +125,26 @@ def test_a_failure_of_the_block_itself_hides_leaks() -> None:
         raise ZeroDivisionError
 
 
-async def test_the_async_check_waits_as_well() -> None:
-    with trio.fail_after(10):
-        before = take_inventory()
-        thread = threading.Thread(target=threading.Event().wait, args=(0.05,))
-        thread.start()
+async def test_the_async_check_waits_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, daemon=True)
+    pauses: list[float] = []
 
-        at_once = before.left()
-        later = await before.left_after(5)
+    def end_the_thread(seconds: float) -> None:
+        pauses.append(seconds)
+        release.set()
+        thread.join()
+
+    before = take_inventory()
+    thread.start()
+    at_once = before.left()
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "sleep", end_the_thread)
+        later = await before.left_after(600)
 
     assert len(at_once) == 1
     assert later == []
+    assert len(pauses) == 1
 
 
 @pytest.mark.parametrize("limit", [256, resource.RLIM_INFINITY])
