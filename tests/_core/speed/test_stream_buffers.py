@@ -104,11 +104,12 @@ def fill(reading: Reading) -> bytes:
     sent = b""
     while True:
         piece = os.urandom(PIECE)
+        is_read = len(sent) < MOST  # each piece alone: several at once can be a read of full size
         try:
             sent += piece[: reading.peer.send(piece)]
         except BlockingIOError:
             return sent
-        if len(sent) < MOST:
+        if is_read:
             until(lambda: not unread(reading))
 
 
