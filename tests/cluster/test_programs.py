@@ -1,5 +1,6 @@
 """Singletons in programs that are killed and stopped, and with a real NATS server."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -58,6 +59,14 @@ def _free_port() -> int:
         return port
 
 
+def _stop(program: trio.Process, path: Path) -> None:
+    """Stop a program that does not have the lock of the names: the test has it."""
+    with path.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        program.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, program.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory for sockets, with a path that is short enough for them."""
@@ -86,7 +95,7 @@ async def test_a_stopped_program_does_not_act_after_its_lease(place: Path) -> No
     ):
         await until(lambda: journal.has("a@test", "act"))
         async with singleton_program("b@test", journal, **local):
-            program.send_signal(signal.SIGSTOP)
+            _stop(program, place / "names" / ".lock")
             await until(lambda: journal.has("b@test", "act"))
             program.send_signal(signal.SIGCONT)
             await until(lambda: journal.has("a@test", "end"))
