@@ -140,7 +140,7 @@ class Ending:
         meta = self.meta
         self.reason = reason
         self.phase = _CLOSING if self.phase is _OPEN else _ABORTED
-        meta.kernel.obituaries.note(meta)
+        meta.kernel.obituaries.note(meta, meta.handled)
         meta.refuse_messages()
         for child in list(meta.owned.values()):
             # The reader may be waiting for the init of this child, and must be able to end.
@@ -155,7 +155,7 @@ class Ending:
         if reason is None:
             self.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
             self.phase = _ABORTED
-            meta.kernel.obituaries.note(meta)
+            meta.kernel.obituaries.note(meta, meta.handled)
         meta.refuse_messages()
         meta.resources.unblock()
         return reason

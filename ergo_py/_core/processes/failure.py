@@ -9,7 +9,7 @@ from ..tables.child_slot import ChildSlot, Decision
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EVENT, STARTED, STOP, kind_name
 from ..vocabulary.errors import CallFailedError, TargetDownError
-from ..vocabulary.hints import explain
+from ..vocabulary.hints import MAY_NEED_HINT, explain
 from ..vocabulary.reasons import Crashed, Reason
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     # Inlined _resumes(), for most failures.
     is_plain = isinstance(error, Exception) and (slot is None or slot.decide is None)
     resumes = not is_plain and _resumes(process, error)
-    explain(error, process.behaviour)
+    if isinstance(error, MAY_NEED_HINT):
+        explain(error, process.behaviour)
     reason = Crashed(error)
     kind, _, ref, payload = process.turn.handling or (STOP, None, None, None)
     callback = kind_name(kind)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import replace
 from math import inf
 from time import perf_counter
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from trio.lowlevel import Task, current_task
 
@@ -17,6 +17,7 @@ from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import PARKED, wake
+from ..runtime.time_slices import at_once
 from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EXIT, KILL, URGENT_LANE, Envelope, Priority
@@ -41,11 +42,13 @@ from .last_callback import run_plain
 from .lifecycle import NOT_YET
 from .message_loop import NO_TURN
 from .ownership import MANY, Owner
-from .termination import Ending, release_at_once
+from .termination import Ending, release
 
 __all__ = ["Process", "processes_of"]
 
 R = TypeVar("R")
+
+_SHUTDOWN: Final = Shutdown()
 
 
 class Process(Owner):
@@ -326,7 +329,7 @@ class Process(Owner):
             and self.options.shutdown > 0
             and self.can_end_at_once()
         ):
-            self._end_asleep(Shutdown())
+            self._end_asleep(_SHUTDOWN)
             if self.router.pause_is_due():
                 await self.router.turn()
         else:
@@ -358,7 +361,10 @@ class Process(Owner):
         self.begin_to_end(reason)
         if "terminate" in self.callbacks.defined:
             run_plain(self, "terminate", reason)
-        release_at_once(self)
+        # Inlined release_at_once().
+        rest = release(self)
+        if rest is not None:
+            at_once(rest)
 
     @runs_callbacks
     def _end_asleep(self, reason: Reason) -> None:
@@ -404,7 +410,7 @@ class Process(Owner):
         """
         self.reason = reason
         self.refuse()
-        self.kernel.obituaries.note(self)
+        self.kernel.obituaries.note(self, self.turn.handled)
         self.enter(STOPPING)
         handling = self.turn.handling
         if handling is not None and isinstance(handling[2], Caller):

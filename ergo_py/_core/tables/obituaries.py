@@ -94,8 +94,10 @@ class Obituaries:
         if process.reason is None:
             self._sites[process.id] = (callback, message_type)
 
-    def note(self, process: Any) -> None:
-        """Record a process or meta-process that has begun to end. Its ``reason`` must be set."""
+    def note(self, process: Any, handled: int) -> None:
+        """Record a process or meta-process that has begun to end, and how many messages it handled.
+        Its ``reason`` must be set.
+        """
         reason = process.reason
         facts = (
             process.id,
@@ -104,7 +106,7 @@ class Obituaries:
             reason,
             time(),
             perf_counter() - process.born,
-            process.handled,
+            handled,
         )
         if type(reason) in _WELL:
             self._others.append(facts)

@@ -8,7 +8,7 @@ from typing import Final
 
 from .text import shown, text_of
 
-__all__ = ["ASYNCIO", "did_you_mean", "explain", "near"]
+__all__ = ["ASYNCIO", "MAY_NEED_HINT", "did_you_mean", "explain", "near"]
 
 _LONG: Final = 60
 """Most characters of a name that are compared with others."""
@@ -25,7 +25,7 @@ _NO_LOOP: Final = re.compile("no running event loop|no current event loop")
 _COROUTINE: Final = re.compile(r"'coroutine'|\bcoroutine object\b")
 _NO_SETTER: Final = re.compile(r"property '(\w+)' of '\w+' object has no setter")
 _NOT_CALLABLE: Final = "object is not callable"
-_MAY_NEED_HINT: Final = (RuntimeError, AttributeError, TypeError)
+MAY_NEED_HINT: Final = (RuntimeError, AttributeError, TypeError)
 """The exceptions of Python that `explain` knows."""
 
 
@@ -49,7 +49,7 @@ def explain(error: BaseException, behaviour: object = None) -> None:
     """Add a note to an exception with a text that does not say what to write instead.
     ``behaviour`` is the actor or meta-process whose callback raised it.
     """
-    if not isinstance(error, _MAY_NEED_HINT):
+    if not isinstance(error, MAY_NEED_HINT):
         return  # most errors of a program: a crash does not pay for more
     if type(error).__module__.partition(".")[0] == "ergo_py":
         return  # these explain themselves

@@ -5,7 +5,7 @@ the code that failed.
 import linecache
 import os
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Final
 
 from .public_names import show_public_names
@@ -120,6 +120,12 @@ _Frames = tuple[tuple[str, int, str, str], ...]
 
 _FRAMEWORK: Final = frozenset({"ergo_py", "trio", "outcome"})
 """The packages whose frames a traceback leaves out."""
+_PACKAGE: Final = "ergo_py."
+_PREFIX: Final = len(_PACKAGE)
+_lines: Final[dict[tuple[str, int, int], int]] = {}
+"""The lines of this package at which callbacks were called, by file, first line of the function and
+instruction.
+"""
 _FULL: Final = "ERGO_FULL_TRACEBACKS"
 """The environment variable that shows them."""
 
@@ -243,9 +249,21 @@ def _frames_of(traceback: TracebackType | None) -> _Frames:
         code, module = frame.f_code, frame.f_globals.get("__name__", "")
         if type(module) is not str:
             module = str(module)
-        frames.append((code.co_filename, traceback.tb_lineno, code.co_name, module))
+        line = _line_of(traceback, code) if module[:_PREFIX] == _PACKAGE else traceback.tb_lineno
+        frames.append((code.co_filename, line, code.co_name, module))
         traceback = traceback.tb_next
     return tuple(frames)
+
+
+def _line_of(traceback: TracebackType, code: CodeType) -> int:
+    """The line of a frame of this package. Python searches the table of lines from its beginning,
+    which takes long for the message loop, a long function in the traceback of every crash.
+    """
+    place = code.co_filename, code.co_firstlineno, traceback.tb_lasti
+    line = _lines.get(place)
+    if line is None:
+        line = _lines[place] = traceback.tb_lineno
+    return line
 
 
 _CAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"

@@ -449,6 +449,22 @@ def test_a_traceback_shows_the_frames_of_the_program_first(
     assert reason.traceback.endswith("\nValueError: five\n")
 
 
+def test_every_crash_shows_the_lines_of_the_package_at_which_it_happened() -> None:
+    source = "def serve(callback, again):\n    if again:\n        callback()\n    callback()\n"
+    names: dict[str, Any] = {"__name__": "ergo_py._core.lines"}
+    exec(compile(source, "<ergo_py._core.lines>", "exec"), names)
+
+    def crash(again: bool) -> Crashed:
+        with pytest.raises(ZeroDivisionError) as caught:
+            names["serve"](lambda: 1 // 0, again)
+        return Crashed(caught.value)
+
+    found = [crash(again).full_traceback for again in (True, False, True)]
+
+    lines = [re.findall(r'"<ergo_py._core.lines>", line (\d+)', text) for text in found]
+    assert lines == [["3"], ["4"], ["3"]]
+
+
 def test_an_error_that_the_framework_raised_by_itself_has_no_frames() -> None:
     reason = crash_in("ergo_py._core.loop", "ergo_py._core.verbs", error=NotAllowedError("no"))
 
