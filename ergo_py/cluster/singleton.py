@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import trio
 
+from .._core.tables.pending_calls import Caller
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError, NotAllowedError
 from .._core.vocabulary.ids import PID
@@ -84,6 +85,20 @@ class Singleton(ChildSpec):
         )
 
 
+class SingletonSupervisor(Supervisor):
+    """Restarts the child while the node holds the lease.
+
+    A program that was stopped may notice in the child first that the lease has expired. Then the
+    child ends with an error, and must not start again under this lease.
+    """
+
+    async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
+        if caller is None and not lease_of(self).is_held:
+            self.stop(Shutdown("its lease has expired"))
+        else:
+            await super()._control(sender, caller, payload)
+
+
 class SingletonKeeper(Actor):
     """Competes for the lease of a singleton, and runs the child while this node holds it."""
 
@@ -123,7 +138,7 @@ class SingletonKeeper(Actor):
     async def _start(self, lease: Lease) -> None:
         self._ended = trio.Event()
         self._supervisor = await self.spawn(
-            Supervisor, SupervisorSpec([self._spec]), env={_LEASE: lease}
+            SingletonSupervisor, SupervisorSpec([self._spec]), env={_LEASE: lease}
         )
         self._keeper.describe(self._spec.name)
 
@@ -148,7 +163,7 @@ class SingletonKeeper(Actor):
         if child != self._supervisor:
             return
         self._ended.set()
-        if not self._is_ending:
+        if not self._is_ending and self._lease is not None and self._lease.is_held:
             # The child has failed too often here. This process ends and gives the lease up, so that
             # another node may try.
             self.stop(reason)

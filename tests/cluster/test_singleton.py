@@ -185,6 +185,34 @@ async def test_a_crashed_singleton_restarts_on_its_node_and_keeps_its_address(
         assert await b.call(address, "who") == address.node
 
 
+class Stopped(Actor):
+    """Calls the request, which stops the program, and checks its lease."""
+
+    starts: list[bool] = []
+
+    def init(self) -> None:
+        Stopped.starts.append(lease_of(self).is_held)
+
+    async def handle_call(self, request: Any, caller: Caller) -> None:
+        request()
+        lease_of(self).check()
+
+
+async def test_a_singleton_does_not_restart_after_its_lease(autojump_clock: Any) -> None:
+    Stopped.starts = []
+    spec = ChildSpec("only", Stopped, shutdown=1.0, terminate_timeout=1.0)
+    async with nodes(Memory(), "a") as (a,):
+        await a.supervise([Singleton(spec)], intensity=0)
+        address = await Cluster(a).wait_for("only", timeout=10)
+        with pytest.raises(TargetDownError, match="LeaseLostError"):
+            await a.call(address, lambda: autojump_clock.jump(1000.0))
+        await trio.sleep(100)
+
+        # The second start is that of the next lease. The supervisor above has seen no crash.
+        assert Stopped.starts == [True, True]
+        assert await a.call(address, list) is None
+
+
 async def test_a_singleton_that_fails_too_often_moves_to_another_node(autojump_clock: Any) -> None:
     class Picky(Only):
         def init(self) -> None:
