@@ -161,7 +161,7 @@ BRIDGES_USE = {
     "runtime.process_groups": "a node that is killed ends the programs of its ports",
     "runtime.time_slices": "the length of a time slice, the same for the poller as for processes",
     "speed._speed": "the types of the buffers of reader threads",
-    "speed.installation": "the reader of many datagrams and the buffers of reader threads in C",
+    "speed.installation": "reads and writes of sockets in C, and the buffers of reader threads",
     "tables.pending_calls": "`Caller`, which handle_call gets; deadlines on the node's clock",
     "tables.timers": "the type of a timer",
 }

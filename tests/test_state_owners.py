@@ -55,6 +55,11 @@ FOREIGN: Final = {
         "Router.send",
         "Turn.begin_batch",
     },
+    "meta/sockets/streams/installation.py": {
+        "StreamReader._read_once",
+        "Writer.flush",
+        "Writer.serve",
+    },
     # Python
     "_core/vocabulary/public_names.py": {"value.__module__"},
     "_core/vocabulary/reasons.py": {"error.__traceback__", "error.obj"},

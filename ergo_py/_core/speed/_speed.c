@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 6
+#define INTERFACE 7
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -27,6 +27,15 @@ static struct {
      "send($self, sender, to, message, priority)\n--\n\n",
      &bound.router_send,
      {"send", (PyCFunction)(void (*)(void))router_send, METH_FASTCALL | METH_KEYWORDS, NULL}},
+    {"StreamReader._read_once",
+     "_read_once($self)\n--\n\n",
+     &reader_twin,
+     {"_read_once", reader_read_once, METH_NOARGS, NULL}},
+    {"Writer.flush", "flush($self)\n--\n\n", &flush_twin, {"flush", writer_flush, METH_NOARGS, NULL}},
+    {"Writer.serve",
+     "serve($self, message, sender)\n--\n\n",
+     &serve_twin,
+     {"serve", (PyCFunction)(void (*)(void))writer_serve, METH_FASTCALL, NULL}},
 };
 
 /* method(class, name): the method that replaces the Python function of that name, with its
@@ -52,6 +61,7 @@ static PyObject* method(PyObject* Py_UNUSED(module), PyObject* args) {
 static PyMethodDef functions[] = {
     {"batch", batch_begin, METH_VARARGS, NULL},
     {"bind", bind_names, METH_O, NULL},
+    {"bind_streams", bind_streams, METH_O, NULL},
     {"method", method, METH_VARARGS, NULL},
     {"short_cut", (PyCFunction)(void (*)(void))short_cut, METH_FASTCALL, NULL},
     {"trace_verb", trace_verb, METH_VARARGS, NULL},
@@ -70,6 +80,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_attempt_cancel, "_attempt_delivery_of_any_pending_cancel"},
         {&str_calls, "calls"},
         {&str_end_wait, "end_wait"},
+        {&str_failed_inline, "failed_inline"},
         {&str_finish, "finish"},
         {&str_handle_call, "handle_call"},
         {&str_handle_message, "handle_message"},

@@ -17,6 +17,8 @@ from ..messaging.calls import NOT_MADE, Calls, UnfinishedCall
 from ..messaging.handoff import Handoff, RunQueue
 from ..messaging.router import Router
 from ..messaging.waiters import TaskCaller
+from ..metas.handler import Handler
+from ..metas.meta import Meta
 from ..metas.outbox import Outbox
 from ..processes.inline_calls import answer_now, note_error, note_late_reply, open_scopes
 from ..processes.lifecycle import Lifecycle
@@ -31,12 +33,20 @@ from ..vocabulary.envelopes import Priority
 from ..vocabulary.errors import Reject
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.messages import NO_REPLY
-from ..vocabulary.states import RUNNING, SLEEP, STOPPING, WAIT_RESPONSE
+from ..vocabulary.states import RUNNING, SLEEP, STOPPING, WAIT_RESPONSE, MetaState
 
-__all__ = ["buffer_queue", "datagram_reader", "is_fast", "stream_buffer", "trace_verb"]
+__all__ = [
+    "bind_streams",
+    "buffer_queue",
+    "datagram_reader",
+    "is_fast",
+    "method",
+    "stream_buffer",
+    "trace_verb",
+]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 6
+_INTERFACE: Final = 7
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -61,8 +71,11 @@ def install() -> bool:
                 "Calls": Calls,
                 "Calls.call": Calls.call,
                 "CancelStatus": getattr(_loop, "CancelStatus", None),
+                "Handler": Handler,
                 "Handoff": Handoff,
+                "META_SLEEP": MetaState.SLEEP,
                 "Mailbox": Mailbox,
+                "Meta": Meta,
                 "NORMAL": Priority.NORMAL,
                 "NOT_MADE": NOT_MADE,
                 "NO_REPLY": NO_REPLY,
@@ -140,5 +153,9 @@ stream_buffer: Final = _class("StreamBuffer")
 """The classes for threads that read streams without the GIL; None without the extension, and on a
 system without an eventfd.
 """
+bind_streams: Final = _class("bind_streams")
+"""Looks up the classes of stream connections; None without the extension."""
+method: Final = _class("method")
+"""Makes the method that replaces a Python function; None without the extension."""
 trace_verb: Final = _class("trace_verb")
 """Makes the verb `call` of a behaviour in a traced node; None without the extension."""

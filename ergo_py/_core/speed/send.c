@@ -47,6 +47,41 @@ static PyObject* direct_receiver(PyObject* owner, Py_ssize_t cache, PyObject* ro
     return NULL;
 }
 
+/* Meta.serves_in_passing(message, sender). 1 if it has served the message, 0 if not, -1 with an
+   error. */
+static int meta_serves(PyObject* meta, PyObject* sender, PyObject* message) {
+    PyObject *serve = SLOT(meta, of_meta.serve_inline), *box = SLOT(meta, of_meta.mailbox),
+             *handler = SLOT(meta, of_meta.handler);
+    if (serve == Py_None || SLOT(handler, state_of_handler) != bound.META_SLEEP ||
+        PyObject_Size(SLOT(box, of_mailbox.main)) != 0 ||
+        SLOT(box, of_mailbox.ahead) != Py_False || !is_on_loop(SLOT(meta, of_meta.router)))
+        return 0;
+    Py_INCREF(serve);
+    PyObject* stack[3] = {NULL, message, sender};
+    PyObject* served =
+        PyObject_Vectorcall(serve, stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_DECREF(serve);
+    if (served == NULL) { /* the meta-process ends, and not the sender */
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+        PyObject *error = take_exception(), *outer = PyErr_GetHandledException();
+        PyObject* envelope = Py_BuildValue("(iOOO)", MESSAGE, sender, Py_None, message);
+        PyErr_SetHandledException(error);
+        if (envelope != NULL)
+            served = PyObject_CallMethodObjArgs(SLOT(meta, of_meta.handler), str_failed_inline,
+                                                envelope, error, NULL);
+        PyErr_SetHandledException(outer);
+        Py_XDECREF(envelope);
+        Py_DECREF(error);
+        Py_XDECREF(outer);
+        Py_XDECREF(served);
+        return served == NULL ? -1 : 1;
+    }
+    int is_served = PyObject_IsTrue(served);
+    Py_DECREF(served);
+    if (is_served > 0 && add_one(meta, of_meta.served_inline) < 0) return -1;
+    return is_served;
+}
+
 /* The lines of Router.send for an alias: the meta-process there may serve a message in the turn of
    its sender. 1 if it has, 0 if Python has to send the message, -1 with an error. */
 static int serve_in_passing(PyObject* router, PyObject* sender, PyObject* to, PyObject* message) {
@@ -58,11 +93,16 @@ static int serve_in_passing(PyObject* router, PyObject* sender, PyObject* to, Py
     if (receiver == NULL) return PyErr_Occurred() ? -1 : 0;
     if (is_process(receiver)) return 0; /* a process serves messages in its own turn only */
     Py_INCREF(receiver);
-    PyObject* served = PyObject_CallMethodObjArgs(receiver, str_serves_in_passing, message, sender,
-                                                  NULL);
+    int is_served;
+    if (Py_IS_TYPE(receiver, bound.Meta)) {
+        is_served = meta_serves(receiver, sender, message);
+    } else {
+        PyObject* served = PyObject_CallMethodObjArgs(receiver, str_serves_in_passing, message,
+                                                      sender, NULL);
+        is_served = served == NULL ? -1 : PyObject_IsTrue(served);
+        Py_XDECREF(served);
+    }
     Py_DECREF(receiver);
-    int is_served = served == NULL ? -1 : PyObject_IsTrue(served);
-    Py_XDECREF(served);
     return is_served;
 }
 

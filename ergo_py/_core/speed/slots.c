@@ -11,19 +11,18 @@ struct OfCaller of_caller;
 struct OfMailbox of_mailbox;
 struct OfTask of_task;
 struct OfHandoff of_handoff;
-Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status;
-PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_finish,
-    *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter, *str_process,
-    *str_refusal_of_none, *str_send, *str_serves_in_passing, *str_settle, *str_task, *str_timeout,
-    *str_wait, *str_wake;
+struct OfMeta of_meta;
+Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
+    state_of_handler;
+PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_failed_inline,
+    *str_finish, *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter,
+    *str_process, *str_refusal_of_none, *str_send, *str_serves_in_passing, *str_settle, *str_task,
+    *str_timeout, *str_wait, *str_wake;
 PyObject *zero, *usual_timeout;
 
 #define IN(class, group, name) {#class, #name, &group.name}
 
-static const struct {
-    const char *class, *slot;
-    Py_ssize_t* offset;
-} slots[] = {
+static const SlotName slots[] = {
     IN(Process, of_process, id), IN(Process, of_process, main), IN(Process, of_process, sent),
     IN(Process, of_process, takes_direct), IN(Process, of_process, last_receiver),
     IN(Process, of_process, priority), IN(Process, of_process, router),
@@ -41,7 +40,11 @@ static const struct {
     IN(Outbox, of_outbox, direct), {"Outbox", "_holds", &of_outbox.holds},
     {"Outbox", "_overran", &of_outbox.overran}, {"Outbox", "_peer", &of_outbox.peer},
     {"Outbox", "_queue", &of_outbox.queue}, {"Outbox", "_sender", &of_outbox.sender}, IN(Mailbox, of_mailbox, ahead),
-    IN(Mailbox, of_mailbox, limit), IN(Mailbox, of_mailbox, waiters),
+    IN(Mailbox, of_mailbox, limit), IN(Mailbox, of_mailbox, main), IN(Mailbox, of_mailbox, waiters),
+    IN(Meta, of_meta, handler), IN(Meta, of_meta, id), IN(Meta, of_meta, mailbox),
+    IN(Meta, of_meta, outbox), IN(Meta, of_meta, priority), IN(Meta, of_meta, router),
+    IN(Meta, of_meta, serve_inline), IN(Meta, of_meta, served_inline),
+    {"Handler", "state", &state_of_handler},
     {"Calls", "_free", &of_calls.free}, {"Calls", "_router", &of_calls.router},
     {"Calls", "_turn_of", &of_calls.turn_of}, IN(Calls, of_calls, serving), IN(TaskCaller, of_caller, callee),
     {"TaskCaller", "_deferred", &of_caller.deferred},
@@ -54,6 +57,7 @@ static const struct {
     {"Task", "_abort_func", &of_task.abort_func}, {"Task", "_cancel_points", &of_task.cancel_points},
     {"Task", "_schedule_points", &of_task.schedule_points},
     {"CancelStatus", "effectively_cancelled", &is_cancelled_of_status},
+    {"Handoff", "defers", &of_handoff.defers}, {"Handoff", "_deferred", &of_handoff.deferred},
     {"Handoff", "_context", &of_handoff.context}, {"Handoff", "_hooks", &of_handoff.hooks}, {"Handoff", "_queue", &of_handoff.queue},
     {"Handoff", "_root", &of_handoff.root}, {"Handoff", "_steps", &of_handoff.steps},
     {"RunQueue", "size", &size_of_queue},
@@ -63,14 +67,11 @@ static const struct {
 #define CLASS(name) {#name, (PyObject**)&bound.name, 1}
 #define OBJECT(name) {#name, &bound.name, 0}
 
-static const struct {
-    const char* name;
-    PyObject** object;
-    int is_class;
-} names[] = {
-    CLASS(Alias), CLASS(Calls), CLASS(CancelStatus), CLASS(Handoff), CLASS(Mailbox), CLASS(PID),
+static const ObjectName names[] = {
+    CLASS(Alias), CLASS(Calls), CLASS(CancelStatus), CLASS(Handoff), CLASS(Mailbox),
+    CLASS(Meta), CLASS(Outbox), CLASS(PID),
     CLASS(Process), CLASS(Registry), CLASS(Router), CLASS(RunQueue), CLASS(Task), CLASS(TaskCaller), CLASS(TaskPlaceholder),
-    CLASS(Turn), OBJECT(NORMAL), OBJECT(NOT_MADE), OBJECT(NO_REPLY), OBJECT(NO_TURN), OBJECT(PARKED),
+    CLASS(Turn), OBJECT(META_SLEEP), OBJECT(NORMAL), OBJECT(NOT_MADE), OBJECT(NO_REPLY), OBJECT(NO_TURN), OBJECT(PARKED),
     OBJECT(RUNNING), OBJECT(Reject), OBJECT(SLEEP), OBJECT(STOPPING), OBJECT(TRAP),
     OBJECT(UnfinishedCall), OBJECT(WAIT_RESPONSE), OBJECT(abort), OBJECT(answer_now),
     OBJECT(begin_wait), OBJECT(check_plain), OBJECT(current_task), OBJECT(note_error),
@@ -94,26 +95,30 @@ Py_ssize_t slot_offset(PyObject* class, const char* name) {
     return offset;
 }
 
-/* bind({name: object}): look up the classes, functions and slots used here. All or none. */
-PyObject* bind_names(PyObject* Py_UNUSED(module), PyObject* objects) {
-    Py_ssize_t offsets[Py_ARRAY_LENGTH(slots)];
-    PyObject* found[Py_ARRAY_LENGTH(names)];
+/* Look up slots, classes and functions in a dict {name: object}. All or none. */
+PyObject* bind_table(PyObject* objects, const SlotName* slots, size_t slot_count,
+                     const ObjectName* names, size_t name_count) {
     if (!PyDict_CheckExact(objects)) return PyErr_Format(PyExc_TypeError, "bind() takes a dict");
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(slots); i++) {
-        PyObject* class = PyDict_GetItemString(objects, slots[i].class);
-        if (class == NULL) return PyErr_Format(PyExc_TypeError, "bind() needs %s", slots[i].class);
-        offsets[i] = slot_offset(class, slots[i].slot);
-        if (offsets[i] < 0) return NULL;
-    }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
-        found[i] = PyDict_GetItemString(objects, names[i].name);
-        if (found[i] == NULL || (names[i].is_class && !PyType_Check(found[i]))) {
-            return PyErr_Format(PyExc_TypeError, "bind() needs %s", names[i].name);
+    for (int sets = 0; sets < 2; sets++) { /* first look whether all are there */
+        for (size_t i = 0; i < slot_count; i++) {
+            PyObject* class = PyDict_GetItemString(objects, slots[i].class);
+            if (class == NULL)
+                return PyErr_Format(PyExc_TypeError, "bind() needs %s", slots[i].class);
+            Py_ssize_t offset = slot_offset(class, slots[i].slot);
+            if (offset < 0) return NULL;
+            if (sets) *slots[i].offset = offset;
+        }
+        for (size_t i = 0; i < name_count; i++) {
+            PyObject* found = PyDict_GetItemString(objects, names[i].name);
+            if (found == NULL || (names[i].is_class && !PyType_Check(found)))
+                return PyErr_Format(PyExc_TypeError, "bind() needs %s", names[i].name);
+            if (sets) Py_XSETREF(*names[i].object, Py_NewRef(found));
         }
     }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(slots); i++) *slots[i].offset = offsets[i];
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
-        Py_XSETREF(*names[i].object, Py_NewRef(found[i]));
-    }
     Py_RETURN_NONE;
+}
+
+/* bind({name: object}): look up the classes, functions and slots of the kernel. */
+PyObject* bind_names(PyObject* Py_UNUSED(module), PyObject* objects) {
+    return bind_table(objects, slots, Py_ARRAY_LENGTH(slots), names, Py_ARRAY_LENGTH(names));
 }

@@ -93,9 +93,9 @@ extern PyTypeObject LaneIteratorType;
 /* ---- slots.c: Python classes whose slots are used here ------------------------------------------- */
 
 extern struct Bound {
-    PyTypeObject *Alias, *Calls, *CancelStatus, *Handoff, *Mailbox, *PID, *Process, *Registry, *Router,
-        *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Turn;
-    PyObject *NORMAL, *NOT_MADE, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
+    PyTypeObject *Alias, *Calls, *CancelStatus, *Handoff, *Mailbox, *Meta, *Outbox, *PID, *Process,
+        *Registry, *Router, *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Turn;
+    PyObject *META_SLEEP, *NORMAL, *NOT_MADE, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
         *TRAP, *UnfinishedCall, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
         *check_plain, *current_task, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
@@ -129,23 +129,28 @@ extern struct OfCaller {
 } of_caller;
 
 extern struct OfMailbox {
-    Py_ssize_t ahead, limit, waiters;
+    Py_ssize_t ahead, limit, main, waiters;
 } of_mailbox;
+
+extern struct OfMeta {
+    Py_ssize_t handler, id, mailbox, outbox, priority, router, serve_inline, served_inline;
+} of_meta;
 
 extern struct OfTask {
     Py_ssize_t abort_func, cancel_points, context, coro, mark, schedule_points, status;
 } of_task;
 
 extern struct OfHandoff {
-    Py_ssize_t context, hooks, queue, root, steps;
+    Py_ssize_t context, deferred, defers, hooks, queue, root, steps;
 } of_handoff;
 
-extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status;
+extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
+    state_of_handler;
 
-extern PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_finish,
-    *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter, *str_process,
-    *str_refusal_of_none, *str_send, *str_serves_in_passing, *str_settle, *str_task, *str_timeout,
-    *str_wait, *str_wake;
+extern PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait,
+    *str_failed_inline, *str_finish, *str_handle_call, *str_handle_message, *str_look, *str_own_turn,
+    *str_perf_counter, *str_process, *str_refusal_of_none, *str_send, *str_serves_in_passing,
+    *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
 extern PyObject* zero;           /* 0.0 */
 extern PyObject* usual_timeout;  /* 5.0 */
 
@@ -155,18 +160,21 @@ static inline int is_process(PyObject* object) {
     return object != NULL && PyObject_TypeCheck(object, bound.Process);
 }
 
-/* object.slot += 1 */
-static inline int add_one(PyObject* object, Py_ssize_t offset) {
+/* object.slot += amount */
+static inline int add_to(PyObject* object, Py_ssize_t offset, Py_ssize_t amount) {
     PyObject* old = SLOT(object, offset);
     long long number = old == NULL ? -1 : PyLong_AsLongLong(old);
     if (number == -1 && old == NULL) PyErr_SetString(PyExc_AttributeError, "an unset counter");
     if (number == -1 && PyErr_Occurred()) return -1;
-    PyObject* more = PyLong_FromLongLong(number + 1);
+    PyObject* more = PyLong_FromLongLong(number + amount);
     if (more == NULL) return -1;
     SLOT(object, offset) = more;
     Py_DECREF(old);
     return 0;
 }
+
+/* object.slot += 1 */
+static inline int add_one(PyObject* object, Py_ssize_t offset) { return add_to(object, offset, 1); }
 
 static inline int call_method(PyObject* object, PyObject* name) {
     PyObject* done = PyObject_CallMethodNoArgs(object, name);
@@ -178,6 +186,20 @@ static inline void slot_set(PyObject* object, Py_ssize_t offset, PyObject* value
     Py_XSETREF(SLOT(object, offset), Py_NewRef(value));
 }
 
+/* The slots and the objects that a table of names stands for. */
+typedef struct {
+    const char *class, *slot;
+    Py_ssize_t* offset;
+} SlotName;
+
+typedef struct {
+    const char* name;
+    PyObject** object;
+    int is_class;
+} ObjectName;
+
+PyObject* bind_table(PyObject* objects, const SlotName* slots, size_t slot_count,
+                     const ObjectName* names, size_t name_count);
 PyObject* bind_names(PyObject* module, PyObject* objects);
 Py_ssize_t slot_offset(PyObject* class, const char* name);
 
@@ -274,6 +296,13 @@ PyObject* batch_begin(PyObject* module, PyObject* args);
 
 /* datagrams.c */
 int add_datagram_reader(PyObject* module);
+
+/* streams.c */
+extern PyObject *reader_twin, *serve_twin, *flush_twin;
+PyObject* bind_streams(PyObject* module, PyObject* objects);
+PyObject* reader_read_once(PyObject* reader, PyObject* none);
+PyObject* writer_serve(PyObject* writer, PyObject* const* args, Py_ssize_t count);
+PyObject* writer_flush(PyObject* writer, PyObject* none);
 
 /* stream_buffers.c */
 int add_stream_buffers(PyObject* module);

@@ -36,6 +36,7 @@ from ..socket_setup import describe, prepare
 from ..tls import TLSSession
 from .deadlines import TICK, Deadlines
 from .input import Input, StreamInput
+from .installation import install
 from .parser import FrameParser, NewParser
 from .reader import StreamReader
 from .sessions import end_session
@@ -471,3 +472,6 @@ class StreamConnection(MetaProcess):
             "tls": "" if tls is None else str(tls),
         }
         return {item: facts[item] for item in items if item in facts} if items else facts
+
+
+install()

@@ -279,6 +279,9 @@ class Writer:
             if sent == len(data):
                 self.last = self._now()
                 return True
+        return self._keep_rest(data, sent)
+
+    def _keep_rest(self, data: bytes, sent: int) -> bool:
         if not data:
             # Never queue an empty piece: sending it makes no progress, so it would stay in the
             # queue.

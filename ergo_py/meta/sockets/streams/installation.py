@@ -1,0 +1,64 @@
+"""`install`: put the functions of the C extension in place of their Python twins, for the reads and
+writes of stream connections.
+"""
+
+import socket
+from typing import Any, Final
+
+import trio
+
+from ...._core.speed.installation import bind_streams, method
+from ..messages import TCPData, TCPSend
+from .input import Input, StreamInput
+from .reader import StreamReader
+from .shutdown import Shutdown
+from .tls_layer import TLSLayer, TLSPhase
+from .writer import Output, Writer
+
+__all__ = ["install", "known_clock"]
+
+_CLOCK: Final[Any] = trio._core._run.SystemClock
+
+
+def install() -> bool:
+    """Install the functions, if the extension is there. All of them or none. Returns whether they
+    are installed.
+    """
+    if bind_streams is None:
+        return False
+    try:
+        bind_streams(
+            {
+                "DONT_WAIT": socket.MSG_DONTWAIT,
+                "INPUT_OPEN": Input.OPEN,
+                "OUTPUT_CLOSED": Output.CLOSED,
+                "OUTPUT_OPEN": Output.OPEN,
+                "POSSIBLE": TLSPhase.POSSIBLE,
+                "Shutdown": Shutdown,
+                "StreamInput": StreamInput,
+                "StreamReader": StreamReader,
+                "StreamReader._read_once": StreamReader._read_once,
+                "SystemClock": _CLOCK,
+                "TCPData": TCPData,
+                "TCPSend": TCPSend,
+                "TLSLayer": TLSLayer,
+                "Writer": Writer,
+                "Writer.flush": Writer.flush,
+                "Writer.serve": Writer.serve,
+                "current_time": known_clock(_CLOCK),
+            }
+        )
+    except TypeError:
+        return False
+    StreamReader._read_once = method(StreamReader, "StreamReader._read_once")  # type: ignore[method-assign]
+    Writer.flush = method(Writer, "Writer.flush")  # type: ignore[method-assign]
+    Writer.serve = method(Writer, "Writer.serve")  # type: ignore[method-assign]
+    return True
+
+
+def known_clock(clock: Any) -> Any:
+    """The function of a class of clocks that C may compute by itself; None if it has other steps
+    than C knows.
+    """
+    read = clock.current_time
+    return read if read.__code__.co_names == ("offset", "perf_counter") else None
