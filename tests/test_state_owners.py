@@ -50,6 +50,7 @@ FOREIGN: Final = {
         "Behaviour.call",
         "Behaviour.send",
         "Calls.short_cut",
+        "Handoff.serve",
         "Mailbox.main_type",
         "Outbox.deliver",
         "Router.send",

@@ -1,7 +1,6 @@
 /* Batch: the inner loop of serve(). */
 #include "speed.h"
 
-#define SLICE 0.001 /* of time_slices.py */
 #define OFTEN 7 /* the clock is read on every eighth message */
 
 /* What serve() keeps in local variables while it drains the main lane. */

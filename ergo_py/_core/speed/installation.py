@@ -73,6 +73,7 @@ def install() -> bool:
                 "CancelStatus": getattr(_loop, "CancelStatus", None),
                 "Handler": Handler,
                 "Handoff": Handoff,
+                "Handoff.serve": Handoff.serve,
                 "META_SLEEP": MetaState.SLEEP,
                 "Mailbox": Mailbox,
                 "Meta": Meta,
@@ -121,6 +122,7 @@ def install() -> bool:
     runs_callbacks(Calls.call, "serving")
     Behaviour.call = _speed.method(Behaviour, "Behaviour.call")  # type: ignore[method-assign]
     Behaviour.send = _speed.method(Behaviour, "Behaviour.send")  # type: ignore[method-assign]
+    Handoff.serve = _speed.method(Handoff, "Handoff.serve")  # type: ignore[method-assign]
     Outbox.deliver = _speed.method(Outbox, "Outbox.deliver")  # type: ignore[method-assign]
     Router.send = _speed.method(Router, "Router.send")  # type: ignore[method-assign]
     return True

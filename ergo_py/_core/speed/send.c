@@ -19,7 +19,10 @@ static int deliver(PyObject* receiver, PyObject* sender, PyObject* ref, PyObject
         mark = SLOT(task, of_task.mark);
     else if (Py_IS_TYPE(task, bound.TaskPlaceholder))
         mark = SLOT(task, mark_of_placeholder);
-    return mark == Py_None ? 0 : call_method(receiver, str_wake);
+    if (mark == Py_None) return 0;
+    int is_woken = mark == bound.PARKED ? wake_by_root(receiver, task) : 0;
+    if (is_woken != 0) return is_woken < 0 ? -1 : 0;
+    return call_method(receiver, str_wake);
 }
 
 int is_on_loop(PyObject* router) {

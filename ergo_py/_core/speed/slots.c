@@ -14,10 +14,12 @@ struct OfHandoff of_handoff;
 struct OfMeta of_meta;
 Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
     state_of_handler;
-PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait, *str_failed_inline,
-    *str_finish, *str_handle_call, *str_handle_message, *str_look, *str_own_turn, *str_perf_counter,
-    *str_process, *str_refusal_of_none, *str_send, *str_serves_in_passing, *str_settle, *str_task,
-    *str_timeout, *str_wait, *str_wake;
+PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_end,
+    *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call, *str_handle_message,
+    *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_popleft,
+    *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_to_coroutine,
+    *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
+    *str_wake;
 PyObject *zero, *usual_timeout;
 
 #define IN(class, group, name) {#class, #name, &group.name}
@@ -55,10 +57,11 @@ static const SlotName slots[] = {
     IN(TaskCaller, of_caller, value), {"Task", "custom_sleep_data", &of_task.mark},
     IN(Task, of_task, context), IN(Task, of_task, coro), {"Task", "_cancel_status", &of_task.status},
     {"Task", "_abort_func", &of_task.abort_func}, {"Task", "_cancel_points", &of_task.cancel_points},
-    {"Task", "_schedule_points", &of_task.schedule_points},
+    {"Task", "_next_send_fn", &of_task.next_send_fn}, {"Task", "_schedule_points", &of_task.schedule_points},
     {"CancelStatus", "effectively_cancelled", &is_cancelled_of_status},
     {"Handoff", "defers", &of_handoff.defers}, {"Handoff", "_deferred", &of_handoff.deferred},
     {"Handoff", "_context", &of_handoff.context}, {"Handoff", "_hooks", &of_handoff.hooks}, {"Handoff", "_queue", &of_handoff.queue},
+    {"Handoff", "_ready", &of_handoff.ready},
     {"Handoff", "_root", &of_handoff.root}, {"Handoff", "_steps", &of_handoff.steps},
     {"RunQueue", "size", &size_of_queue},
     {"TaskPlaceholder", "custom_sleep_data", &mark_of_placeholder},
@@ -79,7 +82,7 @@ static const ObjectName names[] = {
     OBJECT(serve), OBJECT(wake_with),
     {"Behaviour.call", &bound.behaviour_call, 0}, {"Behaviour.send", &bound.behaviour_send, 0},
     {"Calls.call", &bound.calls_call, 0}, {"Outbox.deliver", &bound.outbox_deliver, 0},
-    {"Router.send", &bound.router_send, 0},
+    {"Handoff.serve", &bound.handoff_serve, 0}, {"Router.send", &bound.router_send, 0},
 };
 
 /* The offset of a slot in the instances of a class; -1 with an error if there is no such slot. */

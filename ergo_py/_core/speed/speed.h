@@ -26,6 +26,8 @@
 #define MESSAGE 0
 #define CALL 1
 
+#define SLICE 0.001 /* of time_slices.py */
+
 /* ---- lane.c: the MAIN lane of a mailbox --------------------------------------------------------- */
 
 /* An envelope (kind, sender, ref, payload) without its tuple: 32 bytes, and no object that the
@@ -98,7 +100,7 @@ extern struct Bound {
     PyObject *META_SLEEP, *NORMAL, *NOT_MADE, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
         *TRAP, *UnfinishedCall, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
-        *check_plain, *current_task, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
+        *check_plain, *current_task, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
         *perf_counter, *router_send, *serve, *wake_with;
 } bound;
 
@@ -137,20 +139,23 @@ extern struct OfMeta {
 } of_meta;
 
 extern struct OfTask {
-    Py_ssize_t abort_func, cancel_points, context, coro, mark, schedule_points, status;
+    Py_ssize_t abort_func, cancel_points, context, coro, mark, next_send_fn, schedule_points,
+        status;
 } of_task;
 
 extern struct OfHandoff {
-    Py_ssize_t context, deferred, defers, hooks, queue, root, steps;
+    Py_ssize_t context, deferred, defers, hooks, queue, ready, root, steps;
 } of_handoff;
 
 extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
     state_of_handler;
 
-extern PyObject *str_admit_waiters, *str_attempt_cancel, *str_calls, *str_end_wait,
-    *str_failed_inline, *str_finish, *str_handle_call, *str_handle_message, *str_look, *str_own_turn,
-    *str_perf_counter, *str_process, *str_refusal_of_none, *str_send, *str_serves_in_passing,
-    *str_settle, *str_task, *str_timeout, *str_wait, *str_wake;
+extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_end,
+    *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call, *str_handle_message,
+    *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_popleft,
+    *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_to_coroutine,
+    *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
+    *str_wake;
 extern PyObject* zero;           /* 0.0 */
 extern PyObject* usual_timeout;  /* 5.0 */
 
@@ -283,7 +288,9 @@ int call_failed(PyObject* process, PyObject* caller);
 PyObject* take_exception(void);
 
 /* steps.c */
+PyObject* handoff_serve(PyObject* turns, PyObject* root);
 int may_step(PyObject* turns, PyObject* process);
+int wake_by_root(PyObject* process, PyObject* task);
 int step(PyObject* turns, PyObject* task, PyObject* outer);
 
 /* coroutine_rest.c */

@@ -1,5 +1,8 @@
-/* Handoff.may_step and Handoff.step: the step of a callee, inside the turn of its caller. */
+/* Handoff.may_step and Handoff.step: the step of a callee, inside the turn of its caller.
+   Handoff.wake and Handoff.serve: the steps of the processes that a root wakes. */
 #include "speed.h"
+
+#define IN_A_ROW 64 /* most steps of a root, of handoff.py */
 
 /* Handoff.may_step(process), for a process that sleeps. 0 also where only Python can run the step:
    without direct hand-off, and while trio has instruments. */
@@ -54,15 +57,11 @@ static int set_current(PyObject* turns, PyObject* task) {
     return PyDict_SetItem(SLOT(turns, of_handoff.context), str_task, task);
 }
 
-/* Handoff.step(process): run the step of its sleeping task inside the step of the task `outer`. The
-   references belong to the caller. */
-int step(PyObject* turns, PyObject* task, PyObject* outer) {
+/* Handoff._run(task), without instruments: run a scheduled task inside the step of the task `outer`
+   until it waits or ends. The references belong to the caller. */
+static int run_step(PyObject* turns, PyObject* task, PyObject* outer) {
     PyObject *context = Py_NewRef(SLOT(task, of_task.context)),
              *coroutine = Py_NewRef(SLOT(task, of_task.coro)), *yielded = NULL;
-    slot_set(turns, of_handoff.steps, Py_True);
-    /* Handoff._schedule(task) */
-    slot_set(task, of_task.abort_func, Py_None);
-    slot_set(task, of_task.mark, Py_None);
     int failed = set_current(turns, task);
     if (!failed) {
         PySendResult how = PYGEN_ERROR;
@@ -81,8 +80,104 @@ int step(PyObject* turns, PyObject* task, PyObject* outer) {
         }
         if (set_current(turns, outer) < 0) failed = -1;
     }
-    slot_set(turns, of_handoff.steps, Py_False);
     Py_DECREF(context);
     Py_DECREF(coroutine);
     return failed;
+}
+
+/* Handoff.step(process): run the step of its sleeping task inside the step of the task `outer`. The
+   references belong to the caller. */
+int step(PyObject* turns, PyObject* task, PyObject* outer) {
+    slot_set(turns, of_handoff.steps, Py_True);
+    /* Handoff._schedule(task) */
+    slot_set(task, of_task.abort_func, Py_None);
+    slot_set(task, of_task.mark, Py_None);
+    int failed = run_step(turns, task, outer);
+    slot_set(turns, of_handoff.steps, Py_False);
+    return failed;
+}
+
+static int has_instruments(PyObject* turns) {
+    PyObject* hooks = SLOT(turns, of_handoff.hooks);
+    return !PyDict_CheckExact(hooks) || PyDict_GET_SIZE(hooks) > 1;
+}
+
+/* Addressee.wake_from_any_thread() of a sleeping process that a root wakes. 1 if that is done, 0 if
+   Python has to do it, -1 with an error. */
+int wake_by_root(PyObject* process, PyObject* task) {
+    PyObject* router = SLOT(process, of_process.router);
+    if (!PyObject_TypeCheck(router, bound.Router) || !is_on_loop(router)) return 0;
+    PyObject* turns = SLOT(router, of_router.turns);
+    if (!Py_IS_TYPE(turns, bound.Handoff) || SLOT(turns, of_handoff.root) == Py_None ||
+        PyObject_Size(SLOT(turns, of_handoff.ready)) >= IN_A_ROW || has_instruments(turns))
+        return 0;
+    PyObject* send = PyObject_GetAttr(SLOT(task, of_task.coro), str_send_to_coroutine);
+    PyObject* done = send == NULL ? NULL
+                                  : PyObject_CallMethodOneArg(SLOT(turns, of_handoff.ready),
+                                                              str_append, process);
+    if (done == NULL) {
+        Py_XDECREF(send);
+        return -1;
+    }
+    Py_DECREF(done);
+    Py_XSETREF(SLOT(task, of_task.next_send_fn), send);
+    slot_set(task, of_task.abort_func, Py_None);
+    slot_set(task, of_task.mark, Py_None);
+    return 1;
+}
+
+/* Run the step of a process or of a caller that the root has woken. 1 if that is done, 0 if its step
+   is left to trio, -1 with an error. */
+static int run_woken(PyObject* turns, PyObject* woken, PyObject* root) {
+    PyObject *task = PyObject_GetAttr(woken, str_task),
+             *box = PyObject_GetAttr(woken, str_mailbox),
+             *waiters = box == NULL ? NULL : PyObject_GetAttr(box, str_waiters), *done = NULL;
+    int waits = waiters == NULL ? -1 : PyObject_IsTrue(waiters), result = -1;
+    if (task != NULL && waits == 0 && is_process(woken) && Py_IS_TYPE(task, bound.Task) &&
+        !has_instruments(turns)) {
+        slot_set(task, of_task.next_send_fn, Py_None);
+        result = run_step(turns, task, root) < 0 ? -1 : 1;
+    } else if (task != NULL && waits >= 0) {
+        done = PyObject_CallMethodOneArg(turns, waits ? str_leave : str_run, task);
+        result = done == NULL ? -1 : !waits;
+    }
+    Py_XDECREF(task);
+    Py_XDECREF(box);
+    Py_XDECREF(waiters);
+    Py_XDECREF(done);
+    return result;
+}
+
+/* The end of Handoff.serve(root). */
+static int end_root(PyObject* turns, PyObject* root) {
+    if (PyObject_Size(SLOT(turns, of_handoff.ready)) > 0 ||
+        PyObject_Size(SLOT(turns, of_handoff.deferred)) > 0) {
+        PyObject* done = PyObject_CallMethodOneArg(turns, str_end, root);
+        Py_XDECREF(done);
+        return done == NULL ? -1 : 0;
+    }
+    slot_set(turns, of_handoff.root, Py_None);
+    slot_set(turns, of_handoff.defers, Py_False);
+    return 0;
+}
+
+/* Handoff.serve(root) */
+PyObject* handoff_serve(PyObject* turns, PyObject* root) {
+    PyObject *ready = SLOT(turns, of_handoff.ready), *clock = clock_of(bound.handoff_serve);
+    if (PyObject_Size(ready) == 0) return end_root(turns, root) < 0 ? NULL : Py_NewRef(Py_False);
+    double now, end = 0.0;
+    int left = IN_A_ROW, failed = read_clock(clock, &now) < 0;
+    if (!failed) end = now + SLICE;
+    while (!failed && left > 0 && PyObject_Size(ready) > 0) {
+        PyObject* woken = PyObject_CallMethodNoArgs(ready, str_popleft);
+        int is_run = woken == NULL ? -1 : run_woken(turns, woken, root);
+        Py_XDECREF(woken);
+        failed = is_run < 0 || (is_run && read_clock(clock, &now) < 0);
+        if (is_run) left = now < end ? left - 1 : 0;
+    }
+    PyObject* error = failed ? take_exception() : NULL;
+    if (end_root(turns, root) < 0) failed = 1;
+    else if (error != NULL) PyErr_SetObject((PyObject*)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    return failed ? NULL : Py_NewRef(Py_True);
 }

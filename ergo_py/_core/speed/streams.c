@@ -68,7 +68,7 @@ static const ObjectName names[] = {
     {"Writer.serve", &serve_twin, 0},
 };
 
-static PyObject *str_append, *str_end, *str_end_after, *str_flush, *str_forward, *str_join,
+static PyObject *str_end_after, *str_flush, *str_forward, *str_join,
     *str_keep_rest, *str_meta, *str_recv, *str_resize, *str_serve_data, *str_take, *str_weigh, *str_write;
 
 /* bind_streams({name: object}): look up the classes, functions and slots of stream connections. */
@@ -77,7 +77,6 @@ PyObject* bind_streams(PyObject* Py_UNUSED(module), PyObject* objects) {
         PyObject** string;
         const char* text;
     } strings[] = {
-        {&str_append, "append"},       {&str_end, "end"},
         {&str_end_after, "end_after"}, {&str_flush, "flush"},
         {&str_forward, "forward"},     {&str_join, "join"},
         {&str_keep_rest, "_keep_rest"}, {&str_meta, "_meta"},
