@@ -152,7 +152,7 @@ BRIDGES_USE = {
     "kernel": "the type of the kernel, for the deadline of a session's last callback",
     "messaging.receiver": "the type of a receiver, to check whether it is at rest",
     "metas.meta": "the type of a meta-process; a server tells its connections that it ends",
-    "metas.spawn": "a server spawns its connections beside each other",
+    "metas.spawn": "a server spawns its connections without waiting, or beside each other",
     "processes.process": "the type of a session, which ends with its connection",
     "processes.spawn": "a server spawns a session for each connection",
     "runtime.bridge": "a thread waits for the loop; locks that survive a fork",

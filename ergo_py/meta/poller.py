@@ -35,13 +35,18 @@ for.
 """
 
 
-class _WatchedSocket:
-    __slots__ = ("failure", "readable", "task")
+Ended = Callable[[Exception | None], None]
+"""Called when a watch has ended by itself, with the exception that ``readable`` has raised."""
 
-    def __init__(self, readable: Readable, task: Task | None) -> None:
+
+class _WatchedSocket:
+    __slots__ = ("ended", "failure", "readable", "task")
+
+    def __init__(self, readable: Readable, task: Task | None, ended: Ended | None) -> None:
         self.readable = readable
         self.task = task
-        """The reader; None if there is only the function."""
+        """The reader; None if there are only functions."""
+        self.ended = ended
         self.failure: Exception | None = None
 
 
@@ -72,7 +77,7 @@ class SocketPoller:
             await watch_alone(sock, readable, self._turns)
             return
         fd, task = sock.fileno(), current_task()
-        watch = self._add(fd, readable, task)
+        watch = self._add(fd, readable, task, None)
         try:
             await park_as(task, watch)
         finally:
@@ -80,9 +85,9 @@ class SocketPoller:
         if watch.failure is not None:
             raise watch.failure
 
-    def add(self, sock: socket.socket, readable: Readable) -> None:
-        """Do the same without a task. ``readable`` must not raise."""
-        self._add(sock.fileno(), readable, None)
+    def add(self, sock: socket.socket, readable: Readable, ended: Ended | None = None) -> None:
+        """Do the same without a task. Without ``ended``, ``readable`` must not raise."""
+        self._add(sock.fileno(), readable, None, ended)
 
     def drop(self, sock: socket.socket) -> None:
         """Watch a socket no longer that was added."""
@@ -91,15 +96,22 @@ class SocketPoller:
         if watch is not None:
             self._forget(fd, watch)
 
-    def _add(self, fd: int, readable: Readable, task: Task | None) -> _WatchedSocket:
+    def _add(
+        self, fd: int, readable: Readable, task: Task | None, ended: Ended | None
+    ) -> _WatchedSocket:
         assert self._epoll is not None
-        watch = _WatchedSocket(readable, task)
+        watch = _WatchedSocket(readable, task, ended)
         self._epoll.register(fd, select.EPOLLIN)
         self._watches[fd] = watch
         if self._scope is None:
             self._scope = trio.CancelScope()
             self._start(self._serve)
         return watch
+
+    @property
+    def is_open(self) -> bool:
+        """Whether sockets can be watched."""
+        return self._epoll is not None
 
     def close(self) -> None:
         """Close the epoll. No task may be watching."""
@@ -154,10 +166,12 @@ class SocketPoller:
                     turns.serve(task)
 
     def _end_watch(self, fd: int, watch: _WatchedSocket) -> None:
-        """Wake the reader of a socket that is not watched any more."""
+        """Tell the reader of a socket that is not watched any more."""
         self._forget(fd, watch)
         if watch.task is not None:
             wake_with(watch.task, watch)
+        elif watch.ended is not None:
+            watch.ended(watch.failure)
 
 
 async def watch_alone(sock: socket.socket, readable: Readable, turns: TrioTurns) -> None:

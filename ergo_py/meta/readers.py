@@ -26,6 +26,7 @@ __all__ = [
     "check_reader",
     "hand_over",
     "has_receiver",
+    "has_served",
     "start_beside",
     "when_served",
 ]
@@ -143,7 +144,7 @@ def when_served(meta: Meta, receiver: Receiver | None, then: Callable[[], None])
     """Call ``then`` when ``receiver`` has served all messages that it has been sent by now, or is
     gone. On the loop.
     """
-    if receiver is None or not receiver.accepting or _is_at_rest(receiver):
+    if receiver is None or has_served(receiver):
         then()
     else:
         fence = _Fence(meta.id, receiver, then)
@@ -151,7 +152,12 @@ def when_served(meta: Meta, receiver: Receiver | None, then: Callable[[], None])
         meta.router.signal(receiver, Lane.MAIN, (FENCE, meta.id, fence, None))
 
 
-def _is_at_rest(receiver: Receiver) -> bool:
+def has_served(receiver: Receiver | None) -> bool:
+    """Whether ``receiver`` is known to have served all messages that it has been sent, or is gone.
+    On the loop.
+    """
+    if receiver is None or not receiver.accepting:
+        return True
     state = receiver.state if isinstance(receiver, _WITH_STATE) else None
     return state in _ASLEEP and not len(receiver.mailbox)
 

@@ -2,13 +2,13 @@
 turn, or an actor for each connection.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 from .._core.processes.process import Process
-from .._core.processes.spawn import spawn_process
+from .._core.processes.spawn import spawn_at_once, spawn_process
 from .._core.verbs.behaviour import Behaviour, behaviour_of
 from .._core.vocabulary.errors import BadInputError, BehaviourError, InitError
 from .._core.vocabulary.ids import PID, Alias, Key, Name, Target
@@ -17,7 +17,15 @@ from .._core.vocabulary.options import DEFAULTS
 if TYPE_CHECKING:
     from .._core.metas.meta import Meta
 
-__all__ = ["Plan", "ReceiverOption", "Receivers", "check_receiver", "make_actor"]
+__all__ = [
+    "Plan",
+    "ReceiverOption",
+    "Receivers",
+    "check_receiver",
+    "make_actor",
+    "make_actor_at_once",
+    "starts_at_once",
+]
 
 ReceiverOption = Target | Sequence[Target] | Callable[[], Behaviour] | None
 """The values of a server's ``receiver=``; None is the process that owns the server."""
@@ -110,6 +118,26 @@ async def make_actor(server: "Meta", plan: Plan) -> Process:
     owner = server.process
     factory, behaviour = plan
     return await spawn_process(owner.kernel, owner, factory, behaviour, (), DEFAULTS)
+
+
+def starts_at_once(server: "Meta", plan: Plan) -> bool:
+    """Whether the session starts without waiting."""
+    callbacks = server.kernel.callbacks_of(plan[1])
+    return "init" not in callbacks.asynchronous and not callbacks.supervises
+
+
+def make_actor_at_once(
+    server: "Meta", plan: Plan, leave: Callable[[Awaitable[None]], None]
+) -> Process:
+    """The same as :func:`make_actor` without waiting. If ``init`` fails, ``leave`` takes the
+    cleanup.
+
+    Raises:
+        SpawnError: the session could not be started.
+    """
+    owner = server.process
+    factory, behaviour = plan
+    return spawn_at_once(owner.kernel, owner, behaviour, (), DEFAULTS, factory, leave)
 
 
 def _make(factory: Callable[[], Behaviour]) -> Behaviour:

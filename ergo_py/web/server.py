@@ -4,6 +4,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from .._core.processes.process import Process
 from .._core.tables.pending_calls import Caller, Deadline
@@ -27,6 +28,11 @@ from .site import Site
 from .waiting_peers import WaitingPeers
 
 __all__ = ["WebServer"]
+
+_IN_TURN: Final = 12
+"""How many peers are accepted in a turn of the loop: the first request of each may have come with
+it, and takes a task.
+"""
 
 
 class WebServer(Listener):
@@ -143,6 +149,7 @@ class WebServer(Listener):
             linger=linger,
         )
         super().__init__(None, streams, "task", max_connections, when_full, queue)
+        self._in_turn = _IN_TURN
         self._host = host
         self._port = port
         self._reuse_port = reuse_port

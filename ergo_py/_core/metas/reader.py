@@ -24,7 +24,10 @@ class Reader:
     it refuses to end.
     """
 
-    __slots__ = ("_host", "abandoned", "gone", "has_thread", "meta", "task", "thread")
+    __slots__ = (
+        *("_has_no_task", "_host", "abandoned"),
+        *("gone", "has_thread", "meta", "task", "thread"),
+    )
 
     def __init__(self, meta: "Meta") -> None:
         self.meta = meta
@@ -36,6 +39,8 @@ class Reader:
         self._host: HostTask | None = None
         """Serves ``trio.from_thread`` in the thread."""
         self.task: DetachedTask | None = None
+        self._has_no_task = False
+        """It reads without a task, as long as it has nothing to wait for."""
         self.abandoned = False
         """It did not end when asked to: it may not send any more."""
         self.gone = trio.Event()
@@ -51,9 +56,7 @@ class Reader:
         """
         meta = self.meta
         if not self.has_thread:
-            self.task = DetachedTask(self.task_ended)
-            name = f"{meta.callbacks.behaviour}.start"
-            self.task.start(meta.kernel, self.read, name, meta.handler.context)
+            self.go_on()
             return
         kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
         self._host = HostTask(meta.kernel, f"{meta.callbacks.behaviour}: for its reader")
@@ -66,6 +69,30 @@ class Reader:
                 f"the system has no thread for {meta.callbacks.behaviour}: {error}"
             ) from error
         meta.outbox.admit_reader(thread.ident)
+
+    @runs_callbacks
+    def begin(self) -> None:
+        """Begin to read without a task. The task starts when the reader has to wait for anything
+        but its socket: most connections never need it.
+        """
+        self._has_no_task = True
+        try:
+            if not self.meta.behaviour._read_in_passing():
+                self.go_on()
+        except BaseException as error:
+            self.fail(error)
+
+    def go_on(self) -> None:
+        """Go on in a task: the reader has something to wait for."""
+        meta = self.meta
+        self._has_no_task = False
+        self.task = DetachedTask(self.task_ended)
+        name = f"{meta.callbacks.behaviour}.start"
+        self.task.start(meta.kernel, self.read, name, meta.handler.context)
+
+    def fail(self, error: BaseException) -> None:
+        """Record an exception of a reader without a task."""
+        self._ended(outcome.Error(error))
 
     def adopt(self, task: DetachedTask) -> None:
         """Use the task that has run ``init``: it awaits :meth:`read` next."""
@@ -160,6 +187,10 @@ class Reader:
         if self.abandoned:
             meta.ending.close_unused_resources()
 
+    def be_gone(self) -> None:
+        """Note that a reader without a task has read everything."""
+        self.gone.set()
+
     async def end(self) -> None:
         """Unblock the reader, and wait for it. Unblock repeatedly: the user's ``unblock`` may have
         run a moment before the reader blocked.
@@ -177,8 +208,15 @@ class Reader:
         self.unblock()
         if self.task is not None:
             self.task.cancel()
+        elif self._has_no_task:
+            self._stop_in_passing()
         if self._host is not None:
             self._host.cancel()
+
+    def _stop_in_passing(self) -> None:
+        """Stop a reader without a task. It ends at once."""
+        self.meta.behaviour._stop_in_passing()
+        self.task_ended()
 
     def unblock(self) -> None:
         """Wake a thread that is blocked in a resource of the meta-process."""
@@ -211,7 +249,11 @@ class Reader:
 
     def give_up(self) -> None:
         """Abandon a reader that has not ended: it may not send any more."""
-        if not self.gone.is_set():
+        if self.gone.is_set():
+            return
+        if self._has_no_task:
+            self._stop_in_passing()
+        else:
             self.abandoned = True
             self.meta.outbox.refuse_reader()
 

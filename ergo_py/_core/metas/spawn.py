@@ -29,7 +29,13 @@ from ..vocabulary.options import MetaOptions
 from .meta import Meta
 from .shared_state import Flag
 
-__all__ = ["Birth", "spawn_meta", "spawn_meta_beside", "spawn_meta_from_thread"]
+__all__ = [
+    "Birth",
+    "spawn_meta",
+    "spawn_meta_beside",
+    "spawn_meta_from_thread",
+    "spawn_meta_in_passing",
+]
 
 
 class Birth:
@@ -76,7 +82,8 @@ async def spawn_meta(
     reads: bool = False,
 ) -> Meta:
     """Make a meta-process, run its ``init``, start its reader. ``task`` is the task of this spawn,
-    if it has one of its own; with ``reads``, the task becomes the reader.
+    if it has one of its own; with ``reads``, the task becomes the reader, or the caller begins to
+    read without a task.
 
     Raises:
         SpawnError: the meta-process could not be started; everything is cleaned up.
@@ -110,10 +117,10 @@ async def spawn_meta(
         await meta.birth.initialise(meta)
         if kernel.options.debug_shared_state:
             behaviour._watch_writes()
-        if reads and task is not None and not has_thread:
-            meta.reader.adopt(task)
-        else:
+        if not reads or has_thread:
             meta.reader.start()
+        elif task is not None:
+            meta.reader.adopt(task)
     except BaseException as error:
         if has_thread:
             kernel.thread_fairness.give_place_back()
@@ -131,9 +138,26 @@ async def spawn_meta(
         kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
     if len(meta.mailbox):
         meta.wake()
-    if task is None:
+    if task is None and not reads:
         await kernel.router.pause()
     return meta
+
+
+def spawn_meta_in_passing(owner: Process | Meta, behaviour: Any, options: MetaOptions) -> Meta:
+    """Make a meta-process without a task and without waiting, for a behaviour that can do all of
+    ``init`` in passing. The caller has to call ``reader.begin()`` next.
+
+    Raises:
+        SpawnError: the meta-process could not be started; everything is cleaned up.
+    """
+    starting = spawn_meta(owner, behaviour, options, reads=True)
+    try:
+        starting.send(None)
+    except StopIteration as started:
+        return started.value  # type: ignore[no-any-return]
+    finally:
+        starting.close()
+    raise AssertionError(f"the start of {type(behaviour).__qualname__} has to wait")
 
 
 def spawn_meta_beside(

@@ -19,6 +19,7 @@ from ..processes.unhandled_messages import discard, refuse
 from ..runtime.detached_task import DetachedTask
 from ..runtime.time_limit import TimeLimit, wait_within
 from ..runtime.time_slices import at_once, in_slices
+from ..tables.callbacks import runs_callbacks
 from ..tables.relations import Kind
 from ..vocabulary.envelopes import CHILD_EXIT, Lane
 from ..vocabulary.info import Ended
@@ -74,6 +75,7 @@ class Phase(IntEnum):
 
 
 # Read as module constants: looking up a member of an enum costs as much as a call in Python 3.11.
+_TERMINATED: Final = MetaState.TERMINATED
 _INIT: Final = Phase.INIT
 _ABORTED: Final = Phase.ABORTED
 _OPEN: Final = Phase.OPEN
@@ -134,6 +136,38 @@ class Ending:
         self._decide(reason)
         self.task = task
         await self._close()
+
+    def can_run_in_passing(self) -> bool:
+        """Whether no step before ``terminate`` would have to wait."""
+        meta = self.meta
+        return (
+            self.phase is _OPEN
+            and meta.handler.task is None
+            and not (meta.owned or len(meta.outbox) or len(meta.mailbox) or meta.deferred)
+        )
+
+    @runs_callbacks
+    @enable_ki_protection
+    def run_in_passing(self, reason: Reason) -> None:
+        """Terminate a meta-process whose reader has ended without a task. The steps of
+        :meth:`_close`, of which none has to wait. If ``terminate`` has to, the rest gets a task.
+        """
+        meta = self.meta
+        meta.reader.be_gone()
+        self._decide(reason)
+        meta.resources.begin_stop()
+        is_over = True
+        try:
+            meta.handler.enter(_TERMINATED)
+            self.phase = _TERMINATING
+            is_over = "terminate" not in meta.callbacks.defined or self._terminates_inline()
+            if not is_over:
+                self.task = DetachedTask()
+                name = f"{meta.callbacks.behaviour} ending"
+                self.task.start(meta.kernel, self._close_rest, name)
+        finally:
+            if is_over:
+                self.release()
 
     @enable_ki_protection
     def _decide(self, reason: Reason) -> None:
@@ -236,8 +270,16 @@ class Ending:
             await self._end_children()
             await self._deliver_rest()
             meta.handler.defer_calls_in_progress()
-            meta.handler.enter(MetaState.TERMINATED)
+            meta.handler.enter(_TERMINATED)
             self.phase = _TERMINATING
+            if "terminate" in meta.callbacks.defined and not self._terminates_inline():
+                await self._terminate()
+            await in_slices(self._answer())
+        finally:
+            self.release()
+
+    async def _close_rest(self) -> None:
+        try:
             await self._terminate()
             await in_slices(self._answer())
         finally:
@@ -278,8 +320,6 @@ class Ending:
 
     async def _terminate(self) -> None:
         meta = self.meta
-        if "terminate" not in meta.callbacks.defined or self._terminates_inline():
-            return
         # In a task of its own: a terminate that swallows its cancellation can then be abandoned.
         last, begun = DetachedTask(), Flag()
         last.start(
@@ -343,8 +383,8 @@ class Ending:
         has_started = self.phase >= _OPEN
         self.phase = _RELEASED
         reason = self.reason or Shutdown()
-        if meta.state is not MetaState.TERMINATED:
-            meta.handler.enter(MetaState.TERMINATED)
+        if meta.state is not _TERMINATED:
+            meta.handler.enter(_TERMINATED)
         if meta.deferred or len(meta.mailbox) or meta.handler.has_calls_in_progress():
             at_once(self._answer())
         for request in tuple((meta.requests or {}).values()):

@@ -1,5 +1,6 @@
 """`spawn_process`: the start of a process. If a step fails, nothing of the process remains."""
 
+from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
@@ -43,9 +44,11 @@ async def spawn_process(
     slot: ChildSlot | None = None,
     *,
     may_pause: bool = True,
+    leave: Callable[[Awaitable[None]], None] | None = None,
 ) -> Process:
     """Make a process and run its ``init`` in the spawner's task, so that an exception in it reaches
-    the spawner without a handshake.
+    the spawner without a handshake. If ``init`` fails, ``leave`` takes the cleanup, for a spawner
+    that cannot wait.
 
     Raises:
         SpawnError: ``init`` failed; nothing of the process remains.
@@ -94,7 +97,11 @@ async def spawn_process(
         # A cancelled spawner takes its child with it: the child was killed, it has not crashed.
         explain(error, process.behaviour)
         reason = Killed() if isinstance(error, trio.Cancelled) else Crashed(error)
-        await process.to_end().undo(reason)
+        undoing = process.to_end().undo(reason)
+        if leave is None:
+            await undoing
+        else:
+            leave(undoing)
         if isinstance(error, SpawnError):
             raise
         if isinstance(error, Exception):
@@ -126,14 +133,27 @@ def spawn_at_once(
     behaviour: type,
     args: tuple[Any, ...],
     options: Options,
+    factory: Any = None,
+    leave: Callable[[Awaitable[None]], None] | None = None,
 ) -> Process:
-    """Spawn a process without waiting, for a class whose ``init`` is plain and does not fail.
+    """Spawn a process without waiting, for a class whose ``init`` is plain. ``factory`` makes the
+    behaviour, if not the class itself does. If ``init`` may fail, ``leave`` has to take the
+    cleanup, which may wait.
 
     Raises:
-        SpawnError: the node's limit of processes is reached.
+        SpawnError: the node's limit of processes is reached, or ``init`` failed.
         NodeStoppedError: the node is stopping.
     """
-    starting = spawn_process(kernel, parent, behaviour, behaviour, args, options, may_pause=False)
+    starting = spawn_process(
+        kernel,
+        parent,
+        factory or behaviour,
+        behaviour,
+        args,
+        options,
+        may_pause=False,
+        leave=leave,
+    )
     try:
         starting.send(None)
     except StopIteration as started:

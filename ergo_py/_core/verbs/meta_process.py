@@ -3,7 +3,6 @@ actors.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar, Unpack, cast
 
@@ -122,6 +121,14 @@ class MetaProcess:
     False if it did nothing.
     """
 
+    _read_in_passing: Any = None
+    """A plain function that begins to read without a task, for a server's connections; see
+    :meth:`Reader.begin`. Returns False if the reader has something to wait for, and needs its task.
+    """
+
+    _stop_in_passing: Any = None
+    """A plain function that ends the reading without a task."""
+
     _end_in_passing: Any = None
     """The same for ``terminate``; takes the reason."""
 
@@ -233,7 +240,7 @@ class MetaProcess:
     def log(self, logger: Any) -> None:
         self._meta.use_logger(logger)
 
-    @cached_property
+    @property
     def _now(self) -> Callable[[], float]:
         """Returns the time on the node's clock, from any thread. All bridges use it, and so follow
         virtual time.

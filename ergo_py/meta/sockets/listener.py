@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from math import inf
+from time import perf_counter
 from typing import Any, Final
 
 import trio
 from trio.lowlevel import notify_closing, wait_readable
 
 from ..._core.metas.meta import Meta
-from ..._core.metas.spawn import spawn_meta_beside
+from ..._core.metas.spawn import spawn_meta_beside, spawn_meta_in_passing
 from ..._core.processes.process import Process
 from ..._core.runtime.bridge import Parker
 from ..._core.runtime.detached_task import DetachedTask, is_cut_off
@@ -26,11 +27,18 @@ from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason, Shutdown
 from ..poller import SocketPoller
 from ..readers import ReaderKind, ReaderWait, check_reader, start_beside
-from ..receivers import ReceiverOption, Receivers, make_actor
+from ..receivers import (
+    Plan,
+    ReceiverOption,
+    Receivers,
+    make_actor,
+    make_actor_at_once,
+    starts_at_once,
+)
 from ..thread_inbox import ThreadInbox
-from .messages import ORDERLY, Address, Cause
+from .messages import ORDERLY, Address, Cause, Endpoint
 from .options import LARGEST, StreamOptions, WhenFull
-from .socket_setup import OUT_OF_RESOURCES, describe
+from .socket_setup import OUT_OF_RESOURCES, describe, prepare_listener
 from .streams.connection import StreamConnection
 from .streams.parser import NewParser
 from .tls import TLSContexts, TLSSession
@@ -39,11 +47,17 @@ __all__ = ["Listener"]
 
 _AT_ONCE: Final = 128
 """How many connections may wait for their sessions to start."""
-_IN_TURN: Final = 12
-_THREADS_IN_TURN: Final = 6
-"""How many connections are made in a turn of the loop, so that other work gets its turn within 2
-ms. A reader thread costs twice as much.
+_IN_TURN: Final = 64
+"""How many connections are made in a turn of the loop, at most. With fewer, newcomers would wait
+for longer: after each turn, a busy server serves all the peers that it has.
 """
+_SLOW_IN_TURN: Final = 12
+_THREADS_IN_TURN: Final = 6
+"""How many if they take a task or a thread each, or more time than the turn has."""
+_TURN: Final = 0.004
+"""The seconds of such a turn, so that other work gets its turn."""
+_ANY: Final = ("0.0.0.0", "::")
+"""Hosts that stand for every address of the machine."""
 _BACK_OFF: Final = (0.05, 1.0)
 """The first and the longest pause, in seconds, while the system is out of descriptors."""
 
@@ -85,6 +99,8 @@ class Listener(MetaProcess):
     kind = "accept"
     _needed = True
     _local: Any = ""
+    prepares_connections = False
+    local_of_connections: Address | None = None
     _new_parser: NewParser | None = None
     """Makes the object that turns the bytes of a connection into messages; None to cut them as the
     framing says.
@@ -107,6 +123,7 @@ class Listener(MetaProcess):
         self.reader: ReaderKind = check_reader(reader)
         """Where it and its connections read: in a thread or in a task."""
         self._reads_in_task = reader == "task"
+        self._in_turn = _IN_TURN
         self._wait = ReaderWait(self)
         self._receivers = Receivers(receiver)
         self._options = options
@@ -131,6 +148,8 @@ class Listener(MetaProcess):
         self.errors = 0
         self._turned_away = 0
         self._pause = _BACK_OFF[0]
+        self._rest = 0.0
+        """Seconds to pause before the next attempt, after an error."""
         # Changed on the loop only.
         self._is_shut = False
         self.accepted = 0
@@ -150,12 +169,15 @@ class Listener(MetaProcess):
             self._contexts = TLSContexts(self._options.tls, server_side=True)
         self._socket = sock = await self._listen()
         self.opened(sock)
+        self.prepares_connections = prepare_listener(sock, self._options)
         # A thread does not block in accept() either: it takes all waiting connections, and there
         # may be fewer than expected.
         sock.setblocking(False)
         sock.listen(self._queue)
         self._options_of_connections = replace(self._meta.options, linger=False, needed=False)
-        self._local = self._address(sock)
+        self._local = local = self._address(sock)
+        if isinstance(local, Endpoint) and local.host not in _ANY:
+            self.local_of_connections = local
         if self.poller is not None:
             self.poller.open(self._meta.router.turns)
         if self.inbox is not None:
@@ -199,10 +221,19 @@ class Listener(MetaProcess):
             if not self._may_accept():
                 await self._wait.in_task(self._may_accept)
                 continue
-            await wait_readable(self._socket)
-            pause = self._accept(self._adopt, (), _IN_TURN)
+            if self.poller is None:
+                await wait_readable(self._socket)
+                self._accept_some()
+            else:
+                await self.poller.watch(self._socket, self._accept_some)
+            pause, self._rest = self._rest, 0.0
             if pause:
                 await trio.sleep(pause)
+
+    def _accept_some(self) -> bool:
+        """Accept and adopt a few connections. Returns whether to go on when there are more."""
+        self._rest = self._accept(self._adopt, (), self._in_turn, perf_counter() + _TURN)
+        return not self._rest and self._may_accept()
 
     def _may_accept(self, more: int = 0) -> bool:
         """Whether another connection may be accepted now, with ``more`` accepted already in this
@@ -216,21 +247,32 @@ class Listener(MetaProcess):
     def _has_place(self, more: int = 0) -> bool:
         return self._most is None or self.connections + more < self._most
 
-    def _accept(self, take: Callable[[Accepted], object], taken: Sized, most: int) -> float:
-        """Accept the waiting connections, as far as there is room for them. Returns the seconds to
-        pause before the next attempt.
+    def _accept(
+        self,
+        take: Callable[[Accepted], object],
+        taken: Sized,
+        most: int,
+        end: float = inf,
+    ) -> float:
+        """Accept the waiting connections, as far as there is room for them, at most ``most``, and
+        few after ``end``. Returns the seconds to pause before the next attempt.
 
         A busy loop calls this once in each pass. If it accepted a single connection each time, new
         peers would queue up behind each other.
         """
+        births = len(self._births)
         try:
-            for _ in range(most):
+            for number in range(1, most + 1):
                 if not self._may_accept(len(taken)):
                     break
                 sock, address = self._socket.accept()
                 self._pause = _BACK_OFF[0]
                 if self._most is None or self._has_place(len(taken)):
                     take((sock, address))
+                    if number >= _SLOW_IN_TURN and (
+                        perf_counter() >= end or len(self._births) > births
+                    ):
+                        break
                 else:
                     self._turned_away += 1
                     sock.close()
@@ -300,22 +342,12 @@ class Listener(MetaProcess):
             if plan is None:
                 return meta
             actor = await make_actor(meta, plan)
-            connection._belong_to(actor)
-            if meta.reason is not None or self._is_shut:
-                raise NotAllowedError("the server is ending")
-            if not actor.accepting:
-                # An actor ends its meta-processes when it ends. A connection that it gets later
-                # would never end.
-                raise SpawnError("the actor that was made for it has ended already")
+            self._belongs_to(connection, actor)
             return actor
 
         def told(error: BaseException | None) -> None:
             self._births.pop(connection, None)
-            if error is None:
-                self.accepted += 1
-            else:
-                self._not_born(connection, sock, error)
-            self._wait.ring()
+            self._was_born(connection, sock, error)
 
         self._open[connection] = None
         try:
@@ -325,6 +357,14 @@ class Listener(MetaProcess):
                 connection._begin_tls(self.new_secure())
             # Choose the receiver now, in the order of arrival; starting it may take a while.
             plan = self._receivers.plan_actor()
+            if (
+                self.poller is not None
+                and self._contexts is None
+                and (plan is None or starts_at_once(meta, plan))
+            ):
+                # Nothing has to wait, as for most connections.
+                meta.handler.context.copy().run(self._spawn_at_once, connection, sock, plan)
+                return
             self._births[connection] = spawn_meta_beside(
                 meta.kernel,
                 find_owner,
@@ -335,6 +375,62 @@ class Listener(MetaProcess):
             )
         except BaseException as error:
             told(error)
+
+    def _spawn_at_once(
+        self, connection: StreamConnection, sock: socket.socket, plan: Plan | None
+    ) -> None:
+        """Spawn a connection, and its session if there is a plan for it, without a task."""
+        owner: Process | Meta = self._meta
+        if plan is not None:
+            left: list[Awaitable[None]] = []
+            try:
+                owner = actor = make_actor_at_once(self._meta, plan, left.append)
+            except BaseException as error:
+                if not left:
+                    raise
+                self._clean_up(connection, sock, left[0], error)
+                return
+            self._belongs_to(connection, actor)
+        born = spawn_meta_in_passing(owner, connection, self._options_of_connections)
+        self._was_born(connection, sock, None)
+        born.reader.begin()
+
+    def _belongs_to(self, connection: StreamConnection, actor: Process) -> None:
+        connection._belong_to(actor)
+        if self._meta.reason is not None or self._is_shut:
+            raise NotAllowedError("the server is ending")
+        if not actor.accepting:
+            # An actor ends its meta-processes when it ends. A connection that it gets later would
+            # never end.
+            raise SpawnError("the actor that was made for it has ended already")
+
+    def _clean_up(
+        self,
+        connection: StreamConnection,
+        sock: socket.socket,
+        rest: Awaitable[None],
+        error: BaseException,
+    ) -> None:
+        """Let a task clean up after the ``init`` of a session, which has failed."""
+
+        def ended() -> None:
+            self._births.pop(connection, None)
+            self._was_born(connection, sock, error)
+
+        async def clean_up() -> None:
+            await rest
+
+        self._births[connection] = birth = DetachedTask(ended)
+        birth.start(self._meta.kernel, clean_up, f"{type(self).__qualname__}: cleanup")
+
+    def _was_born(
+        self, connection: StreamConnection, sock: socket.socket, error: BaseException | None
+    ) -> None:
+        if error is None:
+            self.accepted += 1
+        else:
+            self._not_born(connection, sock, error)
+        self._wait.ring()
 
     def _not_born(
         self, connection: StreamConnection, sock: socket.socket, error: BaseException

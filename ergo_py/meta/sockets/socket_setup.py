@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import sys
 from fcntl import ioctl
 from struct import pack, unpack
 from termios import TIOCOUTQ
@@ -24,6 +25,7 @@ __all__ = [
     "endpoint",
     "open_listener",
     "prepare",
+    "prepare_listener",
     "resolve",
     "unknown_host",
 ]
@@ -134,13 +136,27 @@ def check_stream(what: str, sock: object) -> None:
 _INET: Final = (int(socket.AF_INET), int(socket.AF_INET6))
 
 
-def prepare(sock: socket.socket, options: StreamOptions, *, blocking: bool) -> None:
-    """Set up a connected socket."""
+_CAN_INHERIT: Final = sys.platform == "linux"
+
+
+def prepare_listener(sock: socket.socket, options: StreamOptions) -> bool:
+    """Set up a listening socket, so that its connections need not be: on Linux, they inherit the
+    options of TCP. Returns whether they do.
+    """
+    if not _CAN_INHERIT or sock.family not in _INET:
+        return False
+    _set_tcp_options(sock, options)
+    return True
+
+
+def prepare(
+    sock: socket.socket, options: StreamOptions, *, blocking: bool, inherits: bool = False
+) -> None:
+    """Set up a connected socket. ``inherits`` says that its listener was prepared."""
     sock.setblocking(blocking)
     # The number itself: `sock.family` would look up the member of an enumeration.
-    if super(socket.socket, sock).family in _INET:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.nodelay)
-        _keep_alive(sock, options.keepalive)
+    if not inherits and super(socket.socket, sock).family in _INET:
+        _set_tcp_options(sock, options)
     for name, value in (
         (socket.SO_RCVBUF, options.receive_buffer),
         (socket.SO_SNDBUF, options.send_buffer),
@@ -149,7 +165,9 @@ def prepare(sock: socket.socket, options: StreamOptions, *, blocking: bool) -> N
             sock.setsockopt(socket.SOL_SOCKET, name, value)
 
 
-def _keep_alive(sock: socket.socket, keepalive: KeepAlive | bool) -> None:
+def _set_tcp_options(sock: socket.socket, options: StreamOptions) -> None:
+    keepalive: KeepAlive | bool = options.keepalive
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.nodelay)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, bool(keepalive))
     if isinstance(keepalive, KeepAlive):
         for name, value in (

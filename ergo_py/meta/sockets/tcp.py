@@ -199,7 +199,12 @@ class TCPConnection(StreamConnection):
         )
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
-        return endpoint(sock.getsockname()), endpoint(self._address or sock.getpeername())
+        server = self._server
+        local = None if server is None else server.local_of_connections
+        return (
+            endpoint(sock.getsockname()) if local is None else local,
+            endpoint(self._address or sock.getpeername()),
+        )
 
     def _new_secure(self) -> TLSSession:
         options = self._options

@@ -1,4 +1,6 @@
-"""A meta-process that is spawned in a task of its own, which becomes its reader."""
+"""A meta-process that is spawned in a task of its own, which becomes its reader, or without any
+task.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,8 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import MetaProcess, NodeStoppedError, Normal, SpawnError
-from ergo_py._core.metas.spawn import spawn_meta, spawn_meta_beside
+from ergo_py import MetaProcess, NodeStoppedError, Normal, Shutdown, SpawnError
+from ergo_py._core.metas.meta import Meta
+from ergo_py._core.metas.spawn import spawn_meta, spawn_meta_beside, spawn_meta_in_passing
 from ergo_py._core.processes.process import Process
 from ergo_py._core.vocabulary.options import MetaOptions
 from tests.support import Puppet, process_behind, running_node
@@ -177,3 +180,110 @@ async def test_a_stop_during_an_init_that_waits_for_nothing_fails_the_spawn() ->
 
         assert behaviour.tasks == []
         assert node.metas() == []
+
+
+class WithoutTask(InPassing):
+    """Reads without a task, as far as ``reads`` says, and ends without a task if ``ends``."""
+
+    def __init__(self, reads: bool | Exception = True, ends: bool = False) -> None:
+        super().__init__(can=True)
+        self.reads = reads
+        self.ends = ends
+
+    def _read_in_passing(self) -> bool:
+        if isinstance(self.reads, Exception):
+            raise self.reads
+        return self.reads
+
+    def _stop_in_passing(self) -> None:
+        self.tasks.append("stopped")
+
+    def _end_in_passing(self, reason: Any) -> bool:
+        if self.ends:
+            self.reasons.append((reason, "in passing"))
+        return self.ends
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await self.gate.wait()
+
+
+def begin(process: Process, behaviour: WithoutTask) -> Meta:
+    meta = spawn_meta_in_passing(process, behaviour, MetaOptions())
+    meta.reader.begin()
+    return meta
+
+
+async def test_a_reader_without_a_task_is_stopped_with_its_meta_process() -> None:
+    behaviour = WithoutTask()
+    async with owner() as (node, process):
+        meta = begin(process, behaviour)
+        alive, task = node.metas(), meta.reader.task
+        await meta.shut(Shutdown())
+
+        assert alive == [behaviour.id]
+        assert task is None
+        assert behaviour.tasks == ["in passing", "stopped"]
+        assert behaviour.reasons == [Shutdown()]
+        assert node.metas() == []
+
+
+async def test_a_reader_that_has_something_to_wait_for_goes_on_in_a_task() -> None:
+    behaviour = WithoutTask(reads=False)
+    async with owner() as (_, process):
+        meta = begin(process, behaviour)
+        behaviour.gate.set()
+        await meta.wait_gone()
+
+        assert [type(task) for task in behaviour.tasks] == [str, trio.lowlevel.Task]
+        assert behaviour.reasons == [Normal()]
+
+
+async def test_an_exception_of_a_reader_without_a_task_is_a_crash() -> None:
+    failure = ValueError("not today")
+    behaviour = WithoutTask(failure)
+    async with owner() as (node, process):
+        await begin(process, behaviour).wait_gone()
+
+        assert [getattr(reason, "error", None) for reason in behaviour.reasons] == [failure]
+        assert [crash.pid for crash in node.crashes()] == [behaviour.id]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_meta_process_without_a_task_ends_at_once_unless_its_terminate_has_to_wait(
+    ends: bool,
+) -> None:
+    behaviour = WithoutTask(ends=ends)
+    async with owner() as (node, process):
+        meta = begin(process, behaviour)
+        can = meta.ending.can_run_in_passing()
+        meta.ending.run_in_passing(Normal())
+        left = node.metas()
+        await meta.wait_gone()
+
+        assert can
+        assert left == ([] if ends else [behaviour.id])
+        assert behaviour.reasons == [(Normal(), "in passing") if ends else Normal()]
+        assert node.metas() == []
+
+
+async def test_a_meta_process_cannot_end_at_once_while_its_handler_serves_a_message() -> None:
+    behaviour = WithoutTask()
+    async with owner() as (node, process):
+        meta = begin(process, behaviour)
+        node.send(behaviour.id, "wait")
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert not meta.ending.can_run_in_passing()
+        behaviour.gate.set()
+
+
+async def test_a_reader_without_a_task_that_is_given_up_is_stopped() -> None:
+    behaviour = WithoutTask()
+    async with owner() as (_, process):
+        meta = begin(process, behaviour)
+        meta.reader.give_up()
+        meta.reader.give_up()
+        await meta.wait_gone()
+
+        assert behaviour.tasks == ["in passing", "stopped"]
+        assert not meta.abandoned

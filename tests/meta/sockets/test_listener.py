@@ -28,6 +28,7 @@ from ergo_py import (
 )
 from ergo_py._core.runtime.bridge import Bridge
 from ergo_py.meta.parsing.framing import LengthHeader
+from ergo_py.meta.poller import SocketPoller
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.messages import (
     Cause,
@@ -771,6 +772,99 @@ async def test_several_waiting_connections_are_accepted_in_a_single_turn(
         await mail.wait_for(TCPConnected, 10)
         for sock in socks:
             sock.close()
+
+
+# -- connections without tasks ---------------------------------------------------------------------
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+async def test_a_connection_that_only_reads_and_answers_has_no_task(
+    tmp_path: Path, kind: str
+) -> None:
+    wire = Wire(kind, "task", tmp_path)
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        await trio.testing.wait_all_tasks_blocked()
+        before = tasks()
+        streams = [await wire.dial(server) for _ in range(5)]
+        for stream in streams:
+            await stream.send_all(b"x")
+        answers = [await stream.receive_some() for stream in streams]
+        during = tasks()
+        for stream in streams:
+            await stream.aclose()
+        ended = await mail.wait_for(TCPDisconnected, 5)
+
+        assert answers == [b"x"] * 5
+        assert (before, during, tasks()) == (before, before, before)
+        assert {(message.reason, message.bytes_in) for message in ended} == {(Cause.EOF, 1)}
+        assert server.connections == 0
+        assert node.metas() == [server.id]
+
+
+class Unready(Puppet):
+    """Fails in its init, with a background task that takes a moment to end."""
+
+    def __init__(self, cleaned: list[str], gate: trio.Event) -> None:
+        super().__init__()
+        self.cleaned = cleaned
+        self.gate = gate
+
+    def init(self) -> None:
+        self.start_task(self.wait)
+        raise ValueError("not today")
+
+    async def wait(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.gate.wait()
+            self.cleaned.append("cleaned")
+
+
+async def test_a_session_that_fails_in_its_init_is_cleaned_up_while_the_server_goes_on(
+    tmp_path: Path,
+) -> None:
+    wire = Wire("tcp", "task", tmp_path)
+    cleaned: list[str] = []
+    gate = trio.Event()
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Unready, cleaned, gate))
+        first, second = [await wire.dial(server) for _ in range(2)]
+        await until(lambda: connections_under_way(server) == 2)
+        waiting = server.refused
+        gate.set()
+
+        assert (await first.receive_some(), await second.receive_some()) == (b"", b"")
+        await until(lambda: server.connections == 0)
+        assert (waiting, server.refused) == (0, 2)
+        assert cleaned == ["cleaned", "cleaned"]
+        assert len(node.processes()) == 1
+        await first.aclose()
+        await second.aclose()
+
+
+async def test_a_connection_that_cannot_be_watched_ends_as_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no watches left")
+
+    monkeypatch.setattr(SocketPoller, "add", add)
+    wire = Wire("tcp", "task", tmp_path)
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        stream = await wire.dial(server)
+        ended = await mail.first(TCPDisconnected)
+
+        assert (ended.reason, ended.detail) == (Cause.RESET, "no watches left")
+        assert node.metas() == [server.id]
+        await stream.aclose()
 
 
 # -- the end ---------------------------------------------------------------------------------------

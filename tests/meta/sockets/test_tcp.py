@@ -98,6 +98,8 @@ async def test_a_socket_serves_ipv4_and_ipv6(reader: ReaderKind) -> None:
         assert answers == [b"?", b"?"]
         peers = [message.peer for message in mail.of(TCPConnected)]
         assert [peer.host for peer in peers if isinstance(peer, Endpoint)] == ["::1", "127.0.0.1"]
+        locals_ = [message.local for message in mail.of(TCPConnected)]
+        assert locals_ == [Endpoint(host, server.local.port) for host in ("::1", "127.0.0.1")]
 
 
 @needs_ipv6

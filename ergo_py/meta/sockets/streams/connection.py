@@ -57,6 +57,10 @@ class AcceptingServer(Protocol):
 
     poller: SocketPoller | None
     inbox: ThreadInbox | None
+    prepares_connections: bool
+    """Whether its sockets inherit the options of TCP."""
+    local_of_connections: Address | None
+    """The local address of all its connections; None if they may differ."""
 
     @property
     def id(self) -> Alias:
@@ -173,7 +177,8 @@ class StreamConnection(MetaProcess):
             # Keep a value that the behaviour has set itself.
             vars(self._session.behaviour).setdefault("connection", self.id)
         self.opened(sock, unblock=self._reader.free)
-        prepare(sock, self._options, blocking=not self._reads_in_task)
+        inherits = self._server is not None and self._server.prepares_connections
+        prepare(sock, self._options, blocking=not self._reads_in_task, inherits=inherits)
         self.local, self.peer = self._ends(sock)
         self._tls.start_clock(since)
         self._writer.use(sock, now, self._meta.router.turns, since)
@@ -206,6 +211,16 @@ class StreamConnection(MetaProcess):
             return self._reader.read_in_task(None if self._server is None else self._server.poller)
         self._reader.read_in_thread()
         return None
+
+    def _read_in_passing(self) -> bool:
+        server = self._server
+        poller = None if server is None else server.poller
+        return poller is not None and self._reader.read_in_passing(poller)
+
+    def _stop_in_passing(self) -> None:
+        poller = None if self._server is None else self._server.poller
+        assert poller is not None
+        poller.drop(self._socket)
 
     def unblock(self) -> None:
         """Wake the reader if it waits for the loop."""

@@ -12,8 +12,16 @@ import trio
 from ...._core.verbs.meta_process import MetaProcess
 from ...._core.vocabulary.envelopes import Lane
 from ...._core.vocabulary.ids import Target
+from ...._core.vocabulary.reasons import Normal
 from ...poller import SocketPoller, watch_alone
-from ...readers import ReaderWait, hand_over, has_receiver, start_beside, when_served
+from ...readers import (
+    ReaderWait,
+    hand_over,
+    has_receiver,
+    has_served,
+    start_beside,
+    when_served,
+)
 from ...thread_inbox import ThreadInbox
 from ..messages import Cause, TCPClose, TCPSecured
 from ..options import StreamOptions
@@ -26,7 +34,7 @@ from .writer import Output, Writer
 
 __all__ = ["StreamReader"]
 
-_OPEN, _POSSIBLE = Input.OPEN, TLSPhase.POSSIBLE
+_OPEN, _POSSIBLE, _CLEAR = Input.OPEN, TLSPhase.POSSIBLE, TLSPhase.CLEAR
 _DURING_HANDSHAKE: Final = "during the TLS handshake"
 
 
@@ -231,9 +239,11 @@ class StreamReader:
             if tls.phase is TLSPhase.HANDSHAKE and not await tls.shake_hands(sock):
                 shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
                 return
-            if (greeting := self._connect()) is not None and not await self._hand_over(greeting):
-                return
-            self._held = incoming.take(self._first_bytes())
+            if self.connected is None:
+                greeting = self._connect()
+                if greeting is not None and not await self._hand_over(greeting):
+                    return
+                self._held = incoming.take(self._first_bytes())
             while True:
                 if tls.phase is _POSSIBLE:
                     if not await self._hand_over_in_lockstep():
@@ -276,6 +286,58 @@ class StreamReader:
         if self._heard_last():
             await self._let_answer_in_task()
         self._end_after_mistake()
+
+    def read_in_passing(self, poller: SocketPoller) -> bool:
+        """Begin to read without a task: greet the receiver, read the bytes that came with the
+        connection, and let the poller read the rest. False if there is something to wait for:
+        :meth:`read_in_task` goes on.
+        """
+        incoming, meta = self._input, self._connection._meta
+        if self._tls.phase is not _CLEAR or self._early or incoming.has_more or not poller.is_open:
+            return False
+        greeting = self._connect()
+        if greeting is not None and not meta.outbox.forward(self._target, greeting, meta.priority):
+            self._held = (greeting,)
+            return False
+        self._speaks_first = False
+        if not self._read_once():
+            return self._ends_in_passing()
+        try:
+            poller.add(self._socket, self._read_once, self._watch_ended)
+        except OSError as error:
+            self._shutdown.end_after(error)
+        return True
+
+    def _watch_ended(self, failure: Exception | None) -> None:
+        """The poller reads no further, and there is no task. On the loop."""
+        reader = self._connection._meta.reader
+        if isinstance(failure, OSError):
+            self._shutdown.end_after(failure)
+        elif failure is not None:
+            reader.fail(failure)
+        elif not self._ends_in_passing():
+            reader.go_on()
+
+    def _ends_in_passing(self) -> bool:
+        """End the connection without a task, if the peer has closed its half, and all its messages
+        are answered and the answers written. Otherwise nothing happens.
+        """
+        meta, incoming, shutdown = self._connection._meta, self._input, self._shutdown
+        if (
+            incoming.state is not Input.ENDED
+            or incoming.has_more
+            or incoming.unfinished
+            or self._held
+            or self._writer.pending
+            or shutdown.cause is not None
+            or shutdown.mistake is not None
+            or not has_served(meta.router.resolve(self._target))
+            or not meta.ending.can_run_in_passing()
+        ):
+            return False
+        incoming.note_last()
+        meta.ending.run_in_passing(Normal())
+        return True
 
     async def _hand_over(self, message: object) -> bool:
         meta, to = self._connection._meta, self._target
