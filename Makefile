@@ -26,7 +26,7 @@ AXE   := .axe/package/axe.min.js
 SPEED := $(VENV)/.built-speed
 # The tests of the functions that the C extension replaces. `make test` and `make test-deep` run all
 # tests with it.
-SPEED_TESTS := $(addprefix tests/,_core/tables/test_mailbox.py _core/processes/test_message_loop.py _core/messaging/test_calls.py _core/messaging/test_handoff.py _core/messaging/test_inline_calls.py _core/messaging/test_router.py _core/messaging/test_traces.py meta/sockets/test_writer.py test_promises.py)
+SPEED_TESTS := $(addprefix tests/,_core/tables/test_mailbox.py _core/processes/test_message_loop.py _core/messaging/test_calls.py _core/messaging/test_handoff.py _core/messaging/test_inline_calls.py _core/messaging/test_router.py _core/messaging/test_traces.py meta/test_poller.py meta/sockets/test_writer.py test_promises.py)
 CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

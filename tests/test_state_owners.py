@@ -57,6 +57,7 @@ FOREIGN: Final = {
         "Turn.begin_batch",
     },
     "meta/sockets/streams/installation.py": {
+        "SocketPoller._read_some",
         "StreamReader._read_once",
         "Writer.flush",
         "Writer.serve",

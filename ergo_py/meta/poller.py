@@ -11,7 +11,7 @@ import select
 import socket
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Final
+from typing import ClassVar, Final
 
 import trio
 from trio.lowlevel import Task, current_task, notify_closing, wait_readable
@@ -52,6 +52,9 @@ class _WatchedSocket:
 
 class SocketPoller:
     """Serves the reader tasks of a server. Everything here happens on the loop."""
+
+    watch_type: ClassVar = _WatchedSocket
+    """For the C extension."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -137,33 +140,45 @@ class SocketPoller:
                     await wait_readable(epoll)
                 except trio.ClosedResourceError:  # by close(): the node is ending
                     return
-                end, left = perf_counter() + SLICE, _ENDS_AT_ONCE
                 ready = epoll.poll(0, _AT_ONCE)
                 is_root = turns.begin(task, len(ready) > 1)
                 try:
-                    for fd, _ in ready:
-                        if not left or perf_counter() >= end:
-                            if is_root:
-                                turns.serve(task)
-                            await yield_turn(task)
-                            end, left = perf_counter() + SLICE, _ENDS_AT_ONCE
-                            is_root = turns.begin(task, True)
-                        watch = self._watches.get(fd)
-                        if watch is None:
-                            continue
-                        try:
-                            if watch.readable():
-                                continue
-                        except Exception as error:
-                            # Only the reader of this socket fails.
-                            watch.failure = error
-                        self._end_watch(fd, watch)
-                        left -= 1
+                    done = self._read_some(ready, 0)
+                    while done < len(ready):
+                        if is_root:
+                            turns.serve(task)
+                        await yield_turn(task)
+                        is_root = turns.begin(task, True)
+                        done = self._read_some(ready, done)
                 except BaseException:
                     turns.end(task)
                     raise
                 if is_root:
                     turns.serve(task)
+
+    def _read_some(self, ready: list[tuple[int, int]], first: int) -> int:
+        """Read the ready sockets from the index ``first`` on, until other tasks have to run.
+        Returns the index of the next socket to read.
+        """
+        watches, end, left = self._watches, perf_counter() + SLICE, _ENDS_AT_ONCE
+        done = first
+        for fd, _ in ready[first:] if first else ready:
+            done += 1
+            watch = watches.get(fd)
+            if watch is None:
+                continue
+            try:
+                keeps_watching = watch.readable()
+            except Exception as error:
+                # Only the reader of this socket fails.
+                watch.failure = error
+                keeps_watching = False
+            if not keeps_watching:
+                self._end_watch(fd, watch)
+                left -= 1
+            if not left or perf_counter() >= end:
+                break
+        return done
 
     def _end_watch(self, fd: int, watch: _WatchedSocket) -> None:
         """Tell the reader of a socket that is not watched any more."""

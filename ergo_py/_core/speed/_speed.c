@@ -3,7 +3,7 @@
 #include "speed.h"
 
 /* Changes with the interface to installation.py, which refuses a module that was built before. */
-#define INTERFACE 8
+#define INTERFACE 9
 
 /* The methods that replace Python functions in their classes. */
 static struct {
@@ -31,6 +31,10 @@ static struct {
      "send($self, sender, to, message, priority)\n--\n\n",
      &bound.router_send,
      {"send", (PyCFunction)(void (*)(void))router_send, METH_FASTCALL | METH_KEYWORDS, NULL}},
+    {"SocketPoller._read_some",
+     "_read_some($self, ready, first)\n--\n\n",
+     &poller_twin,
+     {"_read_some", (PyCFunction)(void (*)(void))poller_read_some, METH_FASTCALL, NULL}},
     {"StreamReader._read_once",
      "_read_once($self)\n--\n\n",
      &reader_twin,
@@ -84,6 +88,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_append, "append"},
         {&str_attempt_cancel, "_attempt_delivery_of_any_pending_cancel"},
         {&str_calls, "calls"},
+        {&str_do_deferred, "_do_deferred"},
         {&str_end, "end"},
         {&str_end_wait, "end_wait"},
         {&str_failed_inline, "failed_inline"},
@@ -99,7 +104,7 @@ PyMODINIT_FUNC PyInit__speed(void) {
         {&str_process, "_process"},
         {&str_refusal_of_none, "refusal_of_none"},
         {&str_run, "_run"},
-        {&str_send_to_coroutine, "send"},
+        {&str_send_method, "send"},
         {&str_serves_in_passing, "serves_in_passing"},
         {&str_settle, "settle"},
         {&str_task, "task"},

@@ -14,10 +14,10 @@ struct OfHandoff of_handoff;
 struct OfMeta of_meta;
 Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
     state_of_handler;
-PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_end,
-    *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call, *str_handle_message,
-    *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_popleft,
-    *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_to_coroutine,
+PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_do_deferred,
+    *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
+    *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter,
+    *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
     *str_wake;
 PyObject *zero, *usual_timeout;

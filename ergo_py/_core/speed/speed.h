@@ -150,10 +150,10 @@ extern struct OfHandoff {
 extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_cancelled_of_status,
     state_of_handler;
 
-extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls, *str_end,
-    *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call, *str_handle_message,
-    *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_popleft,
-    *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_to_coroutine,
+extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls,
+    *str_do_deferred, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
+    *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter,
+    *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
     *str_wake;
 extern PyObject* zero;           /* 0.0 */
@@ -304,9 +304,15 @@ PyObject* batch_begin(PyObject* module, PyObject* args);
 /* datagrams.c */
 int add_datagram_reader(PyObject* module);
 
+/* sockets.c */
+int bind_socket(PyObject* class);
+PyObject* socket_receive(PyObject* sock, PyObject* size);
+Py_ssize_t socket_send(PyObject* send_method, PyObject* data);
+
 /* streams.c */
-extern PyObject *reader_twin, *serve_twin, *flush_twin;
+extern PyObject *flush_twin, *poller_twin, *reader_twin, *serve_twin;
 PyObject* bind_streams(PyObject* module, PyObject* objects);
+PyObject* poller_read_some(PyObject* poller, PyObject* const* args, Py_ssize_t count);
 PyObject* reader_read_once(PyObject* reader, PyObject* none);
 PyObject* writer_serve(PyObject* writer, PyObject* const* args, Py_ssize_t count);
 PyObject* writer_flush(PyObject* writer, PyObject* none);

@@ -111,7 +111,7 @@ int wake_by_root(PyObject* process, PyObject* task) {
     if (!Py_IS_TYPE(turns, bound.Handoff) || SLOT(turns, of_handoff.root) == Py_None ||
         PyObject_Size(SLOT(turns, of_handoff.ready)) >= IN_A_ROW || has_instruments(turns))
         return 0;
-    PyObject* send = PyObject_GetAttr(SLOT(task, of_task.coro), str_send_to_coroutine);
+    PyObject* send = PyObject_GetAttr(SLOT(task, of_task.coro), str_send_method);
     PyObject* done = send == NULL ? NULL
                                   : PyObject_CallMethodOneArg(SLOT(turns, of_handoff.ready),
                                                               str_append, process);
@@ -126,39 +126,65 @@ int wake_by_root(PyObject* process, PyObject* task) {
     return 1;
 }
 
+/* Whether C can run the step of a woken object: of a process to which no sender waits for room. */
+static int is_plain_step(PyObject* turns, PyObject* woken) {
+    if (!is_process(woken) || has_instruments(turns)) return 0;
+    PyObject* box = SLOT(woken, of_process.mailbox);
+    return PyObject_TypeCheck(box, bound.Mailbox) && SLOT(box, of_mailbox.waiters) == Py_None &&
+           Py_IS_TYPE(SLOT(woken, of_process.task), bound.Task);
+}
+
 /* Run the step of a process or of a caller that the root has woken. 1 if that is done, 0 if its step
    is left to trio, -1 with an error. */
 static int run_woken(PyObject* turns, PyObject* woken, PyObject* root) {
+    if (is_plain_step(turns, woken)) {
+        PyObject* task = Py_NewRef(SLOT(woken, of_process.task));
+        slot_set(task, of_task.next_send_fn, Py_None);
+        int failed = run_step(turns, task, root);
+        Py_DECREF(task);
+        return failed ? -1 : 1;
+    }
     PyObject *task = PyObject_GetAttr(woken, str_task),
              *box = PyObject_GetAttr(woken, str_mailbox),
              *waiters = box == NULL ? NULL : PyObject_GetAttr(box, str_waiters), *done = NULL;
-    int waits = waiters == NULL ? -1 : PyObject_IsTrue(waiters), result = -1;
-    if (task != NULL && waits == 0 && is_process(woken) && Py_IS_TYPE(task, bound.Task) &&
-        !has_instruments(turns)) {
-        slot_set(task, of_task.next_send_fn, Py_None);
-        result = run_step(turns, task, root) < 0 ? -1 : 1;
-    } else if (task != NULL && waits >= 0) {
+    int waits = waiters == NULL ? -1 : PyObject_IsTrue(waiters);
+    if (task != NULL && waits >= 0)
         done = PyObject_CallMethodOneArg(turns, waits ? str_leave : str_run, task);
-        result = done == NULL ? -1 : !waits;
-    }
     Py_XDECREF(task);
     Py_XDECREF(box);
     Py_XDECREF(waiters);
     Py_XDECREF(done);
-    return result;
+    return done == NULL ? -1 : !waits;
+}
+
+/* Handoff._do_deferred() */
+static int do_deferred(PyObject* turns) {
+    PyObject *deferred = SLOT(turns, of_handoff.deferred), *done = Py_None;
+    while (done != NULL && PyObject_Size(deferred) > 0) {
+        PyObject* work = PyObject_CallMethodNoArgs(deferred, str_popleft);
+        done = work == NULL ? NULL : PyObject_CallNoArgs(work);
+        Py_XDECREF(work);
+        Py_XDECREF(done);
+    }
+    if (done != NULL) return 0;
+    PyObject* error = take_exception();
+    if (PyObject_Size(deferred) == 0 || call_method(turns, str_do_deferred) == 0)
+        PyErr_SetObject((PyObject*)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return -1;
 }
 
 /* The end of Handoff.serve(root). */
 static int end_root(PyObject* turns, PyObject* root) {
     if (PyObject_Size(SLOT(turns, of_handoff.ready)) > 0 ||
-        PyObject_Size(SLOT(turns, of_handoff.deferred)) > 0) {
+        SLOT(turns, of_handoff.root) != root) {
         PyObject* done = PyObject_CallMethodOneArg(turns, str_end, root);
         Py_XDECREF(done);
         return done == NULL ? -1 : 0;
     }
     slot_set(turns, of_handoff.root, Py_None);
     slot_set(turns, of_handoff.defers, Py_False);
-    return 0;
+    return do_deferred(turns);
 }
 
 /* Handoff.serve(root) */

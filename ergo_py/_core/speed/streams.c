@@ -1,14 +1,17 @@
-/* StreamReader._read_once, Writer.serve and Writer.flush: the way of a message from a socket to its
-   receiver, and of the answer to the socket. */
+/* SocketPoller._read_some, StreamReader._read_once, Writer.serve and Writer.flush: the way of a message
+   from a socket to its receiver, and of the answer to the socket. */
 #include "speed.h"
 
 #define LEAST (4 * 1024)         /* bytes to read at once, _LEAST of input.py */
+#define ENDS_AT_ONCE 8           /* _ENDS_AT_ONCE of poller.py */
 #define LARGEST_HELD (16 * 1024) /* _SMALL of writer.py */
 #define MOST_PIECES 64           /* _PIECES of writer.py */
 
-static PyTypeObject *Shutdown, *StreamInput, *SystemClock, *TCPData, *TCPSend, *TLSLayer, *Writer;
-static PyObject *DONT_WAIT, *INPUT_OPEN, *OUTPUT_CLOSED, *OUTPUT_OPEN, *POSSIBLE, *current_time;
-PyObject *reader_twin, *serve_twin, *flush_twin;
+static PyTypeObject *Shutdown, *StreamInput, *SystemClock, *TCPData, *TCPSend, *TLSLayer,
+    *WatchedSocket, *Writer;
+static PyObject *INPUT_OPEN, *OUTPUT_CLOSED, *OUTPUT_OPEN, *POSSIBLE, *Socket,
+    *current_time;
+PyObject *flush_twin, *poller_twin, *reader_twin, *serve_twin;
 
 static struct {
     Py_ssize_t _connection, _had_last_word, _held, _input, _read_limit, _shutdown, _socket, _target,
@@ -36,7 +39,7 @@ static struct {
     Py_ssize_t connection, data;
 } of_data;
 
-static Py_ssize_t data_of_send, offset_of_clock;
+static Py_ssize_t data_of_send, failure_of_watch, offset_of_clock, readable_of_watch;
 
 #define OF_READER(name) {"StreamReader", #name, &of_reader.name}
 #define OF_INPUT(name) {"StreamInput", #name, &of_input.name}
@@ -54,22 +57,45 @@ static const SlotName slots[] = {
     {"Shutdown", "mistake", &of_shutdown.mistake}, {"TLSLayer", "phase", &of_tls.phase},
     {"TLSLayer", "session", &of_tls.session}, {"TCPData", "connection", &of_data.connection},
     {"TCPData", "data", &of_data.data}, {"TCPSend", "data", &data_of_send},
-    {"SystemClock", "offset", &offset_of_clock},
+    {"SystemClock", "offset", &offset_of_clock}, {"WatchedSocket", "failure", &failure_of_watch},
+    {"WatchedSocket", "readable", &readable_of_watch},
 };
 
 #define CLASS(name) {#name, (PyObject**)&name, 1}
 #define OBJECT(name) {#name, &name, 0}
 
 static const ObjectName names[] = {
-    CLASS(Shutdown), CLASS(StreamInput), CLASS(SystemClock), CLASS(TCPData), CLASS(TCPSend),
-    CLASS(TLSLayer), CLASS(Writer), OBJECT(DONT_WAIT), OBJECT(INPUT_OPEN), OBJECT(OUTPUT_CLOSED),
+    CLASS(Shutdown), {"Socket", &Socket, 1}, CLASS(StreamInput), CLASS(SystemClock), CLASS(TCPData), CLASS(TCPSend),
+    CLASS(TLSLayer), CLASS(WatchedSocket), CLASS(Writer), OBJECT(INPUT_OPEN), OBJECT(OUTPUT_CLOSED),
     OBJECT(OUTPUT_OPEN), OBJECT(POSSIBLE), OBJECT(current_time),
-    {"StreamReader._read_once", &reader_twin, 0}, {"Writer.flush", &flush_twin, 0},
+    {"SocketPoller._read_some", &poller_twin, 0}, {"StreamReader._read_once", &reader_twin, 0}, {"Writer.flush", &flush_twin, 0},
     {"Writer.serve", &serve_twin, 0},
 };
 
-static PyObject *str_end_after, *str_flush, *str_forward, *str_join,
-    *str_keep_rest, *str_meta, *str_recv, *str_resize, *str_serve_data, *str_take, *str_weigh, *str_write;
+static PyObject *str_end_after, *str_end_watch, *str_flush, *str_forward, *str_join,
+    *str_keep_rest, *str_meta, *str_resize, *str_serve_data, *str_take, *str_watches, *str_weigh,
+    *str_write;
+
+/* TCPSend(data), for bytes; type.__call__ for everything else. */
+static PyObject* make_send(PyObject* class, PyObject* const* args, size_t flags, PyObject* names) {
+    Py_ssize_t count = PyVectorcall_NARGS(flags), named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    if (count == 1 && named == 0 && PyBytes_CheckExact(args[0])) {
+        PyObject* message = TCPSend->tp_alloc(TCPSend, 0);
+        if (message != NULL) SLOT(message, data_of_send) = Py_NewRef(args[0]);
+        return message;
+    }
+    PyObject *positional = PyTuple_New(count), *keywords = named == 0 ? NULL : PyDict_New(),
+             *message = NULL;
+    int failed = positional == NULL || (named > 0 && keywords == NULL);
+    for (Py_ssize_t i = 0; !failed && i < count; i++)
+        PyTuple_SET_ITEM(positional, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; !failed && i < named; i++)
+        failed = PyDict_SetItem(keywords, PyTuple_GET_ITEM(names, i), args[count + i]) < 0;
+    if (!failed) message = PyType_Type.tp_call(class, positional, keywords);
+    Py_XDECREF(positional);
+    Py_XDECREF(keywords);
+    return message;
+}
 
 /* bind_streams({name: object}): look up the classes, functions and slots of stream connections. */
 PyObject* bind_streams(PyObject* Py_UNUSED(module), PyObject* objects) {
@@ -77,18 +103,33 @@ PyObject* bind_streams(PyObject* Py_UNUSED(module), PyObject* objects) {
         PyObject** string;
         const char* text;
     } strings[] = {
-        {&str_end_after, "end_after"}, {&str_flush, "flush"},
-        {&str_forward, "forward"},     {&str_join, "join"},
-        {&str_keep_rest, "_keep_rest"}, {&str_meta, "_meta"},
-        {&str_recv, "recv"},           {&str_resize, "_resize"},
-        {&str_serve_data, "_serve"},   {&str_take, "take"},
-        {&str_weigh, "_weigh"},        {&str_write, "write"},
+        {&str_end_after, "end_after"},
+        {&str_end_watch, "_end_watch"},
+        {&str_flush, "flush"},
+        {&str_forward, "forward"},
+        {&str_join, "join"},
+        {&str_keep_rest, "_keep_rest"},
+        {&str_meta, "_meta"},
+        {&str_resize, "_resize"},
+        {&str_serve_data, "_serve"},
+        {&str_take, "take"},
+        {&str_watches, "_watches"},
+        {&str_weigh, "_weigh"},
+        {&str_write, "write"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(strings); i++) {
         if (*strings[i].string == NULL) *strings[i].string = PyUnicode_InternFromString(strings[i].text);
         if (*strings[i].string == NULL) return NULL;
     }
-    return bind_table(objects, slots, Py_ARRAY_LENGTH(slots), names, Py_ARRAY_LENGTH(names));
+    PyObject* done =
+        bind_table(objects, slots, Py_ARRAY_LENGTH(slots), names, Py_ARRAY_LENGTH(names));
+    if (done == NULL) return NULL;
+    if (bind_socket(Socket) < 0) {
+        Py_DECREF(done);
+        return NULL;
+    }
+    TCPSend->tp_vectorcall = make_send;
+    return done;
 }
 
 /* object.slot = now() */
@@ -127,6 +168,13 @@ static int call_with_error(PyObject* object, PyObject* name) {
     Py_XDECREF(outer);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
+}
+
+/* Whether the answer of a method is true; -1 with an error. Steals the reference. */
+static int is_true(PyObject* answer) {
+    int is_done = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return is_done;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------- */
@@ -212,7 +260,7 @@ static int read_once(PyObject* reader, PyObject* meta) {
     if (nothing == NULL) return -1;
     Py_XSETREF(SLOT(reader, of_reader._held), nothing);
     PyObject* sock = Py_NewRef(SLOT(reader, of_reader._socket));
-    PyObject* data = PyObject_CallMethodOneArg(sock, str_recv, SLOT(input, of_input.size));
+    PyObject* data = socket_receive(sock, SLOT(input, of_input.size));
     Py_DECREF(sock);
     if (data == NULL) {
         if (PyErr_ExceptionMatches(PyExc_BlockingIOError)) {
@@ -258,32 +306,67 @@ PyObject* reader_read_once(PyObject* reader, PyObject* Py_UNUSED(none)) {
     return keeps < 0 ? NULL : PyBool_FromLong(keeps);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------- */
-
-/* The answer of a method that says whether no bytes wait. Steals the reference. */
-static int is_true(PyObject* answer) {
-    int is_done = answer == NULL ? -1 : PyObject_IsTrue(answer);
-    Py_XDECREF(answer);
-    return is_done;
+/* SocketPoller._read_some(ready, first) */
+PyObject* poller_read_some(PyObject* poller, PyObject* const* args, Py_ssize_t count) {
+    Py_ssize_t first = count == 2 ? PyLong_AsSsize_t(args[1]) : -1;
+    if (first < 0 || !PyList_CheckExact(args[0])) {
+        PyErr_Clear();
+        return call_twin(poller_twin, poller, args, count, NULL);
+    }
+    PyObject *ready = args[0], *clock = clock_of(poller_twin);
+    PyObject* watches = PyObject_GetAttr(poller, str_watches); /* a dict */
+    double now, end;
+    int left = ENDS_AT_ONCE;
+    Py_ssize_t index = first;
+    if (watches == NULL || read_clock(clock, &end) < 0) goto failed;
+    for (end += SLICE; index < PyList_GET_SIZE(ready);) {
+        PyObject* event = PyList_GET_ITEM(ready, index++);
+        PyObject* fd = PyTuple_CheckExact(event) && PyTuple_GET_SIZE(event) > 0
+                           ? PyTuple_GET_ITEM(event, 0)
+                           : Py_None;
+        PyObject* watch = PyDict_GetItemWithError(watches, fd);
+        if (watch == NULL) {
+            if (PyErr_Occurred()) goto failed;
+            continue;
+        }
+        Py_INCREF(watch);
+        PyObject* readable = Py_NewRef(SLOT(watch, readable_of_watch));
+        int keeps = is_true(PyObject_CallNoArgs(readable));
+        Py_DECREF(readable);
+        if (keeps < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
+            /* Only the reader of this socket fails. */
+            Py_XSETREF(SLOT(watch, failure_of_watch), take_exception());
+            keeps = 0;
+        }
+        if (keeps == 0) {
+            keeps = is_true(PyObject_CallMethodObjArgs(poller, str_end_watch, fd, watch, NULL));
+            left--;
+        }
+        Py_DECREF(watch);
+        if (keeps < 0 || read_clock(clock, &now) < 0) goto failed;
+        if (left == 0 || now >= end) break;
+    }
+    Py_DECREF(watches);
+    return PyLong_FromSsize_t(index);
+failed:
+    Py_XDECREF(watches);
+    return NULL;
 }
+
+/* ---- writing ------------------------------------------------------------------------------------- */
 
 /* Writer.write(data). 1 if no bytes wait, 0 if some do, -1 with an error. */
 static int write_now(PyObject* writer, PyObject* data) {
     if (!PyBytes_CheckExact(data) || SLOT(writer, of_writer.state) == OUTPUT_CLOSED ||
         PyObject_Size(SLOT(writer, of_writer._queue)) != 0)
         return is_true(PyObject_CallMethodOneArg(writer, str_write, data));
-    PyObject *stack[3] = {NULL, data, DONT_WAIT}, *send = Py_NewRef(SLOT(writer, of_writer._send));
-    PyObject* sent = PyObject_Vectorcall(send, stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    Py_DECREF(send);
-    Py_ssize_t count = 0;
-    if (sent != NULL) {
-        count = PyLong_AsSsize_t(sent);
-        Py_DECREF(sent);
-        if (count == -1 && PyErr_Occurred()) return -1;
-    } else if (PyErr_ExceptionMatches(PyExc_BlockingIOError)) {
+    PyObject* send_method = Py_NewRef(SLOT(writer, of_writer._send));
+    Py_ssize_t count = socket_send(send_method, data);
+    Py_DECREF(send_method);
+    if (count < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_BlockingIOError)) return -1;
         PyErr_Clear();
-    } else {
-        return -1;
+        count = 0;
     }
     if (add_to(writer, of_writer.written, count) < 0) return -1;
     if (count == PyBytes_GET_SIZE(data))

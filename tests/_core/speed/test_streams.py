@@ -1,10 +1,12 @@
 """Reads and writes of stream connections, in C or in Python."""
 
 import gc
+import socket
+import struct
 import sys
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -148,11 +150,46 @@ async def test_a_message_that_cannot_be_written_at_once_is_left_to_the_handler()
         await echoed.stream.aclose()
 
 
+def test_a_message_to_send_is_made_and_refused_as_ever() -> None:
+    class Special(TCPSend):
+        """A class of its own."""
+
+    data, make = b"data", cast(Any, TCPSend)
+
+    assert TCPSend(data) == TCPSend(data=data) == TCPSend([b"da", b"ta"])
+    assert TCPSend(data).data is data
+    assert type(Special(data)) is Special
+    assert Special(data).data is data
+    with pytest.raises(ergo_py.BadInputError, match="encode text first"):
+        make("text")
+    with pytest.raises(TypeError, match="data"):
+        make()
+    with pytest.raises(TypeError, match="positional"):
+        make(data, data)
+    with pytest.raises(TypeError, match="unexpected"):
+        make(data, more=data)
+
+
+async def test_a_read_that_fails_ends_the_connection() -> None:
+    echoed = Echo()
+    async with wired_node() as node:
+        await echoed.open(node)
+        await echoed.ask(b"hello")
+        sock = echoed.stream.socket
+        # Closing resets the connection.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        ended = await echoed.mail.first(TCPDisconnected)
+
+        assert ended.reason is Cause.RESET
+        assert ended.detail == "Connection reset by peer"
+
+
 # -- the installation ------------------------------------------------------------------------------
 
 
 def replaced() -> list[Callable[..., Any]]:
-    return [Writer.flush, Writer.serve]
+    return [Writer.flush, Writer.serve]  # and private functions
 
 
 def test_all_functions_of_streams_are_replaced_or_none() -> None:

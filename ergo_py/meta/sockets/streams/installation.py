@@ -8,6 +8,7 @@ from typing import Any, Final
 import trio
 
 from ...._core.speed.installation import bind_streams, method
+from ...poller import SocketPoller
 from ..messages import TCPData, TCPSend
 from .input import Input, StreamInput
 from .reader import StreamReader
@@ -29,12 +30,12 @@ def install() -> bool:
     try:
         bind_streams(
             {
-                "DONT_WAIT": socket.MSG_DONTWAIT,
                 "INPUT_OPEN": Input.OPEN,
                 "OUTPUT_CLOSED": Output.CLOSED,
                 "OUTPUT_OPEN": Output.OPEN,
                 "POSSIBLE": TLSPhase.POSSIBLE,
                 "Shutdown": Shutdown,
+                "SocketPoller._read_some": SocketPoller._read_some,
                 "StreamInput": StreamInput,
                 "StreamReader": StreamReader,
                 "StreamReader._read_once": StreamReader._read_once,
@@ -42,15 +43,18 @@ def install() -> bool:
                 "TCPData": TCPData,
                 "TCPSend": TCPSend,
                 "TLSLayer": TLSLayer,
+                "WatchedSocket": SocketPoller.watch_type,
                 "Writer": Writer,
                 "Writer.flush": Writer.flush,
                 "Writer.serve": Writer.serve,
+                "Socket": socket.socket,
                 "current_time": known_clock(_CLOCK),
             }
         )
     except TypeError:
         return False
     StreamReader._read_once = method(StreamReader, "StreamReader._read_once")  # type: ignore[method-assign]
+    SocketPoller._read_some = method(SocketPoller, "SocketPoller._read_some")  # type: ignore[method-assign]
     Writer.flush = method(Writer, "Writer.flush")  # type: ignore[method-assign]
     Writer.serve = method(Writer, "Writer.serve")  # type: ignore[method-assign]
     return True
