@@ -200,6 +200,15 @@ GOALS: tuple[Reason, ...] = (
         "and the envelope's four fields, each a few hundredths of a microsecond.",
         of=("floor", "step", "trio"),
     ),
+    Reason(
+        "tell",
+        "Each message makes a coroutine, runs it and frees it: the same handlers with a deque by "
+        "hand, without a process or a sender, take about as long as the goal allows. A new process "
+        "with an async handler also enters a cancel scope of trio before its first message.",
+        line="async handler",
+        of=("asyncio", "by hand", "async by hand"),
+    ),
+    Reason("tell", _BARE, of=("by hand",)),
     Reason("tell", _QUEUE, of=("asyncio",)),
     Reason(
         "tell",

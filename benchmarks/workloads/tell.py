@@ -3,7 +3,9 @@ hundred.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -111,6 +113,33 @@ async def _floor(pairs: int, size: int) -> Figures:
     return watch.each(count * pairs)
 
 
+async def _by_hand(sink: type[Sink | AsyncSink], pairs: int, size: int) -> Figures:
+    """The same handlers and a deque for each: no sender, no process, and no turn of a scheduler."""
+    count = max(1, size // pairs)
+    latch = Latch(pairs)
+    sinks = [(deque[object](), sink(count, latch)) for _ in range(pairs)]
+    with Stopwatch() as watch:
+        for queue, _ in sinks:
+            append = queue.append
+            for _ in range(count):
+                append("go")
+        for queue, each in sinks:
+            await _drain(queue, each)
+    return watch.each(count * pairs)
+
+
+async def _drain(queue: deque[object], sink: Sink | AsyncSink) -> None:
+    take, sender = queue.popleft, PID("bench@localhost", 1, 1)
+    if isinstance(sink, AsyncSink):
+        wait_for = sink.handle_message
+        while queue:
+            await wait_for(take(), sender)
+    else:
+        handle = sink.handle_message
+        while queue:
+            handle(take(), sender)
+
+
 async def _channel(pairs: int, size: int) -> Figures:
     count = max(1, size // pairs)
     latch = Latch(pairs)
@@ -212,6 +241,8 @@ def _variants(pairs: int) -> dict[str, Variant]:
     return {
         "ergo plain": on_loop(_ergo, Sink, pairs),
         "ergo async": on_loop(_ergo, AsyncSink, pairs),
+        "by hand": on_loop(_by_hand, Sink, pairs),
+        "async by hand": on_loop(_by_hand, AsyncSink, pairs),
         "floor": on_loop(_floor, pairs),
         "trio": on_loop(_channel, pairs),
         "asyncio": partial(_asyncio, pairs),
@@ -220,11 +251,12 @@ def _variants(pairs: int) -> dict[str, Variant]:
     }
 
 
+_OF_QUEUE = Goal("speed", by_build(1 / 3, 1 / 1.15), "asyncio")
 # Harder than G1 and G2.
 _REACH = (
     Goal("reach", 1 / 0.45, "floor", is_dream=True),
     Goal("reach", 1 / 8, "pykka", is_dream=True),
-    Goal("speed", by_build(1 / 3, 1 / 1.15), "asyncio"),
+    _OF_QUEUE,
     Goal("reach", 1.0, "asyncio", is_dream=True),
 )
 
@@ -238,8 +270,22 @@ def _case(pairs: int, plain: Sequence[Goal] = (), asynchronous: Sequence[Goal] =
         least=2 * pairs,
         variants=_variants(pairs),
         lines=[
-            Line("plain handler", "ergo plain", goals=(*plain, *_REACH)),
-            Line("async handler", "ergo async", goals=(*asynchronous, *_REACH)),
+            Line(
+                "plain handler",
+                "ergo plain",
+                goals=(*plain, Goal("near", by_build(1.9, 6.0), "by hand"), *_REACH),
+            ),
+            Line(
+                "async handler",
+                "ergo async",
+                goals=(*asynchronous, Goal("near", by_build(1.9, 4.0), "async by hand"), *_REACH),
+            ),
+            Line("plain handler, by hand", "by hand"),
+            Line(
+                "async handler, by hand",
+                "async by hand",
+                goals=(replace(_OF_QUEUE, is_dream=True),),
+            ),
         ],
     )
 

@@ -15,7 +15,9 @@ typedef struct {
 
 static long long batch_handled(Batch* batch) {
     PyObject* handled = SLOT(batch->turn, of_turn.handled);
-    return handled == NULL ? 0 : PyLong_AsLongLong(handled);
+    if (handled == NULL) return 0;
+    digit* only = only_digit(handled);
+    return only == NULL ? PyLong_AsLongLong(handled) : *only;
 }
 
 /* start(end): a new burst, after a sleep (end is 0.0) or after other tasks have run. */
@@ -71,13 +73,22 @@ static int batch_is_over(Batch* batch) {
     return 1;
 }
 
+_Thread_local struct Running running;
+
 /* Call a callback, and let it run until it waits. 1 with its result; 0 if it waits, to be awaited as
    *result; -1 with an error. */
 static int batch_callback(PyObject* callback, int is_async, PyObject* first, PyObject* second,
                           PyObject** result) {
-    PyObject *stack[3] = {NULL, first, second}, *returned = NULL;
+    PyObject *stack[4] = {NULL, NULL, first, second}, *returned = NULL;
     Py_INCREF(callback); /* batch.use() may replace it meanwhile */
-    *result = PyObject_Vectorcall(callback, stack + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    if (PyMethod_Check(callback)) {
+        stack[1] = PyMethod_GET_SELF(callback);
+        *result = PyObject_Vectorcall(PyMethod_GET_FUNCTION(callback), stack + 1,
+                                      3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    } else {
+        *result =
+            PyObject_Vectorcall(callback, stack + 2, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    }
     Py_DECREF(callback);
     if (*result == NULL) return -1;
     if (!is_async) return 1;
@@ -170,7 +181,7 @@ static int batch_call(Batch* batch, PyObject* caller, PyObject* request, PyObjec
    there are no more; True when other tasks have to run; an envelope that serve() has to handle,
    since it is neither a message nor a call; the rest of an async handle_message, which serve() has
    to await; or the rest of an async handle_call and its caller. */
-static PyObject* batch_run(Batch* batch, PyObject* Py_UNUSED(none)) {
+static PyObject* batch_serve(Batch* batch) {
     Lane* lane = batch->lane;
     while (lane->length > 0 && SLOT(batch->mailbox, of_mailbox.ahead) == Py_False) {
         Entry entry = lane_take(lane);
@@ -193,6 +204,27 @@ static PyObject* batch_run(Batch* batch, PyObject* Py_UNUSED(none)) {
         if (is_over) Py_RETURN_TRUE;
     }
     Py_RETURN_NONE;
+}
+
+/* The behaviour whose callbacks the batch runs, if they are its own methods; NULL if not. */
+static PyObject* batch_behaviour(Batch* batch) {
+    if (!PyMethod_Check(batch->handle_message)) return NULL;
+    PyObject* behaviour = PyMethod_GET_SELF(batch->handle_message);
+    if (Py_TYPE(behaviour)->tp_getattro != PyObject_GenericGetAttr) return NULL; /* of the program */
+    PyObject* process = PyObject_GetAttr(behaviour, str_process);
+    if (process == NULL) PyErr_Clear();
+    Py_XDECREF(process);
+    return process == batch->process ? Py_NewRef(behaviour) : NULL;
+}
+
+static PyObject* batch_run(Batch* batch, PyObject* Py_UNUSED(none)) {
+    PyObject* behaviour = batch_behaviour(batch);
+    struct Running outer = running;
+    running = (struct Running){behaviour, batch->process};
+    PyObject* left = batch_serve(batch);
+    running = outer;
+    Py_XDECREF(behaviour);
+    return left;
 }
 
 /* is_over(): whether other tasks have to run. For a message that serve() has handled. */

@@ -10,7 +10,7 @@ static PyObject* call_from(PyObject* self, PyObject* const* args, Py_ssize_t cou
                      args[2] == Py_None && PyTuple_GET_ITEM(keywords, 0) == str_timeout;
     if (count != 2 || (keywords != NULL && !is_endless))
         return call_twin(bound.behaviour_call, self, args, count, keywords);
-    PyObject *process = PyObject_GetAttr(self, str_process), *begun = NULL;
+    PyObject *process = process_of(self), *begun = NULL;
     if (process == NULL) return NULL;
     if (!is_process(process) || SLOT(process, of_process.state) != bound.RUNNING) {
         begun = call_twin(bound.behaviour_call, self, args, count, keywords);

@@ -5,15 +5,16 @@
 
 /* Make room for another envelope in a full ring. */
 int lane_grow(Lane* lane) {
-    Py_ssize_t size = lane->size ? lane->size * 2 : SMALLEST_RING;
-    Entry* ring = PyMem_New(Entry, size);
+    Py_ssize_t before = lane->size, size = before ? before * 2 : SMALLEST_RING;
+    Entry* ring = lane->ring;
+    PyMem_Resize(ring, Entry, size); /* moves the pages of a long ring, and copies no bytes */
     if (ring == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t i = 0; i < lane->length; i++) ring[i] = *lane_at(lane, i);
-    PyMem_Free(lane->ring);
-    lane->ring = ring, lane->size = size, lane->head = 0;
+    /* The last entries stood before the first: now there is room for them behind the others. */
+    memcpy(ring + before, ring, (size_t)lane->head * sizeof(Entry));
+    lane->ring = ring, lane->size = size;
     return 0;
 }
 

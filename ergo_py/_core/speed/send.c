@@ -156,7 +156,7 @@ PyObject* call_twin(PyObject* function, PyObject* self, PyObject* const* args,
 PyObject* behaviour_send(PyObject* self, PyObject* const* args, Py_ssize_t count,
                                 PyObject* keywords) {
     if (count == 2 && keywords == NULL) {
-        PyObject* process = PyObject_GetAttr(self, str_process);
+        PyObject* process = process_of(self);
         if (process == NULL) return NULL;
         int done = is_process(process) ? send_from(process, args[0], args[1]) : 0;
         Py_DECREF(process);

@@ -165,9 +165,26 @@ static inline int is_process(PyObject* object) {
     return object != NULL && PyObject_TypeCheck(object, bound.Process);
 }
 
+/* The digit of a positive int below 2**30, as most counters are; NULL for any other object. */
+static inline digit* only_digit(PyObject* number) {
+    if (!PyLong_CheckExact(number)) return NULL;
+#if PY_VERSION_HEX >= 0x030C0000
+    _PyLongValue* value = &((PyLongObject*)number)->long_value;
+    return value->lv_tag == 1 << 3 ? value->ob_digit : NULL;
+#else
+    return Py_SIZE(number) == 1 ? ((PyLongObject*)number)->ob_digit : NULL;
+#endif
+}
+
 /* object.slot += amount */
 static inline int add_to(PyObject* object, Py_ssize_t offset, Py_ssize_t amount) {
     PyObject* old = SLOT(object, offset);
+    /* Most often only the slot refers to the number: no other code can see it change. */
+    digit* counted = old == NULL || Py_REFCNT(old) != 1 ? NULL : only_digit(old);
+    if (counted != NULL && (size_t)amount <= PyLong_MASK - *counted) {
+        *counted += (digit)amount;
+        return 0;
+    }
     long long number = old == NULL ? -1 : PyLong_AsLongLong(old);
     if (number == -1 && old == NULL) PyErr_SetString(PyExc_AttributeError, "an unset counter");
     if (number == -1 && PyErr_Occurred()) return -1;
@@ -299,6 +316,17 @@ PyObject* rest_new(PyObject* coroutine, PyObject* yielded);
 
 /* batch.c */
 extern PyTypeObject BatchType;
+
+/* The behaviour whose callbacks a batch of this thread runs now, and its process. */
+extern _Thread_local struct Running {
+    PyObject *behaviour, *process;
+} running;
+
+/* behaviour._process, as a new reference; NULL with an error. */
+static inline PyObject* process_of(PyObject* behaviour) {
+    if (behaviour == running.behaviour) return Py_NewRef(running.process);
+    return PyObject_GetAttr(behaviour, str_process);
+}
 PyObject* batch_begin(PyObject* module, PyObject* args);
 
 /* datagrams.c */

@@ -233,6 +233,19 @@ def test_nothing_of_a_lane_is_left_after_many_rounds() -> None:
     assert blocks[-1] - blocks[1] < 100
 
 
+@pytest.mark.parametrize("served", range(9))
+def test_a_lane_grows_from_any_position_of_its_first_envelope(served: int) -> None:
+    lane, twin = MainLane(), deque[Any]()
+    for number in range(100):
+        envelope = (MESSAGE, "a", None, number)
+        lane.append(envelope)
+        twin.append(envelope)
+        if 7 <= number < 7 + served:
+            assert lane.popleft() == twin.popleft()
+
+    assert list(lane) == list(twin)
+
+
 def test_an_empty_lane_returns_the_memory_of_a_flood() -> None:
     lane = MainLane()
     least = sys.getsizeof(lane)

@@ -287,6 +287,85 @@ class Owner(Sends):
         await self.spawn_meta(self.meta)
 
 
+@pytest.mark.parametrize("before", [0, 255, 256, 300, 2**30 - 5, 2**30 - 2, 2**60, 2**62])
+async def test_a_number_read_from_a_counter_stays_the_same(before: int) -> None:
+    async with running_node() as node:
+        sink = await node.spawn(Plain)
+        source = process_of(node, await node.spawn(Sends))
+        source.sent = before
+        read = before
+        for number in range(1, 5):
+            read = source.sent
+            node.send(source.id, (sink, "message", 1))
+            await served(node, source.id)
+            assert (read, source.sent) == (before + number - 1, before + number)
+        del read
+        node.send(source.id, (sink, "message", 3))
+        await served(node, source.id)
+        await served(node, sink)
+
+        assert source.sent == before + 7
+        assert process_of(node, sink).handled == 7
+
+
+async def test_a_message_names_its_sender() -> None:
+    class Witness(Actor):
+        def init(self) -> None:
+            self.senders: list[PID] = []
+
+        def handle_message(self, message: Any, sender: PID) -> None:
+            self.senders.append(sender)
+
+        def handle_call(self, request: Any, caller: Any) -> list[PID]:
+            return self.senders
+
+    class Callee(Actor):
+        """Sends in the turn of its caller, inside the caller's callback."""
+
+        def init(self) -> None:
+            mates.append(self)
+
+        def handle_call(self, request: PID, caller: Any) -> str:
+            self.send(request, "inline")
+            return "done"
+
+    class Steps(Actor):
+        async def handle_call(self, request: PID, caller: Any) -> str:
+            self.send(request, "in a step")
+            return "done"
+
+    class Asker(Actor):
+        async def handle_message(self, message: Any, sender: PID) -> None:
+            for each in (callee, stepping):
+                self.send(witness, "before")
+                await self.call(each, witness)
+                self.send(witness, "after")
+            mates[0].send(witness, "with the verb of another process")
+            await trio.lowlevel.checkpoint()
+            self.send(witness, "after a wait")
+
+    mates: list[Actor] = []
+    async with running_node() as node:
+        witness = await node.spawn(Witness)
+        callee, stepping = await node.spawn(Callee), await node.spawn(Steps)
+        asker = await node.spawn(Asker)
+        await wait_all_tasks_blocked()
+
+        node.send(asker, "go")
+        await wait_all_tasks_blocked()
+
+        first, second = (asker, callee, asker), (asker, stepping, asker)
+        senders = await node.call(witness, "senders")
+        assert senders == [*first, *second, callee, asker]
+
+        # Between callbacks the extension remembers no process of a behaviour.
+        behaviour = process_of(node, witness).behaviour  # which has run last
+        process_of(node, callee).make_behaviour(lambda: behaviour, ())
+        behaviour.send(witness, "as another process")
+        await wait_all_tasks_blocked()
+        assert senders[-1] == callee
+
+
 async def test_a_meta_process_serves_messages_in_passing_and_leaves_no_references() -> None:
     meta = InPassing()
     async with running_node() as node:
