@@ -261,7 +261,9 @@ async def test_a_callback_that_never_returns_does_not_prevent_the_node_from_stop
     gate.opened.set()
 
 
-async def test_a_terminate_that_never_returns_is_abandoned_and_can_no_longer_send() -> None:
+async def test_a_terminate_that_never_returns_is_abandoned_and_can_no_longer_send(
+    mock_clock: Any,
+) -> None:
     gate = Gate()
     refused: list[Exception] = []
 
@@ -275,9 +277,11 @@ async def test_a_terminate_that_never_returns_is_abandoned_and_can_no_longer_sen
 
     async with running_node() as node:
         witness = await node.spawn(Recorder, name="witness")
-        pid = await node.spawn(Clinging, dispatcher=PINNED, terminate_timeout=0.05)
+        pid = await node.spawn(Clinging, dispatcher=PINNED)
 
         node.send_exit(pid, Normal())
+        await gate.wait_reached()
+        mock_clock.rate = 1000.0  # time stood still until the thread had begun
         await node.wait_ended(pid)
         gate.opened.set()
         await eventually(lambda: bool(refused))
