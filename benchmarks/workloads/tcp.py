@@ -4,6 +4,7 @@ alternatives.
 
 import asyncio
 import os
+import select
 import socket
 import socketserver
 import threading
@@ -21,6 +22,7 @@ from ergo_py.meta.sockets.messages import TCPData, TCPSend
 from ergo_py.meta.sockets.tcp import TCPServer
 
 from ..clocks import Stopwatch
+from ..floor import FloorActor
 from ..harness import Case, Figures, Goal, Line, Variant, by_build, on_loop
 from ..load import Load
 
@@ -123,6 +125,61 @@ async def _by_hand(size: int, count: int) -> Figures:
                 load_tcp, listener.getsockname()[1], size, count
             )
             nursery.cancel_scope.cancel()
+    return figures
+
+
+async def _by_hand_polled(has_actors: bool, size: int, count: int) -> Figures:
+    """The least that trio and Python can do: a single task waits for an epoll of all connections,
+    reads each that is ready, and calls a function that writes the answer. With ``has_actors`` it
+    puts the bytes into the queue of a task for each connection, which does that.
+    """
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    listener.setblocking(False)
+    take: dict[int, Callable[[bytes], object]] = {}
+    socks: dict[int, socket.socket] = {}
+
+    def answer(sock: socket.socket, data: bytes) -> None:
+        while data:
+            try:
+                data = data[sock.send(data, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                select.select([], [sock], [])
+
+    async def accept(poll: select.epoll, nursery: trio.Nursery) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            sock, _ = listener.accept()
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            handle = partial(answer, sock)
+            fd = sock.fileno()
+            socks[fd], take[fd] = sock, handle
+            if has_actors:
+                actor = FloorActor(handle)
+                take[fd] = actor.put
+                nursery.start_soon(actor.run)
+            poll.register(fd, select.EPOLLIN)
+
+    async def serve(poll: select.epoll) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(poll)
+            for fd, _ in poll.poll(0, 64):
+                data = socks[fd].recv(65536)
+                if data:
+                    take[fd](data)
+                else:
+                    poll.unregister(fd)
+
+    with listener, select.epoll() as poll:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept, poll, nursery)
+            nursery.start_soon(serve, poll)
+            figures = await trio.to_thread.run_sync(
+                load_tcp, listener.getsockname()[1], size, count
+            )
+            nursery.cancel_scope.cancel()
+    for sock in socks.values():
+        sock.close()
     return figures
 
 
@@ -283,6 +340,9 @@ def _variants(size: int) -> dict[str, Variant]:
         "asyncio protocol": partial(_asyncio, _protocol, size),
         "socketserver": partial(_socketserver, size),
     }
+    if hasattr(select, "epoll"):
+        found["floor, poller"] = on_loop(_by_hand_polled, False, size)
+        found["floor, poller and tasks"] = on_loop(_by_hand_polled, True, size)
     if uvloop is not None:
         found["uvloop streams"] = partial(_uvloop, _streams, size)
         found["uvloop protocol"] = partial(_uvloop, _protocol, size)
@@ -295,6 +355,12 @@ def _case(name: str, size: int, count: int) -> Case:
     is_dream = size > 64
     reach = [Goal("reach", 1 / 1.3, of, is_dream) for of in ("trio", "asyncio streams")]
     in_threads = Goal("speed", 1.0, "floor, threads")
+    polled: list[Line] = []
+    if "floor, poller" in variants:
+        polled = [
+            Line("by hand, a poller", "floor, poller", figure="wall"),
+            Line("by hand, a poller and a task for each", "floor, poller and tasks", figure="wall"),
+        ]
     dream: tuple[Goal, ...] = ()
     in_tasks: tuple[Goal, ...] = ()
     if "uvloop streams" in variants:
@@ -327,6 +393,7 @@ def _case(name: str, size: int, count: int) -> Case:
             Line("reader task, CPU", "ergo task"),
             Line("by hand, a thread for each", "floor, threads", figure="wall"),
             Line("by hand, a task for each", "floor", figure="wall"),
+            *polled,
             Line("asyncio streams", "asyncio streams", figure="wall"),
         ],
         rounds=3,
