@@ -75,6 +75,27 @@ static int batch_is_over(Batch* batch) {
 
 _Thread_local struct Running running;
 
+/* Callbacks of this behaviour run from now on, if its process is `process`. The caller keeps both
+   alive until end_callbacks(). */
+struct Running begin_callbacks(PyObject* behaviour, PyObject* process) {
+    struct Running outer = running;
+    PyObject* found = NULL;
+    /* No look into the attributes of a class that has its own way to find them. */
+    if (behaviour != NULL && Py_TYPE(behaviour)->tp_getattro == PyObject_GenericGetAttr) {
+        found = PyObject_GetAttr(behaviour, str_process);
+        if (found == NULL) PyErr_Clear();
+        Py_XDECREF(found);
+    }
+    running = (struct Running){found == process ? behaviour : NULL, process, NULL};
+    return outer;
+}
+
+void end_callbacks(struct Running outer) {
+    PyObject* calls = running.calls;
+    running = outer;
+    Py_XDECREF(calls);
+}
+
 /* Call a callback, and let it run until it waits. 1 with its result; 0 if it waits, to be awaited as
    *result; -1 with an error. */
 static int batch_callback(PyObject* callback, int is_async, PyObject* first, PyObject* second,
@@ -206,23 +227,13 @@ static PyObject* batch_serve(Batch* batch) {
     Py_RETURN_NONE;
 }
 
-/* The behaviour whose callbacks the batch runs, if they are its own methods; NULL if not. */
-static PyObject* batch_behaviour(Batch* batch) {
-    if (!PyMethod_Check(batch->handle_message)) return NULL;
-    PyObject* behaviour = PyMethod_GET_SELF(batch->handle_message);
-    if (Py_TYPE(behaviour)->tp_getattro != PyObject_GenericGetAttr) return NULL; /* of the program */
-    PyObject* process = PyObject_GetAttr(behaviour, str_process);
-    if (process == NULL) PyErr_Clear();
-    Py_XDECREF(process);
-    return process == batch->process ? Py_NewRef(behaviour) : NULL;
-}
-
 static PyObject* batch_run(Batch* batch, PyObject* Py_UNUSED(none)) {
-    PyObject* behaviour = batch_behaviour(batch);
-    struct Running outer = running;
-    running = (struct Running){behaviour, batch->process};
+    PyObject* behaviour = NULL;
+    if (PyMethod_Check(batch->handle_message))
+        behaviour = Py_NewRef(PyMethod_GET_SELF(batch->handle_message));
+    struct Running outer = begin_callbacks(behaviour, batch->process);
     PyObject* left = batch_serve(batch);
-    running = outer;
+    end_callbacks(outer);
     Py_XDECREF(behaviour);
     return left;
 }

@@ -2,6 +2,15 @@
    scheduler. */
 #include "speed.h"
 
+/* process.kernel.calls, as a new reference; NULL with an error. */
+static PyObject* calls_of(PyObject* behaviour, PyObject* process) {
+    int is_running = behaviour == running.behaviour;
+    if (is_running && running.calls != NULL) return Py_NewRef(running.calls);
+    PyObject* calls = PyObject_GetAttr(SLOT(process, of_process.kernel), str_calls);
+    if (is_running) running.calls = Py_XNewRef(calls);
+    return calls;
+}
+
 /* Behaviour.call(to, request, *, timeout=5.0, priority=None), in a callback and with the usual
    timeout or none. `of_any_kind`: the calls of a traced node will do, since there is no trace. */
 static PyObject* call_from(PyObject* self, PyObject* const* args, Py_ssize_t count,
@@ -15,7 +24,7 @@ static PyObject* call_from(PyObject* self, PyObject* const* args, Py_ssize_t cou
     if (!is_process(process) || SLOT(process, of_process.state) != bound.RUNNING) {
         begun = call_twin(bound.behaviour_call, self, args, count, keywords);
     } else {
-        PyObject* calls = PyObject_GetAttr(SLOT(process, of_process.kernel), str_calls);
+        PyObject* calls = calls_of(self, process);
         PyObject* stack[7] = {calls,
                               process,
                               SLOT(process, of_process.id),

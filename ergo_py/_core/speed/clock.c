@@ -56,11 +56,18 @@ int turn_begin(PyObject* turn, double time) {
 
 /* Turn.end(time) of a turn that has begun at the time `woken`. */
 int turn_end(PyObject* turn, double woken, double time) {
-    double before = PyFloat_AsDouble(SLOT(turn, of_turn.running_time));
-    if (before == -1.0 && PyErr_Occurred()) return -1;
-    PyObject* total = PyFloat_FromDouble(before + (time - woken));
-    if (total == NULL) return -1;
-    Py_SETREF(SLOT(turn, of_turn.running_time), total);
+    PyObject* before = SLOT(turn, of_turn.running_time);
+    if (before != NULL && PyFloat_CheckExact(before) && Py_REFCNT(before) == 1) {
+        /* Only the slot refers to the number: no other code can see it change. */
+        ((PyFloatObject*)before)->ob_fval += time - woken;
+    } else {
+        double sum = PyFloat_AsDouble(before);
+        if (sum == -1.0 && PyErr_Occurred()) return -1;
+        PyObject* total = PyFloat_FromDouble(sum + (time - woken));
+        if (total == NULL) return -1;
+        SLOT(turn, of_turn.running_time) = total;
+        Py_DECREF(before);
+    }
     slot_set(turn, of_turn.woken, zero);
     slot_set(turn, of_turn.handling, Py_None);
     return 0;

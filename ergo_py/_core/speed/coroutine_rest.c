@@ -7,6 +7,7 @@
 typedef struct {
     PyObject_HEAD PyObject* coroutine;
     PyObject* yielded; /* NULL once it has been passed on */
+    PyObject *behaviour, *process; /* as in `running`, while it runs; NULL if it is not known */
 } Rest;
 
 /* Steals both references. */
@@ -18,6 +19,8 @@ PyObject* rest_new(PyObject* coroutine, PyObject* yielded) {
         return NULL;
     }
     rest->coroutine = coroutine, rest->yielded = yielded;
+    rest->behaviour = Py_XNewRef(running.behaviour);
+    rest->process = rest->behaviour == NULL ? NULL : Py_NewRef(running.process);
     PyObject_GC_Track(rest);
     return (PyObject*)rest;
 }
@@ -28,7 +31,10 @@ static PySendResult rest_am_send(Rest* rest, PyObject* value, PyObject** result)
         rest->yielded = NULL;
         return PYGEN_NEXT;
     }
-    return PyIter_Send(rest->coroutine, value, result);
+    struct Running outer = begin_callbacks(rest->behaviour, rest->process);
+    PySendResult how = PyIter_Send(rest->coroutine, value, result);
+    end_callbacks(outer);
+    return how;
 }
 
 static PyObject* rest_send(Rest* rest, PyObject* value) {
@@ -70,6 +76,8 @@ static PyObject* rest_getattro(Rest* rest, PyObject* name) {
 static int rest_traverse(Rest* rest, visitproc visit, void* arg) {
     Py_VISIT(rest->coroutine);
     Py_VISIT(rest->yielded);
+    Py_VISIT(rest->behaviour);
+    Py_VISIT(rest->process);
     return 0;
 }
 
@@ -77,6 +85,8 @@ static void rest_dealloc(Rest* rest) {
     PyObject_GC_UnTrack(rest);
     Py_CLEAR(rest->yielded);
     Py_CLEAR(rest->coroutine);
+    Py_CLEAR(rest->behaviour);
+    Py_CLEAR(rest->process);
     PyObject_GC_Del(rest);
 }
 

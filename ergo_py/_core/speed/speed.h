@@ -317,10 +317,14 @@ PyObject* rest_new(PyObject* coroutine, PyObject* yielded);
 /* batch.c */
 extern PyTypeObject BatchType;
 
-/* The behaviour whose callbacks a batch of this thread runs now, and its process. */
+/* The behaviour with a callback that this thread runs now, and its process: borrowed references. And
+   the calls of its node, as soon as it has called: a reference of its own. */
 extern _Thread_local struct Running {
-    PyObject *behaviour, *process;
+    PyObject *behaviour, *process, *calls;
 } running;
+
+struct Running begin_callbacks(PyObject* behaviour, PyObject* process);
+void end_callbacks(struct Running outer);
 
 /* behaviour._process, as a new reference; NULL with an error. */
 static inline PyObject* process_of(PyObject* behaviour) {

@@ -295,10 +295,12 @@ async def test_a_number_read_from_a_counter_stays_the_same(before: int) -> None:
         source.sent = before
         read = before
         for number in range(1, 5):
-            read = source.sent
+            read, time = source.sent, source.turn.running_time
+            shown = repr(time)
             node.send(source.id, (sink, "message", 1))
             await served(node, source.id)
             assert (read, source.sent) == (before + number - 1, before + number)
+            assert repr(time) == shown != repr(source.turn.running_time)
         del read
         node.send(source.id, (sink, "message", 3))
         await served(node, source.id)
@@ -343,6 +345,9 @@ async def test_a_message_names_its_sender() -> None:
             mates[0].send(witness, "with the verb of another process")
             await trio.lowlevel.checkpoint()
             self.send(witness, "after a wait")
+            await self.call(callee, witness)
+            mates[0].send(witness, "with the verb of another process, after a wait")
+            self.send(witness, "at the end")
 
     mates: list[Actor] = []
     async with running_node() as node:
@@ -356,7 +361,7 @@ async def test_a_message_names_its_sender() -> None:
 
         first, second = (asker, callee, asker), (asker, stepping, asker)
         senders = await node.call(witness, "senders")
-        assert senders == [*first, *second, callee, asker]
+        assert senders == [*first, *second, callee, asker, callee, callee, asker]
 
         # Between callbacks the extension remembers no process of a behaviour.
         behaviour = process_of(node, witness).behaviour  # which has run last
