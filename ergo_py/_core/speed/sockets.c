@@ -57,8 +57,9 @@ PyObject* socket_receive(PyObject* sock, PyObject* size) {
         Py_END_ALLOW_THREADS
     } while (got < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
     if (got < 0) {
+        if (!PyErr_Occurred()) PyErr_SetFromErrno(PyExc_OSError);
         Py_XDECREF(data);
-        return PyErr_Occurred() ? NULL : PyErr_SetFromErrno(PyExc_OSError);
+        return NULL;
     }
     if (data == NULL) return PyBytes_FromStringAndSize(near, got);
     if (got < most && _PyBytes_Resize(&data, got) < 0) return NULL;
