@@ -321,10 +321,10 @@ GOALS: tuple[Reason, ...] = (
     ),
     Reason(
         "newcomers",
-        "A server makes connections for 4 ms, or twelve of them, and then serves all the peers that "
-        "it has before it makes more, so that these wait for a few milliseconds at most. asyncio "
-        "accepts all in a single pass, and makes a protocol and a task for each, where we make a "
-        "meta-process and a process.",
+        "A server makes connections for 4 ms, or twelve of them, and then serves all the peers "
+        "that it has before it makes more, so that these wait for a few milliseconds at most. "
+        "asyncio accepts all in a single pass, and makes a protocol and a task for each, where we "
+        "make a meta-process and a process.",
     ),
     Reason("service", "A look-up of the present child, and a further function call."),
     Reason("TCP", _POLLED, of=("uvloop streams",)),

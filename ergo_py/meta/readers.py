@@ -27,6 +27,7 @@ __all__ = [
     "hand_over",
     "has_receiver",
     "has_served",
+    "is_asleep",
     "start_beside",
     "when_served",
 ]
@@ -158,8 +159,12 @@ def has_served(receiver: Receiver | None) -> bool:
     """
     if receiver is None or not receiver.accepting:
         return True
-    state = receiver.state if isinstance(receiver, _WITH_STATE) else None
-    return state in _ASLEEP and not len(receiver.mailbox)
+    return is_asleep(receiver) and not len(receiver.mailbox)
+
+
+def is_asleep(receiver: Receiver) -> bool:
+    """Whether ``receiver`` is known to be in no callback. On the loop."""
+    return isinstance(receiver, _WITH_STATE) and receiver.state in _ASLEEP
 
 
 class _Fence(Caller):

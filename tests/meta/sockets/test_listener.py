@@ -806,6 +806,55 @@ async def test_a_connection_that_only_reads_and_answers_has_no_task(
         assert node.metas() == [server.id]
 
 
+class TaskNames(trio.abc.Instrument):
+    """Notes the tasks that are made."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.names.append(task.name)
+
+
+async def test_connections_that_end_together_have_no_task(tmp_path: Path) -> None:
+    wire = Wire("tcp", "task", tmp_path)
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        socks = [wire.dial_plain(server) for _ in range(5)]
+        await mail.wait_for(TCPConnected, 5)
+        await trio.testing.wait_all_tasks_blocked()
+        made = TaskNames()
+        trio.lowlevel.add_instrument(made)
+        # All at once, before the loop runs again.
+        for sock in socks:
+            sock.close()
+        ended = await mail.wait_for(TCPDisconnected, 5)
+        trio.lowlevel.remove_instrument(made)
+
+        assert {message.reason for message in ended} == {Cause.EOF}
+        assert made.names == []
+
+
+async def test_an_answer_to_a_message_that_waits_is_written_before_the_end(tmp_path: Path) -> None:
+    def answer(me: Ear, message: object) -> None:
+        if isinstance(message, Alias):
+            me.send(message, TCPSend(b"late"))
+
+    wire = Wire("tcp", "task", tmp_path)
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, answer)
+        stream = await wire.dial(server)
+        connection = (await mail.first(TCPConnected)).connection
+        await trio.testing.wait_all_tasks_blocked()
+        # Both at once, before the loop runs again.
+        node.send(meta_of(server).process.id, connection)
+        stream.socket.shutdown(socket.SHUT_WR)
+
+        assert await stream.receive_some() == b"late"
+        assert await stream.receive_some() == b""
+        await stream.aclose()
+
+
 class Unready(Puppet):
     """Fails in its init, with a background task that takes a moment to end."""
 

@@ -19,11 +19,12 @@ from ...readers import (
     hand_over,
     has_receiver,
     has_served,
+    is_asleep,
     start_beside,
     when_served,
 )
 from ...thread_inbox import ThreadInbox
-from ..messages import Cause, TCPClose, TCPSecured
+from ..messages import Cause, TCPClose, TCPDisconnected, TCPSecured
 from ..options import StreamOptions
 from ..socket_setup import count_unacknowledged
 from .buffered_reads import BufferedReads
@@ -35,6 +36,8 @@ from .writer import Output, Writer
 __all__ = ["StreamReader"]
 
 _OPEN, _POSSIBLE, _CLEAR = Input.OPEN, TLSPhase.POSSIBLE, TLSPhase.CLEAR
+_NOTICES: Final = 32
+"""Messages of a receiver to look through at most."""
 _DURING_HANDSHAKE: Final = "during the TLS handshake"
 
 
@@ -331,13 +334,27 @@ class StreamReader:
             or self._writer.pending
             or shutdown.cause is not None
             or shutdown.mistake is not None
-            or not has_served(meta.router.resolve(self._target))
+            or not self._has_answers()
             or not meta.ending.can_run_in_passing()
         ):
             return False
         incoming.note_last()
         meta.ending.run_in_passing(Normal())
         return True
+
+    def _has_answers(self) -> bool:
+        """Whether the receiver has answered everything. Notices of connections that ended in the
+        same turn may wait for it, but nothing that leads to an answer.
+        """
+        receiver = self._connection._meta.router.resolve(self._target)
+        if has_served(receiver):
+            return True
+        box = None if receiver is None or not is_asleep(receiver) else receiver.mailbox
+        return (
+            box is not None
+            and len(box) == len(box.main) <= _NOTICES
+            and all(type(envelope[3]) is TCPDisconnected for envelope in box.main)
+        )
 
     async def _hand_over(self, message: object) -> bool:
         meta, to = self._connection._meta, self._target
