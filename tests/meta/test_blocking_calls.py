@@ -8,6 +8,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -22,7 +23,7 @@ from ergo_py import (
     TargetDownError,
     UnhandledCallError,
 )
-from ergo_py.meta import Apply, BlockingCalls, Invoke, Poller
+from ergo_py.meta import Apply, BlockingCalls, Invoke, Poller, blocking_calls
 from tests.meta.owner import eventually, owning
 
 
@@ -375,20 +376,32 @@ async def test_the_stop_wakes_a_poll_that_blocks_forever() -> None:
             assert await owned.down() == Normal()
 
 
-async def test_a_poll_that_never_blocks_does_not_use_all_processor_time() -> None:
+async def test_a_poll_that_never_blocks_does_not_use_all_processor_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
     looks: list[float] = []
 
+    class Pausing(Poller):
+        def pause(self, seconds: float) -> bool:
+            pauses.append(seconds)
+            return super().pause(seconds)
+
+    # On this clock the function takes no time, also if the thread has to wait for a processor.
+    monkeypatch.setattr(blocking_calls, "time", Mock(monotonic=lambda: 0.0))
     async with owning() as owned:
-        for interval, at_least in ((0.0, 0.001), (0.04, 0.04)):
+        for interval, expected in ((0.0, 0.001), (0.04, 0.04)):
+            pauses.clear()
             looks.clear()
             poller = await owned.spawn(
-                Poller(lambda: looks.append(time.monotonic()), interval=interval)
+                Pausing(lambda: looks.append(time.monotonic()), interval=interval)
             )
             await eventually(lambda: len(looks) >= 4)
             owned.node.send_exit(poller)
             await owned.down()
 
-            assert all(after - before >= at_least for before, after in pairwise(looks))
+            assert set(pauses) == {expected}
+            assert all(after - before >= expected for before, after in pairwise(looks))
 
 
 async def test_a_slow_receiver_slows_the_polling() -> None:
