@@ -33,6 +33,7 @@ FOREIGN: Final = {
         "runner.runq",
         "task._abort_func",
         "task._cancel_points",
+        "task._next_send",
         "task._next_send_fn",
         "task._schedule_points",
         "task.custom_sleep_data",

@@ -93,7 +93,15 @@ class Handoff(TrioTurns):
         task = process.task
         if task.custom_sleep_data is PARKED:
             if self._root is None or len(self._ready) >= _IN_A_ROW:
-                self._reschedule(task, None)
+                queue = self._queue
+                if queue and "task_scheduled" not in self._hooks:
+                    # Inlined Runner.reschedule(): other tasks are scheduled, so that a guest loop
+                    # has its tick already, and no instrument wants to know.
+                    task._next_send_fn = task.coro.send
+                    task._next_send = task._abort_func = task.custom_sleep_data = None
+                    queue.append(task)
+                else:
+                    self._reschedule(task, None)
             else:
                 self._ready.append(process)
                 # Inlined _schedule().
@@ -299,6 +307,7 @@ _NEEDED: Final = {
         "_attempt_delivery_of_pending_ki",
         "_cancel_points",
         "_cancel_status",
+        "_next_send",
         "_next_send_fn",
         "_runner",
         "_schedule_points",

@@ -173,6 +173,35 @@ async def test_instruments_see_a_caller_that_a_root_wakes() -> None:
         assert scheduled[:2] == [caller.task, "it ran"]
 
 
+@pytest.mark.parametrize("watched", [True, False])
+async def test_several_sleeping_tasks_wake_up_and_instruments_see_each(watched: bool) -> None:
+    turns, ran = turns_of_loop(True), list[Task]()
+
+    async def sleep(sleeper: Any) -> None:
+        sleeper.task = current_task()
+        await park(sleeper.task)
+        ran.append(sleeper.task)
+
+    sleepers: list[Any] = [SimpleNamespace(task=None, mailbox=NoMailbox()) for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        for sleeper in sleepers:
+            nursery.start_soon(sleep, sleeper)
+        await wait_all_tasks_blocked()
+        tasks = [sleeper.task for sleeper in sleepers]
+        instrument = Turns()
+        if watched:
+            trio.lowlevel.add_instrument(instrument)
+        for sleeper in sleepers:
+            turns.wake(sleeper)
+            turns.wake(sleeper)  # which is awake
+        scheduled = [task for what, task in instrument.steps if what == "scheduled"]
+        if watched:
+            trio.lowlevel.remove_instrument(instrument)
+
+    assert scheduled == (tasks if watched else [])
+    assert sorted(ran, key=tasks.index) == tasks
+
+
 async def test_trio_runs_every_step_if_hand_off_is_off_or_trio_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
