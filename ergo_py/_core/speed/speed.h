@@ -168,7 +168,9 @@ static inline int is_process(PyObject* object) {
 /* The digit of a positive int below 2**30, as most counters are; NULL for any other object. */
 static inline digit* only_digit(PyObject* number) {
     if (!PyLong_CheckExact(number)) return NULL;
-#if PY_VERSION_HEX >= 0x030C0000
+#if defined(Py_GIL_DISABLED) || PY_VERSION_HEX >= 0x030F0000
+    return NULL; /* where ints may look different, or change in two threads: each sum is a new int */
+#elif PY_VERSION_HEX >= 0x030C0000
     _PyLongValue* value = &((PyLongObject*)number)->long_value;
     return value->lv_tag == 1 << 3 ? value->ob_digit : NULL;
 #else
