@@ -17,7 +17,6 @@ from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
 from ..runtime.parking import PARKED, wake
-from ..runtime.time_slices import at_once
 from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EXIT, KILL, URGENT_LANE, Envelope, Priority
@@ -42,7 +41,7 @@ from .last_callback import run_plain
 from .lifecycle import NOT_YET
 from .message_loop import NO_TURN
 from .ownership import MANY, Owner
-from .termination import Ending, release
+from .termination import Ending, release_at_once
 
 __all__ = ["Process", "processes_of"]
 
@@ -361,10 +360,7 @@ class Process(Owner):
         self.begin_to_end(reason)
         if "terminate" in self.callbacks.defined:
             run_plain(self, "terminate", reason)
-        # Inlined release_at_once().
-        rest = release(self)
-        if rest is not None:
-            at_once(rest)
+        release_at_once(self)  # not inlined: the release has a single place where it can fail
 
     @runs_callbacks
     def _end_asleep(self, reason: Reason) -> None:

@@ -29,7 +29,7 @@ from .unhandled_messages import answer, close_slots, drop_slots
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["Ending", "release", "release_at_once"]
+__all__ = ["Ending", "release_at_once"]
 
 
 class Ending:
