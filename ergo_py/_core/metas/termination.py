@@ -156,6 +156,8 @@ class Ending:
         meta.reader.be_gone()
         self._decide(reason)
         meta.resources.begin_stop()
+        # As in _close: nothing follows, so the last message waits for a full mailbox only.
+        meta.outbox.rush()
         is_over = True
         try:
             meta.handler.enter(_TERMINATED)

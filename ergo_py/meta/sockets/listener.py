@@ -7,6 +7,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence, Sized
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -217,6 +218,8 @@ class Listener(MetaProcess):
                 self._wait.in_thread(lambda: False, pause)
 
     async def _accept_in_task(self) -> None:
+        # The poller has no context of its own: whatever makes connections sees the server's.
+        accept_some = partial(copy_context().run, self._accept_some)
         while True:
             if not self._may_accept():
                 await self._wait.in_task(self._may_accept)
@@ -225,10 +228,9 @@ class Listener(MetaProcess):
                 await wait_readable(self._socket)
                 self._accept_some()
             else:
-                await self.poller.watch(self._socket, self._accept_some)
-            pause, self._rest = self._rest, 0.0
-            if pause:
-                await trio.sleep(pause)
+                await self.poller.watch(self._socket, accept_some)
+            if self._rest:
+                await trio.sleep(self._rest)
 
     def _accept_some(self) -> bool:
         """Accept and adopt a few connections. Returns whether to go on when there are more."""

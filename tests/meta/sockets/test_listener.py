@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from contextvars import ContextVar
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import trio
 
 from ergo_py import (
+    Actor,
     Alias,
     BadInputError,
     ChildSpec,
@@ -51,6 +53,7 @@ from tests.support import (
     replace_private,
 )
 
+_word: ContextVar[str] = ContextVar("_word", default="of no server")
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 
 # -- limits ----------------------------------------------------------------------------------------
@@ -783,9 +786,9 @@ def tasks() -> int:
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 async def test_a_connection_that_only_reads_and_answers_has_no_task(
-    tmp_path: Path, kind: str
+    short_path: Path, kind: str
 ) -> None:
-    wire = Wire(kind, "task", tmp_path)
+    wire = Wire(kind, "task", short_path)
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         await trio.testing.wait_all_tasks_blocked()
@@ -852,6 +855,113 @@ async def test_an_answer_to_a_message_that_waits_is_written_before_the_end(tmp_p
 
         assert await stream.receive_some() == b"late"
         assert await stream.receive_some() == b""
+        await stream.aclose()
+
+
+class Greeter(Actor):
+    """The first of its kind has the connection that all others write to."""
+
+    first: Alias | None = None
+
+    def init(self) -> None:
+        if Greeter.first is not None:
+            for _ in range(60):
+                self.send(Greeter.first, TCPSend(bytes(16_000)))
+
+    def handle_message(self, message: object, sender: object) -> None:
+        if isinstance(message, TCPConnected) and Greeter.first is None:
+            Greeter.first = message.connection
+
+
+async def test_data_of_a_new_session_reaches_a_peer_that_half_closes_in_the_same_pass(
+    tmp_path: Path,
+) -> None:
+    Greeter.first = None
+    wire = Wire("tcp", "task", tmp_path)
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=Greeter, send_buffer=65_536)
+        stream = await wire.dial(server)
+        await until(lambda: Greeter.first is not None)
+        await trio.testing.wait_all_tasks_blocked()
+        # Both at once, before the loop runs again.
+        with wire.dial_plain(server):
+            stream.socket.shutdown(socket.SHUT_WR)
+            await until(lambda: server.connections == 2)
+            data = b""
+            while piece := await stream.receive_some():
+                data += piece
+
+        assert data == bytes(60 * 16_000)
+        await stream.aclose()
+
+
+class SlowOwner(Actor):
+    """Takes a while for the end of each connection."""
+
+    def __init__(self, server: TCPServer, mail: Mail) -> None:
+        self.server = server
+        self.mail = mail
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.server, backlog=2, stop_timeout=0.2)
+
+    async def handle_message(self, message: object, sender: object) -> None:
+        self.mail.add(message)
+        if isinstance(message, TCPDisconnected):
+            await trio.sleep(0.1)
+
+
+async def test_a_slow_receiver_hears_of_all_connections_that_end_together(tmp_path: Path) -> None:
+    wire = Wire("tcp", "task", tmp_path)
+    server, mail = wire.server(), Mail()
+    async with wired_node() as node:
+        await node.spawn(SlowOwner, server, mail)
+        socks = []
+        for count in range(1, 9):
+            socks.append(wire.dial_plain(server))
+            await mail.wait_for(TCPConnected, count)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        for sock in socks:
+            sock.close()
+
+        # The notices wait in its mailbox, longer than a connection has time to end.
+        with trio.fail_after(20):
+            assert len(await mail.wait_for(TCPDisconnected, 8)) == 8
+
+
+async def test_the_function_that_makes_a_session_sees_the_context_of_the_server(
+    wire: Wire,
+) -> None:
+    seen: list[str] = []
+
+    def make() -> Ear:
+        seen.append(_word.get())
+        return Ear(Mail())
+
+    async def spawn(me: Puppet) -> None:
+        _word.set("of the server")
+        await me.spawn_meta(server)
+
+    async with wired_node() as node:
+        server = wire.server(receiver=make)
+        await node.call(await node.spawn(Puppet), spawn)
+        stream = await wire.dial(server)
+        await until(lambda: seen)
+        await stream.aclose()
+
+    assert seen == ["of the server" if wire.reader == "task" else "of no server"]
+
+
+@pytest.mark.parametrize("backlog", [10**12, 10**20])
+async def test_a_backlog_may_be_larger_than_any_number_of_c(wire: Wire, backlog: int) -> None:
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail(), echo)
+        server = wire.server()
+        await spawn_meta(node, owner, server, backlog=backlog)
+        stream = await wire.dial(server)
+        for number in range(3):
+            await stream.send_all(b"%d" % number)
+            assert await stream.receive_some() == b"%d" % number
         await stream.aclose()
 
 

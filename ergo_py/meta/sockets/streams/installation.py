@@ -18,7 +18,7 @@ from .writer import Output, Writer
 
 __all__ = ["install", "known_clock"]
 
-_CLOCK: Final[Any] = trio._core._run.SystemClock
+_CLOCK: Final[Any] = getattr(trio._core._run, "SystemClock", None)
 
 
 def install() -> bool:
@@ -64,5 +64,6 @@ def known_clock(clock: Any) -> Any:
     """The function of a class of clocks that C may compute by itself; None if it has other steps
     than C knows.
     """
-    read = clock.current_time
-    return read if read.__code__.co_names == ("offset", "perf_counter") else None
+    read = getattr(clock, "current_time", None)
+    names = getattr(getattr(read, "__code__", None), "co_names", None)
+    return read if names == ("offset", "perf_counter") else None

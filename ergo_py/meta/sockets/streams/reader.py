@@ -326,9 +326,12 @@ class StreamReader:
         are answered and the answers written. Otherwise nothing happens.
         """
         meta, incoming, shutdown = self._connection._meta, self._input, self._shutdown
+        if incoming.state is not Input.ENDED:
+            return False
+        # Data that is held until the end of the root's turn may have to wait for the peer.
+        self._writer.flush()
         if (
-            incoming.state is not Input.ENDED
-            or incoming.has_more
+            incoming.has_more
             or incoming.unfinished
             or self._held
             or self._writer.pending
@@ -343,8 +346,8 @@ class StreamReader:
         return True
 
     def _has_answers(self) -> bool:
-        """Whether the receiver has answered everything. Notices of connections that ended in the
-        same turn may wait for it, but nothing that leads to an answer.
+        """Whether the receiver has answered everything that the peer has sent. Notices of other
+        connections that ended in the same turn may wait for it.
         """
         receiver = self._connection._meta.router.resolve(self._target)
         if has_served(receiver):
