@@ -9,7 +9,8 @@ typedef struct {
     Lane* lane;
     long long last; /* `handled` at the end of the burst */
     double end;     /* of the time slice; 0.0 before the first look at the clock */
-    int burst, often, mask;
+    long long burst;
+    int often, mask;
     char message_is_async, call_is_async, is_bounded;
 } Batch;
 
@@ -30,8 +31,9 @@ static void batch_start(Batch* batch, double end) {
    burst). None if it is no MainLane. */
 PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     PyObject *process, *turn, *mailbox, *lane, *handle_message, *handle_call;
-    int message_is_async, call_is_async, burst;
-    if (!PyArg_ParseTuple(args, "O!O!O!OOpOpi", bound.Process, &process, bound.Turn, &turn,
+    int message_is_async, call_is_async;
+    long long burst;
+    if (!PyArg_ParseTuple(args, "O!O!O!OOpOpL", bound.Process, &process, bound.Turn, &turn,
                           bound.Mailbox, &mailbox, &lane, &handle_message, &message_is_async,
                           &handle_call, &call_is_async, &burst)) {
         return NULL;
@@ -86,14 +88,17 @@ struct Running begin_callbacks(PyObject* behaviour, PyObject* process) {
         if (found == NULL) PyErr_Clear();
         Py_XDECREF(found);
     }
-    running = (struct Running){found == process ? behaviour : NULL, process, NULL};
+    running = (struct Running){found == process ? Py_XNewRef(behaviour) : NULL, Py_XNewRef(process),
+                               NULL};
     return outer;
 }
 
 void end_callbacks(struct Running outer) {
-    PyObject* calls = running.calls;
+    struct Running ended = running;
     running = outer;
-    Py_XDECREF(calls);
+    Py_XDECREF(ended.behaviour);
+    Py_XDECREF(ended.process);
+    Py_XDECREF(ended.calls);
 }
 
 /* Call a callback, and let it run until it waits. 1 with its result; 0 if it waits, to be awaited as

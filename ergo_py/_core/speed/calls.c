@@ -242,7 +242,7 @@ PyObject* short_cut(PyObject* Py_UNUSED(module), PyObject* const* args, Py_ssize
     PyObject *calls = args[0], *process = args[1], *sender = args[2], *to = args[3];
     PyObject* router = SLOT(calls, of_calls.router);
     if (!Py_IS_TYPE(to, bound.PID) || args[5] != bound.NORMAL ||
-        (process != Py_None && !is_process(process)) ||
+        (process != Py_None && !Py_IS_TYPE(process, bound.Process)) ||
         !PyObject_TypeCheck(router, bound.Router))
         return Py_NewRef(bound.NOT_MADE);
     PyObject* task = running_task(router);

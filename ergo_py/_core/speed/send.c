@@ -201,10 +201,13 @@ PyObject* router_send(PyObject* router, PyObject* const* args, Py_ssize_t count,
 /* Whether Outbox.deliver may append to the mailbox of the receiver of the last message. */
 static int keeps_up(PyObject* outbox, PyObject* receiver) {
     PyObject *queue = SLOT(outbox, of_outbox.queue), *backlog = SLOT(outbox, of_outbox.backlog);
+    int is_huge;
     return takes_direct(receiver) && SLOT(outbox, of_outbox.holds) == Py_False &&
            SLOT(outbox, of_outbox.overran) == Py_False && queue != NULL && PyObject_Size(queue) == 0 &&
            backlog != NULL && PyLong_CheckExact(backlog) &&
-           ((Lane*)SLOT(receiver, of_process.main))->length < PyLong_AsSsize_t(backlog);
+           (((Lane*)SLOT(receiver, of_process.main))->length <
+                PyLong_AsLongAndOverflow(backlog, &is_huge) ||
+            is_huge > 0);
 }
 
 /* Outbox.deliver(to, message, priority), to the receiver of the last message. */

@@ -319,8 +319,9 @@ PyObject* rest_new(PyObject* coroutine, PyObject* yielded);
 /* batch.c */
 extern PyTypeObject BatchType;
 
-/* The behaviour with a callback that this thread runs now, and its process: borrowed references. And
-   the calls of its node, as soon as it has called: a reference of its own. */
+/* The behaviour with a callback that this thread runs now, and its process; and, as soon as it has
+   called, the calls of its node. References of their own: greenlets may end callbacks in another
+   order than they began. */
 extern _Thread_local struct Running {
     PyObject *behaviour, *process, *calls;
 } running;

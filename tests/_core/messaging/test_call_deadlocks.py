@@ -8,6 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     PID,
+    PINNED,
     Actor,
     Caller,
     CallTimeoutError,
@@ -185,6 +186,28 @@ async def test_a_ring_closed_by_a_forward_is_a_deadlock_for_the_caller(
 
         assert ring == (puppet, puppet)
         assert await node.call(server, echo("alive")) == "alive"
+
+
+class Threaded(Actor):
+    """Has a thread for its messages; its calls are served on the loop."""
+
+    def handle_message(self, message: object, sender: object) -> None:
+        pass
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        return await request(self)
+
+
+async def test_a_ring_through_a_process_with_a_thread_is_a_deadlock(way: Way) -> None:
+    async with running_node(inline_calls=way.inline_calls) as node:
+        threaded = await node.spawn(Threaded, dispatcher=PINNED)
+        server = await asleep(node, way.server)
+
+        ring = await node.call(
+            threaded, lambda me: deadlock_of(me, server, forward_to(threaded, echo(1)))
+        )
+
+        assert ring == (threaded, threaded)
 
 
 async def test_a_ring_through_a_call_that_was_forwarded_is_a_deadlock(

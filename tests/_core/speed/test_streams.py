@@ -215,6 +215,10 @@ def test_a_clock_with_other_steps_is_called() -> None:
     assert installation.known_clock(MovableClock) is None
 
 
+def test_a_trio_without_its_clock_is_no_obstacle() -> None:
+    assert installation.known_clock(None) is None
+
+
 def test_c_knows_the_clock_of_trio() -> None:
     assert installation.known_clock(type(trio_clock())) is not None
 
