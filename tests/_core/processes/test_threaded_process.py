@@ -275,7 +275,7 @@ async def test_a_terminate_that_never_returns_is_abandoned_and_can_no_longer_sen
             except NotAllowedError as error:
                 refused.append(error)
 
-    async with running_node() as node:
+    async with running_node(limit=1_000_000) as node:
         witness = await node.spawn(Recorder, name="witness")
         pid = await node.spawn(Clinging, dispatcher=PINNED)
 
@@ -283,6 +283,7 @@ async def test_a_terminate_that_never_returns_is_abandoned_and_can_no_longer_sen
         await gate.wait_reached()
         mock_clock.rate = 1000.0  # time stood still until the thread had begun
         await node.wait_ended(pid)
+        mock_clock.rate = 1.0
         gate.opened.set()
         await eventually(lambda: bool(refused))
 
