@@ -1,8 +1,9 @@
 """`look`: the activity of the other threads of this program and of its child programs.
 
 Two looks with a short real pause between them tell activity from sleep. On Linux a thread counts as
-quiet if it sleeps at both looks and has used no processor time between them, to the nanosecond; a
-thread that was woken but has not run yet is not asleep. Elsewhere, and without /proc, it counts as
+quiet if it sleeps at both looks and has not run between them; a thread that was woken but has not
+run yet is not asleep. The processor time alone does not tell: a virtual machine subtracts the time
+that its host has taken from it, so that a thread may run and be charged nothing. Elsewhere, and without /proc, it counts as
 quiet if it stands at the same instruction at both looks. No look can see bytes in transit inside
 the operating system or the network, nor data that another machine is about to send.
 """
@@ -79,14 +80,14 @@ def look(ignore: Collection[str] = ()) -> Look:
     known = {thread.native_id for thread in threading.enumerate()}
     for task in _tasks():
         if task not in known:
-            cpu, state = _cpu(~task << 3 | 6), _state(f"{_TASKS}/{task}/stat")
+            ran, state = _ran(~task << 3 | 6, f"{_TASKS}/{task}"), _state(f"{_TASKS}/{task}/stat")
             seen["task", task] = _Seen(
-                f"thread {task}, not one of Python's", cpu, state not in _ASLEEP, serves=True
+                f"thread {task}, not one of Python's", ran, state not in _ASLEEP, serves=True
             )
     for pid, name in children().items():
-        state, cpu = _state(f"/proc/{pid}/stat"), _cpu(~pid << 3 | 2)
+        state, ran = _state(f"/proc/{pid}/stat"), _ran(~pid << 3 | 2, f"/proc/{pid}")
         seen[pid] = _Seen(
-            f"program {name} ({pid})", cpu, state not in _ASLEEP, serves=state in _ENDED
+            f"program {name} ({pid})", ran, state not in _ASLEEP, serves=state in _ENDED
         )
     return Look(seen, working)
 
@@ -174,9 +175,9 @@ def _program(pid: int) -> str | None:
 def _pulse(thread: threading.Thread) -> tuple[object, bool]:
     """A value that changes whenever the thread runs, and whether the thread is awake."""
     number = thread.native_id or 0
-    cpu = _cpu(~number << 3 | 6) if number else None
+    cpu, runs = _ran(~number << 3 | 6, f"{_TASKS}/{number}") if number else (None, "")
     if cpu is not None and (fields := _stat(f"{_TASKS}/{number}/stat")):
-        return cpu, fields[0] not in _ASLEEP
+        return (cpu, runs), fields[0] not in _ASLEEP
     # Without a processor clock or /proc, the state is unknown: the clock alone does not tell a
     # runnable thread from a sleeping thread.
     frame = sys._current_frames().get(thread.ident or 0)
@@ -188,6 +189,18 @@ def _pulse(thread: threading.Thread) -> tuple[object, bool]:
     return (cpu, id(frame), frame.f_lasti), stands_at.startswith(
         ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
     )
+
+
+def _ran(clock: int, directory: str) -> tuple[int | None, str]:
+    """The processor time of a thread or program, and how often it, or the main thread of the
+    program, has got a processor; empty where the system does not tell.
+    """
+    cpu = _cpu(clock)
+    try:
+        with open(f"{directory}/schedstat", encoding="utf-8") as file:
+            return cpu, file.read().rpartition(" ")[2]
+    except OSError:
+        return cpu, ""
 
 
 def _cpu(clock: int) -> int | None:

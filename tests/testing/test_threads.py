@@ -106,6 +106,26 @@ def test_a_thread_that_worked_between_two_looks_was_active() -> None:
     assert "thread worker" in stirring(before, after)
 
 
+@needs_proc
+def test_a_thread_that_ran_without_being_charged_was_active(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a virtual machine, processor time that its host takes may hide the time of a thread."""
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this kernel does not count how often a thread has run")
+    replace_private(monkeypatch, "CPU time of a thread", lambda _: 7)
+    turns = [threading.Event() for _ in range(2)]
+    with thread(lambda: [turn.wait() for turn in turns], "worker") as worker:
+        wait_until_asleep(worker)
+        before = look()
+        turns[0].set()
+        wait_until_asleep(worker)
+        after = look()
+        turns[1].set()
+
+    assert "thread worker" in stirring(before, after)
+
+
 def test_an_idle_trio_worker_that_ends_was_not_active() -> None:
     idle = threads._Seen("thread Trio thread 1", 1, awake=False, serves=True)
 
