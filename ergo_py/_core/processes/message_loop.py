@@ -6,7 +6,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import trio
-from trio.lowlevel import Task, current_task
+from trio.lowlevel import Task, current_task, disable_ki_protection
 
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed
@@ -36,6 +36,7 @@ __all__ = [
     "run",
     "run_guarded",
     "serve",
+    "serve_in_place",
 ]
 
 _KILLED: Final = Killed()
@@ -54,7 +55,7 @@ class Turn:
     """Creates a batch of the C extension, which serves messages of the main lane; None without the
     extension.
     """
-    __slots__ = ("abandonable", "handled", "handling", "running_time", "scope", "woken")
+    __slots__ = ("abandonable", "batch", "handled", "handling", "running_time", "scope", "woken")
 
     def __init__(self) -> None:
         self.handling: Envelope | None = None
@@ -71,6 +72,8 @@ class Turn:
         """The cancel scope around its async callbacks."""
         self.abandonable: Abandonable | None = None
         """The relay between trio and the callbacks, which may ignore cancellation."""
+        self.batch: Any = None
+        """The batch of the C extension; for `serve_in_place`."""
 
     def begin(self, now: float) -> None:
         """Begin a turn."""
@@ -114,7 +117,7 @@ class Turn:
             # Inlined end().
             self.running_time += perf_counter() - self.woken
             self.woken = 0.0
-        self.handling = self.scope = None
+        self.handling = self.scope = self.batch = None
 
     # -- interruption ------------------------------------------------------------------------------
 
@@ -189,6 +192,7 @@ async def serve(process: "Process") -> Reason | None:
         *(handle_message, message_is_async, handle_call, call_is_async),
         burst,
     )
+    turn.batch = batch
     turn.woken = woken = clock()
     process.state = RUNNING  # hot path: Process.begin_turn
     history += (RUNNING, woken)
@@ -349,6 +353,16 @@ async def serve(process: "Process") -> Reason | None:
 
 def _unchanged(coroutine: Any) -> Any:
     return coroutine
+
+
+@runs_callbacks
+@disable_ki_protection  # as in the process's own task
+def serve_in_place(process: "Process", batch: Any) -> object:
+    """Serve a sleeping process with plain callbacks in the turn of the root that has woken it: its
+    own task sleeps on. Only the C extension does this. The watchdog finds the process by this
+    function.
+    """
+    return batch.serve_in_place()
 
 
 async def run_guarded(process: "Process") -> None:

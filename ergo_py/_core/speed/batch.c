@@ -6,6 +6,8 @@
 /* What serve() keeps in local variables while it drains the main lane. */
 typedef struct {
     PyObject_HEAD PyObject *process, *turn, *mailbox, *handle_message, *handle_call;
+    PyObject* status;  /* of the cancel scopes outside of the callbacks */
+    PyObject* failure; /* an exception of serve_in_place(), for the process's own step; or NULL */
     Lane* lane;
     long long last; /* `handled` at the end of the burst */
     double end;     /* of the time slice; 0.0 before the first look at the clock */
@@ -46,6 +48,9 @@ PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     batch->mailbox = Py_NewRef(mailbox);
     batch->handle_message = Py_NewRef(handle_message), batch->handle_call = Py_NewRef(handle_call);
     batch->lane = (Lane*)Py_NewRef(lane), batch->burst = burst;
+    PyObject* task = SLOT(process, of_process.task);
+    batch->status = Py_IS_TYPE(task, bound.Task) ? Py_XNewRef(SLOT(task, of_task.status)) : NULL;
+    batch->failure = NULL;
     batch->message_is_async = (char)message_is_async, batch->call_is_async = (char)call_is_async;
     batch->is_bounded = PyObject_IsTrue(limit) == 1;
     batch->mask = batch->often = burst > OFTEN ? OFTEN : 0;
@@ -206,13 +211,16 @@ static int batch_call(Batch* batch, PyObject* caller, PyObject* request, PyObjec
 /* run(): serve messages and calls of the main lane while nothing is ahead of them. Returns None when
    there are no more; True when other tasks have to run; an envelope that serve() has to handle,
    since it is neither a message nor a call; the rest of an async handle_message, which serve() has
-   to await; or the rest of an async handle_call and its caller. */
-static PyObject* batch_serve(Batch* batch) {
+   to await; or the rest of an async handle_call and its caller. In place, it returns False and
+   leaves such an envelope in the lane. */
+static PyObject* batch_serve(Batch* batch, int is_in_place) {
     Lane* lane = batch->lane;
     while (lane->length > 0 && SLOT(batch->mailbox, of_mailbox.ahead) == Py_False) {
+        long kind = lane_at(lane, 0)->kind;
+        int is_other = kind != MESSAGE && kind != CALL;
+        if (is_other && is_in_place) Py_RETURN_FALSE;
         Entry entry = lane_take(lane);
-        long kind = entry.kind;
-        if (kind != MESSAGE && kind != CALL) return entry_steal(entry);
+        if (is_other) return entry_steal(entry);
         /* handle_message(payload, sender) or handle_call(payload, caller) */
         PyObject *second = Py_NewRef(kind == CALL ? entry.ref : entry.sender),
                  *payload = Py_NewRef(entry.payload), *rest = NULL;
@@ -232,15 +240,19 @@ static PyObject* batch_serve(Batch* batch) {
     Py_RETURN_NONE;
 }
 
-static PyObject* batch_run(Batch* batch, PyObject* Py_UNUSED(none)) {
+static PyObject* serve_as_running(Batch* batch, int is_in_place) {
     PyObject* behaviour = NULL;
     if (PyMethod_Check(batch->handle_message))
         behaviour = Py_NewRef(PyMethod_GET_SELF(batch->handle_message));
     struct Running outer = begin_callbacks(behaviour, batch->process);
-    PyObject* left = batch_serve(batch);
+    PyObject* left = batch_serve(batch, is_in_place);
     end_callbacks(outer);
     Py_XDECREF(behaviour);
     return left;
+}
+
+static PyObject* batch_run(Batch* batch, PyObject* Py_UNUSED(none)) {
+    return serve_as_running(batch, 0);
 }
 
 /* is_over(): whether other tasks have to run. For a message that serve() has handled. */
@@ -268,9 +280,22 @@ static PyObject* batch_use(Batch* batch, PyObject* args) {
     Py_RETURN_NONE;
 }
 
-/* begin_turn(): the process has woken up. */
+/* begin_turn(): the process has woken up. A turn that serve_in_place() has begun goes on, or fails
+   with its exception. */
 static PyObject* batch_begin_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
     double time;
+    if (batch->failure != NULL) {
+        PyObject* failure = batch->failure;
+        batch->failure = NULL;
+        PyErr_SetObject((PyObject*)Py_TYPE(failure), failure);
+        Py_DECREF(failure);
+        return NULL;
+    }
+    if (SLOT(batch->turn, of_turn.woken) != zero &&
+        PyFloat_AsDouble(SLOT(batch->turn, of_turn.woken)) != 0.0) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
     if (read_clock(clock_of(bound.serve), &time) < 0 || turn_begin(batch->turn, time) < 0 ||
         record(batch->process, bound.RUNNING, time, 1) < 0)
         return NULL;
@@ -287,6 +312,89 @@ static PyObject* batch_end_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
+/* ---- in the turn of a root ----------------------------------------------------------------------- */
+
+/* serve_in_place(): a turn of a process with plain callbacks, up to its end. Returns what run()
+   returns. */
+static PyObject* batch_serve_in_place(Batch* batch, PyObject* none) {
+    batch_start(batch, 0.0);
+    PyObject* begun = batch_begin_turn(batch, none);
+    if (begun == NULL) return NULL;
+    Py_DECREF(begun);
+    return serve_as_running(batch, 1);
+}
+
+/* Whether nothing is left to do for a process, as in serve() before it falls asleep. */
+static int may_sleep(Batch* batch, PyObject* task) {
+    PyObject* box = batch->mailbox;
+    return batch->lane->length == 0 && SLOT(box, of_mailbox.ahead) == Py_False &&
+           SLOT(box, of_mailbox.waiters) == Py_None &&
+           PyObject_Size(SLOT(box, of_mailbox.log)) == 0 &&
+           SLOT(task, of_task.status) == batch->status;
+}
+
+/* End the turn, and leave the task asleep. As serve_in_place(). */
+static int fall_asleep(Batch* batch, PyObject* turns, PyObject* task) {
+    PyObject* ended = batch_end_turn(batch, NULL);
+    if (ended == NULL) {
+        Py_XSETREF(batch->failure, take_exception());
+        return 0;
+    }
+    Py_DECREF(ended);
+    if (!may_sleep(batch, task)) return 0; /* a finalizer has sent something */
+    /* No other code runs between the check and the mark: no wake-up is lost. */
+    slot_set(task, of_task.mark, bound.PARKED);
+    return wait_in_trap(turns, task, bound.TRAP) < 0 ? -1 : 1;
+}
+
+/* The batch of a process whose task sleeps in serve() and which C can serve instead; or NULL. */
+static Batch* batch_of_sleeper(PyObject* process, PyObject* task) {
+    PyObject* turn = SLOT(process, of_process.turn);
+    if (!Py_IS_TYPE(turn, bound.Turn) || SLOT(turn, of_turn.abandonable) != Py_None) return NULL;
+    Batch* batch = (Batch*)SLOT(turn, of_turn.batch);
+    if (batch == NULL || !Py_IS_TYPE(batch, &BatchType) || batch->message_is_async ||
+        batch->call_is_async || batch->lane->length == 0 || batch->status == NULL ||
+        SLOT(process, of_process.state) != bound.SLEEP ||
+        SLOT(task, of_task.status) != batch->status)
+        return NULL;
+    return batch;
+}
+
+/* Serve a woken process with plain callbacks inside the step of the task `outer`, as the step of its
+   own task would, and leave that task asleep. 1 if that is done, or if trio will run the step of its
+   task; 0 if its task has to take a step now; -1 with an error. The references belong to the
+   caller. */
+int serve_in_place(PyObject* turns, PyObject* process, PyObject* task, PyObject* outer) {
+    Batch* batch = batch_of_sleeper(process, task);
+    if (batch == NULL) return 0;
+    PyObject *context = Py_NewRef(SLOT(task, of_task.context)), *left = NULL;
+    int done = -1;
+    Py_INCREF(batch);
+    if (set_current(turns, task) == 0) {
+        if (PyContext_Enter(context) == 0) {
+            left = PyObject_CallFunctionObjArgs(bound.serve_in_place, process, batch, NULL);
+            if (left == NULL) Py_XSETREF(batch->failure, take_exception());
+            if (PyContext_Exit(context) < 0) Py_CLEAR(left);
+            else if (left == NULL) done = 0;
+        }
+        if (set_current(turns, outer) < 0) {
+            Py_CLEAR(left);
+            done = -1;
+        }
+    }
+    if (left == Py_True) {
+        PyObject* later = PyObject_CallMethodOneArg(turns, str_leave, task);
+        done = later == NULL ? -1 : 1;
+        Py_XDECREF(later);
+    } else if (left != NULL) {
+        done = left == Py_None && may_sleep(batch, task) ? fall_asleep(batch, turns, task) : 0;
+    }
+    Py_XDECREF(left);
+    Py_DECREF(context);
+    Py_DECREF(batch);
+    return done;
+}
+
 static int batch_traverse(Batch* batch, visitproc visit, void* arg) {
     Py_VISIT(batch->process);
     Py_VISIT(batch->turn);
@@ -294,6 +402,8 @@ static int batch_traverse(Batch* batch, visitproc visit, void* arg) {
     Py_VISIT(batch->handle_message);
     Py_VISIT(batch->handle_call);
     Py_VISIT(batch->lane);
+    Py_VISIT(batch->status);
+    Py_VISIT(batch->failure);
     return 0;
 }
 
@@ -305,11 +415,14 @@ static void batch_dealloc(Batch* batch) {
     Py_CLEAR(batch->handle_message);
     Py_CLEAR(batch->handle_call);
     Py_CLEAR(batch->lane);
+    Py_CLEAR(batch->status);
+    Py_CLEAR(batch->failure);
     PyObject_GC_Del(batch);
 }
 
 static PyMethodDef batch_methods[] = {
     {"run", (PyCFunction)batch_run, METH_NOARGS, NULL},
+    {"serve_in_place", (PyCFunction)batch_serve_in_place, METH_NOARGS, NULL},
     {"is_over", (PyCFunction)batch_is_over_method, METH_NOARGS, NULL},
     {"start", (PyCFunction)batch_start_method, METH_NOARGS, NULL},
     {"restart", (PyCFunction)batch_restart_method, METH_NOARGS, NULL},

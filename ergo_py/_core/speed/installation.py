@@ -22,7 +22,7 @@ from ..metas.meta import Meta
 from ..metas.outbox import Outbox
 from ..processes.inline_calls import answer_now, note_error, note_late_reply, open_scopes
 from ..processes.lifecycle import Lifecycle
-from ..processes.message_loop import NO_TURN, Turn, serve
+from ..processes.message_loop import NO_TURN, Turn, serve, serve_in_place
 from ..processes.process import Process
 from ..runtime.parking import PARKED, TRAP, TaskPlaceholder, wake_with
 from ..tables.callbacks import check_plain, runs_callbacks
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 9
+_INTERFACE: Final = 10
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -111,6 +111,7 @@ def install() -> bool:
                 "open_scopes": open_scopes,
                 "perf_counter": perf_counter,
                 "serve": serve,
+                "serve_in_place": serve_in_place,
                 "wake_with": wake_with,
             }
         )

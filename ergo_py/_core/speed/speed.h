@@ -101,7 +101,7 @@ extern struct Bound {
         *TRAP, *UnfinishedCall, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
         *check_plain, *current_task, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
-        *perf_counter, *router_send, *serve, *wake_with;
+        *perf_counter, *router_send, *serve, *serve_in_place, *wake_with;
 } bound;
 
 extern struct OfProcess {
@@ -111,7 +111,7 @@ extern struct OfProcess {
 } of_process;
 
 extern struct OfTurn {
-    Py_ssize_t handled, handling, running_time, woken;
+    Py_ssize_t abandonable, batch, handled, handling, running_time, woken;
 } of_turn;
 
 extern struct OfRouter {
@@ -131,7 +131,7 @@ extern struct OfCaller {
 } of_caller;
 
 extern struct OfMailbox {
-    Py_ssize_t ahead, limit, main, waiters;
+    Py_ssize_t ahead, limit, log, main, waiters;
 } of_mailbox;
 
 extern struct OfMeta {
@@ -311,6 +311,8 @@ PyObject* handoff_serve(PyObject* turns, PyObject* root);
 int may_step(PyObject* turns, PyObject* process);
 int wake_by_root(PyObject* process, PyObject* task);
 int step(PyObject* turns, PyObject* task, PyObject* outer);
+int set_current(PyObject* turns, PyObject* task);
+int wait_in_trap(PyObject* turns, PyObject* task, PyObject* trap);
 
 /* coroutine_rest.c */
 extern PyTypeObject RestType;
@@ -335,6 +337,7 @@ static inline PyObject* process_of(PyObject* behaviour) {
     return PyObject_GetAttr(behaviour, str_process);
 }
 PyObject* batch_begin(PyObject* module, PyObject* args);
+int serve_in_place(PyObject* turns, PyObject* process, PyObject* task, PyObject* outer);
 
 /* datagrams.c */
 int add_datagram_reader(PyObject* module);

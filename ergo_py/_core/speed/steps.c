@@ -25,7 +25,7 @@ int may_step(PyObject* turns, PyObject* process) {
 }
 
 /* Handoff._wait(task, trap). */
-static int wait_in_trap(PyObject* turns, PyObject* task, PyObject* trap) {
+int wait_in_trap(PyObject* turns, PyObject* task, PyObject* trap) {
     if (trap != bound.TRAP) { /* not a sleep of parking.py */
         PyObject* done = PyObject_CallMethodObjArgs(turns, str_wait, task, trap, NULL);
         Py_XDECREF(done);
@@ -53,7 +53,7 @@ static int finish(PyObject* turns, PyObject* task, PyObject* value) {
 }
 
 /* Let another task be the current task of trio, also while an exception is set. */
-static int set_current(PyObject* turns, PyObject* task) {
+int set_current(PyObject* turns, PyObject* task) {
     return PyDict_SetItem(SLOT(turns, of_handoff.context), str_task, task);
 }
 
@@ -111,16 +111,12 @@ int wake_by_root(PyObject* process, PyObject* task) {
     if (!Py_IS_TYPE(turns, bound.Handoff) || SLOT(turns, of_handoff.root) == Py_None ||
         PyObject_Size(SLOT(turns, of_handoff.ready)) >= IN_A_ROW || has_instruments(turns))
         return 0;
-    PyObject* send = PyObject_GetAttr(SLOT(task, of_task.coro), str_send_method);
-    PyObject* done = send == NULL ? NULL
-                                  : PyObject_CallMethodOneArg(SLOT(turns, of_handoff.ready),
-                                                              str_append, process);
-    if (done == NULL) {
-        Py_XDECREF(send);
-        return -1;
-    }
+    PyObject* done =
+        PyObject_CallMethodOneArg(SLOT(turns, of_handoff.ready), str_append, process);
+    if (done == NULL) return -1;
     Py_DECREF(done);
-    Py_XSETREF(SLOT(task, of_task.next_send_fn), send);
+    /* For trio any object means "scheduled". set_send() puts the function there if it is needed. */
+    slot_set(task, of_task.next_send_fn, bound.TRAP);
     slot_set(task, of_task.abort_func, Py_None);
     slot_set(task, of_task.mark, Py_None);
     return 1;
@@ -134,21 +130,31 @@ static int is_plain_step(PyObject* turns, PyObject* woken) {
            Py_IS_TYPE(SLOT(woken, of_process.task), bound.Task);
 }
 
+/* Put the function that runs a step into a task that wake_by_root() has marked. */
+static int set_send(PyObject* task) {
+    if (!Py_IS_TYPE(task, bound.Task) || SLOT(task, of_task.next_send_fn) != bound.TRAP) return 0;
+    PyObject* send = PyObject_GetAttr(SLOT(task, of_task.coro), str_send_method);
+    if (send == NULL) return -1;
+    Py_XSETREF(SLOT(task, of_task.next_send_fn), send);
+    return 0;
+}
+
 /* Run the step of a process or of a caller that the root has woken. 1 if that is done, 0 if its step
    is left to trio, -1 with an error. */
 static int run_woken(PyObject* turns, PyObject* woken, PyObject* root) {
     if (is_plain_step(turns, woken)) {
         PyObject* task = Py_NewRef(SLOT(woken, of_process.task));
         slot_set(task, of_task.next_send_fn, Py_None);
-        int failed = run_step(turns, task, root);
+        int done = serve_in_place(turns, woken, task, root);
+        if (done == 0) done = run_step(turns, task, root) < 0 ? -1 : 1;
         Py_DECREF(task);
-        return failed ? -1 : 1;
+        return done;
     }
     PyObject *task = PyObject_GetAttr(woken, str_task),
              *box = PyObject_GetAttr(woken, str_mailbox),
              *waiters = box == NULL ? NULL : PyObject_GetAttr(box, str_waiters), *done = NULL;
     int waits = waiters == NULL ? -1 : PyObject_IsTrue(waiters);
-    if (task != NULL && waits >= 0)
+    if (task != NULL && waits >= 0 && set_send(task) == 0)
         done = PyObject_CallMethodOneArg(turns, waits ? str_leave : str_run, task);
     Py_XDECREF(task);
     Py_XDECREF(box);

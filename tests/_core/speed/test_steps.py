@@ -2,16 +2,22 @@
 only Python calls.
 """
 
+import sys
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
+import trio
 from trio.lowlevel import checkpoint, current_task
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Actor, Node, Overflow
+from ergo_py import PID, Actor, Caller, Crashed, Node, Overflow, Priority
+from ergo_py._core.inspection.watchdog import look_at_loop
 from ergo_py._core.messaging.handoff import SWITCH, turns_of_loop
+from ergo_py._core.speed.installation import is_fast
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
-from tests.support import process_of, replace_private, running_node
+from ergo_py._core.vocabulary.states import State
+from tests.support import process_of, replace_private, router_of, running_node
 
 
 class Does(Actor):
@@ -103,3 +109,293 @@ async def test_processes_that_fail_or_end_in_their_step_leave_the_others_alone()
     assert heard == pids
     assert left == [False, False, True]
     assert task is current_task()
+
+
+# -- processes that have served before: with the C extension their own tasks sleep on --------------
+
+variable: ContextVar[str] = ContextVar("variable", default="unset")
+
+
+class Answers(Does):
+    """Executes its requests, too."""
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        return request(self)
+
+
+async def spawn_asleep(node: Node, count: int = 1, kind: type[Actor] = Does) -> list[PID]:
+    """Processes that have served a message, and sleep."""
+    pids = [await node.spawn(kind) for _ in range(count)]
+    for pid in pids:
+        node.send(pid, lambda me: variable.set(str(me.pid)))
+    await wait_all_tasks_blocked()
+    return pids
+
+
+async def test_a_woken_process_serves_in_its_own_task_and_context() -> None:
+    seen: list[Any] = []
+
+    def look(me: Any) -> None:
+        caller = sys._getframe(2 if is_fast else 0).f_code.co_name
+        state = process_of(node, me.pid).state
+        seen.append((me.pid, current_task(), variable.get(), state, caller))
+        variable.set("left")
+
+    async with running_node() as node:
+        pids = await spawn_asleep(node, 2)
+        tasks = [process_of(node, pid).task for pid in pids]
+        own, handled = variable.get(), process_of(node, pids[0]).turn.handled
+        await run_as_root(node, pids, look)
+        process = process_of(node, pids[0])
+        assert process.turn.handled == handled + 1
+        assert process.turn.handling is None
+        assert process.turn.woken == 0.0
+        assert process.state is State.SLEEP
+        assert process.history[-4::2] == [State.RUNNING, State.SLEEP]
+
+    way = "serve_in_place" if is_fast else "look"
+    assert seen == [
+        (pid, task, str(pid), State.RUNNING, way) for pid, task in zip(pids, tasks, strict=True)
+    ]
+    assert variable.get() == own
+
+
+async def test_a_process_that_was_served_in_place_is_woken_again() -> None:
+    heard: list[str] = []
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        for name in ("first", "second"):
+            await run_as_root(node, pids, lambda _, name=name: heard.append(name))
+        node.send(pids[0], lambda _: heard.append("by trio"))
+        await wait_all_tasks_blocked()
+        await run_as_root(node, pids, lambda _: heard.append("third"))
+        await trio.to_thread.run_sync(node.send, pids[0], lambda _: heard.append("by a thread"))
+        await wait_all_tasks_blocked()
+        assert await node.call((await spawn_asleep(node, 1, Answers))[0], lambda _: "reply")
+
+    assert heard == ["first", "second", "by trio", "third", "by a thread"]
+
+
+async def test_messages_and_calls_that_wait_are_served_in_order() -> None:
+    heard: list[Any] = []
+
+    def more(me: Any) -> None:
+        heard.append("first")
+        me.send(me.pid, lambda _: heard.append("last"))
+
+    async def ask(pid: PID) -> None:
+        heard.append(await node.call(pid, lambda _: "reply"))
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        pids = await spawn_asleep(node, 1, Answers)
+        await wait_all_tasks_blocked()
+        turns, task = turns_of_loop(True), current_task()
+        await checkpoint()
+        assert turns.begin(task, True)
+        node.send(pids[0], more)
+        nursery.start_soon(ask, pids[0])
+        assert turns.serve(task)
+        assert heard == ["first", "last"]
+        await wait_all_tasks_blocked()
+
+    assert heard == ["first", "last", "reply"]
+
+
+async def test_an_exception_in_place_is_a_crash_like_any_other() -> None:
+    async def crash_of(by_root: bool) -> tuple[Any, ...]:
+        async with running_node() as node:
+            pids = await spawn_asleep(node)
+            if by_root:
+                await run_as_root(node, pids, fail)
+            else:
+                node.send(pids[0], fail)
+            await wait_all_tasks_blocked()
+            (crash,) = node.crashes()
+            assert node.processes() == []
+        assert isinstance(crash.reason, Crashed)
+        return crash.callback, crash.message_type, str(crash.reason), crash.reason.traceback
+
+    def fail(_me: Any) -> None:
+        raise ValueError("a fault")
+
+    there, here = await crash_of(True), await crash_of(False)
+
+    assert there == here
+    assert there[:2] == ("handle_message", "function")
+
+
+async def test_an_exception_in_place_leaves_the_root_and_the_others_alone() -> None:
+    heard: list[Any] = []
+
+    def act(me: Any) -> None:
+        heard.append((me.pid, sys.exc_info()[1]))
+        if me.pid == pids[1]:
+            raise KeyError("no")
+
+    async with running_node() as node:
+        pids = await spawn_asleep(node, 3)
+        await run_as_root(node, pids, act)
+        assert sys.exc_info()[1] is None
+        assert node.processes() == [pids[0], pids[2]]
+
+    assert heard == [(pid, None) for pid in pids]
+
+
+async def test_a_signal_for_a_process_in_place_follows_its_message() -> None:
+    heard: list[Any] = []
+
+    def act(me: Any) -> None:
+        heard.append("message")
+        me.send(me.pid, lambda _: heard.append("urgent"), priority=Priority.MAX)
+        me.send(me.pid, lambda _: heard.append("next"))
+
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        await run_as_root(node, pids, act)
+        assert heard == ["message", "urgent", "next"]
+
+        await run_as_root(node, pids, lambda me: me.stop())
+        assert node.processes() == []
+
+
+async def test_an_envelope_that_only_the_message_loop_can_handle_keeps_its_place() -> None:
+    heard: list[Any] = []
+
+    class Listens(Does):
+        def handle_event(self, event: Any) -> None:
+            heard.append(event.message)
+
+    async with running_node() as node:
+        owner, *pids = await spawn_asleep(node, 2, Listens)
+        node.send(owner, lambda me: me.register_event("news"))
+        await wait_all_tasks_blocked()
+        node.send(pids[0], lambda me: me.subscribe("news"))
+        await wait_all_tasks_blocked()
+
+        def tell(me: Any) -> None:
+            me.send(pids[0], lambda _: heard.append("before"))
+            me.publish("news", "news")
+            me.send(pids[0], lambda _: heard.append("after"))
+
+        await run_as_root(node, [owner], tell)
+        assert heard == ["before", "news", "after"]
+
+
+async def test_a_cancel_scope_that_a_callback_in_place_leaves_open_is_a_crash() -> None:
+    def enter(_me: Any) -> None:
+        scopes.append(trio.CancelScope())
+        scopes[0].__enter__()
+
+    scopes: list[trio.CancelScope] = []
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        await run_as_root(node, pids, enter)
+        await wait_all_tasks_blocked()
+        (crash,) = node.crashes()
+
+    assert crash.callback == "handle_message"
+    assert "cancel scope" in str(crash.reason)
+
+
+async def test_a_long_batch_in_place_lets_other_tasks_run() -> None:
+    heard: list[Any] = []
+
+    def act(me: Any) -> None:
+        heard.append("message")
+        if len(heard) == 1:
+            for _ in range(99):
+                me.send(me.pid, act)
+
+    async def beside() -> None:
+        heard.append("other task")
+
+    async with running_node(burst=10) as node, trio.open_nursery() as nursery:
+        pids = await spawn_asleep(node)
+        await wait_all_tasks_blocked()
+        turns, task = turns_of_loop(True), current_task()
+        await checkpoint()
+        assert turns.begin(task, True)
+        node.send(pids[0], act)
+        assert turns.serve(task)
+        at_once = len(heard)
+        nursery.start_soon(beside)
+        assert process_of(node, pids[0]).state is State.RUNNING
+        await wait_all_tasks_blocked()
+
+    assert at_once < 30
+    assert heard.count("message") == 100
+    assert heard.index("other task") < 60
+
+
+async def test_a_process_killed_before_or_while_it_is_served_in_place_ends() -> None:
+    heard: list[str] = []
+    async with running_node() as node:
+        killed, kills = await spawn_asleep(node, 2)
+        await wait_all_tasks_blocked()
+        turns, task = turns_of_loop(True), current_task()
+        await checkpoint()
+        assert turns.begin(task, True)
+        node.send(kills, lambda me: (node.kill(killed), node.kill(me.pid)))
+        node.send(killed, lambda _: heard.append("too late"))
+        node.send(kills, lambda _: heard.append("too late"))
+        assert turns.serve(task)
+        await wait_all_tasks_blocked()
+        assert node.processes() == []
+
+    assert heard == []
+
+
+async def test_a_finalizer_that_sends_while_the_process_falls_asleep_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[str] = []
+    garbage: list[object] = []
+
+    class Sends:
+        def __del__(self) -> None:
+            node.send(pids[0], lambda _: heard.append("from the finalizer"))
+
+    def clock() -> float:
+        garbage.clear()
+        return 1.0
+
+    replace_private(monkeypatch, "clock of message loops", clock)
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        await run_as_root(node, pids, lambda _: garbage.append(Sends()))
+        assert heard == ["from the finalizer"]
+
+
+async def test_the_watchdog_finds_a_process_that_is_served_in_place() -> None:
+    reports: list[Any] = []
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        bridge = router_of(node).bridge
+        await run_as_root(node, pids, lambda _: reports.append(look_at_loop(bridge, 1.0)))
+
+    assert [(report.process, report.callback) for report in reports] == [
+        (pids[0], "handle_message")
+    ]
+
+
+async def test_a_process_in_place_is_not_protected_from_ctrl_c() -> None:
+    seen: list[bool] = []
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        await run_as_root(node, pids, lambda _: seen.append(trio.lowlevel.currently_ki_protected()))
+
+    assert seen == [False]
+
+
+async def test_a_node_that_stops_wakes_processes_that_were_served_in_place() -> None:
+    ends: list[Any] = []
+
+    class Ends(Does):
+        def terminate(self, reason: Any) -> None:
+            ends.append(self.pid)
+
+    async with running_node() as node:
+        pids = await spawn_asleep(node, 3, Ends)
+        await run_as_root(node, pids, lambda _: None)
+
+    assert sorted(ends) == pids
