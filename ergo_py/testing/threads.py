@@ -3,9 +3,10 @@
 Two looks with a short real pause between them tell activity from sleep. On Linux a thread counts as
 quiet if it sleeps at both looks and has not run between them; a thread that was woken but has not
 run yet is not asleep. The processor time alone does not tell: a virtual machine subtracts the time
-that its host has taken from it, so that a thread may run and be charged nothing. Elsewhere, and without /proc, it counts as
-quiet if it stands at the same instruction at both looks. No look can see bytes in transit inside
-the operating system or the network, nor data that another machine is about to send.
+that its host has taken from it, so that a thread may run and be charged nothing. Elsewhere, and
+without /proc, it counts as quiet if it stands at the same instruction at both looks. No look can
+see bytes in transit inside the operating system or the network, nor data that another machine is
+about to send.
 """
 
 import os
