@@ -14,6 +14,7 @@ typedef struct {
     long long burst;
     int often, mask;
     char message_is_async, call_is_async, is_bounded;
+    char is_asleep; /* serve() sleeps, or is about to; a suspended process sleeps elsewhere */
 } Batch;
 
 static long long batch_handled(Batch* batch) {
@@ -50,7 +51,7 @@ PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     batch->lane = (Lane*)Py_NewRef(lane), batch->burst = burst;
     PyObject* task = SLOT(process, of_process.task);
     batch->status = Py_IS_TYPE(task, bound.Task) ? Py_XNewRef(SLOT(task, of_task.status)) : NULL;
-    batch->failure = NULL;
+    batch->failure = NULL, batch->is_asleep = 0;
     batch->message_is_async = (char)message_is_async, batch->call_is_async = (char)call_is_async;
     batch->is_bounded = PyObject_IsTrue(limit) == 1;
     batch->mask = batch->often = burst > OFTEN ? OFTEN : 0;
@@ -284,6 +285,7 @@ static PyObject* batch_use(Batch* batch, PyObject* args) {
    with its exception. */
 static PyObject* batch_begin_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
     double time;
+    batch->is_asleep = 0;
     if (batch->failure != NULL) {
         PyObject* failure = batch->failure;
         batch->failure = NULL;
@@ -309,6 +311,7 @@ static PyObject* batch_end_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
         turn_end(batch->turn, woken, time) < 0 ||
         record(batch->process, bound.SLEEP, time, 0) < 0)
         return NULL;
+    batch->is_asleep = 1;
     Py_RETURN_NONE;
 }
 
@@ -353,8 +356,8 @@ static Batch* batch_of_sleeper(PyObject* process, PyObject* task) {
     if (!Py_IS_TYPE(turn, bound.Turn) || SLOT(turn, of_turn.abandonable) != Py_None) return NULL;
     Batch* batch = (Batch*)SLOT(turn, of_turn.batch);
     if (batch == NULL || !Py_IS_TYPE(batch, &BatchType) || batch->message_is_async ||
-        batch->call_is_async || batch->lane->length == 0 || batch->status == NULL ||
-        SLOT(process, of_process.state) != bound.SLEEP ||
+        batch->call_is_async || !batch->is_asleep || batch->lane->length == 0 ||
+        batch->status == NULL || SLOT(process, of_process.state) != bound.SLEEP ||
         SLOT(task, of_task.status) != batch->status)
         return NULL;
     return batch;

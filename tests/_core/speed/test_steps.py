@@ -399,3 +399,17 @@ async def test_a_node_that_stops_wakes_processes_that_were_served_in_place() -> 
         await run_as_root(node, pids, lambda _: None)
 
     assert sorted(ends) == pids
+
+
+async def test_a_suspended_process_is_not_served_in_place() -> None:
+    heard: list[str] = []
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        await node.suspend(pids[0])
+        await run_as_root(node, pids, lambda _: heard.append("message"))
+        await wait_all_tasks_blocked()
+        assert heard == []
+        await node.resume(pids[0])
+        await wait_all_tasks_blocked()
+
+    assert heard == ["message"]
