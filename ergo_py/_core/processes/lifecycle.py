@@ -112,7 +112,12 @@ class Lifecycle(Addressee):
         """
         self.task = _GONE
         turn = self.turn
-        if turn.handling is not None or turn.scope is not None or turn.woken:
+        if (
+            turn.handling is not None
+            or turn.scope is not None
+            or turn.woken
+            or turn.batch is not None
+        ):
             turn.close()
 
     def fail_to_end(self) -> None:

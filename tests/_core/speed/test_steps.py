@@ -2,7 +2,9 @@
 only Python calls.
 """
 
+import gc
 import sys
+import weakref
 from contextvars import ContextVar
 from traceback import extract_stack
 from typing import Any
@@ -413,3 +415,18 @@ async def test_a_suspended_process_is_not_served_in_place() -> None:
         await wait_all_tasks_blocked()
 
     assert heard == ["message"]
+
+
+async def test_a_process_that_ends_asleep_keeps_no_behaviour_alive() -> None:
+    seen: list[weakref.ref[Actor]] = []
+    gc.collect()
+    gc.disable()  # which would find a cycle of references
+    try:
+        async with running_node() as node:
+            pids = await spawn_asleep(node)
+            await run_as_root(node, pids, lambda me: seen.append(weakref.ref(me)))
+            process = process_of(node, pids[0])
+        assert process.turn.batch is None
+        assert seen[0]() is None
+    finally:
+        gc.enable()
