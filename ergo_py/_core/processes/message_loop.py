@@ -263,7 +263,12 @@ async def serve(process: "Process") -> Reason | None:
                     if batch is not None:
                         batch.start()
                 if batch is not None:
-                    batch.begin_turn()
+                    if batch.begin_turn():
+                        # serve_in_place() has served a whole burst.
+                        is_root = turns.end(task)
+                        await yield_turn(task)
+                        batch.restart()
+                        continue
                 else:
                     turn.woken = woken = clock()
                     process.state = RUNNING  # hot path: Process.begin_turn

@@ -15,6 +15,7 @@ typedef struct {
     int often, mask;
     char message_is_async, call_is_async, is_bounded;
     char is_asleep; /* serve() sleeps, or is about to; a suspended process sleeps elsewhere */
+    char is_over;   /* other tasks have to run, after serve_in_place() */
 } Batch;
 
 static long long batch_handled(Batch* batch) {
@@ -51,7 +52,7 @@ PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     batch->lane = (Lane*)Py_NewRef(lane), batch->burst = burst;
     PyObject* task = SLOT(process, of_process.task);
     batch->status = Py_IS_TYPE(task, bound.Task) ? Py_XNewRef(SLOT(task, of_task.status)) : NULL;
-    batch->failure = NULL, batch->is_asleep = 0;
+    batch->failure = NULL, batch->is_asleep = batch->is_over = 0;
     batch->message_is_async = (char)message_is_async, batch->call_is_async = (char)call_is_async;
     batch->is_bounded = PyObject_IsTrue(limit) == 1;
     batch->mask = batch->often = burst > OFTEN ? OFTEN : 0;
@@ -262,8 +263,16 @@ static PyObject* batch_is_over_method(Batch* batch, PyObject* Py_UNUSED(none)) {
     return is_over < 0 ? NULL : PyBool_FromLong(is_over);
 }
 
+/* Whether the process has a turn: after a sleep, one that serve_in_place() has begun. */
+static int has_turn(Batch* batch) {
+    PyObject* woken = SLOT(batch->turn, of_turn.woken);
+    return woken != zero && PyFloat_AsDouble(woken) != 0.0;
+}
+
+/* start(): the process has woken up. The burst of a turn that serve_in_place() has begun goes on. */
 static PyObject* batch_start_method(Batch* batch, PyObject* Py_UNUSED(none)) {
-    batch_start(batch, 0.0);
+    if (!has_turn(batch)) batch_start(batch, 0.0);
+    if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -282,7 +291,7 @@ static PyObject* batch_use(Batch* batch, PyObject* args) {
 }
 
 /* begin_turn(): the process has woken up. A turn that serve_in_place() has begun goes on, or fails
-   with its exception. */
+   with its exception. True if other tasks have to run first. */
 static PyObject* batch_begin_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
     double time;
     batch->is_asleep = 0;
@@ -293,15 +302,15 @@ static PyObject* batch_begin_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
         Py_DECREF(failure);
         return NULL;
     }
-    if (SLOT(batch->turn, of_turn.woken) != zero &&
-        PyFloat_AsDouble(SLOT(batch->turn, of_turn.woken)) != 0.0) {
-        if (PyErr_Occurred()) return NULL;
-        Py_RETURN_NONE;
+    if (has_turn(batch)) {
+        int is_over = batch->is_over;
+        batch->is_over = 0;
+        return PyErr_Occurred() ? NULL : PyBool_FromLong(is_over);
     }
     if (read_clock(clock_of(bound.serve), &time) < 0 || turn_begin(batch->turn, time) < 0 ||
         record(batch->process, bound.RUNNING, time, 1) < 0)
         return NULL;
-    Py_RETURN_NONE;
+    Py_RETURN_FALSE;
 }
 
 /* end_turn(): the process falls asleep. */
@@ -364,9 +373,8 @@ static Batch* batch_of_sleeper(PyObject* process, PyObject* task) {
 }
 
 /* Serve a woken process with plain callbacks inside the step of the task `outer`, as the step of its
-   own task would, and leave that task asleep. 1 if that is done, or if trio will run the step of its
-   task; 0 if its task has to take a step now; -1 with an error. The references belong to the
-   caller. */
+   own task would, and leave that task asleep. 1 if that is done, 0 if its task has to take a step
+   now, -1 with an error. The references belong to the caller. */
 int serve_in_place(PyObject* turns, PyObject* process, PyObject* task, PyObject* outer) {
     Batch* batch = batch_of_sleeper(process, task);
     if (batch == NULL) return 0;
@@ -385,11 +393,8 @@ int serve_in_place(PyObject* turns, PyObject* process, PyObject* task, PyObject*
             done = -1;
         }
     }
-    if (left == Py_True) {
-        PyObject* later = PyObject_CallMethodOneArg(turns, str_leave, task);
-        done = later == NULL ? -1 : 1;
-        Py_XDECREF(later);
-    } else if (left != NULL) {
+    if (left != NULL) {
+        batch->is_over = left == Py_True;
         done = left == Py_None && may_sleep(batch, task) ? fall_asleep(batch, turns, task) : 0;
     }
     Py_XDECREF(left);

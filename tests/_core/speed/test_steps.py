@@ -20,7 +20,7 @@ from ergo_py._core.messaging.handoff import SWITCH, turns_of_loop
 from ergo_py._core.speed.installation import is_fast
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from ergo_py._core.vocabulary.states import State
-from tests.support import process_of, replace_private, router_of, running_node
+from tests.support import kernel_of, process_of, replace_private, router_of, running_node
 
 
 class Does(Actor):
@@ -430,3 +430,41 @@ async def test_a_process_that_ends_asleep_keeps_no_behaviour_alive() -> None:
         assert seen[0]() is None
     finally:
         gc.enable()
+
+
+async def test_a_burst_that_began_in_place_goes_on_in_the_own_task() -> None:
+    heard: list[str] = []
+
+    def act(me: Any) -> None:
+        heard.append("message")
+        if len(heard) == 1:
+            me.send(me.pid, lambda _: heard.append("urgent"), priority=Priority.MAX)
+            for _ in range(5):
+                me.send(me.pid, act)
+
+    async with running_node(burst=3) as node:
+        pids = await spawn_asleep(node)
+        await run_as_root(node, pids, act)
+        assert heard == ["message", "urgent", "message"]
+        await wait_all_tasks_blocked()
+
+    assert len(heard) == 7
+
+
+async def test_a_cancellation_after_a_burst_in_place_is_obeyed() -> None:
+    heard: list[str] = []
+
+    def act(me: Any) -> None:
+        heard.append("message")
+        if len(heard) == 1:
+            for _ in range(5):
+                me.send(me.pid, act)
+
+    async with running_node(burst=3) as node:
+        pids = await spawn_asleep(node)
+        await run_as_root(node, pids, act)
+        assert len(heard) == 3
+        kernel_of(node).nursery.cancel_scope.cancel()
+        await wait_all_tasks_blocked()
+
+    assert len(heard) == 3
