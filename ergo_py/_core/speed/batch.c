@@ -298,8 +298,7 @@ static PyObject* batch_begin_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
     if (batch->failure != NULL) {
         PyObject* failure = batch->failure;
         batch->failure = NULL;
-        PyErr_SetObject((PyObject*)Py_TYPE(failure), failure);
-        Py_DECREF(failure);
+        put_exception(failure);
         return NULL;
     }
     if (has_turn(batch)) {

@@ -16,6 +16,16 @@ PyObject* take_exception(void) {
 #endif
 }
 
+/* Set the exception again, as it was: PyErr_SetObject() would replace its context by the exception
+   that is being handled. Steals the reference. */
+void put_exception(PyObject* error) {
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(error);
+#else
+    PyErr_Restore(Py_NewRef(Py_TYPE(error)), error, PyException_GetTraceback(error));
+#endif
+}
+
 /* The `except BaseException` of answer_now(): note_error() runs while the exception is handled. */
 int call_failed(PyObject* process, PyObject* caller) {
     PyObject *error = take_exception(), *outer = PyErr_GetHandledException();

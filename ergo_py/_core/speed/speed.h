@@ -305,6 +305,7 @@ PyObject* short_cut(PyObject* module, PyObject* const* args, Py_ssize_t count);
 PyObject* answer(PyObject* process, PyObject* caller, PyObject* request);
 int call_failed(PyObject* process, PyObject* caller);
 PyObject* take_exception(void);
+void put_exception(PyObject* error);
 
 /* steps.c */
 PyObject* handoff_serve(PyObject* turns, PyObject* root);

@@ -468,3 +468,23 @@ async def test_a_cancellation_after_a_burst_in_place_is_obeyed() -> None:
         await wait_all_tasks_blocked()
 
     assert len(heard) == 3
+
+
+async def test_an_exception_in_place_keeps_its_context() -> None:
+    def fail(_me: Any) -> None:
+        try:
+            raise KeyError("cause")
+        except KeyError:
+            raise ValueError("effect")  # noqa: B904 - the context is the point
+
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        try:
+            raise LookupError("of the root")
+        except LookupError:
+            await run_as_root(node, pids, fail)
+        await wait_all_tasks_blocked()
+        (crash,) = node.crashes()
+
+    assert isinstance(crash.reason, Crashed)
+    assert "KeyError: 'cause'" in crash.reason.traceback
