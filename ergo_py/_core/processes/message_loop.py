@@ -253,9 +253,10 @@ async def serve(process: "Process") -> Reason | None:
                     turn.handling = None
                     process.state = SLEEP  # hot path: Process.end_turn
                     history += (SLEEP, now)
-                if not (
-                    is_root and turns.serve(task) and (main or box.ahead or box.log or box.waiters)
-                ):
+                is_root = is_root and turns.serve(task)
+                # The finalizer of the last message may have sent a signal, and so may a process
+                # that has run meanwhile.
+                if not (box.ahead or box.log or (is_root and (main or box.waiters))):
                     await park_unless(task, main)
                     if process.state is TERMINATED:
                         return None

@@ -488,3 +488,29 @@ async def test_an_exception_in_place_keeps_its_context() -> None:
 
     assert isinstance(crash.reason, Crashed)
     assert "KeyError: 'cause'" in crash.reason.traceback
+
+
+@pytest.mark.parametrize("by_root", [True, False])
+async def test_a_finalizer_of_the_last_message_can_send_a_signal(by_root: bool) -> None:
+    heard: list[str] = []
+
+    class Signals:
+        """A message whose end sends another one, with a priority."""
+
+        def __call__(self, me: Any) -> None:
+            self.me = me
+
+        def __del__(self) -> None:
+            self.me.send(self.me.pid, lambda _: heard.append("urgent"), priority=Priority.MAX)
+
+    async with running_node() as node:
+        pids = await spawn_asleep(node)
+        if by_root:
+            turns, task = turns_of_loop(True), current_task()
+            await checkpoint()
+            assert turns.begin(task, True)
+        node.send(pids[0], Signals())
+        if by_root:
+            assert turns.serve(task)
+        await wait_all_tasks_blocked()
+        assert heard == ["urgent"]
