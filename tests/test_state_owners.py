@@ -58,6 +58,7 @@ FOREIGN: Final = {
         "Turn.begin_batch",
     },
     "meta/sockets/streams/installation.py": {
+        "BufferedReads._has_bytes",
         "SocketPoller._read_some",
         "StreamReader._read_once",
         "Writer.flush",

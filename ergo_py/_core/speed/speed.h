@@ -119,7 +119,7 @@ extern struct OfRouter {
 } of_router;
 
 extern struct OfOutbox {
-    Py_ssize_t backlog, direct, holds, overran, peer, queue, sender;
+    Py_ssize_t backlog, direct, holds, overran, peer, queue, sender, waits_at_mailbox;
 } of_outbox;
 
 extern struct OfCalls {
@@ -349,9 +349,10 @@ PyObject* socket_receive(PyObject* sock, PyObject* size);
 Py_ssize_t socket_send(PyObject* send_method, PyObject* data);
 
 /* streams.c */
-extern PyObject *flush_twin, *poller_twin, *reader_twin, *serve_twin;
+extern PyObject *buffered_twin, *flush_twin, *poller_twin, *reader_twin, *serve_twin;
 PyObject* bind_streams(PyObject* module, PyObject* objects);
 PyObject* poller_read_some(PyObject* poller, PyObject* const* args, Py_ssize_t count);
+PyObject* buffered_has_bytes(PyObject* buffered, PyObject* none);
 PyObject* reader_read_once(PyObject* reader, PyObject* none);
 PyObject* writer_serve(PyObject* writer, PyObject* const* args, Py_ssize_t count);
 PyObject* writer_flush(PyObject* writer, PyObject* none);

@@ -5,19 +5,25 @@
    and rings the queue's eventfd if the loop was not woken yet. The loop takes all bytes of a buffer
    at once, so the threads never wait for the interpreter's lock, and the loop never for them.
 
+   A thread whose messages are large reads into a bytes object that the loop has made for it, and the
+   loop takes that object: nothing copies the bytes. Such an object belongs to the thread (space) or
+   to the loop (spare, large), and the lock of the buffer guards each change of hands. The thread
+   writes to its memory, and never counts references.
+
    The lock of a buffer and the lock of a queue are never held together, and no thread asks for the
    interpreter's lock while it holds either. */
 #include "speed.h"
 
 #ifdef __linux__
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define READ 4096          /* bytes of a read; a larger message is read by the Python code */
-#define MOST (64 * 1024)   /* bytes in a buffer after which its thread waits for the loop */
+#define READ 4096        /* bytes of a small read */
+#define MOST (64 * 1024) /* bytes of small reads after which a thread waits for the loop */
 
 struct StreamBuffer;
 
@@ -37,8 +43,11 @@ typedef struct StreamBuffer {
     pthread_cond_t has_room;
     int is_pending; /* the loop will call the callback, or has yet to take bytes */
     int is_ending;  /* the thread discards its next read, and ends */
-    char* bytes;
+    char* bytes;    /* of small reads; none while `large` waits for the loop */
     size_t length, room;
+    PyObject* large;     /* a large read: an object whose first bytes are read */
+    Py_ssize_t in_large; /* so many */
+    PyObject *space, *spare; /* for the next large read: the thread's, and the thread's next */
 } StreamBuffer;
 
 /* ---- the queue ---------------------------------------------------------------------------------- */
@@ -68,6 +77,10 @@ static void queue_dealloc(BufferQueue* queue) {
 /* Without the interpreter's lock. */
 static void queue_add(BufferQueue* queue, StreamBuffer* buffer) {
     pthread_mutex_lock(&queue->lock);
+    if (buffer->is_listed) { /* the loop has taken its earlier bytes without pop() */
+        pthread_mutex_unlock(&queue->lock);
+        return;
+    }
     buffer->before = queue->last, buffer->after = NULL;
     if (queue->last == NULL)
         queue->first = buffer;
@@ -152,7 +165,15 @@ static PyObject* buffer_new(PyTypeObject* type, PyObject* args, PyObject* keywor
     return (PyObject*)buffer;
 }
 
-/* Append the bytes of a read, and list the buffer. Returns 0, or the number of an error. */
+/* With the lock of the buffer, which it releases: let the loop take what was read. */
+static void buffer_publish(StreamBuffer* buffer) {
+    int is_new = !buffer->is_pending;
+    buffer->is_pending = 1;
+    pthread_mutex_unlock(&buffer->lock);
+    if (is_new) queue_add(buffer->queue, buffer);
+}
+
+/* Append the bytes of a small read. Returns 0, or the number of an error. */
 static int buffer_append(StreamBuffer* buffer, const char* bytes, size_t count) {
     pthread_mutex_lock(&buffer->lock);
     if (buffer->is_ending) {
@@ -171,40 +192,97 @@ static int buffer_append(StreamBuffer* buffer, const char* bytes, size_t count) 
     }
     memcpy(buffer->bytes + buffer->length, bytes, count);
     buffer->length += count;
-    int is_new = !buffer->is_pending;
-    buffer->is_pending = 1;
-    pthread_mutex_unlock(&buffer->lock);
-    if (is_new) queue_add(buffer->queue, buffer);
+    buffer_publish(buffer);
     return 0;
 }
 
-/* Wait until the loop has taken some of the bytes. Returns whether the thread is to go on. */
-static int buffer_wait_for_room(StreamBuffer* buffer) {
+/* Hand over the object with the bytes of a large read. */
+static void buffer_hand_over(StreamBuffer* buffer, Py_ssize_t count) {
     pthread_mutex_lock(&buffer->lock);
-    while (buffer->length >= MOST && !buffer->is_ending)
+    if (buffer->is_ending) {
+        pthread_mutex_unlock(&buffer->lock);
+        return;
+    }
+    buffer->large = buffer->space, buffer->in_large = count;
+    buffer->space = NULL;
+    buffer_publish(buffer);
+}
+
+/* recv(), again after a signal: Python runs signal handlers in the main thread. */
+static ssize_t receive(int descriptor, char* into, size_t most) {
+    ssize_t count;
+    do
+        count = recv(descriptor, into, most, 0);
+    while (count < 0 && errno == EINTR);
+    return count;
+}
+
+/* Discard what a read would return. */
+static void discard(int descriptor) {
+    char bytes[READ];
+    if (recv(descriptor, bytes, sizeof bytes, MSG_DONTWAIT) < 0) errno = 0;
+}
+
+/* With the lock of the buffer: whether a further read would come before earlier bytes, or there are
+   enough. Bytes of small reads and of a large read never wait for the loop together. */
+static int is_full(StreamBuffer* buffer) {
+    if (buffer->large != NULL || buffer->length >= MOST) return 1;
+    return buffer->length > 0 && (buffer->space != NULL || buffer->spare != NULL);
+}
+
+/* Wait until there is room for a read, in the object `space` if that is not NULL. Returns whether
+   the thread is to go on. */
+static int buffer_wait_for_room(StreamBuffer* buffer, int descriptor) {
+    pthread_mutex_lock(&buffer->lock);
+    if (is_full(buffer) && buffer->length < MOST && !buffer->is_ending) {
+        /* Most often, the loop has taken the bytes before others come: so sleep only once. */
+        pthread_mutex_unlock(&buffer->lock);
+        struct pollfd waits = {.fd = descriptor, .events = POLLIN};
+        while (poll(&waits, 1, -1) < 0 && errno == EINTR) continue;
+        pthread_mutex_lock(&buffer->lock);
+        if (buffer->is_ending) discard(descriptor);
+    }
+    while (is_full(buffer) && !buffer->is_ending)
         pthread_cond_wait(&buffer->has_room, &buffer->lock);
+    if (buffer->space == NULL) buffer->space = buffer->spare, buffer->spare = NULL;
     int goes_on = !buffer->is_ending;
     pthread_mutex_unlock(&buffer->lock);
     return goes_on;
 }
 
-/* read(descriptor): read from a socket until the end of the stream (False), or until a read is as
-   large as the space for it (True). Raises OSError. In a thread other than the loop's. */
-static PyObject* buffer_read(StreamBuffer* buffer, PyObject* argument) {
-    int descriptor = (int)PyLong_AsLong(argument), failure = 0;
-    if (PyErr_Occurred()) return NULL;
+/* read(descriptor, size): read from a socket until the end of the stream (False), or until a small
+   read is as large as the space for it (True). The first read is large if more than READ bytes are
+   to be read at once, the others if the loop says so to take(). Raises OSError. In a thread other
+   than the loop's. */
+static PyObject* buffer_read(StreamBuffer* buffer, PyObject* args) {
+    int descriptor, failure = 0;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "in", &descriptor, &size)) return NULL;
+    if (size > READ && buffer->space == NULL) {
+        PyObject* space = PyBytes_FromStringAndSize(NULL, size);
+        if (space == NULL) return NULL;
+        pthread_mutex_lock(&buffer->lock);
+        buffer->space = space;
+        pthread_mutex_unlock(&buffer->lock);
+    }
     char bytes[READ];
     ssize_t count = 0;
+    int is_small_and_full = 0;
     Py_BEGIN_ALLOW_THREADS
     do {
         count = 0;
-        if (!buffer_wait_for_room(buffer)) break;
-        do
-            count = recv(descriptor, bytes, sizeof bytes, 0);
-        while (count < 0 && errno == EINTR); /* Python runs signal handlers in the main thread */
+        if (!buffer_wait_for_room(buffer, descriptor)) break;
+        PyObject* space = buffer->space; /* only this thread changes it */
+        if (space == NULL) {
+            count = receive(descriptor, bytes, READ);
+            if (count > 0) failure = buffer_append(buffer, bytes, (size_t)count);
+            is_small_and_full = count == READ;
+        } else {
+            count = receive(descriptor, PyBytes_AS_STRING(space), (size_t)PyBytes_GET_SIZE(space));
+            if (count > 0) buffer_hand_over(buffer, count);
+        }
         if (count < 0) failure = errno;
-        if (count > 0) failure = buffer_append(buffer, bytes, (size_t)count);
-    } while (count > 0 && count < READ && failure == 0);
+    } while (count > 0 && !is_small_and_full && failure == 0);
     Py_END_ALLOW_THREADS
     if (failure != 0) {
         errno = failure;
@@ -213,18 +291,40 @@ static PyObject* buffer_read(StreamBuffer* buffer, PyObject* argument) {
     return PyBool_FromLong(count > 0);
 }
 
-/* take(): all bytes of the buffer. On the loop. */
-static PyObject* buffer_take(StreamBuffer* buffer, PyObject* Py_UNUSED(none)) {
-    pthread_mutex_lock(&buffer->lock);
+/* With the lock of the buffer: the bytes of small reads, as a new object. */
+static PyObject* take_small(StreamBuffer* buffer) {
     PyObject* taken = PyBytes_FromStringAndSize(buffer->bytes, (Py_ssize_t)buffer->length);
+    if (taken == NULL) return NULL;
+    buffer->length = 0;
+    if (buffer->room > READ) {
+        PyMem_RawFree(buffer->bytes);
+        buffer->bytes = NULL, buffer->room = 0;
+    }
+    return taken;
+}
+
+/* take(size): all bytes of the buffer. The next read is large if more than READ bytes are to be read
+   at once. On the loop. */
+static PyObject* buffer_take(StreamBuffer* buffer, PyObject* argument) {
+    Py_ssize_t size = PyLong_AsSsize_t(argument);
+    if (size < 0 && PyErr_Occurred()) return NULL;
+    pthread_mutex_lock(&buffer->lock);
+    int was_full = is_full(buffer), needs_spare = size > READ && buffer->is_pending;
+    PyObject* taken = buffer->large;
+    if (taken == NULL) {
+        taken = take_small(buffer);
+    } else {
+        /* First return the rest of its memory: the next object may fit there. */
+        buffer->large = NULL;
+        if (buffer->in_large < PyBytes_GET_SIZE(taken)) _PyBytes_Resize(&taken, buffer->in_large);
+    }
     if (taken != NULL) {
-        if (buffer->length >= MOST) pthread_cond_signal(&buffer->has_room);
-        buffer->length = 0;
-        if (buffer->room > READ) {
-            PyMem_RawFree(buffer->bytes);
-            buffer->bytes = NULL, buffer->room = 0;
+        if (needs_spare && buffer->space == NULL && buffer->spare == NULL) {
+            buffer->spare = PyBytes_FromStringAndSize(NULL, size);
+            if (buffer->spare == NULL) PyErr_Clear(); /* the thread goes on with small reads */
         }
         buffer->is_pending = 0;
+        if (was_full) pthread_cond_signal(&buffer->has_room);
     }
     pthread_mutex_unlock(&buffer->lock);
     return taken;
@@ -259,6 +359,9 @@ static void buffer_dealloc(StreamBuffer* buffer) {
     }
     Py_CLEAR(buffer->callback);
     Py_CLEAR(buffer->queue);
+    Py_CLEAR(buffer->large);
+    Py_CLEAR(buffer->space);
+    Py_CLEAR(buffer->spare);
     PyMem_RawFree(buffer->bytes);
     pthread_cond_destroy(&buffer->has_room);
     pthread_mutex_destroy(&buffer->lock);
@@ -267,8 +370,8 @@ static void buffer_dealloc(StreamBuffer* buffer) {
 
 static PyMethodDef buffer_methods[] = {
     {"end", (PyCFunction)buffer_end, METH_NOARGS, NULL},
-    {"read", (PyCFunction)buffer_read, METH_O, NULL},
-    {"take", (PyCFunction)buffer_take, METH_NOARGS, NULL},
+    {"read", (PyCFunction)buffer_read, METH_VARARGS, NULL},
+    {"take", (PyCFunction)buffer_take, METH_O, NULL},
     {NULL},
 };
 

@@ -1,5 +1,5 @@
-/* SocketPoller._read_some, StreamReader._read_once, Writer.serve and Writer.flush: the way of a message
-   from a socket to its receiver, and of the answer to the socket. */
+/* SocketPoller._read_some, StreamReader._read_once, BufferedReads._has_bytes, Writer.serve and
+   Writer.flush: the way of a message from a socket to its receiver, and of the answer to the socket. */
 #include "speed.h"
 
 #define LEAST (4 * 1024)         /* bytes to read at once, _LEAST of input.py */
@@ -11,7 +11,7 @@ static PyTypeObject *Shutdown, *StreamInput, *SystemClock, *TCPData, *TCPSend, *
     *WatchedSocket, *Writer;
 static PyObject *INPUT_OPEN, *OUTPUT_CLOSED, *OUTPUT_OPEN, *POSSIBLE, *Socket,
     *current_time;
-PyObject *flush_twin, *poller_twin, *reader_twin, *serve_twin;
+PyObject *buffered_twin, *flush_twin, *poller_twin, *reader_twin, *serve_twin;
 
 static struct {
     Py_ssize_t _connection, _had_last_word, _held, _input, _read_limit, _shutdown, _socket, _target,
@@ -19,7 +19,11 @@ static struct {
 } of_reader;
 
 static struct {
-    Py_ssize_t _now, _parser, _weight, frame_since, has_more, last, messages, received, size, state;
+    Py_ssize_t _buffer, _connection, _input, _is_paused, _read_limit, _shutdown, _target, _writer;
+} of_buffered;
+
+static struct {
+    Py_ssize_t _now, _parser, _tls, _weight, frame_since, has_more, last, messages, received, size, state;
 } of_input;
 
 static struct {
@@ -42,13 +46,16 @@ static struct {
 static Py_ssize_t data_of_send, failure_of_watch, offset_of_clock, readable_of_watch;
 
 #define OF_READER(name) {"StreamReader", #name, &of_reader.name}
+#define OF_BUFFERED(name) {"BufferedReads", #name, &of_buffered.name}
 #define OF_INPUT(name) {"StreamInput", #name, &of_input.name}
 #define OF_WRITER(name) {"Writer", #name, &of_writer.name}
 
 static const SlotName slots[] = {
+    OF_BUFFERED(_buffer), OF_BUFFERED(_connection), OF_BUFFERED(_input), OF_BUFFERED(_is_paused),
+    OF_BUFFERED(_read_limit), OF_BUFFERED(_shutdown), OF_BUFFERED(_target), OF_BUFFERED(_writer),
     OF_READER(_connection), OF_READER(_had_last_word), OF_READER(_held), OF_READER(_input),
     OF_READER(_read_limit), OF_READER(_shutdown), OF_READER(_socket), OF_READER(_target),
-    OF_READER(_tls), OF_READER(_writer), OF_INPUT(_now), OF_INPUT(_parser), OF_INPUT(_weight),
+    OF_READER(_tls), OF_READER(_writer), OF_INPUT(_now), OF_INPUT(_parser), OF_INPUT(_tls), OF_INPUT(_weight),
     OF_INPUT(frame_since), OF_INPUT(has_more), OF_INPUT(last), OF_INPUT(messages),
     OF_INPUT(received), OF_INPUT(size), OF_INPUT(state), OF_WRITER(_failed), OF_WRITER(_held),
     OF_WRITER(_limit), OF_WRITER(_now), OF_WRITER(_queue), OF_WRITER(_send), OF_WRITER(_slow),
@@ -68,12 +75,12 @@ static const ObjectName names[] = {
     CLASS(Shutdown), {"Socket", &Socket, 1}, CLASS(StreamInput), CLASS(SystemClock), CLASS(TCPData), CLASS(TCPSend),
     CLASS(TLSLayer), CLASS(WatchedSocket), CLASS(Writer), OBJECT(INPUT_OPEN), OBJECT(OUTPUT_CLOSED),
     OBJECT(OUTPUT_OPEN), OBJECT(POSSIBLE), OBJECT(current_time),
-    {"SocketPoller._read_some", &poller_twin, 0}, {"StreamReader._read_once", &reader_twin, 0}, {"Writer.flush", &flush_twin, 0},
+    {"BufferedReads._has_bytes", &buffered_twin, 0}, {"SocketPoller._read_some", &poller_twin, 0}, {"StreamReader._read_once", &reader_twin, 0}, {"Writer.flush", &flush_twin, 0},
     {"Writer.serve", &serve_twin, 0},
 };
 
-static PyObject *str_end_after, *str_end_watch, *str_flush, *str_forward, *str_join,
-    *str_keep_rest, *str_meta, *str_resize, *str_serve_data, *str_take, *str_watches, *str_weigh,
+static PyObject *str_end_after, *str_end_watch, *str_flush, *str_forward, *str_hand_over, *str_join,
+    *str_keep, *str_keep_rest, *str_meta, *str_pause_if_behind, *str_resize, *str_serve_data, *str_take, *str_watches, *str_weigh,
     *str_write;
 
 /* TCPSend(data), for bytes; type.__call__ for everything else. */
@@ -107,9 +114,12 @@ PyObject* bind_streams(PyObject* Py_UNUSED(module), PyObject* objects) {
         {&str_end_watch, "_end_watch"},
         {&str_flush, "flush"},
         {&str_forward, "forward"},
+        {&str_hand_over, "_hand_over"},
         {&str_join, "join"},
+        {&str_keep, "_keep"},
         {&str_keep_rest, "_keep_rest"},
         {&str_meta, "_meta"},
+        {&str_pause_if_behind, "_pause_if_behind"},
         {&str_resize, "_resize"},
         {&str_serve_data, "_serve"},
         {&str_take, "take"},
@@ -304,6 +314,66 @@ PyObject* reader_read_once(PyObject* reader, PyObject* Py_UNUSED(none)) {
     int keeps = read_once(reader, meta);
     Py_DECREF(meta);
     return keeps < 0 ? NULL : PyBool_FromLong(keeps);
+}
+
+/* BufferedReads._hand_over(data), for bytes of a raw stream in clear. */
+static int hand_over(PyObject* buffered, PyObject* meta, PyObject* data) {
+    PyObject *outbox = SLOT(meta, of_meta.outbox), *writer = SLOT(buffered, of_buffered._writer);
+    PyObject* message =
+        take_raw(SLOT(buffered, of_buffered._input), SLOT(meta, of_meta.id), data);
+    if (message == NULL) return -1;
+    int is_sent = pass_on(meta, SLOT(buffered, of_buffered._target), message);
+    if (is_sent == 0)
+        is_sent = is_true(PyObject_CallMethodOneArg(buffered, str_keep, message));
+    Py_DECREF(message);
+    if (is_sent <= 0) return is_sent;
+    Py_ssize_t queued = PyObject_Size(SLOT(outbox, of_outbox.queue));
+    int keeps_up = PyObject_RichCompareBool(SLOT(writer, of_writer.pending),
+                                            SLOT(buffered, of_buffered._read_limit), Py_LE);
+    if (queued < 0 || keeps_up < 0) return -1;
+    if (queued == 0 && SLOT(outbox, of_outbox.waits_at_mailbox) == Py_None && keeps_up) return 0;
+    return call_method(buffered, str_pause_if_behind);
+}
+
+/* Whether BufferedReads._hand_over(data) is what hand_over() does. */
+static int is_raw(PyObject* buffered, PyObject* meta, PyObject* data) {
+    PyObject *input = SLOT(buffered, of_buffered._input),
+             *shutdown = SLOT(buffered, of_buffered._shutdown);
+    if (!Py_IS_TYPE(meta, bound.Meta) || !Py_IS_TYPE(input, StreamInput) ||
+        !Py_IS_TYPE(shutdown, Shutdown) ||
+        !Py_IS_TYPE(SLOT(buffered, of_buffered._writer), Writer) ||
+        !Py_IS_TYPE(SLOT(meta, of_meta.outbox), bound.Outbox))
+        return 0;
+    PyObject* tls = SLOT(input, of_input._tls);
+    return PyBytes_CheckExact(data) && PyBytes_GET_SIZE(data) > 0 && Py_IS_TYPE(tls, TLSLayer) &&
+           SLOT(tls, of_tls.session) == Py_None && SLOT(input, of_input._parser) == Py_None &&
+           SLOT(shutdown, of_shutdown.cause) == Py_None &&
+           SLOT(shutdown, of_shutdown.mistake) == Py_None;
+}
+
+/* BufferedReads._has_bytes() */
+PyObject* buffered_has_bytes(PyObject* buffered, PyObject* Py_UNUSED(none)) {
+    PyObject* input = SLOT(buffered, of_buffered._input);
+    if (!Py_IS_TYPE(input, StreamInput)) return PyObject_CallOneArg(buffered_twin, buffered);
+    if (SLOT(buffered, of_buffered._is_paused) == Py_True ||
+        SLOT(buffered, of_buffered._buffer) == Py_None)
+        Py_RETURN_NONE;
+    PyObject* meta = PyObject_GetAttr(SLOT(buffered, of_buffered._connection), str_meta);
+    if (meta == NULL) return NULL;
+    PyObject* data = PyObject_CallMethodOneArg(SLOT(buffered, of_buffered._buffer), str_take,
+                                               SLOT(input, of_input.size));
+    int failed = data == NULL;
+    if (!failed && is_raw(buffered, meta, data)) {
+        failed = hand_over(buffered, meta, data) < 0;
+    } else if (!failed) {
+        PyObject* done = PyObject_CallMethodOneArg(buffered, str_hand_over, data);
+        failed = done == NULL;
+        Py_XDECREF(done);
+    }
+    Py_DECREF(meta);
+    Py_XDECREF(data);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
 }
 
 /* SocketPoller._read_some(ready, first) */

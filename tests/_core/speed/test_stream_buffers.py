@@ -8,6 +8,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,13 +17,15 @@ from ergo_py._core.speed.installation import buffer_queue, stream_buffer
 
 pytestmark = pytest.mark.skipif(buffer_queue is None, reason="there are no such buffers here")
 READ, MOST = 4096, 64 * 1024
+LARGE = 100_000
 PIECE = 1000
 
 
 class Reading:
     """A thread in ``StreamBuffer.read``, the socket of its peer, and the calls of the callback."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = READ) -> None:
+        self.size = size
         self.queue = buffer_queue()
         self.buffer = stream_buffer(self.queue, self.called)
         self.calls = 0
@@ -35,7 +38,7 @@ class Reading:
 
     def _read(self) -> None:
         try:
-            self.result = self.buffer.read(self.sock.fileno())
+            self.result = self.buffer.read(self.sock.fileno(), self.size)
         except OSError as error:
             self.result = error
 
@@ -64,19 +67,34 @@ class Reading:
         while len(taken) < size:
             self.wait_for_bell()
             self.serve()
-            taken += self.buffer.take()
+            taken += self.buffer.take(self.size)
         return taken
+
+
+@contextmanager
+def started(size: int) -> Iterator[Reading]:
+    made = Reading(size)
+    made.thread.start()
+    try:
+        yield made
+    finally:
+        made.peer.close()
+        made.buffer.end()
+        made.thread.join(20)
+        made.sock.close()
 
 
 @pytest.fixture
 def reading() -> Iterator[Reading]:
-    made = Reading()
-    made.thread.start()
-    yield made
-    made.peer.close()
-    made.buffer.end()
-    made.thread.join(20)
-    made.sock.close()
+    with started(READ) as made:
+        yield made
+
+
+@pytest.fixture
+def large() -> Iterator[Reading]:
+    """Reads up to ``LARGE`` bytes at once."""
+    with started(LARGE) as made:
+        yield made
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -125,7 +143,7 @@ def test_the_loop_is_called_once_for_all_reads_until_it_takes_the_bytes(reading:
     assert reading.serve() == 0  # the loop knows of the bytes, and has not taken them
     assert not reading.has_rung()
 
-    assert (reading.buffer.take(), reading.buffer.take()) == (b"abc", b"")
+    assert (reading.buffer.take(READ), reading.buffer.take(READ)) == (b"abc", b"")
     reading.peer.sendall(b"d")
     assert reading.take(1) == b"d"
 
@@ -148,12 +166,12 @@ def test_pop_tells_whether_another_buffer_follows() -> None:
 
 def test_a_full_buffer_stops_the_reading_until_the_loop_takes_the_bytes(reading: Reading) -> None:
     sent = fill(reading)
-    taken = reading.buffer.take()
+    taken = reading.buffer.take(READ)
     assert MOST - PIECE <= len(taken) < MOST + READ
 
     # There is room again: the thread goes on with a read of full size.
     assert reading.end_of_thread() is True
-    taken += reading.buffer.take()
+    taken += reading.buffer.take(READ)
     while unread(reading):
         taken += reading.sock.recv(MOST)
     assert taken == sent
@@ -166,7 +184,126 @@ def test_a_large_read_ends_the_reading(reading: Reading, size: int) -> None:
 
     assert reading.end_of_thread() is True
     rest = reading.sock.recv(size, socket.MSG_DONTWAIT) if size > READ else b""
-    assert reading.buffer.take() + rest == sent
+    assert reading.buffer.take(READ) + rest == sent
+
+
+def test_bytes_that_were_taken_before_pop_are_listed_once(reading: Reading) -> None:
+    for piece in (b"a", b"b"):
+        reading.peer.sendall(piece)
+        reading.wait_for_bell()
+        until(lambda: not unread(reading))
+        assert reading.buffer.take(READ) == piece
+
+    assert (reading.queue.pop(), reading.queue.pop()) == ((reading.called, False), None)
+    reading.peer.sendall(b"c")
+    assert reading.take(1) == b"c"
+
+
+# -- large reads -----------------------------------------------------------------------------------
+
+
+def test_large_reads_go_on_with_the_space_that_take_gives(large: Reading) -> None:
+    for number in range(5):
+        sent = os.urandom(20_000 + number)
+        large.peer.sendall(sent)
+        assert large.take(len(sent)) == sent
+    assert large.thread.is_alive()
+
+
+def test_a_large_read_is_taken_as_a_whole() -> None:
+    sent = os.urandom(50_000)
+    reading = Reading(LARGE)
+    reading.peer.sendall(sent)
+    reading.peer.close()
+    reading.thread.start()
+    reading.wait_for_bell()
+    assert (reading.buffer.take(LARGE), reading.buffer.take(LARGE)) == (sent, b"")
+    assert reading.end_of_thread() is False
+    reading.sock.close()
+
+
+def test_a_thread_reads_nothing_behind_a_large_read_until_the_loop_takes_it(
+    large: Reading,
+) -> None:
+    large.peer.sendall(b"first")
+    large.wait_for_bell()
+    large.peer.sendall(b"second")
+    pause = threading.Event()
+    pause.wait(0.05)
+    assert unread(large)
+
+    assert large.buffer.take(LARGE) == b"first"
+    until(lambda: not unread(large))
+    large.serve()
+    assert large.buffer.take(LARGE) == b"second"
+
+
+def test_without_space_for_a_large_read_the_next_reads_are_small(large: Reading) -> None:
+    large.peer.sendall(b"large")
+    large.wait_for_bell()
+    until(lambda: not unread(large))
+    assert large.buffer.take(READ) == b"large"
+
+    for piece in (b"a", b"b"):
+        large.peer.sendall(piece)
+        until(lambda: not unread(large))
+    assert large.buffer.take(READ) == b"ab"
+    large.peer.sendall(bytes(READ))
+    assert large.end_of_thread() is True
+
+
+def test_small_reads_are_taken_before_a_large_read(reading: Reading) -> None:
+    reading.peer.sendall(b"a")
+    until(lambda: not unread(reading))
+    assert reading.buffer.take(LARGE) == b"a"
+    # The thread was reading a small piece when it got the space.
+    reading.peer.sendall(b"b")
+    until(lambda: not unread(reading))
+    reading.peer.sendall(bytes(READ + 1))
+    pause = threading.Event()
+    pause.wait(0.05)
+    assert unread(reading)
+
+    assert reading.buffer.take(LARGE) == b"b"
+    until(lambda: not unread(reading))
+    assert reading.buffer.take(LARGE) == bytes(READ + 1)
+    assert reading.thread.is_alive()
+
+
+def test_the_end_of_the_stream_comes_after_a_large_read(large: Reading) -> None:
+    large.peer.sendall(b"last")
+    large.peer.shutdown(socket.SHUT_WR)
+    large.wait_for_bell()
+    assert large.buffer.take(LARGE) == b"last"
+    assert large.end_of_thread() is False
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_end_frees_a_thread_behind_a_large_read(large: Reading, waits: bool) -> None:
+    large.peer.sendall(b"kept")
+    large.wait_for_bell()
+    threading.Event().wait(0.05)  # now it waits for bytes, or for the loop
+    if waits:
+        large.peer.sendall(b"discarded")
+    large.buffer.end()
+    if not waits:
+        large.peer.sendall(b"discarded")
+
+    assert large.end_of_thread() is False
+    assert waits or not unread(large)
+    assert large.buffer.take(LARGE) == b"kept"
+    assert large.buffer.take(LARGE) == b""
+
+
+def test_a_large_stream_arrives_whole_and_in_order(large: Reading) -> None:
+    sent = os.urandom(3_000_000)
+    sending = threading.Thread(target=large.peer.sendall, args=(sent,))
+    sending.start()
+    assert large.take(len(sent)) == sent
+    sending.join(20)
+
+
+# -- ends ------------------------------------------------------------------------------------------
 
 
 def test_the_end_of_the_stream_ends_the_reading_after_the_last_bytes(reading: Reading) -> None:
@@ -174,7 +311,7 @@ def test_the_end_of_the_stream_ends_the_reading_after_the_last_bytes(reading: Re
     reading.peer.shutdown(socket.SHUT_WR)
 
     assert reading.end_of_thread() is False
-    assert reading.buffer.take() == b"last"
+    assert reading.buffer.take(READ) == b"last"
 
 
 def test_an_error_of_the_socket_is_raised() -> None:
@@ -183,7 +320,7 @@ def test_an_error_of_the_socket_is_raised() -> None:
     descriptor = os.open(os.devnull, os.O_RDONLY)
     try:
         with pytest.raises(OSError, match=os.strerror(errno.ENOTSOCK)):
-            reading.buffer.read(descriptor)
+            reading.buffer.read(descriptor, READ)
     finally:
         os.close(descriptor)
     reading.peer.close()
@@ -196,7 +333,7 @@ def test_after_end_the_next_read_is_discarded(reading: Reading) -> None:
     reading.peer.sendall(b"discarded")
 
     assert reading.end_of_thread() is False
-    assert reading.buffer.take() == b"kept"
+    assert reading.buffer.take(READ) == b"kept"
 
 
 def test_end_frees_a_thread_that_waits_for_room(reading: Reading) -> None:
@@ -230,7 +367,9 @@ def test_wrong_arguments_are_refused() -> None:
         lambda: stream_buffer(1, print),
         lambda: stream_buffer(queue),
         lambda: stream_buffer(queue, callback=print),
-        lambda: stream_buffer(queue, print).read("1"),
+        lambda: stream_buffer(queue, print).read("1", READ),
+        lambda: stream_buffer(queue, print).read(1),
+        lambda: stream_buffer(queue, print).take("1"),
     ]
     for wrong in wrongs:
         with pytest.raises(TypeError):

@@ -20,7 +20,7 @@ from ergo_py.meta.thread_inbox import ThreadInbox
 from tests.meta.wires import Ear, Mail, Wire, serve, spawn_meta, until, wired_node
 from tests.support import connections_of, is_held_up
 
-pytestmark = pytest.mark.skipif(not ThreadInbox.is_possible, reason="threads need the GIL here")
+in_threads = pytest.mark.skipif(not ThreadInbox.is_possible, reason="threads need the GIL here")
 MEBI = 1024 * 1024
 
 
@@ -76,6 +76,12 @@ class ScriptedBuffer:
         self.bytes = b""
         self.is_full = False
         """The thread waits for the loop to take bytes."""
+        self.is_too_small = False
+        """A small read was as large as it could be."""
+        self.sizes: list[int] = []
+        """The sizes that :meth:`read` was called with."""
+        self.next_size = 0
+        """The size for the next read, by the last :meth:`take`."""
         self._ended = threading.Event()
 
     def give(self, data: bytes) -> bool:
@@ -84,14 +90,19 @@ class ScriptedBuffer:
         self._has_bytes()
         return not self.bytes
 
-    def read(self, descriptor: int) -> bool:
+    def read(self, descriptor: int, size: int) -> bool:
+        self.sizes.append(size)
         poll = select.poll()
         poll.register(descriptor, select.POLLRDHUP)
         while not self._ended.is_set() and (self.is_full or not poll.poll(5)):
+            if self.is_too_small:
+                self.is_too_small = False
+                return True
             self._ended.wait(0.005)
         return False
 
-    def take(self) -> bytes:
+    def take(self, size: int) -> bytes:
+        self.next_size = size
         taken, self.bytes = self.bytes, b""
         return taken
 
@@ -107,6 +118,9 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[ScriptedBuffer]:
         made.append(ScriptedBuffer(has_bytes))
         return made[-1]
 
+    # So the Python code runs these tests, too.
+    monkeypatch.setattr(ThreadInbox, "is_possible", True)
+    monkeypatch.setattr(ThreadInbox, "open", lambda _inbox, _turns: None)
     monkeypatch.setattr(ThreadInbox, "new_buffer", new_buffer)
     return made
 
@@ -199,6 +213,54 @@ async def test_a_stop_frees_a_thread_while_the_peer_reads_no_answers(
             buffer.end()
 
 
+async def test_the_thread_reads_large_messages_into_the_buffer_too(
+    wire: Wire, buffers: list[ScriptedBuffer]
+) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None)
+        with wire.dial_plain(server):
+            await mail.first(TCPConnected)
+            (buffer,) = buffers
+            assert buffer.give(b"a")
+            assert buffer.next_size == 4096
+            buffer.is_too_small = True
+            await until(lambda: len(buffer.sizes) == 2)
+            assert buffer.sizes == [4096, 8192]
+
+            # The size of the reads follows the messages.
+            sizes = []
+            for _ in range(2):
+                buffer.give(bytes(8192))
+                sizes.append(buffer.next_size)
+            for _ in range(3):
+                buffer.give(b"b")
+                sizes.append(buffer.next_size)
+            assert sizes == [8192, 16384, 16384, 8192, 4096]
+            assert await mail.bytes(1 + 2 * 8192 + 3) == b"a" + bytes(2 * 8192) + b"bbb"
+            assert len(buffer.sizes) == 2
+
+
+async def test_without_a_receiver_the_connection_ends(
+    wire: Wire, buffers: list[ScriptedBuffer]
+) -> None:
+    async with wired_node() as node:
+        mail = Mail()
+        receiver = await node.spawn(Ear, mail)
+        server = wire.server(receiver=receiver)
+        await spawn_meta(node, await node.spawn(Ear, Mail()), server)
+        with wire.dial_plain(server):
+            await mail.first(TCPConnected)
+            (connection,) = connections_of(server)
+            node.kill(receiver)
+            await node.wait_ended(receiver)
+            (buffer,) = buffers
+            assert buffer.give(b"a")
+            assert connection.cause is Cause.NO_RECEIVER
+            assert buffer.give(b"b")
+            assert connection.bytes_in == 1
+
+
+@in_threads
 @given(st.lists(st.integers(1, 20_000), min_size=1, max_size=12))
 def test_small_and_large_pieces_arrive_whole_and_in_order(sizes: list[int]) -> None:
     async def main() -> None:
@@ -221,6 +283,7 @@ def wire_of(server: Any) -> socket.socket:
     return socket.create_connection(server.local)
 
 
+@in_threads
 async def test_a_receiver_that_is_behind_stops_the_thread_and_gets_everything(wire: Wire) -> None:
     async with wired_node() as node, gated(node, wire, backlog=4) as (server, mail, gate, sock):
         sent = bytearray()
@@ -238,6 +301,7 @@ async def test_a_receiver_that_is_behind_stops_the_thread_and_gets_everything(wi
         await until(lambda: not is_held_up(connection))
 
 
+@in_threads
 @pytest.mark.parametrize("policy", [Behind.DROP_OLDEST, Behind.DROP_NEWEST])
 async def test_a_receiver_that_is_behind_loses_messages_if_that_is_the_policy(
     wire: Wire, policy: Behind
@@ -256,6 +320,7 @@ async def test_a_receiver_that_is_behind_loses_messages_if_that_is_the_policy(
         assert (19 in kept) == (policy is Behind.DROP_OLDEST)
 
 
+@in_threads
 async def test_the_end_of_the_stream_comes_after_bytes_that_waited_for_the_receiver(
     wire: Wire,
 ) -> None:
@@ -272,6 +337,7 @@ async def test_the_end_of_the_stream_comes_after_bytes_that_waited_for_the_recei
         assert await mail.bytes(0) == sent + b"last"
 
 
+@in_threads
 async def test_a_stop_frees_a_thread_while_the_receiver_is_behind(wire: Wire) -> None:
     async with wired_node() as node, gated(node, wire, backlog=4) as (server, _, gate, sock):
         await send_slowly(server, sock, 6, bytearray())
@@ -287,6 +353,7 @@ async def test_a_stop_frees_a_thread_while_the_receiver_is_behind(wire: Wire) ->
     # The end of the node checks that no thread was abandoned.
 
 
+@in_threads
 async def test_bytes_before_a_reset_are_delivered(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None)
@@ -299,6 +366,7 @@ async def test_bytes_before_a_reset_are_delivered(wire: Wire) -> None:
         assert await mail.bytes(0) == sent
 
 
+@in_threads
 async def test_a_peer_that_reads_no_answers_stops_the_thread(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, write_limit=10_000)

@@ -1,8 +1,10 @@
 """`BufferedReads`: reads of a reader thread that need no GIL. The loop makes messages of the bytes.
 
 A thread that takes the GIL for each read waits for it up to the switch interval beside a busy loop,
-and the loop waits for the thread in turn. So while reads are small and nothing is to be parsed or
-decrypted in the thread, it stays in C code and appends the bytes to a buffer.
+and the loop waits for the thread in turn. So while nothing is to be parsed or decrypted in the
+thread, it stays in C code. It appends the bytes of small reads to a buffer. For large reads, the
+loop gives the buffer a new bytes object whenever it takes bytes: the thread reads into that object,
+and nothing copies the bytes after that.
 """
 
 import socket
@@ -71,8 +73,8 @@ class BufferedReads:
     # -- in the thread -----------------------------------------------------------------------------
 
     def read(self, sock: socket.socket) -> bool:
-        """Read until the end of the stream, or until reads are large (True). All bytes are handed
-        over when it returns or raises.
+        """Read until the end of the stream, or until a small read is as large as it can be (True).
+        All bytes are handed over when it returns or raises.
 
         Raises:
             OSError: the connection is broken.
@@ -80,7 +82,7 @@ class BufferedReads:
         buffer = self._buffer
         assert buffer is not None
         try:
-            return buffer.read(sock.fileno())
+            return buffer.read(sock.fileno(), self._input.size)
         finally:
             # The loop may be handing over some bytes now: it must also hand over the rest.
             parker: Parker[None] = Parker()
@@ -91,12 +93,12 @@ class BufferedReads:
 
     def _has_bytes(self) -> None:
         if not self._is_paused and self._buffer is not None:
-            self._hand_over(self._buffer.take())
+            self._hand_over(self._buffer.take(self._input.size))
 
     def _finish(self, parker: Parker[None]) -> None:
         try:
             if self._buffer is not None:
-                self._hand_over(self._buffer.take())
+                self._hand_over(self._buffer.take(0))
         finally:
             parker.settle(None)
 
@@ -109,10 +111,13 @@ class BufferedReads:
             if not (
                 outbox.deliver(to, message, meta.priority)
                 or outbox.forward(to, message, meta.priority)
-                or self._queue(message)
+                or self._keep(message)
             ):
-                self._shutdown.end(Cause.NO_RECEIVER)
                 return
+        self._pause_if_behind()
+
+    def _pause_if_behind(self) -> None:
+        outbox = self._connection._meta.outbox
         if outbox.released or self._is_paused:
             return  # the stop lets the thread read the rest
         if outbox.policy is Behind.WAIT and len(outbox):
@@ -121,12 +126,18 @@ class BufferedReads:
         elif self._writer.pending > self._read_limit:
             self._is_paused = True
 
-    def _queue(self, message: object) -> bool:
+    def _keep(self, message: object) -> bool:
+        """Queue a message that has to wait. False if there is no receiver: then the connection
+        ends.
+        """
         meta, to = self._connection._meta, self._target
         is_to_wait = meta.outbox.policy is Behind.WAIT
         meta.outbox.offer(to, message, meta.priority, beyond_limit=is_to_wait)
         receiver = meta.router.resolve(to)
-        return receiver is not None and receiver.accepting
+        if receiver is not None and receiver.accepting:
+            return True
+        self._shutdown.end(Cause.NO_RECEIVER)
+        return False
 
     def settle(self, _admitted: bool, /) -> None:
         """The receiver has taken everything."""

@@ -212,11 +212,6 @@ class StreamInput:
         self._weight = size >> 12
         self._connection._meta.outbox.weigh(size)
 
-    @property
-    def is_small(self) -> bool:
-        """Whether reads are small, as at first."""
-        return self.size == _LEAST
-
     def grow(self) -> None:
         """A read was as large as it could be."""
         self._resize(self.size)

@@ -10,6 +10,7 @@ import trio
 from ...._core.speed.installation import bind_streams, method
 from ...poller import SocketPoller
 from ..messages import TCPData, TCPSend
+from .buffered_reads import BufferedReads
 from .input import Input, StreamInput
 from .reader import StreamReader
 from .shutdown import Shutdown
@@ -30,6 +31,8 @@ def install() -> bool:
     try:
         bind_streams(
             {
+                "BufferedReads": BufferedReads,
+                "BufferedReads._has_bytes": BufferedReads._has_bytes,
                 "INPUT_OPEN": Input.OPEN,
                 "OUTPUT_CLOSED": Output.CLOSED,
                 "OUTPUT_OPEN": Output.OPEN,
@@ -53,6 +56,7 @@ def install() -> bool:
         )
     except TypeError:
         return False
+    BufferedReads._has_bytes = method(BufferedReads, "BufferedReads._has_bytes")  # type: ignore[method-assign]
     StreamReader._read_once = method(StreamReader, "StreamReader._read_once")  # type: ignore[method-assign]
     SocketPoller._read_some = method(SocketPoller, "SocketPoller._read_some")  # type: ignore[method-assign]
     Writer.flush = method(Writer, "Writer.flush")  # type: ignore[method-assign]

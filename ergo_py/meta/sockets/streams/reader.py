@@ -131,7 +131,7 @@ class StreamReader:
         self._target = to
 
     def use_inbox(self, inbox: ThreadInbox) -> None:
-        """Read small messages without the GIL. Not for input that is parsed or decrypted."""
+        """Read without the GIL. Not for input that is parsed or decrypted."""
         self._buffered = BufferedReads(
             self._connection,
             self._input,
@@ -180,7 +180,7 @@ class StreamReader:
                     continue
                 if tls.session is not None and (data := tls.session.take_rest()):
                     continue
-                if buffered is not None and incoming.is_small:
+                if buffered is not None:
                     data = b""
                     if not buffered.read(sock):
                         break
