@@ -20,8 +20,10 @@ _MOST: Final = 256 * 1024
 """Limits of the size of a read. It grows only while much data comes, so that thousands of idle
 readers do not hold large buffers.
 """
-_KEPT: Final = 2 * 1024 * 1024
-"""Half of the bytes that may be queued for a receiver before its readers wait."""
+_KEPT: Final = 8 * 1024 * 1024
+"""Half of the memory that the C library may keep: the messages that may be queued for a receiver
+before its readers wait, and the buffers of some dozens of readers.
+"""
 
 
 class Input(Enum):
