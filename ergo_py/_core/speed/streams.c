@@ -316,9 +316,19 @@ PyObject* reader_read_once(PyObject* reader, PyObject* Py_UNUSED(none)) {
     return keeps < 0 ? NULL : PyBool_FromLong(keeps);
 }
 
+/* Whether BufferedReads._pause_if_behind() would do nothing: the receiver and the peer keep up. -1
+   with an error. */
+static int keeps_up(PyObject* buffered, PyObject* meta) {
+    PyObject* outbox = SLOT(meta, of_meta.outbox);
+    Py_ssize_t queued = PyObject_Size(SLOT(outbox, of_outbox.queue));
+    if (queued != 0) return queued < 0 ? -1 : 0;
+    if (SLOT(outbox, of_outbox.waits_at_mailbox) != Py_None) return 0;
+    return PyObject_RichCompareBool(SLOT(SLOT(buffered, of_buffered._writer), of_writer.pending),
+                                    SLOT(buffered, of_buffered._read_limit), Py_LE);
+}
+
 /* BufferedReads._hand_over(data), for bytes of a raw stream in clear. */
 static int hand_over(PyObject* buffered, PyObject* meta, PyObject* data) {
-    PyObject *outbox = SLOT(meta, of_meta.outbox), *writer = SLOT(buffered, of_buffered._writer);
     PyObject* message =
         take_raw(SLOT(buffered, of_buffered._input), SLOT(meta, of_meta.id), data);
     if (message == NULL) return -1;
@@ -327,11 +337,8 @@ static int hand_over(PyObject* buffered, PyObject* meta, PyObject* data) {
         is_sent = is_true(PyObject_CallMethodOneArg(buffered, str_keep, message));
     Py_DECREF(message);
     if (is_sent <= 0) return is_sent;
-    Py_ssize_t queued = PyObject_Size(SLOT(outbox, of_outbox.queue));
-    int keeps_up = PyObject_RichCompareBool(SLOT(writer, of_writer.pending),
-                                            SLOT(buffered, of_buffered._read_limit), Py_LE);
-    if (queued < 0 || keeps_up < 0) return -1;
-    if (queued == 0 && SLOT(outbox, of_outbox.waits_at_mailbox) == Py_None && keeps_up) return 0;
+    int is_level = keeps_up(buffered, meta);
+    if (is_level != 0) return is_level < 0 ? -1 : 0;
     return call_method(buffered, str_pause_if_behind);
 }
 
@@ -360,8 +367,11 @@ PyObject* buffered_has_bytes(PyObject* buffered, PyObject* Py_UNUSED(none)) {
         Py_RETURN_NONE;
     PyObject* meta = PyObject_GetAttr(SLOT(buffered, of_buffered._connection), str_meta);
     if (meta == NULL) return NULL;
-    PyObject* data = PyObject_CallMethodOneArg(SLOT(buffered, of_buffered._buffer), str_take,
-                                               SLOT(input, of_input.size));
+    PyObject *buffer = Py_NewRef(SLOT(buffered, of_buffered._buffer)),
+             *size = Py_NewRef(SLOT(input, of_input.size));
+    PyObject* data = PyObject_CallMethodOneArg(buffer, str_take, size);
+    Py_DECREF(buffer);
+    Py_DECREF(size);
     int failed = data == NULL;
     if (!failed && is_raw(buffered, meta, data)) {
         failed = hand_over(buffered, meta, data) < 0;

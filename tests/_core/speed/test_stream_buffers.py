@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ergo_py._core.speed.installation import buffer_queue, stream_buffer
+from ergo_py.testing.threads import look, stirring
 
 pytestmark = pytest.mark.skipif(buffer_queue is None, reason="there are no such buffers here")
 READ, MOST = 4096, 64 * 1024
@@ -114,10 +115,19 @@ def unread(reading: Reading) -> bool:
         return False
 
 
+def is_asleep(thread: threading.Thread) -> bool:
+    before = look()
+    threading.Event().wait(0.001)
+    return not any(thread.name in name for name in stirring(before, look()))
+
+
+def until_read(reading: Reading) -> None:
+    """Wait until the thread has put all bytes of the socket into its buffer, and waits."""
+    until(lambda: not unread(reading) and is_asleep(reading.thread))
+
+
 def fill(reading: Reading) -> bytes:
-    """Send until the buffer is full and bytes stay in the socket. Returns the bytes. The thread may
-    still have the piece that fills the buffer.
-    """
+    """Send until the buffer is full and bytes stay in the socket. Returns the bytes."""
     reading.peer.setblocking(False)
     sent = b""
     while True:
@@ -128,18 +138,18 @@ def fill(reading: Reading) -> bytes:
         except BlockingIOError:
             return sent
         if is_read:
-            until(lambda: not unread(reading))
+            until_read(reading)
 
 
 def test_the_loop_is_called_once_for_all_reads_until_it_takes_the_bytes(reading: Reading) -> None:
     for piece in (b"a", b"b"):
         reading.peer.sendall(piece)
-        until(lambda: not unread(reading))
+        until_read(reading)
     reading.wait_for_bell()
     assert (reading.serve(), reading.calls) == (1, 1)
 
     reading.peer.sendall(b"c")
-    until(lambda: not unread(reading))
+    until_read(reading)
     assert reading.serve() == 0  # the loop knows of the bytes, and has not taken them
     assert not reading.has_rung()
 
@@ -191,7 +201,7 @@ def test_bytes_that_were_taken_before_pop_are_listed_once(reading: Reading) -> N
     for piece in (b"a", b"b"):
         reading.peer.sendall(piece)
         reading.wait_for_bell()
-        until(lambda: not unread(reading))
+        until_read(reading)
         assert reading.buffer.take(READ) == piece
 
     assert (reading.queue.pop(), reading.queue.pop()) == ((reading.called, False), None)
@@ -233,7 +243,7 @@ def test_a_thread_reads_nothing_behind_a_large_read_until_the_loop_takes_it(
     assert unread(large)
 
     assert large.buffer.take(LARGE) == b"first"
-    until(lambda: not unread(large))
+    until_read(large)
     large.serve()
     assert large.buffer.take(LARGE) == b"second"
 
@@ -241,12 +251,12 @@ def test_a_thread_reads_nothing_behind_a_large_read_until_the_loop_takes_it(
 def test_without_space_for_a_large_read_the_next_reads_are_small(large: Reading) -> None:
     large.peer.sendall(b"large")
     large.wait_for_bell()
-    until(lambda: not unread(large))
+    until_read(large)
     assert large.buffer.take(READ) == b"large"
 
     for piece in (b"a", b"b"):
         large.peer.sendall(piece)
-        until(lambda: not unread(large))
+        until_read(large)
     assert large.buffer.take(READ) == b"ab"
     large.peer.sendall(bytes(READ))
     assert large.end_of_thread() is True
@@ -254,18 +264,18 @@ def test_without_space_for_a_large_read_the_next_reads_are_small(large: Reading)
 
 def test_small_reads_are_taken_before_a_large_read(reading: Reading) -> None:
     reading.peer.sendall(b"a")
-    until(lambda: not unread(reading))
+    until_read(reading)
     assert reading.buffer.take(LARGE) == b"a"
     # The thread was reading a small piece when it got the space.
     reading.peer.sendall(b"b")
-    until(lambda: not unread(reading))
+    until_read(reading)
     reading.peer.sendall(bytes(READ + 1))
     pause = threading.Event()
     pause.wait(0.05)
     assert unread(reading)
 
     assert reading.buffer.take(LARGE) == b"b"
-    until(lambda: not unread(reading))
+    until_read(reading)
     assert reading.buffer.take(LARGE) == bytes(READ + 1)
     assert reading.thread.is_alive()
 
@@ -282,7 +292,7 @@ def test_the_end_of_the_stream_comes_after_a_large_read(large: Reading) -> None:
 def test_end_frees_a_thread_behind_a_large_read(large: Reading, waits: bool) -> None:
     large.peer.sendall(b"kept")
     large.wait_for_bell()
-    threading.Event().wait(0.05)  # now it waits for bytes, or for the loop
+    until(lambda: is_asleep(large.thread))  # it waits for bytes, or for the loop
     if waits:
         large.peer.sendall(b"discarded")
     large.buffer.end()
@@ -328,7 +338,7 @@ def test_an_error_of_the_socket_is_raised() -> None:
 
 def test_after_end_the_next_read_is_discarded(reading: Reading) -> None:
     reading.peer.sendall(b"kept")
-    until(lambda: not unread(reading))
+    until_read(reading)
     reading.buffer.end()
     reading.peer.sendall(b"discarded")
 
