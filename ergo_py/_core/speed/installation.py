@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 11
+_INTERFACE: Final = 12
 """The version of the extension that this module can install. An older build is not used."""
 
 
