@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -183,7 +184,8 @@ static int buffer_append(StreamBuffer* buffer, const char* bytes, size_t count) 
     if (buffer->length + count > buffer->room) {
         size_t room = buffer->room == 0 ? 256 : buffer->room;
         while (room < buffer->length + count) room *= 2;
-        char* larger = PyMem_RawRealloc(buffer->bytes, room);
+        /* Not PyMem_RawRealloc(): tracemalloc lets that wait for the interpreter's lock. */
+        char* larger = realloc(buffer->bytes, room);
         if (larger == NULL) {
             pthread_mutex_unlock(&buffer->lock);
             return ENOMEM;
@@ -297,7 +299,7 @@ static PyObject* take_small(StreamBuffer* buffer) {
     if (taken == NULL) return NULL;
     buffer->length = 0;
     if (buffer->room > READ) {
-        PyMem_RawFree(buffer->bytes);
+        free(buffer->bytes);
         buffer->bytes = NULL, buffer->room = 0;
     }
     return taken;
@@ -362,7 +364,7 @@ static void buffer_dealloc(StreamBuffer* buffer) {
     Py_CLEAR(buffer->large);
     Py_CLEAR(buffer->space);
     Py_CLEAR(buffer->spare);
-    PyMem_RawFree(buffer->bytes);
+    free(buffer->bytes);
     pthread_cond_destroy(&buffer->has_room);
     pthread_mutex_destroy(&buffer->lock);
     Py_TYPE(buffer)->tp_free(buffer);

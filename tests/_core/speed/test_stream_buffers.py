@@ -5,6 +5,8 @@ import gc
 import os
 import select
 import socket
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -311,6 +313,34 @@ def test_a_large_stream_arrives_whole_and_in_order(large: Reading) -> None:
     sending.start()
     assert large.take(len(sent)) == sent
     sending.join(20)
+
+
+def test_a_thread_does_not_wait_for_the_gil_while_tracemalloc_traces() -> None:
+    # In another process: it would hang with the GIL held.
+    program = """
+import socket, sys, threading, tracemalloc
+from ergo_py._core.speed.installation import buffer_queue, stream_buffer
+
+def read():
+    while buffer.read(sock.fileno(), 4096):
+        pass
+
+def send():
+    for _ in range(5000):
+        peer.sendall(bytes(3000))
+    peer.close()
+
+tracemalloc.start()
+buffer = stream_buffer(buffer_queue(), print)
+sock, peer = socket.socketpair()
+threads = [threading.Thread(target=each, daemon=True) for each in (read, send)]
+for thread in threads:
+    thread.start()
+taken = 0
+while taken < 5000 * 3000:
+    taken += len(buffer.take(4096))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 # -- ends ------------------------------------------------------------------------------------------
