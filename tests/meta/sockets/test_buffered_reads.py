@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ergo_py import Behind, Node, Shutdown
-from ergo_py.meta.sockets.messages import Cause, TCPConnected, TCPData, TCPDisconnected
+from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected
 from ergo_py.meta.thread_inbox import ThreadInbox
 from tests.meta.wires import Ear, Mail, Wire, serve, spawn_meta, until, wired_node
 from tests.support import connections_of, is_held_up
@@ -78,6 +78,8 @@ class ScriptedBuffer:
         """The thread waits for the loop to take bytes."""
         self.is_too_small = False
         """A small read was as large as it could be."""
+        self.is_endless = False
+        """There are always further bytes to read."""
         self.sizes: list[int] = []
         """The sizes that :meth:`read` was called with."""
         self.next_size = 0
@@ -94,7 +96,7 @@ class ScriptedBuffer:
         self.sizes.append(size)
         poll = select.poll()
         poll.register(descriptor, select.POLLRDHUP)
-        while not self._ended.is_set() and (self.is_full or not poll.poll(5)):
+        while not self._ended.is_set() and (self.is_full or self.is_endless or not poll.poll(5)):
             if self.is_too_small:
                 self.is_too_small = False
                 return True
@@ -108,6 +110,10 @@ class ScriptedBuffer:
 
     def end(self) -> None:
         self._ended.set()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
 
 
 @pytest.fixture
@@ -258,6 +264,25 @@ async def test_without_a_receiver_the_connection_ends(
             assert connection.cause is Cause.NO_RECEIVER
             assert buffer.give(b"b")
             assert connection.bytes_in == 1
+
+
+async def test_a_connection_with_a_cause_to_end_reads_no_further(
+    wire: Wire, buffers: list[ScriptedBuffer]
+) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None)
+        with wire.dial_plain(server) as sock:
+            await mail.first(TCPConnected)
+            (connection,) = connections_of(server)
+            (buffer,) = buffers
+            # The peer sends on and on: the thread finds no end of the stream.
+            buffer.is_endless = True
+            other = await node.spawn(Ear, Mail())
+            await node.call(other, lambda me: me.send(connection.id, TCPClose(abort=True)))
+            await mail.first(TCPDisconnected)
+            assert buffer.has_ended
+            with pytest.raises(ConnectionResetError):
+                sock.recv(1)
 
 
 @in_threads

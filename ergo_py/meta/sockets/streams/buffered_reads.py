@@ -103,7 +103,11 @@ class BufferedReads:
             parker.settle(None)
 
     def _hand_over(self, data: bytes) -> None:
-        if not data or self._shutdown.cause is not None:
+        if self._shutdown.cause is not None:
+            # A peer that sends on and on must not keep the thread until its socket is empty.
+            self.end()
+            return
+        if not data:
             return
         meta, to = self._connection._meta, self._target
         outbox = meta.outbox

@@ -183,6 +183,8 @@ class StreamReader:
                 if buffered is not None:
                     data = b""
                     if not buffered.read(sock):
+                        if shutdown.cause is not None:
+                            return  # the loop has ended the reading, and not the peer
                         break
                     incoming.grow()
                     continue
