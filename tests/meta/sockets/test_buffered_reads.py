@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ergo_py import Behind, Node, Shutdown
 from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected
 from ergo_py.meta.thread_inbox import ThreadInbox
-from tests.meta.wires import Ear, Mail, Wire, serve, spawn_meta, until, wired_node
+from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
 from tests.support import connections_of, is_held_up
 
 in_threads = pytest.mark.skipif(not ThreadInbox.is_possible, reason="threads need the GIL here")
@@ -27,13 +27,25 @@ MEBI = 1024 * 1024
 class Gated(Ear):
     """Takes the data of a connection only while its gate is open."""
 
-    def __init__(self, mail: Mail, gate: trio.Event) -> None:
-        super().__init__(mail)
+    def __init__(
+        self, mail: Mail, gate: trio.Event, react: Callable[[Ear, Any], object] | None = None
+    ) -> None:
+        super().__init__(mail, react)
         self.gate = gate
 
     async def handle_message(self, message: Any, sender: Any) -> None:
         if isinstance(message, TCPData):
             await self.gate.wait()
+        await super().handle_message(message, sender)
+
+
+class Slow(Gated):
+    """Takes some time for each."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        if isinstance(message, TCPData):
+            await self.gate.wait()
+            await trio.sleep(0.02)  # time for a connection that does not wait to end
         await super().handle_message(message, sender)
 
 
@@ -44,10 +56,14 @@ def wire(tmp_path: Path) -> Wire:
 
 @asynccontextmanager
 async def gated(
-    node: Node, wire: Wire, **options: Any
+    node: Node,
+    wire: Wire,
+    owner_type: type[Gated] = Gated,
+    react: Callable[[Ear, Any], object] | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Any, Mail, trio.Event, socket.socket]]:
     mail, gate = Mail(), trio.Event()
-    owner = await node.spawn(Gated, mail, gate)
+    owner = await node.spawn(owner_type, mail, gate, react)
     server = wire.server()
     await spawn_meta(node, owner, server, **options)
     with wire.dial_plain(server) as sock:
@@ -360,6 +376,26 @@ async def test_the_end_of_the_stream_comes_after_bytes_that_waited_for_the_recei
         gate.set()
         assert (await mail.first(TCPDisconnected)).reason is Cause.EOF
         assert await mail.bytes(0) == sent + b"last"
+
+
+@in_threads
+async def test_bytes_that_waited_for_the_receiver_are_answered_before_the_end(wire: Wire) -> None:
+    async with (
+        wired_node() as node,
+        gated(node, wire, Slow, echo, backlog=4) as (server, _, gate, sock),
+    ):
+        sent = bytearray()
+        await send_slowly(server, sock, 6, sent)
+        sock.sendall(b"last")
+        sock.shutdown(socket.SHUT_WR)
+        (connection,) = connections_of(server)
+        await until(lambda: connection.cause is Cause.EOF)
+
+        gate.set()
+        got = bytearray()
+        while data := await trio.to_thread.run_sync(sock.recv, MEBI):
+            got += data
+        assert got == sent + b"last"
 
 
 @in_threads

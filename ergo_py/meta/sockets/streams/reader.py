@@ -41,6 +41,18 @@ _NOTICES: Final = 32
 _DURING_HANDSHAKE: Final = "during the TLS handshake"
 
 
+class _Then:
+    """Calls a function when an outbox is empty."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def settle(self, _admitted: bool, /) -> None:
+        self._then()
+
+
 class StreamReader:
     """The half of a connection that reads, in a thread or in a task."""
 
@@ -537,9 +549,16 @@ class StreamReader:
             self._answered = True
             self.wait.ring()
 
+        def ask() -> None:
+            receiver = meta.router.resolve(self._target)
+            when_served(meta, receiver, lambda: when_served(meta, meta, answered))
+
         meta = self._connection._meta
-        receiver = meta.router.resolve(self._target)
-        when_served(meta, receiver, lambda: when_served(meta, meta, answered))
+        if len(meta.outbox):
+            # The receiver is behind, and has not even got the last messages.
+            meta.outbox.when_empty(_Then(ask))
+        else:
+            ask()
 
     def is_held_up(self) -> bool:
         """Whether this side holds up the reading, and not the peer: the receiver has a backlog, or
