@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ergo_py import Behind, Node, Shutdown
-from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected
+from ergo_py.meta.sockets.messages import (
+    Cause,
+    TCPClose,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPSend,
+)
 from ergo_py.meta.thread_inbox import ThreadInbox
 from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
 from tests.support import connections_of, is_held_up
@@ -189,6 +196,39 @@ async def test_bytes_stay_in_the_buffer_while_the_peer_reads_no_answers(
                 got += len(sock.recv(MEBI))
             assert buffer.give(b"")
             assert not is_held_up(connection)
+
+
+@pytest.mark.parametrize("policy", [Behind.WAIT, Behind.DROP_OLDEST])
+async def test_reading_goes_on_after_both_the_peer_and_the_receiver_were_behind(
+    wire: Wire, buffers: list[ScriptedBuffer], policy: Behind
+) -> None:
+    async with wired_node() as node:
+        mail, gate = Mail(), trio.Event()
+        owner, other = await node.spawn(Gated, mail, gate), await node.spawn(Ear, Mail())
+        server = wire.server(write_limit=10_000)
+        await spawn_meta(node, owner, server, backlog=4, when_behind=policy)
+        with wire.dial_plain(server) as sock:
+            await mail.first(TCPConnected)
+            (connection,) = connections_of(server)
+            (buffer,) = buffers
+            await node.call(other, lambda me: me.send(connection.id, TCPSend(bytes(20 * MEBI))))
+            await until(lambda: connection.pending > 10_000)
+            assert buffer.give(b"a")  # from now on, the peer holds up the reading
+            for _ in range(6):
+                await node.call(other, lambda me: me.send(owner, TCPData(connection.id, b"")))
+            buffer.bytes = b"b"  # waits in the outbox
+            buffer.is_too_small = True
+            await until(lambda: not buffer.bytes)
+            assert not buffer.give(b"c")
+
+            sock.setblocking(False)
+            got = 0
+            while got < 20 * MEBI:
+                await trio.lowlevel.wait_readable(sock)
+                got += len(sock.recv(MEBI))
+            gate.set()
+            with trio.fail_after(10):
+                assert await mail.bytes(3) == b"abc"
 
 
 async def test_a_stop_takes_the_bytes_that_wait_in_the_buffer(

@@ -39,6 +39,7 @@ class BufferedReads:
         "_read_limit",
         "_shutdown",
         "_target",
+        "_waits_for_receiver",
         "_writer",
     )
 
@@ -59,6 +60,8 @@ class BufferedReads:
         self._target = to
         self._is_paused = False
         """Backpressure: the bytes stay in the buffer until :meth:`resume`."""
+        self._waits_for_receiver = False
+        """The outbox will call :meth:`settle`."""
         self._buffer: StreamBuffer | None = None
 
     def open(self, inbox: ThreadInbox) -> None:
@@ -122,11 +125,13 @@ class BufferedReads:
 
     def _pause_if_behind(self) -> None:
         outbox = self._connection._meta.outbox
-        if outbox.released or self._is_paused:
+        if outbox.released:
             return  # the stop lets the thread read the rest
         if outbox.policy is Behind.WAIT and len(outbox):
             self._is_paused = True
-            outbox.when_empty(self)
+            if not self._waits_for_receiver:
+                self._waits_for_receiver = True
+                outbox.when_empty(self)
         elif self._writer.pending > self._read_limit:
             self._is_paused = True
 
@@ -145,12 +150,13 @@ class BufferedReads:
 
     def settle(self, _admitted: bool, /) -> None:
         """The receiver has taken everything."""
+        self._waits_for_receiver = False
         self.resume()
 
     def resume(self) -> None:
         """Go on, if the receiver keeps up and the peer takes its answers."""
         if self._is_paused and not (
-            len(self._connection._meta.outbox) or self._writer.pending > self._read_limit
+            self._waits_for_receiver or self._writer.pending > self._read_limit
         ):
             self._is_paused = False
             self._has_bytes()
