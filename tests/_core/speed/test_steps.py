@@ -505,12 +505,11 @@ async def test_a_finalizer_of_the_last_message_can_send_a_signal(by_root: bool) 
 
     async with running_node() as node:
         pids = await spawn_asleep(node)
+        turns, task = turns_of_loop(True), current_task()
+        await checkpoint()
         if by_root:
-            turns, task = turns_of_loop(True), current_task()
-            await checkpoint()
             assert turns.begin(task, True)
         node.send(pids[0], Signals())
-        if by_root:
-            assert turns.serve(task)
+        assert not by_root or turns.serve(task)
         await wait_all_tasks_blocked()
         assert heard == ["urgent"]
