@@ -382,7 +382,9 @@ int serve_in_place(PyObject* turns, PyObject* process, PyObject* task, PyObject*
     Py_INCREF(batch);
     if (set_current(turns, task) == 0) {
         if (PyContext_Enter(context) == 0) {
-            left = PyObject_CallFunctionObjArgs(bound.serve_in_place, process, batch, NULL);
+            PyObject* stack[3] = {NULL, process, (PyObject*)batch};
+            left = PyObject_Vectorcall(bound.serve_in_place, stack + 1,
+                                       2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
             if (left == NULL) Py_XSETREF(batch->failure, take_exception());
             if (PyContext_Exit(context) < 0) Py_CLEAR(left);
             else if (left == NULL) done = 0;

@@ -27,11 +27,18 @@ int bind_socket(PyObject* class) {
     return 0;
 }
 
+/* The first field of a socket object, its descriptor. */
+static int first_field(PyObject* sock) { return *(int*)((char*)sock + sizeof(PyObject)); }
+
 /* sock.fileno(), for a socket of Python's socket module. -1 with an error. */
 static int descriptor_of(PyObject* sock) {
+    /* Whether first_field() is the descriptor: unknown until it has been compared. */
+    static enum { UNKNOWN, IS_DESCRIPTOR, IS_OTHER } layout;
+    if (layout == IS_DESCRIPTOR && first_field(sock) >= 0) return first_field(sock);
     PyObject* number = PyObject_CallMethodNoArgs(sock, str_fileno);
     long fd = number == NULL ? -1 : PyLong_AsLong(number);
     Py_XDECREF(number);
+    if (layout == UNKNOWN && fd >= 0) layout = first_field(sock) == fd ? IS_DESCRIPTOR : IS_OTHER;
     if (fd < 0 && !PyErr_Occurred()) { /* a closed socket */
         errno = EBADF;
         PyErr_SetFromErrno(PyExc_OSError);
