@@ -92,7 +92,8 @@ def test_a_thread_that_began_or_ended_between_two_looks_was_active() -> None:
     assert "thread passing" in stirring(during, after)
 
 
-def test_a_thread_that_worked_between_two_looks_was_active() -> None:
+def looks_around_work() -> tuple[threads.Look, threads.Look]:
+    """Two looks at the thread "worker", which sleeps, works, and sleeps again."""
     turns = [threading.Event() for _ in range(2)]
     with thread(lambda: [turn.wait() for turn in turns], "worker") as worker:
         wait_until_asleep(worker)
@@ -101,6 +102,11 @@ def test_a_thread_that_worked_between_two_looks_was_active() -> None:
         wait_until_asleep(worker)
         after = look()
         turns[1].set()
+    return before, after
+
+
+def test_a_thread_that_worked_between_two_looks_was_active() -> None:
+    before, after = looks_around_work()
 
     assert not any(one.awake for one in after.seen.values() if one.name == "thread worker")
     assert "thread worker" in stirring(before, after)
@@ -114,14 +120,7 @@ def test_a_thread_that_ran_without_being_charged_was_active(
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("this kernel does not count how often a thread has run")
     replace_private(monkeypatch, "CPU time of a thread", lambda _: 7)
-    turns = [threading.Event() for _ in range(2)]
-    with thread(lambda: [turn.wait() for turn in turns], "worker") as worker:
-        wait_until_asleep(worker)
-        before = look()
-        turns[0].set()
-        wait_until_asleep(worker)
-        after = look()
-        turns[1].set()
+    before, after = looks_around_work()
 
     assert "thread worker" in stirring(before, after)
 
