@@ -105,11 +105,16 @@ async def test_a_socket_serves_ipv4_and_ipv6(reader: ReaderKind) -> None:
 @needs_ipv6
 async def test_a_server_serves_only_ipv6_if_configured(reader: ReaderKind) -> None:
     async with wired_node() as node:
-        server, _ = await serve(node, reader, host="::", dual_stack=False)
+        with socket.socket() as held:
+            # Otherwise another program may serve the same port of IPv4.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", 0))
+            port = held.getsockname()[1]
+            server, _ = await serve(node, reader, host="::", port=port, dual_stack=False)
 
-        assert await ask("::1", server.local.port) == b"?"
-        with pytest.raises(OSError, match="connect"):
-            await ask("127.0.0.1", server.local.port)
+            assert await ask("::1", server.local.port) == b"?"
+            with pytest.raises(OSError, match="connect"):
+                await ask("127.0.0.1", server.local.port)
 
 
 async def test_a_name_is_looked_up(reader: ReaderKind) -> None:
@@ -172,16 +177,17 @@ async def test_connect_gives_up_after_its_timeout(reader: ReaderKind) -> None:
 
 
 async def test_a_refused_client_fails_to_spawn_with_the_address(reader: ReaderKind) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        address = sock.getsockname()
-    async with wired_node() as node:
-        owner = await node.spawn(Puppet)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # it does not listen
+        address = held.getsockname()
+        async with wired_node() as node:
+            owner = await node.spawn(Puppet)
 
-        with pytest.raises(InitError) as caught:
-            await spawn_meta(node, owner, TCPConnection.connect(*address, reader=reader))
+            with pytest.raises(InitError) as caught:
+                await spawn_meta(node, owner, TCPConnection.connect(*address, reader=reader))
 
-        assert isinstance(caught.value.__cause__, ConnectionRefusedError)
-        assert f"Connection refused: 127.0.0.1:{address[1]}" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+    assert f"Connection refused: 127.0.0.1:{address[1]}" in str(caught.value)
 
 
 async def test_a_client_of_an_unknown_host_fails_to_spawn_with_its_name(
