@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,7 @@ _PAYLOAD: Final = 64 << 20
 _HEADS: Final = 1000
 _SHORT: Final = 512
 """How many headers of messages a parser remembers, and the most bytes of each."""
+_FIELD: Final = re.compile(rb"[^ \t]+")
 _TOO_LONG: Final = "a message is longer than its header says"
 
 PING: Final = b"PING\r\n"
@@ -115,6 +117,11 @@ class ServerParser:
         self._needed = 0
         """The bytes of it that must be there before it is read again."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no operation has begun to arrive."""
+        return not self._buffer
+
     def feed(self, data: bytes | bytearray) -> Iterator[ServerOperation]:
         """The operations that these bytes complete.
 
@@ -152,7 +159,9 @@ class ServerParser:
                         raise WireError(_TOO_LONG)
                     yield Message(*known, 0, bytes(data[end : end + size]))
                 elif sizes := _SIZES.get(line[:4].upper()):
-                    fields = line.split()
+                    # Only spaces and tabs separate: a reply subject, which any client may choose,
+                    # may hold other white space.
+                    fields = _FIELD.findall(line)
                     if len(fields) not in (3 + sizes, 4 + sizes):
                         raise WireError(f"the header of a message is malformed: {line[:100]!r}")
                     size = _number(fields[-1], _PAYLOAD)
@@ -197,9 +206,12 @@ def _message(fields: list[bytes], sizes: int, body: bytes) -> Message:
 
 
 def _status(headers: bytes) -> int:
+    """The status in the headers of a message; 0 if there is none. Any client may send headers of
+    any version, and the server passes them on: they are no fault of the connection.
+    """
     version, _, rest = headers.partition(b"\r\n")[0].partition(b" ")
     if version != b"NATS/1.0":
-        raise WireError(f"headers of an unknown version: {headers[:40]!r}")
+        return 0
     code = rest.strip()[:3]
     return int(code) if len(code) == 3 and code.isdigit() else 0
 
