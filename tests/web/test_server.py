@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -48,6 +49,19 @@ async def test_a_connection_is_used_for_many_requests_in_order() -> None:
         await peer.aclose()
 
         assert (await served.facts("accepted", "requests")) == {"accepted": "1", "requests": "3"}
+
+
+async def test_a_connection_in_clear_is_never_upgraded_to_tls() -> None:
+    """So nothing that came in clear can count as encrypted."""
+    async with serving(lambda request: Response(200, request.scheme)) as served:
+        peer = await served.dial()
+        upgrade = get("/", "Upgrade: TLS/1.0", "Connection: Upgrade")
+        await peer.send(upgrade + get("/"))
+
+        assert [(await peer.reply()).body for _ in range(2)] == [b"http", b"http"]
+        await peer.aclose()
+    with pytest.raises(TypeError, match="start_tls"):
+        WebServer(start_tls=True)  # type: ignore[arg-type]
 
 
 async def test_pipelined_requests_are_answered_singly_and_in_order() -> None:

@@ -6,6 +6,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -1057,6 +1058,38 @@ async def test_clear_text_after_the_tls_request_is_never_taken_for_encrypted_dat
         assert disconnected.detail.startswith("something came in clear after TLS was agreed on")
         assert [type(message) for message in mail.heard] == [TCPConnected, TCPData, TCPDisconnected]
         await stream.aclose()
+
+
+@pytest.mark.parametrize("more", [b"EVIL\n", b"EV"], ids=["a frame", "a part of one"])
+async def test_clear_text_after_the_consent_of_a_server_is_never_taken_for_encrypted_data(
+    reader: ReaderKind, more: bytes
+) -> None:
+    async def consent(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"220 go\n" + more)
+        with suppress(trio.BrokenResourceError):
+            while await stream.receive_some():
+                pass
+
+    async with wired_node() as node, trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, consent, [listener])
+        mail = Mail()
+        owner = await node.spawn(Ear, mail, ask_for_tls)
+        options: dict[str, Any] = {
+            "framing": LINES,
+            "tls": TRUSTING,
+            "server_name": "localhost",
+            "start_tls": True,
+        }
+        place = listener.socket.getsockname()
+        await spawn_meta(node, owner, TCPConnection.connect(*place, reader=reader, **options))
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+        assert disconnected.detail.startswith("something came in clear after TLS was agreed on")
+        assert [type(message) for message in mail.heard] == [TCPConnected, TCPData, TCPDisconnected]
+        nursery.cancel_scope.cancel()
 
 
 async def test_clear_text_instead_of_a_handshake_is_a_protocol_error(

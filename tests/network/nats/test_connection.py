@@ -1,13 +1,20 @@
 """Connections to servers that break while a client logs in."""
 
 import socket
+import ssl
 import struct
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import trio
 
 from ergo_py.network.carriers.nats.connection import Connection, RefusedError
 from ergo_py.network.carriers.nats.login import ServerAddress
+from ergo_py.network.carriers.nats.wire import Pong
+
+CERTIFICATES = Path(__file__).parents[2] / "meta" / "certificates"
+GREETING = b'INFO {"headers": true, "tls_required": true}\r\n'
 
 
 @pytest.mark.parametrize("greeting", [b"", b'INFO {"headers": true}\r\n'])
@@ -28,4 +35,49 @@ async def test_a_server_that_resets_the_connection_is_a_failed_attempt(greeting:
         address = ServerAddress.parse(f"nats://127.0.0.1:{port}")
         with pytest.raises((OSError, RefusedError)):
             await Connection.open(address, None, False, None, "a@test", [("ergo.x", 1)])
+    await listener.aclose()
+
+
+async def open_connection(port: int) -> Connection:
+    address = ServerAddress.parse(f"tls://localhost:{port}")
+    context = ssl.create_default_context(cafile=CERTIFICATES / "authority.pem")
+    return await Connection.open(address, context, False, None, "a@test", [("ergo.x", 1)])
+
+
+@pytest.mark.parametrize(
+    "injected",
+    [b"", b"MSG ergo.x 1 3\r\nc[]\r\n", b"MSG ergo.x 1 3\r\nc[", b"P", b"PING\r\n", GREETING],
+    ids=["nothing", "a message", "a part of a message", "a byte", "a ping", "a greeting"],
+)
+async def test_plain_text_behind_the_greeting_is_refused_before_tls_begins(injected: bytes) -> None:
+    """A program between node and server can add it: it must not count as encrypted."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+
+    async def serve() -> None:
+        async with await listener.accept() as clear:
+            await clear.send_all(GREETING + injected)
+            stream = trio.SSLStream(clear, context, server_side=True)
+            with suppress(trio.BrokenResourceError):  # the client has closed the connection
+                await stream.do_handshake()
+                for _ in range(2):  # the login, and the subscriptions
+                    data = b""
+                    while not data.endswith(b"PING\r\n"):
+                        data += await stream.receive_some()
+                    await stream.send_all(b"PONG\r\n")
+                await stream.send_all(b"PONG\r\n")
+                await stream.receive_some()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            port = listener.socket.getsockname()[1]
+            if injected:
+                with pytest.raises(RefusedError, match="plain text behind its greeting"):
+                    await open_connection(port)
+            else:
+                connection = await open_connection(port)
+                assert await connection.receive(True) == [Pong()]
+                await connection.close()
     await listener.aclose()

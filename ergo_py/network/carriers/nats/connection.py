@@ -86,6 +86,12 @@ class Connection:
         return connection
 
     async def _encrypt(self, context: ssl.SSLContext | None) -> None:
+        if self._early or not self._parser.is_empty:
+            # Anybody between node and server may have added it: it must not count as encrypted.
+            raise RefusedError(
+                "it sends plain text behind its greeting, where TLS begins; a program between this "
+                "node and the server may have added it"
+            )
         stream = trio.SSLStream(
             self._stream,
             context or ssl.create_default_context(),
