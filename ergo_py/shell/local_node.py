@@ -49,6 +49,7 @@ def _network(options: argparse.Namespace, program: Program | None) -> Any:
     try:
         from ..network import NATS  # noqa: PLC0415 - few programs need it
         from ..network import Local as LocalNetwork  # noqa: PLC0415 - few programs need it
+        from ..network.carriers.nats.login import without_login  # noqa: PLC0415 - as before
     except ModuleNotFoundError as error:
         raise Leave(Status.USAGE, str(error)) from None
     if where == "local":
@@ -56,7 +57,7 @@ def _network(options: argparse.Namespace, program: Program | None) -> Any:
     if "://" not in where:
         raise Leave(
             Status.USAGE,
-            f"the network {where!r} is neither local nor a URL such as nats://host:4222",
+            f"the network {without_login(where)!r} is neither local nor a URL such as nats://host:4222",
         )
     try:
         return NATS(

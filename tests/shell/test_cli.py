@@ -479,6 +479,31 @@ def test_a_wrong_network_on_the_command_line_is_refused(
     assert text in out + err
 
 
+@pytest.mark.parametrize("command", ["run", "shell"])
+@pytest.mark.parametrize("way", ["option", "environment"])
+@pytest.mark.parametrize(
+    "url", ["nats://svc:hunt/er2@host", "svc:hunt,er2@host", "svc:hunter2", "nats://a:hunt,er2@b"]
+)
+def test_a_refused_network_shows_no_password(
+    ergo: Ergo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    way: str,
+    command: str,
+) -> None:
+    (tmp_path / "networked.py").write_text(NETWORKED)
+    if way == "environment":
+        monkeypatch.setenv("ERGO_NETWORK", url)
+    options = ["--network", url] if way == "option" else []
+
+    status, out, err = ergo(command, *options, f"{tmp_path}/networked.py")
+
+    assert status == Status.USAGE
+    assert "hunt" not in out + err
+    assert "er2" not in out + err
+
+
 def test_a_network_that_cannot_be_joined_is_a_short_error(
     ergo: Ergo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,8 +60,9 @@ async def test_a_connection_in_clear_is_never_upgraded_to_tls() -> None:
 
         assert [(await peer.reply()).body for _ in range(2)] == [b"http", b"http"]
         await peer.aclose()
+    options: dict[str, Any] = {"start_tls": True}
     with pytest.raises(TypeError, match="start_tls"):
-        WebServer(start_tls=True)  # type: ignore[arg-type]
+        WebServer(**options)
 
 
 async def test_pipelined_requests_are_answered_singly_and_in_order() -> None:

@@ -222,6 +222,72 @@ def test_addresses_show_no_login() -> None:
     assert not ServerAddress.parse("example.org").is_loopback
 
 
+SECRETS = [
+    "s3c/ret",
+    "s3c,ret",
+    "s3c@ret",
+    "s3c:ret",
+    "s3c#ret",
+    "s3c?ret",
+    "s3c[ret",
+    "s3c,9@ret/",
+]
+
+
+URLS = [
+    "nats://me:{}@host:bad",
+    "nats://me:{}@host/path",
+    "nats://{}@host:bad",
+    "http://me:{}@host",
+    "me:{}@host:bad",
+    "nats://me:7,{}@host",
+    "nats://one,nats://me:{}@host:bad,nats://two",
+]
+UNFINISHED = ["me:{}/", "nats://me:{}"]
+
+
+@pytest.mark.parametrize(
+    "url, secret",
+    [
+        *((url, secret) for url in URLS for secret in SECRETS),
+        # The text behind an @ is the address of a server.
+        *((url, secret) for url in UNFINISHED for secret in SECRETS if "@" not in secret),
+    ],
+)
+def test_no_character_makes_a_refused_url_show_its_password(url: str, secret: str) -> None:
+    with pytest.raises(BadInputError, match="percent-encoded: %2F for a slash") as caught:
+        NATS(url.format(secret))
+    assert "s3c" not in str(caught.value) + str(caught.value.given)
+    assert "ret" not in str(caught.value) + str(caught.value.given)
+
+
+@pytest.mark.parametrize(
+    "urls", [[b"nats://me:s3cret@host"], [["nats://me:s3cret@host"]], b"s3cret"]
+)
+def test_a_refused_value_that_is_no_text_shows_its_type_only(urls: Any) -> None:
+    with pytest.raises(BadInputError) as caught:
+        NATS(urls)
+    assert "s3cret" not in str(caught.value) + str(caught.value.given)
+
+
+def test_a_refused_url_shows_its_place() -> None:
+    for url, shown in (
+        ("nats://me:s3c/ret@host:4222", "'nats://…@host:4222'"),
+        ("me:secret@host:bad", "'…@host:bad'"),
+        ("nats://host/path", "'nats://host…'"),
+        ("http://host", "'http://host'"),
+        ("nats://me:secret", "'nats://me…'"),
+        ("nats://me:7,x@host", "'nats://…@host'"),
+    ):
+        with pytest.raises(BadInputError) as caught:
+            NATS(url)
+        assert f"urls: got {shown}; allowed is the URL of a NATS server" in str(caught.value)
+
+
+def test_a_password_with_encoded_characters_is_used_as_meant() -> None:
+    assert ServerAddress.parse("nats://me:a%2Fb%2Cc%40d@host").password == "a/b,c@d"
+
+
 async def test_credentials_without_the_package_say_how_to_install_it(
     shared_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

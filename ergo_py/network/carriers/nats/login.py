@@ -6,14 +6,22 @@ import re
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ...._core.vocabulary.errors import BadInputError
 from ...errors import NetworkError
 
-__all__ = ["Credentials", "ServerAddress"]
+__all__ = ["URL_WISH", "Credentials", "ServerAddress", "without_login"]
 
+URL_WISH: Final = (
+    "the URL of a NATS server, such as 'nats://127.0.0.1:4222' or 'tls://user:password@host', with "
+    "special characters of user and password percent-encoded: %2F for a slash, %2C for a comma, "
+    "%40 for an @"
+)
+_SCHEMES: Final = frozenset({"nats", "tls", "ws", "wss", "http", "https", "tcp"})
+_WORD: Final = re.compile(r"[^A-Za-z0-9.-]")
+"""Ends the first word of an address."""
 _JWT = re.compile(r"-----BEGIN NATS USER JWT-----\s*(\S+)\s*-+END NATS USER JWT-+")
 _SEED = re.compile(r"^(SU[A-Z2-7]{20,})\s*$", re.MULTILINE)
 
@@ -51,17 +59,16 @@ class ServerAddress:
         Raises:
             BadInputError: it is no URL of a NATS server.
         """
-        wish = "the URL of a NATS server, such as 'nats://127.0.0.1:4222' or 'tls://host'"
         if not isinstance(url, str):
-            raise BadInputError("urls", url, wish)
+            raise BadInputError("urls", type(url), URL_WISH)
         try:
             parts = urlsplit(url if "://" in url else f"nats://{url}")
             port = parts.port or 4222
         except ValueError:
-            raise BadInputError("urls", _without_login(url), wish) from None
+            raise _refusal(url) from None
         is_plain = not (parts.path.strip("/") or parts.query or parts.fragment)
         if parts.scheme not in ("nats", "tls") or not parts.hostname or not is_plain:
-            raise BadInputError("urls", _without_login(url), wish)
+            raise _refusal(url)
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         return cls(parts.hostname, port, parts.scheme == "tls", user, password)
 
@@ -75,9 +82,23 @@ class ServerAddress:
         return ServerAddress(other.host, other.port, self.is_tls, *login)
 
 
-def _without_login(url: str) -> str:
-    """The URL as an error may show it."""
-    return re.sub(r"//[^/@]*@", "//…@", url) if "@" in url else url
+def without_login(url: str) -> str:
+    """A URL as an error may show it: a usual scheme, and the address behind the last ``@``. Without
+    an ``@`` only the first word: anything behind it may be a password whose URL is incomplete.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    shown = f"{scheme}://" if scheme in _SCHEMES else ""
+    _, at, place = rest.rpartition("@")
+    if at:
+        return f"{shown}…@{place}"
+    word = _WORD.split(place)[0]
+    return f"{shown}{word}" if word == place else f"{shown}{word}…"
+
+
+def _refusal(url: str) -> BadInputError:
+    return BadInputError("urls", without_login(url), URL_WISH)
 
 
 class Credentials:

@@ -15,7 +15,7 @@ from ...questions.permits import Allow
 from ...questions.spawns import SpawnList
 from ...settings import NetworkSettings
 from .carrier import NatsCarrier
-from .login import Credentials, ServerAddress
+from .login import URL_WISH, Credentials, ServerAddress, without_login
 
 __all__ = ["NATS"]
 
@@ -129,9 +129,16 @@ class NATS:
 
 def _servers(urls: object, is_tls: bool) -> list[ServerAddress]:
     if isinstance(urls, str):
-        urls = [url.strip() for url in urls.split(",") if url.strip()]
+        pieces = [url.strip() for url in urls.split(",") if url.strip()]
+        if len(pieces) > 1 and any("@" in piece and "://" not in piece for piece in pieces):
+            # A comma inside of a password: each piece, also one that looks like an address, may be
+            # a part of the password.
+            raise BadInputError("urls", without_login(urls), URL_WISH)
+        urls = pieces
     if not isinstance(urls, Iterable) or not (listed := list(urls)):
-        raise BadInputError("urls", urls, "the URLs of servers, such as 'nats://127.0.0.1:4222'")
+        raise BadInputError(
+            "urls", type(urls), "the URLs of servers, such as 'nats://127.0.0.1:4222'"
+        )
     servers = [ServerAddress.parse(url) for url in listed]
     return [replace(server, is_tls=True) for server in servers] if is_tls else servers
 
