@@ -2,10 +2,18 @@
 
 import json
 import os
+import signal
 import sys
+import time
+from contextlib import suppress
+from threading import Thread  # noqa: TID251 - it goes on while the loop is stuck
 
 import trio
 
+from ..meta.programs.lifeline import end_with_parent
+
+# Before all other code, which may be stuck: the node has that many seconds to close in order.
+end_with_parent(signal.SIGIO)
 settings = json.loads(sys.argv[1])
 # Modules are found where the first program finds them.
 sys.path[:] = settings["path"]
@@ -18,6 +26,10 @@ from .worker_node import READY  # noqa: E402
 
 async def main() -> None:
     """Open the node, start it, and serve until the input ends."""
+    ended = trio.Event()
+    Thread(
+        target=watch_input, args=(ended, trio.lowlevel.current_trio_token()), daemon=True
+    ).start()
     types = [referent_of(reference) for reference in settings["types"]]
     network = Local(types=types, **settings["network"])
     control = settings["control"]
@@ -31,16 +43,19 @@ async def main() -> None:
         await referent_of(settings["start"])(node)
         sys.stdout.write(f"{READY}\n")
         sys.stdout.flush()
-        await input_ended()
+        await ended.wait()
 
 
-async def input_ended() -> None:
-    """Wait until the first program has closed the input, or has ended."""
-    os.set_blocking(0, False)
-    while True:
-        await trio.lowlevel.wait_readable(0)
-        if not os.read(0, 4096):
-            return
+def watch_input(ended: trio.Event, token: trio.lowlevel.TrioToken) -> None:
+    """Wait until the first program has closed the input, or has ended. The node has a limited time
+    to close then: its loop may be stuck.
+    """
+    while os.read(0, 4096):
+        pass
+    with suppress(trio.RunFinishedError):
+        token.run_sync_soon(ended.set)
+    time.sleep(settings["grace"])
+    os._exit(1)
 
 
 trio.run(main)

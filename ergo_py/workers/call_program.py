@@ -6,17 +6,22 @@ reads the input, so that the program ends with the first program, whatever its f
 
 import json
 import os
+import signal
 import struct
 import sys
 from queue import SimpleQueue
 from threading import Thread  # noqa: TID251 - this program has no loop
 from typing import Any, BinaryIO, Final
 
+from ..meta.programs.lifeline import end_with_parent
+
 _HEADER: Final = struct.Struct(">I")
 
 
 def main() -> None:
     """Answer requests until the input ends."""
+    # The thread that reads the input cannot end a function that holds the lock of the interpreter.
+    end_with_parent(signal.SIGKILL)
     settings = json.loads(sys.argv[1])
     # Modules are found where the first program finds them.
     sys.path[:] = settings["path"]

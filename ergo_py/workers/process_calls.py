@@ -5,8 +5,6 @@ is pickled.
 """
 
 import json
-import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
-from .._core.vocabulary.errors import BadInputError, ErgoError, MailboxFullError, Reject
+from .._core.vocabulary.errors import BadInputError, ErgoError, InitError, MailboxFullError, Reject
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.messages import NO_REPLY, Request
 from .._core.vocabulary.options import check_number
@@ -26,15 +24,16 @@ from ..actor import Actor
 from ..meta.parsing.framing import LengthHeader
 from ..meta.programs.messages import PortData, PortErrorLine, PortExited, PortSignal, PortWrite
 from ..meta.programs.options import StopTimes
-from ..meta.programs.port import Port
 from ..network.errors import MessageTypeError
 from ..network.messages.message_types import (
     MessageTypes,
     RefusedValueError,
     UnreadableValueError,
 )
+from ..supervision.specs import Backoff
 from .references import reference_of
 from .worker_node import core_count
+from .worker_port import WorkerPort, module_path
 
 __all__ = ["Compute", "ProcessCalls", "ProcessLostError"]
 
@@ -43,6 +42,12 @@ R = TypeVar("R")
 
 FRAMING: Final = LengthHeader(max_frame=1 << 30)
 """How requests and answers are framed, between this program and the others."""
+_BACKOFF: Final = Backoff(0.05, 5.0)
+"""The delays before a program is started again in place of programs that were never ready."""
+_TRIES: Final = 5
+"""The process gives up after so many failed starts for each program, in a row: the programs cannot
+start at all then, and another try does not help.
+"""
 _LINES: Final = 20
 """How many of the last lines of a program an error shows."""
 
@@ -82,6 +87,11 @@ class _Late:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class _StartProgram:
+    """The delay after a failed start is over."""
+
+
 class _Job:
     """A call that waits or runs."""
 
@@ -118,8 +128,10 @@ class ProcessCalls(Actor):
 
     Requests beyond the number of programs wait, in order. A request whose caller has given up
     before it begins is dropped. A program that ends, or that takes longer than ``timeout``, is
-    replaced, and its call fails with `ProcessLostError`. The programs end with this process, and if
-    this program is killed. The lines that they print appear in the log of this node.
+    replaced, and its call fails with `ProcessLostError`. Programs that end before they are ready
+    are started again, with growing delays; this process crashes with `ProcessLostError` after five
+    failed starts for each program in a row. The programs end with this process, and if this program
+    is killed. The lines that they print appear in the log of this node.
     """
 
     def __init__(
@@ -153,7 +165,7 @@ class ProcessCalls(Actor):
         self._settings = json.dumps(
             {
                 "types": [reference_of(entry, "types") for entry in self._listed],
-                "path": [entry or os.getcwd() for entry in sys.path],
+                "path": module_path(),
             }
         )
         self._timeout = timeout
@@ -164,6 +176,7 @@ class ProcessCalls(Actor):
         self._waiting: deque[_Job] = deque()
         self._numbers = 0
         self._done = self._lost = 0
+        self._failed_starts = 0
 
     async def init(self) -> None:
         """Start the programs. Requests wait until they are ready."""
@@ -171,15 +184,32 @@ class ProcessCalls(Actor):
             await self._start_program()
 
     async def _start_program(self) -> None:
-        # The program ends when its input ends: when the port closes it, or this program is killed.
-        port = Port(
-            [sys.executable, "-m", "ergo_py.workers.call_program", self._settings],
+        port = WorkerPort(
+            "ergo_py.workers.call_program",
+            self._settings,
             stdin=FRAMING,
             stdout=FRAMING,
-            inherit_env=True,
             stop=StopTimes(close=1.0, terminate=1.0),
         )
         self._workers[await self.spawn_meta(port, stop_timeout=5.0)] = _Worker()
+
+    async def _replace_program(self) -> None:
+        try:
+            await self._start_program()
+        except InitError as error:  # too many processes, or too many open files
+            lost = ProcessLostError(f"a program for Compute requests cannot start: {error}")
+            self._start_failed(lost)
+
+    def _start_failed(self, error: ProcessLostError) -> None:
+        """Start a program again after a delay, unless no program has started for a long time."""
+        self._failed_starts += 1
+        if self._failed_starts >= _TRIES * self._count:
+            raise error
+        delay = _BACKOFF.delay(self._failed_starts // self._count, 0.0)
+        self.log.warning(
+            "a program could not start; another try follows", error=str(error), delay=delay
+        )
+        self.send_after(delay, self.pid, _StartProgram())
 
     def handle_call(self, request: object, caller: Caller) -> object:
         """Queue a request."""
@@ -232,13 +262,16 @@ class ProcessCalls(Actor):
                     self.send(port, PortSignal(SIGKILL))
             case PortExited(port=port, status=status, signal=number):
                 ending = f"with status {status}" if number is None else f"by signal {number}"
-                self._end(port, ending)
-                await self._start_program()
+                await self._end(port, ending)
+            case _StartProgram():
+                await self._replace_program()
 
     def _answer(self, port: Alias, data: bytes) -> None:
         worker = self._workers[port]
         job, worker.job = worker.job, None
-        worker.is_ready = True
+        if not worker.is_ready:
+            worker.is_ready = True
+            self._failed_starts = 0
         if not worker.is_late:  # else it is about to be killed
             self._free.append(port)
         if job is not None:
@@ -256,15 +289,18 @@ class ProcessCalls(Actor):
                 self.reply(job.caller, result[0])
         self._begin_next()
 
-    def _end(self, port: Alias, ending: str) -> None:
+    async def _end(self, port: Alias, ending: str) -> None:
         worker = self._workers.pop(port)
         if port in self._free:
             self._free.remove(port)
-        if not worker.is_ready:
-            raise ProcessLostError(
-                f"a program for Compute requests has ended {ending} before it was ready",
-                worker.lines,
-            )
+        if worker.is_ready:
+            self._lose(worker, ending)
+            await self._replace_program()
+        else:
+            text = f"a program for Compute requests has ended {ending} before it was ready"
+            self._start_failed(ProcessLostError(text, worker.lines))
+
+    def _lose(self, worker: _Worker, ending: str) -> None:
         job = worker.job
         self._lost += 1
         if job is None:
@@ -289,6 +325,7 @@ class ProcessCalls(Actor):
             "waiting": str(len(self._waiting)),
             "done": str(self._done),
             "lost": str(self._lost),
+            "failed_starts": str(self._failed_starts),
         }
 
 

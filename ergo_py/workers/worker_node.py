@@ -6,7 +6,6 @@ use several processor cores at the same time.
 
 import json
 import os
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
@@ -20,11 +19,11 @@ from .._core.vocabulary.public_names import show_public_names
 from ..actor import Actor
 from ..meta.programs.messages import PortErrorLine, PortExited, PortLine
 from ..meta.programs.options import StopTimes
-from ..meta.programs.port import Port
 from ..network.carriers.local import Local
 from ..node import Node
 from ..supervision.specs import Backoff, ChildSpec
 from .references import reference_of
+from .worker_port import WorkerPort, module_path
 
 __all__ = ["WorkerFailedError", "WorkerNode", "core_count", "worker_nodes"]
 
@@ -34,6 +33,8 @@ READY: Final = "ergo: the worker node is ready"
 """The line with which a worker program reports that its node is ready."""
 
 _BACKOFF: Final = Backoff(0.1, 30.0)
+_GRACE: Final = 10.0
+"""Seconds that a worker node has to close in order after the end of this program."""
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical"})
 _OWN: Final = frozenset({"timestamp", "level", "event", "node", "worker"})
 """Fields of a line that the log of this node writes itself."""
@@ -114,9 +115,11 @@ class WorkerNode(Actor):
     crashes with `WorkerFailedError` when the program ends, so that its supervisor starts another.
 
     The program opens the node, awaits ``start(node)``, and serves until this actor stops, or the
-    program of this actor ends. It closes its node in order then. The lines that it prints and logs
-    appear in the log of this node: log lines at their level, other lines at the level ``info``, and
-    lines of its error output at the level ``warning``.
+    program of this actor ends. It closes its node in order then, within 10 seconds; a program whose
+    loop is stuck ends after that time, and on Linux after 29 seconds even if its code holds the
+    lock of the interpreter. The lines that it prints and logs appear in the log of this node: log
+    lines at their level, other lines at the level ``info``, and lines of its error output at the
+    level ``warning``.
     """
 
     def __init__(self, name: str, start: Start, network: Local, control: str = "") -> None:
@@ -141,14 +144,14 @@ class WorkerNode(Actor):
             "types": [reference_of(entry, "types") for entry in self._network.types],
             "network": self._network.settings,
             "control": self._control,
-            "path": [entry or os.getcwd() for entry in sys.path],
+            "grace": _GRACE,
+            "path": module_path(),
         }
         progress = _Progress()
         output = await self.spawn(_Output, self._name, progress)
-        # The program ends when its input ends: when the port closes it, or this program is killed.
-        port = Port(
-            [sys.executable, "-m", "ergo_py.workers", json.dumps(settings)],
-            inherit_env=True,
+        port = WorkerPort(
+            "ergo_py.workers",
+            json.dumps(settings),
             stop=StopTimes(close=3.0),
             receiver=output,
         )

@@ -1,6 +1,7 @@
 """Functions and messages of worker nodes in tests: their programs import this module."""
 
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ class Answerer(Actor):
                 return os.getpid()
             case Ask("die"):
                 die(7)
+            case Ask("stick"):
+                while True:
+                    time.sleep(60)
             case Ask("crash"):
                 raise ArithmeticError("on purpose")
             case Ask(about):
@@ -100,3 +104,10 @@ def hang(path: str) -> None:
         file.write(str(os.getpid()))
     while True:
         time.sleep(60)
+
+
+def hold_lock(path: str) -> None:
+    """Never return, and hold the lock of the interpreter, once the file exists."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(str(os.getpid()))
+    re.match("(a+)+$", "a" * 100 + "b")

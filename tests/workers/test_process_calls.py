@@ -6,13 +6,23 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from errno import EAGAIN, EMFILE
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import BadInputError, MailboxFullError, Node, TargetDownError, UnhandledCallError
+from ergo_py import (
+    Backoff,
+    BadInputError,
+    InitError,
+    MailboxFullError,
+    Node,
+    TargetDownError,
+    UnhandledCallError,
+)
+from ergo_py.meta.programs.program import Program
 from ergo_py.network import MessageTypeError, RemoteError
 from ergo_py.testing import checked_node
 from ergo_py.workers import Compute, ProcessCalls, ProcessLostError
@@ -131,16 +141,79 @@ async def until_shown(node: Node, pid: Any, item: str, value: int) -> None:
         await trio.sleep(0.001)
 
 
-async def test_a_program_that_cannot_start_crashes_the_process() -> None:
-    async with (
-        checked_node(expect_crash=ProcessLostError, grace=10.0, log_output="none") as node,
-        trio.open_nursery(),
-    ):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONHOME", "/nowhere")
-            pid = await node.spawn(ProcessCalls.spec(count=1))
+@pytest.fixture
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed starts are repeated at once."""
+    monkeypatch.setattr("ergo_py.workers.process_calls._BACKOFF", Backoff(0.0, 0.0))
+
+
+@pytest.mark.usefixtures("no_delay")
+@pytest.mark.parametrize("count", [1, 2])
+async def test_programs_that_cannot_start_crash_the_process(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    async with checked_node(expect_crash=ProcessLostError, grace=10.0, log_output="none") as node:
+        pid = await node.spawn(ProcessCalls.spec(count=count))
         with pytest.raises(TargetDownError, match="before it was ready"):
             await ask(node, pid, Compute(samples.program))
+
+
+@pytest.mark.usefixtures("no_delay")
+async def test_a_program_that_ends_before_it_is_ready_is_replaced() -> None:
+    async with cores() as (node, pid):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONHOME", "/nowhere")
+            cores_in_vain = await node.spawn(ProcessCalls.spec(count=2))
+        assert await ask(node, cores_in_vain, Compute(samples.program)) != os.getpid()
+
+        # Its count begins again with each program that was ready.
+        for _ in range(2):
+            first = await ask(node, pid, Compute(samples.program))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("PYTHONHOME", "/nowhere")
+                with pytest.raises(ProcessLostError):
+                    await ask(node, pid, Compute(samples.die, 7))
+                await until_failed(node, pid, 3)
+            assert await ask(node, pid, Compute(samples.program)) != first
+
+
+@pytest.mark.usefixtures("no_delay")
+async def test_a_start_that_the_system_refuses_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, refusals = Program.start, iter([EAGAIN, EMFILE, EAGAIN, EMFILE])
+
+    async def refuse(options: Any) -> Program:
+        for number in refusals:
+            raise OSError(number, os.strerror(number))
+        return await start(options)
+
+    async with cores() as (node, pid):
+        first = await ask(node, pid, Compute(samples.program))
+        monkeypatch.setattr(Program, "start", refuse)
+        with pytest.raises(ProcessLostError):
+            await ask(node, pid, Compute(samples.die, 7))
+        assert await ask(node, pid, Compute(samples.program)) != first
+        assert next(refusals, None) is None
+
+
+async def test_the_first_start_that_the_system_refuses_fails_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(options: Any) -> Program:
+        raise OSError(EAGAIN, os.strerror(EAGAIN))
+
+    monkeypatch.setattr(Program, "start", refuse)
+    async with checked_node(log_output="none") as node:
+        with pytest.raises(InitError):
+            await node.spawn(ProcessCalls.spec(count=1))
+
+
+async def until_failed(node: Node, pid: Any, least: int) -> None:
+    """Wait until so many starts in a row have failed."""
+    while int((await node.inspect(pid))["failed_starts"]) < least:  # noqa: ASYNC110
+        await trio.sleep(0.001)
 
 
 PROGRAM = """
@@ -152,15 +225,26 @@ from tests.workers import samples
 async def main():
     async with open_node("main@here", watchdog=None) as node:
         pid = await node.spawn(ProcessCalls.spec(count=1))
-        await node.call(pid, Compute(samples.hang, sys.argv[1]), timeout=None)
+        await node.call(pid, Compute(getattr(samples, sys.argv[2]), sys.argv[1]), timeout=None)
 
 trio.run(main)
 """
 
 
-async def test_a_busy_program_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "function",
+    [
+        "hang",
+        pytest.param(
+            "hold_lock", marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux ends it")
+        ),
+    ],
+)
+async def test_a_busy_program_ends_with_a_program_that_is_killed(
+    tmp_path: Path, function: str
+) -> None:
     first = await trio.lowlevel.open_process(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "a")],
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "a"), function],
         cwd=Path(__file__).parents[2],
         stderr=subprocess.DEVNULL,
     )

@@ -142,24 +142,32 @@ import sys, trio
 from ergo_py import open_node
 from ergo_py.network import Local
 from ergo_py.workers import worker_nodes
+from ergo_py.workers import worker_node
 from tests.workers import samples
 from tests.workers.test_worker_nodes import ask
+
+worker_node._GRACE = 0.0 if sys.argv[2] == "stuck" else 60.0
 
 async def main():
     network = Local(types=[samples], directory=sys.argv[1])
     async with open_node("main@here", network=network, watchdog=None) as node:
         await node.supervise(worker_nodes(samples.start, network, count=1))
         print(await ask(node, "program"), flush=True)
+        if sys.argv[2] == "stuck":
+            await ask(node, "stick")
         await trio.sleep_forever()
 
 trio.run(main)
 """
 
 
-async def test_a_worker_program_ends_with_a_program_that_is_killed(network: Local) -> None:
+@pytest.mark.parametrize("state", ["idle", "stuck"])
+async def test_a_worker_program_ends_with_a_program_that_is_killed(
+    network: Local, state: str
+) -> None:
     directory = network.settings["directory"]
     first = await trio.lowlevel.open_process(
-        [sys.executable, "-c", PROGRAM, str(directory)],
+        [sys.executable, "-c", PROGRAM, str(directory), state],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )
@@ -169,7 +177,8 @@ async def test_a_worker_program_ends_with_a_program_that_is_killed(network: Loca
             worker = int(await first.stdout.receive_some(100))
             first.kill()
             await first.wait()
-            with pytest.raises(ProcessLookupError):
+            # On Linux the lifeline would end it, too, but only after 29 seconds.
+            with trio.fail_after(20), pytest.raises(ProcessLookupError):
                 while True:
                     os.kill(worker, 0)
                     await trio.sleep(0.01)

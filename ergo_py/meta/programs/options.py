@@ -74,6 +74,8 @@ class ProgramOptions:
     limits: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
     new_session: bool = True
     terminal: Terminal | None = None
+    lifeline: bool = False
+    """Give the program a pipe that ends when this program ends, for `lifeline.end_with_parent`."""
 
     def __post_init__(self) -> None:
         argv = self.argv

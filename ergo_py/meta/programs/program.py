@@ -22,6 +22,7 @@ from trio.lowlevel import FdStream
 from ..._core.runtime.process_groups import forget_group, note_group
 from ..._core.vocabulary.errors import ErgoError, NotAllowedError
 from ..._core.vocabulary.public_names import show_public_names
+from .lifeline import LIFELINE
 from .options import LIMITS, ProgramOptions, StopTimes, Terminal
 
 __all__ = ["Program", "ProgramFailedError"]
@@ -49,8 +50,11 @@ class ProgramFailedError(ErgoError):
 class Program:
     """A running program with its pipes. Its owner must ``end`` it, or at least ``close`` it."""
 
-    def __init__(self, process: trio.Process, master: FdStream | None) -> None:
+    def __init__(
+        self, process: trio.Process, master: FdStream | None, lifeline: int | None = None
+    ) -> None:
         self._process = process
+        self._lifeline = lifeline
         note_group(process.pid)
         self._is_terminal = master is not None
         self._is_gone = False
@@ -95,7 +99,7 @@ class Program:
             )
         environment = options.environment()
         path = options.path(environment)
-        with _PseudoTerminal(options.terminal) as terminal:
+        with _PseudoTerminal(options.terminal) as terminal, _Lifeline(options.lifeline) as lifeline:
             popen: dict[str, Any] = {
                 "env": environment,
                 "cwd": options.cwd,
@@ -111,10 +115,13 @@ class Program:
                 uid, gid, groups = options.identity()
                 if uid is not None or gid is not None:
                     popen |= {"user": uid, "group": gid, "extra_groups": groups}
+                if lifeline.reading is not None:
+                    environment[LIFELINE] = str(lifeline.reading)
+                    popen["pass_fds"] = [lifeline.reading]
                 process = await trio.lowlevel.open_process(
                     list(options.argv), executable=path, **popen
                 )
-            return cls(process, terminal.keep_master())
+            return cls(process, terminal.keep_master(), lifeline.keep_writing())
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -227,6 +234,9 @@ class Program:
         for stream in (self.stdin, self.stdout, self.stderr):
             if stream is not None:
                 stream.close()
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            os.close(lifeline)
         give_up = time.monotonic() + 0.5
         while self.returncode is None and time.monotonic() < give_up:
             time.sleep(0.001)
@@ -277,6 +287,32 @@ class _PseudoTerminal:
 
     def __exit__(self, *_: object) -> None:
         for fd in (self._master, self.slave):
+            if fd is not None:
+                os.close(fd)
+
+
+class _Lifeline:
+    """The two ends of the pipe that ends with this program, while another program starts; empty if
+    that program gets none.
+    """
+
+    def __init__(self, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
+        self._writing: int | None = None
+        self.reading: int | None = None
+
+    def __enter__(self) -> "_Lifeline":
+        if self._is_wanted:
+            self.reading, self._writing = os.pipe()
+        return self
+
+    def keep_writing(self) -> int | None:
+        """This side's end, once the program has started."""
+        writing, self._writing = self._writing, None
+        return writing
+
+    def __exit__(self, *_: object) -> None:
+        for fd in (self.reading, self._writing):
             if fd is not None:
                 os.close(fd)
 
