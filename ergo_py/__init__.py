@@ -102,6 +102,7 @@ if TYPE_CHECKING:
         DeadLetter,
         Diverted,
         Down,
+        Drain,
         EventStarted,
         EventStopped,
         Exit,
@@ -269,6 +270,7 @@ __all__ = [
     "Divert",
     "Diverted",
     "Down",
+    "Drain",
     "Ended",
     "ErgoError",
     "EscalationError",
@@ -443,8 +445,8 @@ if not TYPE_CHECKING:
                 "NodeInfo Phase ProcessInfo Restarted RestartRecord SupervisorInfo"
             ),
             "_core.vocabulary.messages": (
-                "NO_REPLY DeadLetter Diverted Down EventStarted EventStopped Exit GroupJoined "
-                "GroupLeft LogRecord NodeDown NodeUp "
+                "NO_REPLY DeadLetter Diverted Down Drain EventStarted EventStopped Exit "
+                "GroupJoined GroupLeft LogRecord NodeDown NodeUp "
                 "NoReply Published Request Response Why"
             ),
             "_core.vocabulary.options": "Behind",

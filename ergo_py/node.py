@@ -21,6 +21,7 @@ from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Unregistered
 from .applications.application import Application
 from .applications.manager import Applications
+from .drain import drain
 from .groups import Group, Registry, open_registry
 from .service import Service
 from .streams.events import EventStream, open_events, open_topic
@@ -280,6 +281,27 @@ class Node(kernel_node.Node, TaskVerbs):
             NotAllowedError: this node has no network.
         """
         return self._run(self._network().info)
+
+    async def drain(self, timeout: float = 30.0) -> list[str]:
+        """Take the node out of service, as before a deployment, and leave it running: ``/readyz``
+        says that it is not ready, singletons and names of the cluster are given up, its processes
+        leave the groups of the cluster, web servers finish their exchanges, new calls of other
+        nodes raise ``TargetDownError`` there, and those under way are answered. Returns the
+        work that was not finished in time, as text. Only a restart brings the node back.
+
+        Args:
+            timeout: seconds that the work under way has to end.
+
+        Raises:
+            BadInputError: the time is invalid.
+        """
+        self._here("drain")
+        return await drain(self._kernel, self.call, timeout)
+
+    @property
+    def draining(self) -> bool:
+        """Whether :meth:`drain` was called. From any thread."""
+        return self._kernel.draining
 
     def _network(self) -> "Network":
         network = self._router.remote

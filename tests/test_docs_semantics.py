@@ -29,7 +29,7 @@ PROMISES_IN_SECTION = {
     "O": 11,
     "T": 9,
     "D": 27,
-    "K": 6,
+    "K": 7,
 }
 EXPECTED = [
     f"{section}{number}"

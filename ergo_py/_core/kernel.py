@@ -161,6 +161,8 @@ class Kernel:
         self.escalated: Ended | None = None
         """The supervisor whose end stops the node."""
         self.stopping = False
+        self.draining = False
+        """Whether the node gives its work up to other nodes."""
         self.fatal: BaseException | None = None
         self.spawned = 0
         self.crashed = 0
@@ -210,6 +212,10 @@ class Kernel:
     def begin_stop(self) -> None:
         """Start no more processes of the node: it goes down."""
         self.stopping = True
+
+    def begin_drain(self) -> None:
+        """Take up no work that other nodes can do."""
+        self.draining = True
 
     def watch_crashes(self, on_crash: Callable[[Ended], None]) -> None:
         """Pass each crash to ``on_crash``, which may pass it on to the function before."""

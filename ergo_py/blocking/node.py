@@ -283,6 +283,15 @@ class BlockingNode(BlockingTaskVerbs):
         """A snapshot of the traffic with each other node. Raises as ``Node.network``."""
         return self._node.network()
 
+    def drain(self, timeout: float = 30.0) -> list[str]:
+        """Take the node out of service, and leave it running; as ``Node.drain``."""
+        return self._wait(partial(self._node.drain, timeout))
+
+    @property
+    def draining(self) -> bool:
+        """Whether :meth:`drain` was called."""
+        return self._node.draining
+
     # -- inspection --------------------------------------------------------------------------------
 
     def info(self) -> NodeInfo:

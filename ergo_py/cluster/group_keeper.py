@@ -29,6 +29,7 @@ from .._core.vocabulary.ids import PID, Name, Ref
 from .._core.vocabulary.messages import (
     NO_REPLY,
     Down,
+    Drain,
     GroupJoined,
     GroupLeft,
     NodeUp,
@@ -119,6 +120,8 @@ async def open_group(node: Node, network: Network, name: Hashable) -> Group:
 class GroupKeeper(Actor):
     """Keeps the groups of a node in agreement with those of other nodes."""
 
+    drains = True
+
     def init(self) -> None:
         """Start."""
         self._peers: dict[str, _Peer] = {}
@@ -198,6 +201,8 @@ class GroupKeeper(Actor):
                     return None
                 self._openers.append(caller)
                 return NO_REPLY
+            case Drain():
+                return self._leave_all()
             case "hello", int(number) if isinstance(caller.pid, PID):
                 if len(self._given.get(caller.pid.node, ())) >= _GREETINGS:
                     raise Reject(ValueError(f"a keeper greets {_GREETINGS} times at most"))
@@ -228,7 +233,7 @@ class GroupKeeper(Actor):
             self._peers[pid.node] = peer = _Peer(pid, number)
             self.monitor(pid)
         for group in self._groups:
-            local = [member for member in self._members(group) if member.node == self.pid.node]
+            local = self._offered(self._members(group))
             for start in range(0, len(local), _PART):
                 self._tell(peer, _JOINED, group.name, local[start : start + _PART])
         self._tell(peer, _SYNCED)
@@ -239,7 +244,21 @@ class GroupKeeper(Actor):
         if group not in self._groups:
             self._groups.add(group)
             members = self.node.group(group).monitor(self.pid)
-            self._tell_all(_JOINED, group.name, [m for m in members if m.node == self.pid.node])
+            self._tell_all(_JOINED, group.name, self._offered(members))
+
+    def _leave_all(self) -> int:
+        """Take the processes of this node from all groups: the node drains."""
+        for group in self._groups:
+            for pid in self._of_this_node(self._members(group)):
+                self._remove(group, pid, Unregistered())  # this keeper is told, and tells others
+        return 0
+
+    def _of_this_node(self, members: Iterable[PID]) -> list[PID]:
+        return [pid for pid in members if pid.node == self.pid.node]
+
+    def _offered(self, members: Iterable[PID]) -> list[PID]:
+        """The members that this node tells others of: none while it drains."""
+        return [] if self._process.kernel.draining else self._of_this_node(members)
 
     def _members(self, group: ClusterGroup) -> Iterable[PID]:
         return self._process.kernel.router.directory.groups.get(group, ())
@@ -248,8 +267,8 @@ class GroupKeeper(Actor):
         """Take a message."""
         match message:
             case GroupJoined(ClusterGroup(name), pid):
-                if pid.node == self.pid.node:
-                    self._tell_all(_JOINED, name, [pid])
+                if offered := self._offered([pid]):
+                    self._tell_all(_JOINED, name, offered)
             case GroupLeft(ClusterGroup(name), pid, reason):
                 if pid.node == self.pid.node:
                     self._tell_all(_LEFT, name, pid, self._types.encode_reason(reason))

@@ -5,15 +5,19 @@ from collections.abc import Hashable
 import trio
 
 from .._core.processes.process import Process
+from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.errors import (
     CallTimeoutError,
     InitError,
     NameTakenError,
     NameUnknownError,
+    NotAllowedError,
     ProcessUnknownError,
+    Reject,
+    UnhandledCallError,
 )
 from .._core.vocabulary.ids import PID, Name, Target
-from .._core.vocabulary.messages import Down
+from .._core.vocabulary.messages import Down, Drain
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, Shutdown
@@ -77,9 +81,15 @@ class Cluster:
             ClusterNameTakenError: another process has the name, or had it and its lease lasts.
             ProcessUnknownError: there is no such process on this node.
             StoreError: the store of names cannot be reached.
+            NotAllowedError: this node is draining.
             BadInputError: a value is invalid.
         """
         check_number("wait", wait, least=0.0)
+        if self._kernel.draining:
+            raise NotAllowedError(
+                f"the node {self._node.name!r} is draining, and takes no names: register {name!r} "
+                "on another node"
+            )
         terms = LeaseTerms(lease, ending)
         found = self._kernel.router.resolve(to)
         if not isinstance(found, Process):
@@ -167,6 +177,8 @@ def _process_name(name: str) -> str:
 class NameKeeper(Actor):
     """Keeps the lease of a name for a process of this node."""
 
+    drains = True
+
     def __init__(self, name: str, pid: PID, terms: LeaseTerms, wait: float) -> None:
         self._name = name
         self._target = pid
@@ -194,7 +206,10 @@ class NameKeeper(Actor):
             with trio.move_on_after(TIMEOUT, shield=True):
                 await self._keeper.release()
             raise
-        self.start_task(self._hold, name=f"lease of {self._name}")
+        self._holding = trio.CancelScope()
+        self._is_over = trio.Event()
+        """The lease is not renewed any longer."""
+        self.start_task(self._hold_until_drained, name=f"lease of {self._name}")
 
     async def _acquire(self) -> None:
         with trio.move_on_after(self._wait):
@@ -216,6 +231,11 @@ class NameKeeper(Actor):
             )
         raise ClusterNameTakenError(self._name, holder.address, holder.node, holder.lease)
 
+    async def _hold_until_drained(self) -> None:
+        with self._holding:
+            await self._hold()
+        self._is_over.set()
+
     async def _hold(self) -> None:
         why = await self._keeper.hold()
         self.log.warning(
@@ -231,6 +251,17 @@ class NameKeeper(Actor):
             await self._down.wait()
         if not self._down.is_set():
             self.kill(self._target)
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        """Take the name from its process, which goes on without it."""
+        if not isinstance(request, Drain):
+            raise Reject(UnhandledCallError(self.pid, request, type(self).__qualname__))
+        # Without the wait, the task that renews the lease takes it for lost, and ends the process.
+        self._holding.cancel()
+        await self._is_over.wait()
+        await self._keeper.release()
+        self.stop(Shutdown("the node is draining"))
+        return 0
 
     def handle_message(self, message: object, sender: object) -> None:
         """Take a message."""

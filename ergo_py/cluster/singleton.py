@@ -7,8 +7,14 @@ import trio
 
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.behaviour import Behaviour
-from .._core.vocabulary.errors import BadInputError, NotAllowedError
+from .._core.vocabulary.errors import (
+    BadInputError,
+    NotAllowedError,
+    Reject,
+    UnhandledCallError,
+)
 from .._core.vocabulary.ids import PID
+from .._core.vocabulary.messages import NO_REPLY, Drain
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, Shutdown
 from ..actor import Actor
@@ -102,6 +108,8 @@ class SingletonSupervisor(Supervisor):
 class SingletonKeeper(Actor):
     """Competes for the lease of a singleton, and runs the child while this node holds it."""
 
+    drains = True
+
     def __init__(self, spec: ChildSpec, terms: LeaseTerms) -> None:
         self._spec = spec
         self._terms = terms
@@ -121,7 +129,16 @@ class SingletonKeeper(Actor):
         self._supervisor: PID | None = None
         self._is_ending = False
         self._ended = trio.Event()
-        self.start_task(self._compete, name=f"lease of {self._spec.name}")
+        self._competition = trio.CancelScope()
+        self._is_over = trio.Event()
+        """This node does not compete any longer."""
+        self.start_task(self._compete_until_drained, name=f"lease of {self._spec.name}")
+
+    async def _compete_until_drained(self) -> None:
+        with self._competition:
+            if not self._process.kernel.draining:
+                await self._compete()
+        self._is_over.set()
 
     async def _compete(self) -> None:
         while True:
@@ -157,6 +174,22 @@ class SingletonKeeper(Actor):
                 await self._ended.wait()
             self._supervisor, self._is_ending = None, False
         self._lease = None
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        """Give the singleton up for good, and answer when its child has ended. The child ends in a
+        task of its own: this process has to be told of it.
+        """
+        if not isinstance(request, Drain):
+            raise Reject(UnhandledCallError(self.pid, request, type(self).__qualname__))
+        self.start_task(self._drain, caller, name=f"drain of {self._spec.name}")
+        return NO_REPLY
+
+    async def _drain(self, caller: Caller) -> None:
+        self._competition.cancel()
+        await self._is_over.wait()
+        await self._end("the node is draining")
+        await self._keeper.release()
+        self.reply(caller, 0)
 
     def handle_child_exit(self, child: Any, reason: Reason) -> None:
         """Note the end of the child."""

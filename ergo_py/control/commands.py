@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -239,6 +240,22 @@ async def at(client: Client, arguments: Arguments) -> object:
         raise ControlError("not_permitted", str(error)) from None
 
 
+async def network(client: Client, arguments: Arguments) -> object:
+    """The traffic with each other node, as ``node.network()`` has it."""
+    arguments.done()
+    return client.node.network()
+
+
+async def groups(client: Client, arguments: Arguments) -> object:
+    """The groups of the node and of the cluster, with the number of their members on each node."""
+    arguments.done()
+    members = kernel_of(client.node).router.directory.groups
+    return [
+        {"group": str(name), "nodes": Counter(pid.node for pid in pids)}
+        for name, pids in sorted(members.items(), key=lambda each: str(each[0]))
+    ]
+
+
 # -- act -------------------------------------------------------------------------------------------
 
 
@@ -269,6 +286,13 @@ async def suspend(client: Client, arguments: Arguments) -> object:
     to = arguments.target(client.node)
     arguments.done()
     return {"suspended": await client.node.suspend(to)}
+
+
+async def drain(client: Client, arguments: Arguments) -> object:
+    """Take the node out of service; the answer tells the work that was not finished in time."""
+    timeout = arguments.number("timeout", 30.0, 0.0, 3600.0)
+    arguments.done()
+    return {"unfinished": await client.node.drain(timeout)}
 
 
 async def resume(client: Client, arguments: Arguments) -> object:
@@ -314,7 +338,19 @@ COMMANDS: Final[dict[str, Command]] = {
     "ps": Command("look", in_thread=ps),
     **{
         function.__name__: Command("look", function)
-        for function in (info, tree, inspect, peek, state, statistics, trace, flow, at)
+        for function in (
+            info,
+            tree,
+            inspect,
+            peek,
+            state,
+            statistics,
+            trace,
+            flow,
+            network,
+            groups,
+            at,
+        )
     },
     **{
         function.__name__.replace("_", "-"): Command("look", in_thread=function)
@@ -323,7 +359,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "profile": Command("look", in_own_thread=profile),
     **{
         function.__name__: Command("act", function)
-        for function in (send, exit, kill, suspend, resume)
+        for function in (send, exit, kill, suspend, resume, drain)
     },
     "eval": Command("attach", evaluate),
     "complete": Command("attach", complete),

@@ -13,7 +13,7 @@ from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Lane, Overflo
 from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, TargetDownError
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
 from .._core.vocabulary.messages import Why
-from .._core.vocabulary.reasons import Custom, Reason
+from .._core.vocabulary.reasons import Custom, Reason, Shutdown
 from .accounts.limits import TOO_MANY_CALLS, TOO_MANY_WATCHES, Budget
 from .errors import NotPermittedError, UnreadableError
 from .messages.message_types import UnreadableValueError
@@ -168,6 +168,12 @@ class Executor:
             Question: self._answers.answer,
         }
         """The function that carries out each kind of operation."""
+        if self._kernel.draining:
+            self.refuse_calls()
+
+    def refuse_calls(self) -> None:
+        """Refuse each further call: this node drains."""
+        self.handlers[Call] = self._refuse_new_call
 
     def _route(self, data: bytes) -> tuple[Any, PID | Alias, Priority]:
         """Receiver, sender and priority of an operation."""
@@ -240,6 +246,14 @@ class Executor:
         self._count_excess(TOO_MANY_CALLS)
         here, there = self.router.node, self._peer.node
         self._peer.send_answer(op.number, None, self._limits.call_error(here, there, here))
+
+    def _refuse_new_call(self, op: Call) -> None:
+        """Refuse a call as a process does that has ended: the caller looks for another."""
+        to = self._address(decode_route(op.route).to)
+        self._peer.ledger.refuse("draining")
+        self._peer.send_answer(
+            op.number, None, TargetDownError(to, None, Shutdown("its node is draining"))
+        )
 
     # -- messages and calls ------------------------------------------------------------------------
 

@@ -142,6 +142,15 @@ class Network:
     async def _carrier_task(self, *, task_status: trio.TaskStatus[None]) -> None:
         await self.carrier.run(self, task_status=task_status)
 
+    def refuse_calls(self) -> None:
+        """Take no new calls of other nodes: this node drains."""
+        for peer in self.peers.values():
+            peer.executor.refuse_calls()
+
+    def calls_in(self) -> int:
+        """How many calls of other nodes are not answered."""
+        return sum(peer.executor.calls_in_flight for peer in self.peers.values())
+
     async def close(self, seconds: float) -> None:
         """Send what is queued, for at most ``seconds``, and say farewell to all other nodes."""
         with trio.move_on_after(seconds):

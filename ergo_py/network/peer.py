@@ -113,8 +113,9 @@ class Peer(OpenCalls, Notices):
         self.frames_out = self.frames_in = 0
         self.bytes_out = self.bytes_in = 0
         """Frames to and from that node, and their bytes."""
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            **self.executor.handlers,
+        # The same table: a node that drains replaces an entry of it.
+        self._handlers: dict[type, Callable[[Any], None]] = self.executor.handlers
+        self._handlers |= {
             Answer: self.take_answer,
             Failed: self.take_failure,
             Ended: self.watches.end,

@@ -200,9 +200,9 @@ class _Grammar:
             _for_programs(command)
         return command
 
-    def act(self, name: str, help: str) -> argparse.ArgumentParser:
-        """Add a command that changes a process, and so asks for confirmation."""
-        command = self.at_node(name, help, who="needed")
+    def act(self, name: str, help: str, *, who: str | None = "needed") -> argparse.ArgumentParser:
+        """Add a command that changes a process or the node, and so asks for confirmation."""
+        command = self.at_node(name, help, who=who)
         command.add_argument(
             "-y", "--yes", action="store_true", help="do not ask whether it is meant"
         )
@@ -264,6 +264,8 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
     command = grammar.at_node("crashes", "show why the last processes failed", via=True)
     command.add_argument("--count", type=_count, default=10)
     command.add_argument("--all", action="store_true", help="also processes that ended normally")
+    grammar.at_node("network", "show the traffic with each other node", via=True)
+    grammar.at_node("groups", "list the groups, and their members on each node", via=True)
 
 
 def _add_looks_at_one(grammar: _Grammar) -> None:
@@ -356,3 +358,12 @@ def _add_acts(grammar: _Grammar) -> None:
     grammar.act("kill", "end a process without asking it")
     grammar.act("suspend", "make a process take no more messages")
     grammar.act("resume", "resume a suspended process")
+    command = grammar.act(
+        "drain",
+        "take a node out of service: it gives up singletons and names, leaves groups, takes no new "
+        "calls, and finishes its work",
+        who=None,
+    )
+    command.add_argument(
+        "--timeout", type=_positive, default=30.0, help="seconds that the work under way has"
+    )

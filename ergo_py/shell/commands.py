@@ -285,6 +285,67 @@ def attach(link: Link, options: Options) -> None:
     Prompt(Attached(link), banner, is_plain=options.plain).run()
 
 
+def network(link: Link, options: Options) -> None:
+    """Show the traffic with each other node."""
+    answer = link.ask("network")
+    if options.json:
+        say_json(answer)
+        return
+    rows = [
+        (
+            peer["node"],
+            peer["state"],
+            duration(peer["round_trip"]) if peer["round_trip"] is not None else "-",
+            peer["sent"],
+            peer["received"],
+            peer["waiting"],
+            peer["calls"] + peer["calls_in"],
+            sum(peer["refused"].values()) or "-",
+            peer["unconfirmed"] + peer["unsent"] + peer["dropped"] or "-",
+        )
+        for peer in answer["peers"].values()
+    ]
+    if rows:
+        figures = "TRIP SENT RECEIVED WAITING CALLS REFUSED LOST"
+        say_table(table(f"NODE STATE {figures}", rows, right=figures))
+    else:
+        say(f"{answer['node']} knows no other node yet; it connects when they talk")
+
+
+def groups(link: Link, options: Options) -> None:
+    """Show the groups, and how many members each node has in them."""
+    answer = link.ask("groups")
+    if options.json:
+        say_json(answer)
+        return
+    rows = [
+        (sum(group["nodes"].values()), group["group"], _counted(group["nodes"])) for group in answer
+    ]
+    if rows:
+        say_table(table("MEMBERS GROUP NODES", rows, right="MEMBERS"))
+    else:
+        say("no group has members")
+
+
+def _counted(nodes: dict[str, int]) -> str:
+    return ", ".join(f"{node} {count}" for node, count in sorted(nodes.items()))
+
+
+def drain(link: Link, options: Options) -> None:
+    """Take a node out of service."""
+    _ask_terminal(options, f"drain {link.node}")
+    answer = link.ask("drain", patience=options.timeout + 10, timeout=options.timeout)
+    if options.json:
+        say_json(answer)
+    elif not answer["unfinished"]:
+        say(f"{link.node} is drained: stop it, or deploy the next version")
+    else:
+        for text in answer["unfinished"]:
+            say(text)
+    if answer["unfinished"]:
+        raise Leave(Status.FAILED, f"{link.node} is out of service, with work that is not finished")
+
+
 # -- act -------------------------------------------------------------------------------------------
 
 
@@ -300,12 +361,15 @@ def _confirm(link: Link, options: Options, action: str) -> None:
             for word in (found.get("name"), found["behaviour"], number)
             if word is not None
         )
+    _ask_terminal(options, f"{action} {who} on {link.node}")
+
+
+def _ask_terminal(options: Options, question: str) -> None:
+    if options.yes:
+        return
     if not sys.stdin.isatty():
-        raise Leave(
-            Status.NOT_CONFIRMED,
-            f"{action} {who} on {link.node}? there is no terminal to ask at: say --yes",
-        )
-    sys.stdout.write(printable(f"{action} {who} on {link.node}? [y/N] "))
+        raise Leave(Status.NOT_CONFIRMED, f"{question}? there is no terminal to ask at: say --yes")
+    sys.stdout.write(printable(f"{question}? [y/N] "))
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Leave(Status.NOT_CONFIRMED, "nothing was done")
@@ -357,6 +421,9 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
     "trace": trace,
     "dead-letters": dead_letters,
     "crashes": crashes,
+    "network": network,
+    "groups": groups,
+    "drain": drain,
     "top": live,
     "attach": attach,
     "send": _act("send", "send a message to", "sent", _message),
@@ -367,7 +434,9 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
 }
 
 
-_OF_ALL: Final = frozenset({"ps", "tree", "info", "dead-letters", "crashes", "top"})
+_OF_ALL: Final = frozenset(
+    {"ps", "tree", "info", "dead-letters", "crashes", "network", "groups", "top"}
+)
 """Commands that a pattern of node names may be given to."""
 
 

@@ -160,6 +160,8 @@ class Health:
         kernel = self._kernel
         if self._node.stopping:
             return ["the node is stopping"]
+        if kernel.draining:
+            return ["the node is draining"]
         because = [
             f"the application {name!r} is {phase.value}"
             for name, phase in application_phases(self._node).items()

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from .._core.vocabulary.messages import Drain
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
     from .client import WebSocketClient
     from .messages.requests import (
-        Drain,
         End,
         HTTPGone,
         HTTPRequest,
@@ -64,7 +64,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "client": "WebSocketClient",
-            "messages.requests": "Drain End HTTPGone HTTPRequest ReadBody SentEvent Write",
+            "messages.requests": "End HTTPGone HTTPRequest ReadBody SentEvent Write",
             "messages.responses": "HTTPError Response",
             "messages.websockets": (
                 "Accept WSBinary WSClose WSConnected WSDisconnected WSSend WSText WSUpgrade"

@@ -9,7 +9,7 @@ from typing import Final
 from .._core.processes.process import Process
 from .._core.tables.pending_calls import Caller, Deadline
 from .._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
-from .._core.vocabulary.messages import NO_REPLY
+from .._core.vocabulary.messages import NO_REPLY, Drain
 from .._core.vocabulary.options import check_flag
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
@@ -21,7 +21,6 @@ from ..meta.sockets.streams.connection import StreamConnection
 from ..meta.sockets.tcp import check_endpoint
 from ..meta.sockets.tls import TLSFiles
 from .connection import WebConnection
-from .messages.requests import Drain
 from .options import WebOptions
 from .routes import Networks, Place, Route, Routes
 from .site import Site

@@ -41,12 +41,15 @@ async def test_each_command_that_looks_is_passed_on(networks: Any) -> None:
         assert await ask(client, "b@test", "crashes") == []
         assert (await ask(client, "b@test", "dead-letters"))["last"] == []
         assert await ask(client, "b@test", "inspect", to="counter") == {}
+        assert list((await ask(client, "b@test", "network"))["peers"]) == ["a@test"]
+        b.group("web").join(pid)
+        assert await ask(client, "b@test", "groups") == [{"group": "web", "nodes": {"b@test": 1}}]
 
 
 async def test_a_command_that_acts_or_writes_is_not_passed_on(networks: Any) -> None:
     async with two_nodes(networks(allow="default,look,kill,spawn")) as (a, b):
         pid = await b.spawn(Counter, name="counter")
-        for do in ("kill", "eval", "trace", "send", "at", "dance"):
+        for do in ("kill", "eval", "trace", "send", "drain", "at", "dance"):
             with pytest.raises(ControlError, match="from another node there are ps") as refused:
                 await ask(client_of(a), "b@test", do, to="counter")
             assert refused.value.code == "not_permitted"

@@ -15,6 +15,7 @@ import pytest
 
 from ergo_py import Actor, ChildSpec
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
+from ergo_py.network import Local
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
 from tests.control.test_commands import Bomb, Reader
@@ -31,6 +32,13 @@ class Counter(Actor):
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         return {"total": str(self.total), **dict.fromkeys(items, "asked")}
+
+
+class Unfinished(Actor):
+    drains = True
+
+    def handle_call(self, request: Any, caller: Any) -> int:
+        return 2
 
 
 class Blocker(Actor):
@@ -152,6 +160,74 @@ def test_every_look_command_prints_text_and_json(node: OwnedNode, ergo: Ergo) ->
         status, out, err = ergo(*arguments, "--json")
         assert (status, err) == (Status.DONE, ""), arguments
         assert json.loads(out) is not None if out else arguments[0] == "trace"
+
+
+def test_groups_are_listed_with_their_members_on_each_node(node: OwnedNode, ergo: Ergo) -> None:
+    assert ergo("groups") == (Status.DONE, "no group has members\n", "")
+    for name in ("counter", "puppet"):
+        node.group("web").join(name)
+
+    assert ergo("groups") == (
+        Status.DONE,
+        "MEMBERS  GROUP  NODES\n      2  web    demo@localhost 2\n",
+        "",
+    )
+    assert json.loads(ergo("groups", "--json")[1])[0]["nodes"] == {"demo@localhost": 2}
+
+
+def test_the_network_of_a_node_is_shown_as_a_table(ergo: Ergo, short_path: Path) -> None:
+    (short_path / "nodes").mkdir(mode=0o700)
+    network = Local(directory=short_path / "nodes")
+    options: Any = {"log_output": "none", "watchdog": None, "network": network}
+    with (
+        open_node("shop@site", control="look", **options) as shop,
+        open_node("stock@site", **options) as stock,
+    ):
+        assert ergo("network") == (
+            Status.DONE,
+            "shop@site knows no other node yet; it connects when they talk\n",
+            "",
+        )
+        shop.run_async(lambda node: node.at("stock@site").ping())
+
+        status, out, err = ergo("network", "shop")
+        heads, row = out.splitlines()
+        assert (status, err) == (Status.DONE, "")
+        assert heads.split()[:5] == ["NODE", "STATE", "TRIP", "SENT", "RECEIVED"]
+        assert heads.split()[5:] == ["WAITING", "CALLS", "REFUSED", "LOST"]
+        assert row.split()[:2] == ["stock@site", "up"]
+        assert json.loads(ergo("network", "--json")[1])["peers"]["stock@site"]["state"] == "up"
+        assert stock.name == "stock@site"
+
+
+def test_a_node_without_a_network_tells_the_option_that_opens_it(
+    node: OwnedNode, ergo: Ergo
+) -> None:
+    status, _, err = ergo("network")
+
+    assert status == Status.FAILED
+    assert "open_node(…, network=Local(types=[…]))" in err
+
+
+def test_drain_takes_a_node_out_of_service_and_tells_unfinished_work(
+    node: OwnedNode, ergo: Ergo
+) -> None:
+    status, _, err = ergo("drain")
+    assert status == Status.NOT_CONFIRMED
+    assert "drain demo@localhost? there is no terminal to ask at: say --yes" in err
+
+    assert ergo("drain", "demo", "--yes", "--timeout", 1) == (
+        Status.DONE,
+        "demo@localhost is drained: stop it, or deploy the next version\n",
+        "",
+    )
+
+    node.spawn(Unfinished)
+    status, out, err = ergo("drain", "--yes", "--timeout", 1)
+    assert status == Status.FAILED
+    assert out.endswith(": 2 cut off\n")
+    assert "demo@localhost is out of service, with work that is not finished" in err
+    assert json.loads(ergo("drain", "--yes", "--json")[1])["unfinished"] == out.splitlines()
 
 
 def test_a_mailbox_is_shown_with_types_and_with_contents(node: OwnedNode, ergo: Ergo) -> None:

@@ -4,7 +4,17 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    ParamSpec,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from trio.lowlevel import enable_ki_protection
 
@@ -76,6 +86,9 @@ class Behaviour(LinksAndEvents):
             "init(self)`, which is called next"
         ),
     )
+
+    drains: ClassVar[bool] = False
+    """Whether ``node.drain()`` calls the process with `Drain`, and waits for its answer."""
 
     @classmethod  # pyright: ignore[reportArgumentType] - a class is a function of its arguments
     def spec(cls: Callable[P, B], *args: P.args, **kwargs: P.kwargs) -> Callable[[], B]:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from .errors import BadInputError
 from .ids import PID, Address, Alias, EventName, NodeName, Ref
+from .options import check_number
 from .public_names import show_public_names
 from .reasons import Reason
 
@@ -18,6 +19,7 @@ __all__ = [
     "DeadLetter",
     "Diverted",
     "Down",
+    "Drain",
     "EventStarted",
     "EventStopped",
     "Exit",
@@ -45,6 +47,21 @@ class Request(Generic[R]):
     """
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Request[int]):
+    """Asks a process to finish its work within ``timeout`` seconds, and to take no more. The answer
+    is how much of the work was cut off.
+
+    ``node.drain()`` asks every process whose class says ``drains = True``: ``WebServer``, the
+    keepers of singletons and of names of a cluster, and actors that answer it in ``handle_call``.
+    """
+
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_number("Drain(timeout)", self.timeout, least=0.0)
 
 
 _NONE_IS_FINE: Final = ""

@@ -26,6 +26,8 @@ _FROM_AFAR: Final = (
     "statistics",
     "dead-letters",
     "crashes",
+    "network",
+    "groups",
     *(view.__name__ for view in VIEWS),
 )
 """The commands that another node may pass on: those that look, and answer in a single piece."""

@@ -19,7 +19,6 @@ from ..parsing.http1 import Head, RequestError
 from .responses import HTTPError, Response
 
 __all__ = [
-    "Drain",
     "End",
     "HTTPGone",
     "HTTPRequest",
@@ -337,19 +336,6 @@ class HTTPGone(MayBeLate):
     connection: Alias
     ref: Ref
     cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Drain(Request[int]):
-    """Let a server end in order: it stops listening, idle connections close, exchanges under way
-    finish, event streams end, and WebSockets are closed with code 1001. After ``timeout`` seconds
-    the rest is cut; the answer is how many connections were cut.
-    """
-
-    timeout: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_number("Drain(timeout)", self.timeout, least=0.0)
 
 
 show_public_names(__name__)

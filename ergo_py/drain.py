@@ -1,0 +1,83 @@
+"""`drain`: take a node out of service while it goes on running, as before a deployment."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
+
+from ._core.kernel import Kernel
+from ._core.metas.meta import Meta
+from ._core.processes.process import processes_of
+from ._core.vocabulary.errors import CallTimeoutError, TargetDownError
+from ._core.vocabulary.ids import PID, Alias
+from ._core.vocabulary.messages import Drain
+from ._core.vocabulary.options import check_number
+
+if TYPE_CHECKING:
+    from .network.network import Network
+
+__all__ = ["drain"]
+
+_GRACE: Final = 1.0
+"""Seconds that a process has for its answer after the time of its drain is over."""
+_LOOK: Final = 0.02
+"""Seconds between two looks at the calls of other nodes that are under way."""
+
+
+async def drain(
+    kernel: Kernel, call: Callable[..., Awaitable[object]], timeout: float
+) -> list[str]:
+    """Take a node out of service. Returns the work that was not finished in time, as text.
+
+    New calls of other nodes are refused only after names, singletons and groups are given up:
+    until then other nodes do not know that they have to look elsewhere.
+    """
+    check_number("timeout", timeout, least=0.0)
+    now = kernel.clock.now
+    began = now()
+    unfinished: list[str] = []
+    kernel.begin_drain()
+
+    async def ask(to: PID | Alias, name: str) -> None:
+        try:
+            cut = await call(to, Drain(timeout), timeout=timeout + _GRACE)
+        except CallTimeoutError:
+            unfinished.append(f"{name}: no answer within {timeout:g} s")
+        except TargetDownError:
+            pass  # it has ended, and so has its work
+        except Exception as error:  # it refuses, by any error
+            unfinished.append(f"{name}: {type(error).__qualname__}: {error}")
+        else:
+            if cut:
+                unfinished.append(f"{name}: {cut} cut off")
+
+    async with trio.open_nursery() as nursery:
+        for to, name in _draining(kernel):
+            nursery.start_soon(ask, to, name)
+    network = cast("Network | None", kernel.router.remote)
+    if network is not None:
+        network.refuse_calls()
+        with trio.move_on_after(max(0.0, began + timeout - now())):
+            while network.calls_in():  # noqa: ASYNC110 - no event tells the last answer
+                await trio.sleep(_LOOK)
+        if waiting := network.calls_in():
+            unfinished.append(f"{waiting} calls of other nodes are not answered")
+    return unfinished
+
+
+def _draining(kernel: Kernel) -> list[tuple[PID | Alias, str]]:
+    """The processes and meta-processes that take part in a drain, with their names."""
+    metas = [meta for meta in kernel.router.registry.aliases.values() if isinstance(meta, Meta)]
+    processes = processes_of(kernel.router).values()
+    return [
+        *(
+            (each.id, f"{each.name or each.callbacks.behaviour} {each.id}")
+            for each in processes
+            if getattr(each.behaviour, "drains", False)
+        ),
+        *(
+            (each.id, f"{each.callbacks.behaviour} {each.id}")
+            for each in metas
+            if getattr(each.behaviour, "drains", False)
+        ),
+    ]
