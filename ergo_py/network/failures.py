@@ -28,7 +28,7 @@ from .._core.vocabulary.errors import (
     UnhandledCallError,
 )
 from .._core.vocabulary.reasons import Crashed
-from .._core.vocabulary.text import brief, shown, text_of
+from .._core.vocabulary.text import brief, shown, text_of, utf8
 from .errors import NotPermittedError, RemoteError, TooManyCallsError, UnreadableError
 from .messages.message_types import MessageTypes, RefusedValueError, reason_of
 from .operations import Failure
@@ -75,24 +75,26 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
         case CallFailedError():
             return Failure.CRASHED, types.encode_reason(error.reason)
         case UnreadableError():
-            return Failure.UNREADABLE, types.encode(str(error))
+            return Failure.UNREADABLE, types.encode(utf8(str(error)))
         case MailboxFullError():
             return Failure.FULL, types.encode(error.limit)
         case UnhandledCallError():
             return Failure.UNHANDLED, types.encode(error.behaviour)
         case DeadlockError():
-            return Failure.DEADLOCK, types.encode(list(error.ring))
+            return Failure.DEADLOCK, types.encode([_part(pid, types) for pid in error.ring])
         case ServiceGoneError():
             return Failure.SERVICE_GONE, types.encode_reason(error.reason)
         case ServiceBusyError():
             return Failure.SERVICE_BUSY, types.encode(error.limit)
         case ChildUnknownError():
-            return Failure.SERVICE_UNKNOWN, types.encode([error.child, list(error.known)])
+            return Failure.SERVICE_UNKNOWN, types.encode(
+                [_part(error.child, types), [utf8(name) for name in error.known]]
+            )
         case ErgoError() if type(error).__name__ in _ERGO:
             return Failure.ERGO, types.encode(_parts_of(error, types))
         case Exception():
             return Failure.REJECTED, types.encode(error)
-    return Failure.REJECTED, types.encode(RemoteError(type(error).__qualname__, str(error)))
+    return Failure.REJECTED, types.encode(RemoteError(type(error).__qualname__, text_of(error)))
 
 
 def error_of(kind: str, to: Any, request: object, payload: Any) -> BaseException:
@@ -144,7 +146,7 @@ def _parts_of(error: ErgoError, types: MessageTypes) -> list[object]:
     }
     return [
         type(error).__name__,
-        text_of(text),
+        utf8(text_of(text)),
         cause if isinstance(cause, Exception) else None,
         fields,
     ]
@@ -154,7 +156,7 @@ def _part(value: object, types: MessageTypes) -> object:
     try:
         types.encode(value)
     except RefusedValueError:
-        return shown(value)
+        return utf8(shown(value))
     return value
 
 

@@ -26,6 +26,7 @@ from .._core.vocabulary.ids import PID, Alias, EventName, ServiceName
 from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.options import check_name
 from .._core.vocabulary.reasons import Reason
+from .._core.vocabulary.text import shown
 from .accounts.info import NetworkInfo
 from .accounts.limits import LARGEST, Limits, too_large
 from .carriers.carrier import Carrier
@@ -239,10 +240,18 @@ class Network:
         self.peer(target.node).watches.remove(target)
 
     def tell(self, watcher: PID, target: Any, reason: Reason) -> None:
-        """Tell another node that a process it watches here has ended."""
+        """Tell another node that a process it watches here has ended. Never raises: the process
+        ends meanwhile, and its end must not fail.
+        """
         peer = self.peers.get(watcher.node)
-        if peer is not None and peer.creation == watcher.creation:
+        if peer is None or peer.creation != watcher.creation:
+            return
+        try:
             peer.executor.tell(target, reason)
+        except Exception as error:
+            # Without its session, the other node tells its watchers that this node is lost.
+            self.log_once(f"an end cannot be told to node {peer.node}", shown(error))
+            peer.session.fail("an end could not be told")
 
     def publish(self, subscriber: PID, publication: Published, producer: PID, context: Any) -> bool:
         """Send a publication to a subscribed node, with the context of its trace. False if it was

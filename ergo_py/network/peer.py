@@ -16,7 +16,7 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import NoNode, Reason, Shutdown
-from .._core.vocabulary.text import shown
+from .._core.vocabulary.text import shown, utf8
 from .accounts.ledger import Ledger
 from .accounts.limits import ADDRESS, ANSWERS, LARGEST, too_large
 from .errors import (
@@ -368,7 +368,7 @@ class Peer(OpenCalls, Notices):
                 f"{what} cannot travel to node {self.node}", error=str(refusal)
             )
             kind = Failure.UNSENDABLE
-            body = self.network.types.encode([why, str(refusal)])
+            body = self.network.types.encode([why, utf8(str(refusal))])
         op = (_FAILED, number, kind, body) if kind else (_ANSWER, number, body)
         self.session.push(encode_operation(op))
         if not self._is_dirty:

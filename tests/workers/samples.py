@@ -75,6 +75,8 @@ def fail(error: str) -> None:
             raise OddError("very")
         case "exit":
             raise SystemExit(3)
+        case "not UTF-8":
+            raise LookupError(os.fsdecode(b"x\xff"))
         case "unknown":
             raise type("HiddenError", (Exception,), {})("secret")
     raise LookupError(error)

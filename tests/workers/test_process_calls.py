@@ -70,6 +70,8 @@ async def test_a_function_runs_in_another_program_and_its_result_or_error_is_the
             await ask(node, pid, Compute(samples.fail, "odd"))
         with pytest.raises(RemoteError, match="HiddenError: secret"):
             await ask(node, pid, Compute(samples.fail, "unknown"))
+        with pytest.raises(RemoteError, match=r"LookupError: x\\udcff"):
+            await ask(node, pid, Compute(samples.fail, "not UTF-8"))
         with pytest.raises(RuntimeError, match="it raised SystemExit: 3"):
             await ask(node, pid, Compute(samples.fail, "exit"))
         with pytest.raises(TypeError, match=r"the result of \S+:unsendable cannot travel"):
@@ -82,7 +84,7 @@ async def test_a_function_runs_in_another_program_and_its_result_or_error_is_the
         with pytest.raises(UnhandledCallError):
             await ask(node, pid, "something else")
         assert await ask(node, pid, Compute(samples.say, "printed")) == "printed"
-        assert (await node.inspect(pid))["done"] == "9"
+        assert (await node.inspect(pid))["done"] == "10"
 
 
 async def test_a_program_that_ends_is_replaced_and_its_call_fails() -> None:

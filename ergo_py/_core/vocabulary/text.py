@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
-__all__ = ["brief", "printable", "printable_lines", "shown", "text_of"]
+__all__ = ["brief", "printable", "printable_lines", "shown", "text_of", "utf8"]
 
 _DEEP: Final = 50
 """Maximal depth of nested containers that are shown."""
@@ -33,6 +33,13 @@ def shown(value: object) -> str:
         raise
     except BaseException:
         return f"<{type(value).__name__}: its __repr__ raised>"
+
+
+def utf8(text: str) -> str:
+    """The text with its surrogates escaped. `os.fsdecode` makes surrogates out of bytes that are
+    not UTF-8, and no UTF-8 encoder takes them.
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def brief(value: object, most: int) -> str:

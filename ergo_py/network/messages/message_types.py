@@ -30,7 +30,7 @@ from ..._core.vocabulary.reasons import (
     Shutdown,
     Unregistered,
 )
-from ..._core.vocabulary.text import text_of
+from ..._core.vocabulary.text import text_of, utf8
 from ..errors import RemoteError
 from .closed_types import MARK, closed_type
 from .codec import Ext, msgspec
@@ -181,7 +181,7 @@ class MessageTypes:
             Decimal: lambda value: Ext(_DECIMAL, str(value).encode()),
             bytearray: lambda value: Ext(_BYTEARRAY, bytes(value)),
             Crashed: self._crashed,
-            RemoteError: lambda error: Ext(_REMOTE_ERROR, _encode((error.type_name, error.text))),
+            RemoteError: lambda error: _told(error.type_name, error.text),
         }
         self.encoders: dict[type, Callable[[Any], bytes]] = dict.fromkeys(_LEAVES, _encode)
         """Functions that encode values of some classes: those of `encode`, without the texts of its
@@ -256,17 +256,20 @@ class MessageTypes:
         """
         try:
             return self.encoders.get(type(value), self._encode_parts)(value)
+        except RefusedValueError:
+            raise
         except RecursionError:
             raise RefusedValueError("it is nested too deeply, or contains itself") from None
-        except (OverflowError, UnicodeEncodeError) as error:
-            raise RefusedValueError(text_of(error)) from None
+        except Exception as error:
+            # A text with surrogates, a large int; or a class of the user whose field raises.
+            raise RefusedValueError(utf8(text_of(error))) from None
 
     def _encode_parts(self, value: object) -> bytes:
         return _encode(self._plain(value))
 
     def encode_reason(self, reason: Reason) -> bytes:
         """The bytes of a reason. A value in it that cannot travel becomes text, and a long text is
-        cut.
+        cut. Never raises: the end of a process is told while the process ends.
         """
         try:
             data = self.encode(reason)
@@ -274,10 +277,10 @@ class MessageTypes:
             data = b""
         if 0 < len(data) <= _REASON:
             return data
-        text = str(reason)
-        if len(text) > _SHORT:
-            text = f"{text[:_SHORT]}… ({len(text)} characters)"
-        return self.encode(Shutdown(text))
+        if isinstance(reason, Crashed):
+            error = RemoteError(type(reason.error).__qualname__, _cut(text_of(reason.error)))
+            return self.encode(Crashed.told(error, _cut(reason.traceback)))
+        return self.encode(Shutdown(_cut(text_of(reason))))
 
     def _plain(self, value: Any) -> Any:
         """The value as MessagePack knows it: other types become extensions."""
@@ -326,18 +329,18 @@ class MessageTypes:
         if name is not None:
             try:
                 return Ext(_EXCEPTION, _encode((name, self._list(list(error.args)))))
-            except (RefusedValueError, OverflowError, RecursionError):
+            except Exception:  # as in encode()
                 pass
-        return Ext(_REMOTE_ERROR, _encode((type(error).__qualname__, text_of(error))))
+        return _told(type(error).__qualname__, text_of(error))
 
     def _crashed(self, reason: Crashed) -> Ext:
         error = reason.error
         plain = (
             self._plain(error)
             if isinstance(error, Exception)
-            else Ext(_REMOTE_ERROR, _encode((type(error).__qualname__, text_of(error))))
+            else _told(type(error).__qualname__, text_of(error))
         )
-        return Ext(_CRASHED, _encode((plain, reason.traceback)))
+        return Ext(_CRASHED, _encode((plain, utf8(reason.traceback))))
 
     # -- decoding ----------------------------------------------------------------------------------
 
@@ -416,6 +419,17 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _SHORT: Final = 1024
 _REASON: Final = 1 << 20
 """Most bytes of a reason."""
+
+
+def _told(type_name: str, text: str) -> Ext:
+    """An exception as text. Texts of errors are for readers: a surrogate in them is escaped."""
+    return Ext(_REMOTE_ERROR, _encode((utf8(type_name), utf8(text))))
+
+
+def _cut(text: str) -> str:
+    """The first characters of a long text, which any node can read."""
+    is_long = len(text) > _SHORT
+    return utf8(f"{text[:_SHORT]}… ({len(text)} characters)" if is_long else text)
 
 
 def reason_of(value: object) -> Reason:

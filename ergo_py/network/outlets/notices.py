@@ -45,11 +45,12 @@ class Notices:
         """An address there, as it travels."""
         try:
             place = place_of(target, self.network.types.encode)
-        except RefusedValueError as error:
+            length = len(place.name.encode()) + len(place.key)
+        except (RefusedValueError, UnicodeEncodeError) as error:
             raise MessageTypeError(
                 f"the address {target!r} cannot travel: {error}", target, None
             ) from None
-        if (length := len(place.name.encode()) + len(place.key)) > ADDRESS:
+        if length > ADDRESS:
             raise MessageTooLargeError(
                 f"the name or key of an address has {length} bytes; allowed are {ADDRESS}: "
                 f"{brief(target, 100)}",

@@ -157,11 +157,14 @@ class Answers:
         found = self._kernel.router.resolve(to)
         if isinstance(found, Process | Meta):
             await found.wait_gone()
-            return found.reason or Shutdown()
-        reason = self._kernel.obituaries.reason_of(to)
+            reason = found.reason or Shutdown()
+        else:
+            reason = self._kernel.obituaries.reason_of(to)
         if reason is None:
             raise self._kernel.router.unknown(to)
-        return reason
+        # A reason with a value that cannot travel arrives as text, as that of a watch does.
+        types = self._peer.network.types
+        return types.decode_reason(types.encode_reason(reason))
 
     def _spawn(self, asked: object) -> Awaitable[PID]:
         match asked:

@@ -21,7 +21,7 @@ from ..._core.vocabulary.info import (
 from ..._core.vocabulary.messages import DeadLetter, Why
 from ..._core.vocabulary.reasons import Reason, Shutdown
 from ..._core.vocabulary.states import MetaState, State
-from ..._core.vocabulary.text import shown, text_of
+from ..._core.vocabulary.text import shown, text_of, utf8
 from ...supervision.tree import TreeNode
 from ..accounts.info import NetworkInfo, PeerInfo
 from ..messages.message_types import MessageTypes, RefusedValueError
@@ -48,7 +48,6 @@ _CLASSES: Final = (
     Why,
 )
 _PLAIN: Final = (
-    str,
     int,
     float,
     bool,
@@ -80,6 +79,8 @@ def encode_snapshot(types: MessageTypes, value: object) -> bytes:
 
 def _plain(value: Any, types: MessageTypes) -> Any:
     cls = type(value)
+    if cls is str:
+        return utf8(value)
     if cls in _PLAIN:
         return value
     if isinstance(value, Mapping):
@@ -92,5 +93,6 @@ def _plain(value: Any, types: MessageTypes) -> Any:
     try:
         types.encode(value)
     except RefusedValueError:
-        return Shutdown(text_of(value)) if isinstance(value, Reason) else shown(value)
+        text = utf8(text_of(value) if isinstance(value, Reason) else shown(value))
+        return Shutdown(text) if isinstance(value, Reason) else text
     return value
