@@ -224,3 +224,81 @@ def test_an_unusual_class_takes_the_general_way(cls: Any) -> None:
 
 def test_a_very_long_name_takes_the_general_way() -> None:
     assert closed_type(Scalars, "x" * 256, ("number",)) is None
+
+
+@dataclass
+class Base:
+    """A closed class."""
+
+    x: int = 0
+
+
+class Checked(Base):
+    """A subclass whose constructor refuses values."""
+
+    def __init__(self, x: int = 0) -> None:
+        if x < 0:
+            raise ValueError(f"negative: {x}")
+        super().__init__(x)
+
+
+@dataclass
+class Decorated:
+    """A dataclass that defines its constructor itself, which `dataclass` keeps."""
+
+    x: int = 0
+
+    def __init__(self, x: int = 0) -> None:
+        if x < 0:
+            raise ValueError(f"negative: {x}")
+        self.x = x
+
+
+class Inherited(Base):
+    """A subclass without a constructor of its own."""
+
+
+made: list[int] = []
+
+
+@dataclass
+class Counted:
+    """Counts its instances, and refuses some."""
+
+    x: int = 0
+
+    def __post_init__(self) -> None:
+        made.append(self.x)
+        if self.x < 0:
+            raise ValueError(f"negative: {self.x}")
+
+
+@pytest.mark.parametrize("cls", [Checked, Decorated, Counted])
+def test_an_instance_arrives_by_the_constructor_of_its_class(cls: Any) -> None:
+    types = MessageTypes([cls])
+    wrong = cls()
+    wrong.x = -5
+
+    assert types.decode(types.encode(cls(5))).x == 5
+    with pytest.raises(UnreadableValueError, match="cannot be made: ValueError"):
+        types.decode(types.encode(wrong))
+
+
+def test_the_check_of_a_class_runs_once_for_an_instance_that_arrives() -> None:
+    types = MessageTypes([Counted])
+    wrong = Counted()
+    wrong.x = -5
+    data = types.encode(wrong)
+    made.clear()
+
+    with pytest.raises(UnreadableValueError):
+        types.decode(data)
+    assert made == [-5]
+
+
+def test_classes_with_a_generated_constructor_stay_closed() -> None:
+    types = MessageTypes([Base, Inherited])
+
+    assert is_closed(types, Base(1))
+    assert is_closed(types, Inherited(1))
+    assert type(types.decode(types.encode(Inherited(1)))) is Inherited

@@ -254,6 +254,34 @@ async def test_a_node_looks_into_no_third_node_for_another() -> None:
                 await look(peer, Look(verb, (pid,)), {}, 5.0)
         with pytest.raises(NotPermittedError, match="'c@test' does not permit 'a@test' to look"):
             await a.inspect(pid)
+        # By a keyword neither.
+        for keywords in ({"to": pid}, {"to": pid, "timeout": 1.0}):
+            with pytest.raises(UnreadableError, match="does not know the question 'look'"):
+                await look(peer, Look("inspect"), keywords, 5.0)
+        assert "b@test" not in c.network().peers
+
+
+@pytest.mark.parametrize(
+    "verb, arguments, keywords",
+    [
+        ("events", ("ergo.node_up",), {}),
+        ("events", (), {"name": "ergo.node_up"}),
+        ("crashes", (1, 2), {}),
+        ("crashes", (), {"timeout": 1.0}),
+        ("info", (1,), {}),
+        ("inspect", (), {"timeout": 1.0, "more": 1}),
+        ("stop", (), {}),
+    ],
+)
+async def test_a_look_has_the_arguments_of_honest_nodes_only(
+    verb: str, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> None:
+    """``node.events(name)`` would make a stream of publications, which no code closes."""
+    async with two_nodes(make_network("memory", allow="default,look")) as (a, b):
+        peer = await hostile(a)
+        with pytest.raises(UnreadableError, match="does not know the question 'look'"):
+            await look(peer, Look(verb, arguments), keywords, 5.0)
+        assert b.nodes() == ["a@test"]
 
 
 async def test_an_answer_about_a_node_is_limited_where_it_arrives(

@@ -13,6 +13,7 @@ import trio
 
 from ergo_py import BadInputError, Down, Name, NodeName, NoNode, TargetDownError, Why, open_node
 from ergo_py.network import Local, NetworkError, NodeNameTakenError
+from ergo_py.network.carriers import local
 from tests.network.pairs import TYPES, Add, Echo, Total, make_network, until
 from tests.network.programs import COUNTER, other_program, until_it_answers
 from tests.network.test_nodes import Counter, Talker
@@ -217,6 +218,35 @@ async def test_many_large_messages_pass_a_slow_socket(meeting_place: Path) -> No
             for number in range(50):
                 nursery.start_soon(call, number)
         assert sorted(answers) == list(range(50))
+
+
+class Narrow:
+    """A socket that takes ten bytes at a time."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.given: list[Any] = []
+
+    def send(self, data: Any) -> int:
+        self.given.append(data)
+        self.written += bytes(data[:10])
+        return min(10, len(data))
+
+
+async def test_the_rest_of_a_frame_that_is_partly_written_is_not_copied() -> None:
+    way, narrow = local._Way(), Narrow()
+    connection: Any = narrow
+    way._socket = connection
+    way.send(b"x" * 96)
+    way.send(b"y" * 6)
+    while way._waiting:
+        await way._write(connection)
+
+    assert narrow.written == b"\0\0\0\x60" + b"x" * 96 + b"\0\0\0\x06" + b"y" * 6
+    rests = [data for data in narrow.given if isinstance(data, memoryview)]
+    assert len(rests) == 9
+    assert len({id(rest.obj) for rest in rests}) == 1
+    assert way._size == 0
 
 
 async def test_a_node_survives_a_peer_that_closes_its_connections(meeting_place: Path) -> None:

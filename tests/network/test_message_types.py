@@ -1,5 +1,6 @@
 """The types of messages that travel: what arrives equals what was sent, or is refused."""
 
+import errno
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -257,6 +258,85 @@ def test_a_known_exception_arrives_with_its_arguments(error: Any, arrived: Any) 
 
     assert type(got) is type(arrived)
     assert got.args == arrived.args
+
+
+class PriceError(Exception):
+    """A listed exception whose constructor has other parameters than ``args``."""
+
+    def __init__(self, item: str, price: int) -> None:
+        super().__init__(f"{item} costs {price}")
+        self.item = item
+        self._price = price
+        self.till = object()
+
+    @property
+    def price(self) -> int:
+        return self._price
+
+
+class FileError(OSError):
+    """The same, with fields of the operating system."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EACCES, "denied", path)
+        self.hint = "ask"
+
+
+def test_a_listed_exception_with_a_constructor_of_its_own_arrives_as_itself() -> None:
+    types = MessageTypes([PriceError, FileError])
+    sent = PriceError("tea", 3)
+    sent.add_note("in the shop")
+    got = types.decode(types.encode(sent))
+
+    assert type(got) is PriceError
+    assert (str(got), got.args, got.item, got.price) == ("tea costs 3", sent.args, "tea", 3)
+    assert got.__notes__ == ["in the shop"]
+    assert got.till == repr(sent.till)  # a value that cannot travel is text
+
+    file = types.decode(types.encode(FileError("x")))
+    assert type(file) is FileError
+    assert (file.errno, file.strerror, file.filename, file.hint) == (13, "denied", "x", "ask")
+    assert str(file) == str(FileError("x"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, "No such file", "a"),
+        FileNotFoundError(2, "No such file"),
+        OSError(18, "Invalid link", "a", None, "b"),
+        OSError("alone"),
+        ConnectionResetError(),
+    ],
+)
+def test_an_error_of_the_operating_system_arrives_with_its_file_names(error: OSError) -> None:
+    got = travel(error)
+
+    assert type(got) is type(error)
+    assert (got.args, str(got)) == (error.args, str(error))
+    assert (got.filename, got.filename2) == (error.filename, error.filename2)
+
+
+def test_attributes_of_an_exception_change_nothing_of_its_class() -> None:
+    types, cls = MessageTypes([PriceError]), PriceError.__qualname__
+    parts = (cls, ["x"], {"__class__": 1, "__cause__": 2, "price": 5, 7: 8, "item": "tea"})
+    got = types.decode(
+        msgspec.msgpack.encode(msgspec.msgpack.Ext(32, msgspec.msgpack.encode(parts)))
+    )
+
+    assert type(got) is PriceError
+    assert got.__cause__ is None
+    assert vars(got) == {"price": 5, "item": "tea"}
+
+
+@pytest.mark.parametrize("error", [StopIteration(3), StopAsyncIteration()])
+def test_an_exception_that_no_coroutine_can_raise_arrives_as_a_remote_error(error: Any) -> None:
+    got = travel(error)
+
+    assert isinstance(got, RemoteError)
+    assert got.type_name == type(error).__name__
+    with pytest.raises(BadInputError, match="an exception that a coroutine can raise"):
+        MessageTypes([type("Stop", (type(error),), {})])
 
 
 @pytest.mark.parametrize("error", [ValueError(Hidden()), type("OddError", (Exception,), {})("odd")])

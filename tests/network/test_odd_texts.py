@@ -181,7 +181,7 @@ async def test_a_node_that_looks_sees_odd_texts_of_crashes_and_names() -> None:
 
 async def test_an_address_with_an_odd_text_is_refused_by_a_teaching_error() -> None:
     async with two_nodes(make_network("memory")) as (a, _):
-        with pytest.raises(MessageTypeError, match="the address .* cannot travel"):
+        with pytest.raises(MessageTypeError, match=r"the address .* cannot travel"):
             a.send(Name(ODD, "b@test"), Add(1))
 
 

@@ -1,12 +1,13 @@
 """``allow=`` of a network: the acts that a node permits another node."""
 
+import ast
 from typing import Any
 
 import pytest
 
 from ergo_py import Actor, BadInputError, Caller, Down, Name, Why
 from ergo_py.network import NotPermittedError
-from ergo_py.network.questions.permits import DEFAULT_PERMITS, PERMITS, Permits
+from ergo_py.network.questions.permits import DEFAULT_PERMITS, PERMITS, Permits, refusal_text
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Puppet, running_node
@@ -31,6 +32,26 @@ def test_the_longest_pattern_that_fits_counts() -> None:
     assert permits.of("shop@berlin") == {"send"}
     assert permits.of("ops@paris") == {*DEFAULT_PERMITS, "look"}
     assert permits.of("ops@berlin") == set()
+
+
+def test_a_name_counts_before_all_patterns() -> None:
+    permits = Permits({"ops@berlin": "", "???@*erlin*": "look", "web[1]@x": "kill", "*@*": "call"})
+
+    assert permits.of("ops@berlin") == frozenset()
+    assert permits.of("dev@berlin") == {"look"}
+    assert permits.of("web[1]@x") == {"kill"}
+    assert permits.of("web1@x") == {"kill"}
+    assert permits.of("*@*") == {"call"}
+
+
+@pytest.mark.parametrize("node", ["web[1]@x", "*@*", "a?@x", "ops@berlin"])
+def test_the_advice_of_a_refusal_permits_that_node_only(node: str) -> None:
+    text = refusal_text("here@x", node, "look")
+    advice = ast.literal_eval(text.partition("allow=")[2])
+
+    permits = Permits(advice)
+    assert "look" in permits.of(node)
+    assert permits.of("web1@x") == permits.of("any@x") == DEFAULT_PERMITS
 
 
 def test_a_node_that_is_not_named_has_the_default_permits() -> None:

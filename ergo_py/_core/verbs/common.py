@@ -9,6 +9,7 @@ from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.errors import BadInputError, NameUnknownError, NotAllowedError
+from ..vocabulary.errors.messages import check_raisable
 from ..vocabulary.ids import PID, Name, Target
 from ..vocabulary.options import check_number
 from ..vocabulary.reasons import Unregistered, as_reason
@@ -115,6 +116,7 @@ def check_error(error: object) -> BaseException:
         raise BadInputError(
             "error", error, "an exception; for an ordinary answer use reply(caller, value)"
         )
+    check_raisable("error", error)
     return error
 
 

@@ -84,10 +84,10 @@ class Local:
             window: bytes that may be on the way to a node.
             spawns: the behaviours that other nodes may start here, by name, as in
                 ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
-            allow: the acts that other nodes are permitted, by patterns of their names; the longest
-                pattern that fits counts. The permits are ``send``, ``call``, ``watch``, ``exit``,
-                ``forward``, which all nodes have by ``default``, and ``look``, ``kill``,
-                ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+            allow: the acts that other nodes are permitted, by patterns of their names; the name
+                itself counts first, then the longest pattern that fits. The permits are ``send``,
+                ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
+                ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``.
             max_calls: calls between two nodes, in each direction, that may wait for an answer.
             max_watches: processes, names and events of a node that another node may watch.
 
@@ -324,7 +324,10 @@ class _Way:
     """A connection to another node, and the frames that wait for it."""
 
     def __init__(self) -> None:
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes | memoryview] = deque()
+        """Frames, and a view of the rest of a frame that is partly written: copies of the rest of
+        a long frame would be as many as its writes.
+        """
         self._size = 0
         self._socket: socket.socket | None = None
         self._task: trio.lowlevel.Task | None = None
@@ -349,9 +352,8 @@ class _Way:
                 sent = 0
             if sent == len(data):
                 return
-            data = data[sent:]
-            self._waiting.append(data)
-            self._size += len(data)
+            self._waiting.append(memoryview(data)[sent:])
+            self._size += len(data) - sent
         elif self._size + len(data) <= _BUFFER or not self._waiting:
             self._waiting.append(data)
             self._size += len(data)
@@ -389,7 +391,7 @@ class _Way:
         if sent == len(data):
             self._waiting.popleft()
         else:
-            self._waiting[0] = data[sent:]
+            self._waiting[0] = memoryview(data)[sent:]
 
     async def _wait_for_end(self, connection: socket.socket, scope: trio.CancelScope) -> None:
         # The other end never writes on this connection: it is readable when it is closed.

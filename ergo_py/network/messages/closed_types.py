@@ -67,8 +67,16 @@ def _is_plain(cls: Any) -> bool:
     """Whether the codec builds the same instance as the constructor, from a map of all fields."""
     if cls.__new__ is not object.__new__ and not issubclass(cls, msgspec.Struct):
         return False
+    if hasattr(cls, "__post_init__"):
+        # If it raises, the general way builds the instance again: it would run twice.
+        return False
     if dataclasses.is_dataclass(cls):
-        return bool(getattr(cls, "__dataclass_params__").init)  # noqa: B009 - a class with fields
+        # The codec fills the fields and never calls `__init__`: a constructor of the class itself,
+        # or of a subclass without the decorator, may refuse values. `dataclass` compiles its
+        # constructors inside a function of this name.
+        constructor: object = getattr(cls, "__init__")  # noqa: B009 - of the class
+        code = getattr(constructor, "__code__", None)
+        return code is not None and code.co_qualname.startswith("__create_fn__.")
     if not issubclass(cls, msgspec.Struct):
         return False
     config = cls.__struct_config__

@@ -5,7 +5,6 @@ list: it never imports code because of a message. The value that arrives equals 
 sent, in its content and its type.
 """
 
-import builtins
 import dataclasses
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -30,10 +29,11 @@ from ..._core.vocabulary.reasons import (
     Shutdown,
     Unregistered,
 )
-from ..._core.vocabulary.text import text_of, utf8
+from ..._core.vocabulary.text import shown, text_of, utf8
 from ..errors import RemoteError
 from .closed_types import MARK, closed_type
 from .codec import Ext, msgspec
+from .exceptions import BUILTIN, UNRAISABLE, arguments_of, attributes_of, remade
 
 __all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError", "reason_of"]
 
@@ -58,14 +58,6 @@ _OWN: Final = (
     Down,
 )
 """Classes of the framework that every node knows, under names of their own."""
-
-_EXCEPTIONS: Final = {
-    name: value
-    for name, value in vars(builtins).items()
-    if isinstance(value, type)
-    and issubclass(value, Exception)
-    and not issubclass(value, BaseExceptionGroup | UnicodeError)
-}
 
 
 class RefusedValueError(TypeError):
@@ -156,8 +148,8 @@ class MessageTypes:
     ) -> None:
         self._by_name: dict[str, _Class] = {}
         self._enums: dict[str, type[Enum]] = {}
-        self._exceptions: dict[str, type[Exception]] = dict(_EXCEPTIONS)
-        self._exception_names: dict[type, str] = {cls: name for name, cls in _EXCEPTIONS.items()}
+        self._exceptions: dict[str, type[Exception]] = dict(BUILTIN)
+        self._exception_names: dict[type, str] = {cls: name for name, cls in BUILTIN.items()}
         self._tags: dict[type, Callable[[Any], Any]] = {
             list: self._list,
             dict: self._dict,
@@ -214,6 +206,13 @@ class MessageTypes:
                 cls,
                 "a module, or a class: a dataclass, a msgspec.Struct, a NamedTuple, an Enum or an "
                 "exception",
+            )
+        if issubclass(cls, UNRAISABLE):
+            raise BadInputError(
+                "types",
+                cls,
+                "an exception that a coroutine can raise: Python turns StopIteration into a "
+                "RuntimeError",
             )
         self._refuse_double(cls, wire_name)
         if issubclass(cls, Enum):
@@ -328,10 +327,24 @@ class MessageTypes:
         name = self._exception_names.get(type(error))
         if name is not None:
             try:
-                return Ext(_EXCEPTION, _encode((name, self._list(list(error.args)))))
+                args = self._list(list(arguments_of(error)))
+                attributes = {
+                    name: self._attribute(value) for name, value in attributes_of(error).items()
+                }
+                parts = (name, args, attributes) if attributes else (name, args)
+                return Ext(_EXCEPTION, _encode(parts))
             except Exception:  # as in encode()
                 pass
         return _told(type(error).__qualname__, text_of(error))
+
+    def _attribute(self, value: object) -> Any:
+        """An attribute of an exception. A value that cannot travel becomes text."""
+        try:
+            plain = self._plain(value)
+            _encode(plain)
+        except Exception:  # as in encode()
+            return utf8(shown(value))
+        return plain
 
     def _crashed(self, reason: Crashed) -> Ext:
         error = reason.error
@@ -401,10 +414,10 @@ class MessageTypes:
                 raise UnreadableValueError(f"{name}.{member} is not an Enum member of this node")
             return self._enums[name][member]
         if code == _EXCEPTION:
-            name, args = self._decoder.decode(data)
+            name, args, *more = self._decoder.decode(data)
             if name not in self._exceptions:
                 return RemoteError(name, ", ".join(map(text_of, args)))
-            return self._exceptions[name](*args)
+            return remade(self._exceptions[name], args, more[0] if more else {})
         if code == _CRASHED:
             error, text = self._decoder.decode(data)
             return Crashed.told(error, text)

@@ -1,6 +1,7 @@
 """`Answers`: the answers of this node to the questions of another node."""
 
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -13,7 +14,7 @@ from ..._core.verbs.behaviour import behaviour_of
 from ..._core.vocabulary.errors import NotAllowedError
 from ..._core.vocabulary.ids import PID, Alias, Key, Name, NodeName
 from ..._core.vocabulary.options import Options, read_options
-from ..._core.vocabulary.reasons import Shutdown
+from ..._core.vocabulary.reasons import Reason, Shutdown
 from ..errors import UnreadableError
 from ..messages.message_types import UnreadableValueError
 from ..operations import Question
@@ -30,25 +31,26 @@ __all__ = ["LOOKS", "Answers"]
 _AT_ONCE: Final = 1000
 """Most questions of another node that wait for something here at a time."""
 
-LOOKS: Final = frozenset(
-    {
-        "applications",
-        "crashes",
-        "dead_letters",
-        "ended",
-        "events",
-        "info",
-        "inspect",
-        "inspect_meta",
-        "meta_info",
-        "metas",
-        "network",
-        "process_info",
-        "processes",
-        "tree",
-    }
-)
-"""The verbs of a node that another node with the permit ``look`` may use."""
+LOOKS: Final = {
+    "applications": 0,
+    "crashes": 1,
+    "dead_letters": 1,
+    "ended": 1,
+    "events": 0,
+    "info": 0,
+    "inspect": inf,
+    "inspect_meta": inf,
+    "meta_info": 1,
+    "metas": 0,
+    "network": 0,
+    "process_info": 1,
+    "processes": 0,
+    "tree": 0,
+}
+"""The verbs of a node that another node with the permit ``look`` may use, each with the most
+positional arguments. The only keyword is the ``timeout`` of verbs that wait.
+"""
+_WAITS: Final = frozenset({"inspect", "inspect_meta"})
 
 
 class _OtherFormError(Exception):
@@ -155,6 +157,7 @@ class Answers:
 
     async def _wait_ended(self, to: Any) -> object:
         found = self._kernel.router.resolve(to)
+        reason: Reason | None
         if isinstance(found, Process | Meta):
             await found.wait_gone()
             reason = found.reason or Shutdown()
@@ -196,7 +199,9 @@ class Answers:
 
     def _look(self, asked: object) -> object:
         match asked:
-            case [str(verb), [*args], dict(keywords)] if verb in LOOKS:
+            case [str(verb), [*args], dict(keywords)] if len(args) <= LOOKS.get(verb, -1) and (
+                not keywords or (verb in _WAITS and [*keywords] == ["timeout"])
+            ):
                 self._refuse_elsewhere(args)
                 found = getattr(self._kernel.node, verb)(*args, **keywords)
                 later = isinstance(found, Awaitable)

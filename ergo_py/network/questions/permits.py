@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Final
 
 from ..._core.vocabulary.errors import BadInputError
@@ -46,9 +47,13 @@ class Permits:
         self._patterns = [(pattern, _read(pattern, given)) for pattern, given in allow.items()]
         # The longest pattern that fits counts, and of equally long ones the first.
         self._patterns.sort(key=lambda entry: -len(entry[0]))
+        # A name counts before all patterns, also a name with brackets, which reads as a pattern.
+        self._names = dict(reversed(self._patterns))
 
     def of(self, node: str) -> frozenset[str]:
         """The permits of a node."""
+        if node in self._names:
+            return self._names[node]
         for pattern, permits in self._patterns:
             if fnmatchcase(node, pattern):
                 return permits
@@ -59,7 +64,7 @@ def refusal_text(here: str, node: str, permit: str) -> str:
     """Says that a node lacks a permit, and how to give it."""
     return (
         f"the node {here!r} does not permit {node!r} to {PERMITS[permit]}; open the network of "
-        f"{here!r} with allow={{{node!r}: 'default,{permit}'}}"
+        f"{here!r} with allow={{{escape(node)!r}: 'default,{permit}'}}"
     )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ergo_py._core.verbs.common import check_error
 from ergo_py._core.vocabulary import errors
 from ergo_py._core.vocabulary.errors import (
     ApplicationError,
@@ -383,3 +384,12 @@ def test_a_call_can_be_refused_with_an_exception_only(given: Any) -> None:
 
     assert caught.value.given is given
     assert "Reject(ValueError('why'))" in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [StopIteration(1), StopAsyncIteration()])
+def test_a_call_cannot_be_refused_with_an_exception_that_no_coroutine_raises(given: Any) -> None:
+    with pytest.raises(BadInputError, match="turns StopIteration into a RuntimeError"):
+        Reject(given)
+
+    with pytest.raises(BadInputError, match="turns StopIteration into a RuntimeError"):
+        check_error(given)

@@ -18,6 +18,7 @@ __all__ = [
     "SendError",
     "TargetDownError",
     "UnhandledCallError",
+    "check_raisable",
 ]
 
 
@@ -144,6 +145,17 @@ class MethodUnknownError(ErgoError, LookupError):
         """The methods that it exposes."""
 
 
+def check_raisable(what: str, error: BaseException) -> None:
+    """Raise BadInputError for an exception that no ``call`` can raise."""
+    if isinstance(error, StopIteration | StopAsyncIteration):
+        raise BadInputError(
+            what,
+            error,
+            "another exception, such as LookupError('no more'): Python turns StopIteration into a "
+            "RuntimeError where a coroutine raises it",
+        )
+
+
 class Reject(Exception):
     """Raise it in ``handle_call`` to refuse a request: the caller's ``call`` raises ``error``, and
     the process continues.
@@ -156,5 +168,6 @@ class Reject(Exception):
             raise BadInputError(
                 "Reject(error)", error, "an exception, such as Reject(ValueError('why'))"
             )
+        check_raisable("Reject(error)", error)
         super().__init__(error)
         self.error = error

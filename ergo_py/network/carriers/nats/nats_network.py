@@ -74,10 +74,10 @@ class NATS:
             window: bytes that may be on the way to a node.
             spawns: the behaviours that other nodes may start here, by name, as in
                 ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
-            allow: the acts that other nodes are permitted, by patterns of their names; the longest
-                pattern that fits counts. The permits are ``send``, ``call``, ``watch``, ``exit``,
-                ``forward``, which all nodes have by ``default``, and ``look``, ``kill``,
-                ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+            allow: the acts that other nodes are permitted, by patterns of their names; the name
+                itself counts first, then the longest pattern that fits. The permits are ``send``,
+                ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
+                ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``.
             max_calls: calls between two nodes, in each direction, that may wait for an answer.
             max_watches: processes, names and events of a node that another node may watch.
 
