@@ -190,13 +190,13 @@ class LeaseKeeper:
         self._now = now
         self._log = log
         self._holder = Holder(pid.node, pid.creation, 0, "", terms.seconds, randbits(62) | 1)
-        self._revision = 0
-        """Our own revision, while we hold the lease."""
+        self._own: Entry | None = None
+        """Our own entry, while we hold the lease."""
         self._began = 0
-        """The revision with which the present lease began."""
+        """The number of the entry with which the present lease began."""
         self._renewed_at = -inf
         self._seen: int | None = None
-        """The revision of another holder, or 0 for a missing entry; None before the first look."""
+        """The number of the entry, or 0 for a missing entry; None before the first look."""
         self._seen_at = inf
         self._changed = trio.Event()
         self._complaint = ""
@@ -207,7 +207,8 @@ class LeaseKeeper:
         """Wait until the lease is ours."""
         while not await self.try_once():  # noqa: ASYNC110 - the store tells no changes
             await trio.sleep(self.terms.poll * (0.75 + random() / 2))
-        self._began = token = self._revision
+        assert self._own is not None
+        self._began = token = self._own.number
         # An earlier lease of this keeper stays expired when the keeper has a lease again.
         return Lease(
             self.name,
@@ -223,8 +224,8 @@ class LeaseKeeper:
             if not await self._may_take(entry):
                 return False
             sent_at = self._now()
-            self._revision = await self._store.put(self.name, self._holder.encode(), revision)
-            if not revision and not await self._is_old_enough():
+            self._own = await self._store.put(self.name, self._holder.encode(), revision)
+            if not await self._is_trusted(entry):
                 # The store was lost while this request was under way. The next attempt waits.
                 return False
         except ConflictError:  # another node was faster
@@ -240,30 +241,35 @@ class LeaseKeeper:
 
     async def _may_take(self, entry: Entry | None) -> bool:
         now = self._now()
-        revision = 0 if entry is None else entry.revision
-        if revision != self._seen:
-            self._seen, self._seen_at = revision, now
-        if entry is None:
-            # An entry that is missing from a new store may have been lost with the old store.
-            if now >= self._seen_at + self.terms.seconds or await self._is_old_enough():
-                return True
-            self._complain(
-                f"it is new, and an earlier store may have been lost: the name waits "
-                f"{self.terms.seconds:g} s"
-            )
-            return False
-        if not entry.value:  # the marker of an entry that was removed
+        number = 0 if entry is None else entry.number
+        if number != self._seen:
+            self._seen, self._seen_at = number, now
+        holder = None
+        if entry is not None and entry.value:
+            holder = Holder.decode(entry.value, self.terms.seconds)
+        lease = self.terms.seconds if holder is None else max(holder.lease, self.terms.seconds)
+        if now >= self._seen_at + lease:
             return True
-        holder = Holder.decode(entry.value, self.terms.seconds)
-        if now >= self._seen_at + max(holder.lease, self.terms.seconds):
+        if holder is not None and not self.is_ours(holder):
+            if not self._store.is_gone(holder.node, holder.creation):
+                return False
+        elif holder is not None:  # a write of ours whose confirmation was lost
+            entry = None
+        if await self._is_trusted(entry):
             return True
-        if self.is_ours(holder):  # a write of ours whose confirmation was lost
-            return await self._is_old_enough()
-        return self._store.is_gone(holder.node, holder.creation)
+        self._complain(
+            "it is new, or has lost writes, and leases of the earlier store may last: the name "
+            f"waits {self.terms.seconds:g} s"
+        )
+        return False
 
-    async def _is_old_enough(self) -> bool:
-        """Whether no lease of an earlier store can last."""
-        return await self._store.age() >= self.terms.seconds
+    async def _is_trusted(self, entry: Entry | None) -> bool:
+        """Whether no lease can last of which the store knows nothing. An entry that is missing from
+        a new store may have been lost with the old store; and any entry of a store that has lost
+        writes may have been replaced.
+        """
+        age = await self._store.age()
+        return (age.whole if entry is not None else min(age.made, age.whole)) >= self.terms.seconds
 
     def is_ours(self, holder: Holder) -> bool:
         """Whether this keeper has written the entry of a holder."""
@@ -312,8 +318,9 @@ class LeaseKeeper:
             try:
                 # The store may take longer than there is time left.
                 with trio.move_on_after(self.stop_at - self._now()):
-                    if not await self._renew():
-                        return "another node has its lease"
+                    lost = await self._renew()
+                    if lost:
+                        return lost
             except StoreError as error:
                 why = f"its lease was not renewed in time: {error}"
                 self._complain(str(error))
@@ -326,40 +333,49 @@ class LeaseKeeper:
                 break
         self._changed = trio.Event()
 
-    async def _renew(self) -> bool:
+    async def _renew(self) -> str:
+        """Renew the lease, or tell why it is lost."""
+        own = self._own
+        assert own is not None
         sent_at = self._now()
         try:
-            self._revision = await self._store.put(self.name, self._holder.encode(), self._revision)
+            self._own = await self._store.put(self.name, self._holder.encode(), own.revision)
         except ConflictError:
             # A renewal whose confirmation was lost has another revision, and is ours.
-            self._revision = await self._own_revision()
+            self._own = await self._own_entry()
+            if self._own is None:
+                return "another node has its lease"
+            if self._own.number < own.number:
+                # An older copy of the store: leases that were given out later are not in it.
+                self._own = None
+                return "the store of names has lost confirmed renewals of its lease"
             self._changed.set()  # try again at once
-            return bool(self._revision)
+            return ""
         self._renewed_at = sent_at
         self._complaint = ""
-        return True
+        return ""
 
     async def release(self) -> None:
         """Give the lease up, so that another node can take it at once."""
-        revision, self._revision = self._revision, 0
+        own, self._own = self._own, None
         self._renewed_at = -inf
         try:
-            while revision:
+            while own is not None:
                 try:
-                    await self._store.delete(self.name, revision)
+                    await self._store.delete(self.name, own.revision)
                     return
                 except ConflictError:
                     # A renewal that was cut short may have been written.
-                    revision = await self._own_revision()
+                    own = await self._own_entry()
         except StoreError as error:
             self._complain(str(error))
 
-    async def _own_revision(self) -> int:
-        """The revision of the entry if it is ours, or 0."""
+    async def _own_entry(self) -> Entry | None:
+        """The entry if it is ours."""
         entry = await self._store.get(self.name)
-        if entry is None or Holder.decode(entry.value, 0.0).token != self._holder.token:
-            return 0
-        return entry.revision
+        if entry is None or not self.is_ours(Holder.decode(entry.value, 0.0)):
+            return None
+        return entry
 
     def _complain(self, text: str) -> None:
         """Log a fault of the store once until the store works again."""

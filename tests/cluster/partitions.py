@@ -18,8 +18,8 @@ from ergo_py import PID, Actor, ChildSpec
 from ergo_py.cluster import Singleton
 from ergo_py.cluster.lease import Lease, LeaseKeeper, LeaseTerms
 from ergo_py.network import Memory, StoreError
-from ergo_py.network.stores.memory_store import StoreTable
-from ergo_py.network.stores.store import TIMEOUT, ConflictError, Entry
+from ergo_py.network.stores.memory_store import MemoryStore, StoreTable
+from ergo_py.network.stores.store import TIMEOUT, ConflictError
 from ergo_py.testing import seeded
 from tests.support import running_node
 
@@ -118,6 +118,15 @@ class Place:
         while self.is_frozen:
             await self._thawed.wait()
 
+    def loses(self, _node: str) -> bool:
+        return False
+
+    async def wait_thawed(self, _node: str) -> None:
+        await self.thawed()
+
+    def has(self, _node: str, _creation: int) -> bool:
+        return True
+
     async def live(self) -> None:
         """Start again whenever the node is killed."""
         creation = 0
@@ -168,36 +177,19 @@ class Place:
             self.world.acts += 1
 
 
-class FaultyStore:
+class FaultyStore(MemoryStore):
     """The store behind a network with faults: a request may also be carried out long after its
     sender has given up.
     """
 
     def __init__(self, place: Place) -> None:
+        super().__init__(place.world.table, place, str(place.number))
         self.place = place
         self.world = place.world
 
-    async def get(self, key: str) -> Entry | None:
-        found: Entry | None = await self._request(lambda: self.world.table.get(key))
-        return found
-
-    async def put(self, key: str, value: bytes, revision: int) -> int:
-        fresh: int = await self._request(lambda: self.world.table.set(key, value, revision))
-        return fresh
-
-    async def delete(self, key: str, revision: int) -> None:
-        await self._request(lambda: self.world.table.set(key, None, revision))
-
-    async def age(self) -> float:
-        age: float = await self._request(self.world.table.age)
-        return age
-
-    def is_gone(self, node: str, creation: int) -> bool:
-        return False
-
-    async def _request(self, function: Callable[[], Any]) -> Any:
+    async def _request(self, function: Callable[[], T]) -> T:
         place, random = self.place, self.world.random
-        answers: list[Any] = []
+        answers: list[T | ConflictError] = []
         arrived = trio.Event()
 
         async def carry() -> None:
@@ -209,7 +201,7 @@ class FaultyStore:
             if random.random() < self.world.loss:
                 return
             try:
-                answer: Any = function()
+                answer: T | ConflictError = function()
             except ConflictError as error:
                 answer = error
             await trio.sleep(random.random() * self.world.delay)
@@ -224,9 +216,10 @@ class FaultyStore:
         await place.thawed()
         if not answers:
             raise StoreError("no answer")
-        if isinstance(answers[0], ConflictError):
-            raise answers[0]
-        return answers[0]
+        answer = answers[0]
+        if isinstance(answer, ConflictError):
+            raise answer
+        return answer
 
 
 def simulate_keepers(seed: int, *, seconds: float = 120.0, drift: float = 0.08) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from ergo_py import (
 from ergo_py.cluster import Cluster, ClusterNameTakenError
 from ergo_py.cluster.lease import Holder
 from ergo_py.network import Memory, StoreError
+from ergo_py.network.stores.store import Entry
 from tests.network.pairs import carrier_of, two_nodes
 from tests.support import Puppet, Recorder, running_node
 
@@ -102,8 +103,8 @@ class SlowStore:
         self.get, self.delete, self.age = store.get, store.delete, store.age
         self.is_gone = store.is_gone
 
-    async def put(self, key: str, value: bytes, revision: int) -> int:
-        fresh: int = await self._store.put(key, value, revision)
+    async def put(self, key: str, value: bytes, revision: int) -> Entry:
+        fresh: Entry = await self._store.put(key, value, revision)
         await trio.sleep(self._delay)
         return fresh
 

@@ -9,7 +9,7 @@ from ergo_py import PID
 from ergo_py.cluster import lease
 from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
 from ergo_py.network.stores.memory_store import StoreTable
-from ergo_py.network.stores.store import Entry
+from ergo_py.network.stores.store import Age, Entry
 from tests.cluster.partitions import Silent, Violation, simulate_keepers, simulate_nodes
 from tests.support import THOROUGH
 
@@ -37,17 +37,17 @@ class LateStore:
     async def get(self, key: str) -> Entry | None:
         return self.table.get(key)
 
-    async def put(self, key: str, value: bytes, revision: int) -> int:
+    async def put(self, key: str, value: bytes, revision: int) -> Entry:
         self.asked.append(trio.current_time())
-        fresh = self.table.set(key, value, revision)
+        fresh = self.table.set(key, value, revision, len(self.asked))
         await trio.sleep(1.5)
         return fresh
 
     async def delete(self, key: str, revision: int) -> None:
-        self.table.set(key, None, revision)
+        self.table.set(key, b"", revision, len(self.asked))
 
-    async def age(self) -> float:
-        return 1000.0
+    async def age(self) -> Age:
+        return Age(1000.0, 1000.0)
 
     def is_gone(self, _node: str, _creation: int) -> bool:
         return False

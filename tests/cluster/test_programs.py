@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from ergo_py.network import NATS, StoreError
 from ergo_py.network.stores import local_store
 from ergo_py.network.stores.local_store import LocalStore
 from ergo_py.network.stores.nats_store import bucket_of
-from ergo_py.network.stores.store import ConflictError
+from ergo_py.network.stores.store import LARGEST, ConflictError
 from tests.cluster.programs import Journal, singleton_program
 from tests.network.nats.server import NatsServer
 from tests.network.pairs import carrier_of, until
@@ -168,21 +169,25 @@ async def test_each_store_compares_before_it_sets(network: Any) -> None:
         first = await store.put(key, b"one", 0)
         with pytest.raises(ConflictError):
             await store.put(key, b"two", 0)
-        second = await store.put(key, b"two", first)
-        assert second > first
+        second = await store.put(key, b"two", first.revision)
+        assert second.revision > first.revision
+        assert first.number < second.number <= LARGEST
         with pytest.raises(ConflictError):
-            await store.put(key, b"three", first)
+            await store.put(key, b"three", first.revision)
         with pytest.raises(ConflictError):
-            await store.delete(key, first)
-        found = await store.get(key)
-        assert (found.value, found.revision) == (b"two", second)
-        await store.delete(key, second)
+            await store.delete(key, first.revision)
+        assert await store.get(key) == second
+        assert second.value == b"two"
+        await store.delete(key, second.revision)
         # Some stores leave a marker in its place.
         marker = await store.get(key)
         assert marker is None or not marker.value
         third = await store.put(key, b"three", 0 if marker is None else marker.revision)
-        assert third > second
-        assert await store.age() >= 0.0
+        assert third.revision > second.revision
+        assert third.number > second.number
+        age = await store.age()
+        assert age.made >= 0.0
+        assert age.whole == inf
         assert not store.is_gone(node.name, node.pid.creation)
 
 
@@ -192,9 +197,9 @@ async def test_a_clock_that_is_set_back_gives_no_number_twice(
     """The number of a lease grows, also after its process has given the name up."""
     with closing(LocalStore(tmp_path, "a@test", 1)) as store:
         first = await store.put("key", b"one", 0)
-        await store.delete("key", first)
+        await store.delete("key", first.revision)
         monkeypatch.setattr(local_store, "time", Mock(time_ns=lambda: 5, monotonic=time.monotonic))
-        assert await store.put("key", b"two", 0) > first
+        assert (await store.put("key", b"two", 0)).number > first.number
 
 
 async def test_a_bucket_that_is_removed_is_made_again_and_counts_as_new(
@@ -203,10 +208,10 @@ async def test_a_bucket_that_is_removed_is_made_again_and_counts_as_new(
     network = NATS(jetstream.url, cluster="removed, ü")
     async with running_node("a@test", network=network) as node:
         store = carrier_of(node).store()
-        await store.put("key", b"value", 0)
-        before = await store.age()
+        first = await store.put("key", b"value", 0)
+        before = (await store.age()).made
         await trio.sleep(0.2)
-        assert await store.age() > before
+        assert (await store.age()).made > before
         client = carrier_of(node).client
         client.publish(f"$JS.API.STREAM.DELETE.KV_{bucket_of('removed, ü')}", "", b"")
         await client.flush()
@@ -214,7 +219,12 @@ async def test_a_bucket_that_is_removed_is_made_again_and_counts_as_new(
             while True:
                 await store.get("key")
         assert await store.get("key") is None
-        assert await store.age() < 60.0
+        age = await store.age()
+        assert age.made < 60.0
+        # The sequence of the bucket begins again, the numbers of its entries go on.
+        second = await store.put("key", b"value", 0)
+        assert second.revision == first.revision == 1
+        assert second.number > first.number
 
 
 async def test_files_of_names_that_cannot_be_used_are_named(place: Path) -> None:

@@ -144,6 +144,16 @@ class Memory:
         """Forget all names, as a server does that has lost its disk."""
         self._table.lose_all()
 
+    def back_up_store(self) -> StoreTable:
+        """A copy of the store of names, for :meth:`restore_store`."""
+        return self._table.copy()
+
+    def restore_store(self, backup: StoreTable) -> None:
+        """Replace the store of names by an earlier copy, as an operator does who restores a backup,
+        or a power failure that loses confirmed writes.
+        """
+        self._table.restore(backup)
+
     def lose(self, share: float, *, seed: int = 0) -> None:
         """Lose this share of all frames, chosen by the seed; 0.0 loses none."""
         if not 0.0 <= share < 1.0:
@@ -246,6 +256,7 @@ class _MemoryCarrier:
         self._frames: deque[tuple[str, bytes | None]] = deque()
         self._task: Task | None = None
         self._sink: Sink | None = None
+        self._store = hub.store_of(name)
 
     async def run(self, sink: Sink, *, task_status: trio.TaskStatus[None]) -> None:
         """Deliver frames until cancelled."""
@@ -299,7 +310,7 @@ class _MemoryCarrier:
 
     def store(self) -> MemoryStore:
         """The store of all nodes."""
-        return self._hub.store_of(self._name)
+        return self._store
 
     async def flush(self) -> None:
         """Nothing to do: frames leave at once."""

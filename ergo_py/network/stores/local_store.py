@@ -1,14 +1,14 @@
 """`LocalStore`: the store of a `Local` network: small files in its directory, and locks on files.
 
 A lock (``flock``) makes a comparison and the write after it a single step. Another lock belongs to
-a node for as long as its program runs: so other nodes know at once that the program has ended.
+a node for as long as its program runs: so other nodes know at once that the program has ended. It
+is beside the directory of the entries, so that it outlives their loss.
 """
 
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Final, TypeVar
@@ -17,7 +17,8 @@ from urllib.parse import quote
 import trio
 
 from ..errors import StoreError
-from .store import TIMEOUT, ConflictError, Entry
+from .file_locks import is_same_file, is_unlocked, locked_file
+from .store import TIMEOUT, Age, ConflictError, Entry
 
 __all__ = ["LocalStore"]
 
@@ -35,9 +36,12 @@ class LocalStore:
     """The table, as a single node sees it."""
 
     def __init__(self, directory: Path, node: str, creation: int) -> None:
+        self._place = directory
         self._directory = directory / "names"
         self._presence = self._presence_file(node, creation)
         self._presence_lock = -1
+        self._has_used = False
+        """Whether this node may have entries."""
 
     # -- entries -----------------------------------------------------------------------------------
 
@@ -49,7 +53,7 @@ class LocalStore:
         except OSError as error:
             raise self._error(error) from None
 
-    async def put(self, key: str, value: bytes, revision: int) -> int:
+    async def put(self, key: str, value: bytes, revision: int) -> Entry:
         """As :meth:`Store.put`."""
         return await self._locked(lambda: self._replace(key, value, revision))
 
@@ -57,10 +61,34 @@ class LocalStore:
         """As :meth:`Store.delete`."""
         await self._locked(lambda: self._remove(key, revision))
 
-    async def age(self) -> float:
-        """As :meth:`Store.age`. Files are not lost while the machine runs."""
-        await trio.lowlevel.checkpoint()
-        return inf
+    async def age(self) -> Age:
+        """As :meth:`Store.age`."""
+        return await self._locked(self._age)
+
+    def _age(self) -> Age:
+        boot, _, born = self._born.read_text(encoding="ascii").partition(" ")
+        seconds = time.monotonic() - float(born)
+        # No lease outlives a restart of the machine.
+        age = seconds if boot == _boot() and seconds >= 0.0 else inf
+        return Age(age, age)
+
+    @property
+    def _born(self) -> Path:
+        return self._directory / ".born"
+
+    def _note_birth(self) -> None:
+        """Write down when the directory was made, if it is new. It is of no age if no program runs
+        that has used an earlier directory: then no lease was lost with it.
+        """
+        try:
+            self._age()
+        except (FileNotFoundError, ValueError):
+            is_first = not self._has_used and not any(map(_is_used, self._presences()))
+            born = -inf if is_first else time.monotonic()
+            self._write(self._born, f"{_boot()} {born}".encode("ascii"))
+        if not self._has_used:
+            os.pwrite(self._presence_lock, b"1", 0)
+            self._has_used = True
 
     def _read(self, key: str) -> Entry | None:
         try:
@@ -68,22 +96,28 @@ class LocalStore:
         except FileNotFoundError:
             return None
         try:
-            return Entry(data[_REVISION:], int(data[:_REVISION]))
+            revision = int(data[:_REVISION])
         except ValueError:
             raise StoreError(f"{self._file(key)} is no entry of a name; remove the file") from None
+        return Entry(data[_REVISION:], revision, revision)
 
     def _check(self, key: str, revision: int) -> None:
         found = self._read(key)
         if revision != (0 if found is None else found.revision):
             raise ConflictError(key)
 
-    def _replace(self, key: str, value: bytes, revision: int) -> int:
+    def _replace(self, key: str, value: bytes, revision: int) -> Entry:
         self._check(key, revision)
-        fresh = self._next_revision()
-        self._write(self._file(key), b"%0*d" % (_REVISION, fresh) + value)
-        if self._presence_lock >= 0:
-            os.utime(self._presence_lock)  # so that no cleaner of temporary files removes it
-        return fresh
+        data = b"%0*d" % (_REVISION, self._next_revision()) + value
+        if revision:
+            self._write(self._file(key), data)
+        else:
+            self._write_first(self._file(key), data)
+        for path in (self._presence, self._born, self._lock):
+            with suppress(OSError):
+                os.utime(path)  # so that no cleaner of temporary files removes it
+        fresh = int(data[:_REVISION])
+        return Entry(value, fresh, fresh)
 
     def _next_revision(self) -> int:
         """A revision that no entry ever had. A moment, since a cleaner of temporary files may have
@@ -98,10 +132,25 @@ class LocalStore:
         self._write(path, b"%d" % fresh)
         return fresh
 
+    def _write_first(self, path: Path, data: bytes) -> None:
+        """Write an entry if there is room to renew it, too. On a full disk, a removed entry would
+        make room for a lease that cannot be renewed, again and again.
+        """
+        spare = path.with_name(f".{os.getpid()}+{id(self):x}+spare")
+        try:
+            spare.write_bytes(data)
+            self._write(path, data)
+        finally:
+            spare.unlink(missing_ok=True)
+
     def _write(self, path: Path, data: bytes) -> None:
         hidden = path.with_name(f".{os.getpid()}+{id(self):x}")
-        hidden.write_bytes(data)
-        os.replace(hidden, path)
+        try:
+            hidden.write_bytes(data)
+            os.replace(hidden, path)
+        except OSError:
+            hidden.unlink(missing_ok=True)
+            raise
 
     def _remove(self, key: str, revision: int) -> None:
         self._check(key, revision)
@@ -114,8 +163,12 @@ class LocalStore:
             await trio.lowlevel.checkpoint()
             try:
                 self._prepare()
-                with _lock(self._directory / ".lock"):
+                lock = locked_file(self._lock)
+                try:
+                    self._note_birth()
                     return function()
+                finally:
+                    os.close(lock)
             except BlockingIOError:
                 if time.monotonic() >= end:
                     raise StoreError(
@@ -131,6 +184,10 @@ class LocalStore:
             return error
         return StoreError(f"no entries of names in {self._directory}: {error.strerror or error}")
 
+    @property
+    def _lock(self) -> Path:
+        return self._directory / ".lock"
+
     def _file(self, key: str) -> Path:
         # The names of files begin with "=", so that none is hidden, or a lock.
         return self._directory / f"={quote(key, safe='')}"
@@ -138,29 +195,32 @@ class LocalStore:
     # -- programs ----------------------------------------------------------------------------------
 
     def _presence_file(self, node: str, creation: int) -> Path:
-        return self._directory / f".{quote(node, safe='')}+{creation}"
+        return self._place / f".{quote(node, safe='')}+{creation}"
+
+    def _presences(self) -> list[Path]:
+        """The files of the other programs."""
+        return [path for path in self._place.glob(".*+*") if path != self._presence]
 
     def _prepare(self) -> None:
-        if self._presence_lock >= 0:
-            return
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(self._presence, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another program looks at it at this moment
-            os.close(lock)
-            raise
-        self._presence_lock = lock
-        for path in self._directory.glob(".*+*"):
+        if self._presence_lock >= 0:
+            if is_same_file(self._presence_lock, self._presence):
+                return
+            os.close(self._presence_lock)
+            self._presence_lock = -1
+        self._presence_lock = locked_file(self._presence)
+        if self._has_used:
+            os.pwrite(self._presence_lock, b"1", 0)
+        for path in self._presences():
             with suppress(OSError):
-                if path.stat().st_mtime < time.time() - _LEFTOVER and _is_unlocked(path):
+                if path.stat().st_mtime < time.time() - _LEFTOVER and is_unlocked(path):
                     path.unlink()
 
     def is_gone(self, node: str, creation: int) -> bool:
         """As :meth:`Store.is_gone`."""
         path = self._presence_file(node, creation)
         try:
-            return path != self._presence and _is_unlocked(path)
+            return path != self._presence and is_unlocked(path)
         except OSError:  # the file is missing: a cleaner of temporary files may have removed it
             return False
 
@@ -173,27 +233,17 @@ class LocalStore:
             os.close(lock)
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+def _is_used(presence: Path) -> bool:
+    """Whether a program runs that may have entries."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_unlocked(path: Path) -> bool:
-    """Whether no program holds the lock of a file.
-
-    Raises:
-        OSError: there is no such file.
-    """
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return presence.stat().st_size > 0 and not is_unlocked(presence)
+    except OSError:  # the program has just ended, or the file is a socket
         return False
-    finally:
-        os.close(descriptor)
-    return True
+
+
+def _boot() -> str:
+    """The identity of this start of the machine; empty where the system does not tell it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

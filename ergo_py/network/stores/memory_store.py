@@ -1,13 +1,20 @@
-"""`MemoryStore`: the store of a `Memory` network, and the faults between it and the nodes."""
+"""`MemoryStore`: the store of a `Memory` network, and the faults between it and the nodes.
+
+Its entries, markers and losses are those of the store of a NATS network, so that a simulation finds
+the faults of both.
+"""
 
 from collections.abc import Callable
-from itertools import count
+from contextlib import suppress
+from copy import copy
+from math import inf
 from typing import Protocol, TypeVar
 
 import trio
 
 from ..errors import StoreError
-from .store import TIMEOUT, ConflictError, Entry
+from .recollection import Recollection
+from .store import TIMEOUT, Age, ConflictError, Entry
 
 __all__ = ["MemoryStore", "StoreFaults", "StoreTable"]
 
@@ -34,33 +41,48 @@ class StoreTable:
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._revisions = count(1)
-        self._made_at: float | None = None
+        self.last = 0
+        """The last revision."""
+        self.made_at = -inf
+        self._lost_at = -inf
 
     def get(self, key: str) -> Entry | None:
-        """The entry of a key."""
+        """The entry of a key, or its marker."""
         return self._entries.get(key)
 
-    def set(self, key: str, value: bytes | None, revision: int) -> int:
-        """Replace or remove an entry that has this revision."""
+    def set(self, key: str, value: bytes, revision: int, number: int) -> Entry:
+        """Replace an entry that has this revision; with an empty value, by a marker."""
         found = self._entries.get(key)
         if revision != (0 if found is None else found.revision):
             raise ConflictError(key)
-        fresh = next(self._revisions)
-        if value is None:
-            del self._entries[key]
-        else:
-            self._entries[key] = Entry(value, fresh)
-        return fresh
+        self.last += 1
+        entry = self._entries[key] = Entry(value, self.last, number)
+        return entry
 
     def lose_all(self) -> None:
         """Forget all entries, as a server does that has lost its disk."""
         self._entries.clear()
-        self._made_at = trio.current_time()
+        self.last = 0
+        self.made_at = trio.current_time()
 
-    def age(self) -> float:
-        """Seconds since the entries were lost."""
-        return float("inf") if self._made_at is None else trio.current_time() - self._made_at
+    def mark_lost(self) -> None:
+        """Tell all nodes that writes were lost."""
+        self._lost_at = trio.current_time()
+
+    def age(self) -> Age:
+        """Seconds since the store was made, and since a node has noticed a loss."""
+        now = trio.current_time()
+        return Age(now - self.made_at, now - self._lost_at)
+
+    def copy(self) -> "StoreTable":
+        """A backup."""
+        backup = copy(self)
+        backup._entries = dict(self._entries)
+        return backup
+
+    def restore(self, backup: "StoreTable") -> None:
+        """Replace everything by a backup."""
+        self.__dict__.update(backup.copy().__dict__)
 
 
 class MemoryStore:
@@ -70,22 +92,46 @@ class MemoryStore:
         self._table = table
         self._faults = faults
         self._node = node
+        self._seen = Recollection(lambda: int(trio.current_time() * 1e9))
+        self._made_at = table.made_at
 
     async def get(self, key: str) -> Entry | None:
         """As :meth:`Store.get`."""
-        return await self._request(lambda: self._table.get(key))
+        expected = self._seen.expect(key)
+        found = await self._request(lambda: self._table.get(key))
+        if self._seen.shows_loss(key, found, expected):
+            await self._note_loss()
+        return found
 
-    async def put(self, key: str, value: bytes, revision: int) -> int:
+    async def put(self, key: str, value: bytes, revision: int) -> Entry:
         """As :meth:`Store.put`."""
-        return await self._request(lambda: self._table.set(key, value, revision))
+        expected, number = self._seen.expect(), self._seen.next_number()
+        written = await self._request(lambda: self._table.set(key, value, revision, number))
+        if self._seen.shows_lost_writes(key, written, expected):
+            await self._note_loss()
+        return written
 
     async def delete(self, key: str, revision: int) -> None:
         """As :meth:`Store.delete`."""
-        await self._request(lambda: self._table.set(key, None, revision))
+        await self.put(key, b"", revision)
 
-    async def age(self) -> float:
+    async def age(self) -> Age:
         """As :meth:`Store.age`."""
-        return await self._request(self._table.age)
+        expected = self._seen.expect()
+        age, last = await self._request(lambda: (self._table.age(), self._table.last))
+        if self._seen.shows_less(last, expected):
+            await self._note_loss()
+        return Age(age.made, min(age.whole, trio.current_time() - self._seen.lost_at))
+
+    async def _note_loss(self) -> None:
+        self._seen.forget()
+        self._seen.lost_at = trio.current_time()
+        with suppress(StoreError):
+            made_at = await self._request(lambda: self._table.made_at)
+            if made_at == self._made_at:
+                await self._request(self._table.mark_lost)
+            else:  # a new store, whose age is known
+                self._made_at, self._seen.lost_at = made_at, -inf
 
     def is_gone(self, node: str, creation: int) -> bool:
         """As :meth:`Store.is_gone`."""

@@ -1,22 +1,27 @@
 """`NatsStore`: the store of a network over NATS: a bucket of JetStream's key-value store.
 
 The bucket is made on first use, with three replicas where the servers allow it. A removed entry
-leaves a marker that the server drops after an hour.
+leaves a marker that the server drops after an hour. An entry begins with its number, which its
+writer takes from the clock: the sequence of a bucket that is restored from a backup begins again at
+an old value. The revision of an entry is its sequence, since the server compares sequences.
 """
 
 import json
 import re
+import time
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import count
+from math import inf
 from typing import Any, Final, Protocol
 
 import trio
 
 from ..errors import StoreError
-from .store import TIMEOUT, ConflictError, Entry
+from .recollection import Recollection
+from .store import LARGEST, TIMEOUT, Age, ConflictError, Entry
 
 __all__ = ["NatsStore", "Publisher", "bucket_of", "subjects_of_store"]
 
@@ -28,6 +33,14 @@ _FEW_SERVERS: Final = frozenset({10005, 10074})
 _EXISTS: Final = 10058
 _MARKER: Final = "3600s"
 """How long the server keeps the marker of a removed entry."""
+_NUMBER: Final = 20
+"""Digits of the number at the beginning of an entry."""
+_LOSS: Final = "=loss"
+"""The key of the message that tells all nodes of a loss. No name is encoded so."""
+_MESSAGE: Final = 4 << 10
+"""The most bytes of an entry: the names of a process and of its node, and 200 bytes."""
+_BUCKET: Final = 64 << 20
+"""The most bytes of the bucket: some 200,000 names."""
 _NANOSECONDS: Final = re.compile(r"(\.\d{6})\d+")
 
 
@@ -74,16 +87,27 @@ class NatsStore:
         self._numbers = count(1)
         self._answers: dict[str, _Answer] = {}
         self._is_open = False
-        self._made_at = -float("inf")
-        """The moment, on the clock of this program, at which the bucket was made."""
+        self._seen = Recollection(time.time_ns)
+        self._created: object = None
+        """When the bucket was made, on the clock of its server, as the server writes it."""
+        self._is_loss_told = True
 
     # -- entries -----------------------------------------------------------------------------------
 
     async def get(self, key: str) -> Entry | None:
         """As :meth:`Store.get`."""
         await self._open()
+        expected = self._seen.expect(key)
+        message = await self._message(self._subject(key))
+        found = None if message is None else _entry(message)
+        if self._seen.shows_loss(key, found, expected):
+            await self._note_loss()
+        return found
+
+    async def _message(self, subject: str) -> dict[str, Any] | None:
+        """The last message of a subject."""
         answer = await self._ask(
-            f"$JS.API.STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._subject(key)}
+            f"$JS.API.STREAM.MSG.GET.{self._stream}", {"last_by_subj": subject}
         )
         if "error" in answer:
             if answer["error"].get("code") == _NOT_FOUND:
@@ -92,13 +116,12 @@ class NatsStore:
                     raise StoreError(f"the bucket {self._bucket!r} is gone; it is made again")
                 return None
             raise self._refusal(answer)
-        try:
-            found = answer["message"]
-            return Entry(b64decode(found.get("data", "")), int(found["seq"]))
-        except (KeyError, TypeError, ValueError, AttributeError, Base64Error):
-            raise StoreError("the server's answer about an entry is malformed") from None
+        message = answer.get("message")
+        if not isinstance(message, dict):
+            raise StoreError("the server's answer about an entry is malformed")
+        return message
 
-    async def put(self, key: str, value: bytes, revision: int) -> int:
+    async def put(self, key: str, value: bytes, revision: int) -> Entry:
         """As :meth:`Store.put`."""
         return await self._write(key, value, revision, {})
 
@@ -106,27 +129,68 @@ class NatsStore:
         """As :meth:`Store.delete`."""
         await self._write(key, b"", revision, {"KV-Operation": "DEL", "Nats-TTL": _MARKER})
 
-    async def _write(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
+    async def _write(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> Entry:
         await self._open()
+        expected, number = self._seen.expect(), self._seen.next_number()
         answer = await self._request(
             self._subject(key),
-            value,
+            b"%0*d%b" % (_NUMBER, number, value),
             {"Nats-Expected-Last-Subject-Sequence": str(revision), **headers},
         )
         if answer.get("error", {}).get("err_code") == _WRONG_SEQUENCE:
             raise ConflictError(key)
         if "error" in answer:
             raise self._refusal(answer)
-        return int(answer.get("seq", 0))
+        written = Entry(value, int(answer.get("seq", 0)), number)
+        if self._seen.shows_lost_writes(key, written, expected):
+            await self._note_loss()
+        return written
 
     def _subject(self, key: str) -> str:
         return f"$KV.{self._bucket}.{_encoded(key, '=')}"
 
-    async def age(self) -> float:
+    async def age(self) -> Age:
         """As :meth:`Store.age`."""
         self._is_open = False  # another node may have made it again
+        info = await self._open()
+        if not self._is_loss_told:
+            await self._tell_loss()
+        told = await self._message(f"$KV.{self._bucket}.{_LOSS}")
+        whole = inf if told is None else _seconds(told.get("time"), info.get("ts"))
+        return Age(
+            0.0 if info.get("did_create") else _seconds(info.get("created"), info.get("ts")),
+            min(whole, trio.current_time() - self._seen.lost_at),
+        )
+
+    # -- losses ------------------------------------------------------------------------------------
+
+    def reconnected(self) -> None:
+        """The client is connected again: perhaps to a server with an older copy of the bucket."""
+        self._is_open = False
+
+    async def _note_loss(self) -> None:
+        """The bucket shows less than before: it is a new bucket, or an older copy."""
+        before = self._created, self._seen.lost_at
+        self._is_open = False
         await self._open()
-        return trio.current_time() - self._made_at
+        if (self._created, self._seen.lost_at) == before:
+            await self._distrust()
+
+    async def _distrust(self) -> None:
+        self._seen.forget()
+        self._seen.lost_at = trio.current_time()
+        self._warn(
+            "the store of names has lost confirmed writes, as a server does that was restored from "
+            "a backup, or had a power failure without `sync_interval: always`: free names wait for "
+            "a lease"
+        )
+        self._is_loss_told = False
+        await self._tell_loss()
+
+    async def _tell_loss(self) -> None:
+        """Tell the other nodes, also those that have not seen the bucket before."""
+        answer = await self._request(f"$KV.{self._bucket}.{_LOSS}", self._inbox.encode(), {})
+        self._is_loss_told = "error" not in answer
 
     def is_gone(self, _node: str, _creation: int) -> bool:
         """As :meth:`Store.is_gone`. A server does not know: a node may only be disconnected."""
@@ -142,32 +206,43 @@ class NatsStore:
         """
         return await self._ask(f"$JS.API.STREAM.INFO.{self._stream}", {})
 
-    async def _open(self) -> None:
+    async def _open(self) -> dict[str, Any]:
+        """Look at the bucket, unless nothing has happened since the last look, or make it."""
         if self._is_open:
-            return
+            return {}
+        expected = self._seen.expect()
         info = await self.status()
         if info.get("error", {}).get("code") == _NOT_FOUND:
-            try:
-                info = await self._create(3)
-            except StoreError as error:
-                raise StoreError(
-                    f"the bucket {self._bucket!r} does not exist, and this node cannot make it: "
-                    f"{error}. The node that is listed first there makes the bucket when it first "
-                    "uses a name"
-                ) from None
-            if info.get("error", {}).get("err_code") in _FEW_SERVERS:
-                info = await self._create(1)
-                if "error" not in info:
-                    self._warn(
-                        "the names of this cluster have a single server: while it is down no name "
-                        "is found, and a singleton ends; three servers allow the loss of one"
-                    )
-            if info.get("error", {}).get("err_code") == _EXISTS:  # another node was faster
-                info = await self.status()
+            info = await self._make()
         if "error" in info:
             raise self._refusal(info)
-        self._made_at = trio.current_time() - _age(info)
+        if info.get("created") != self._created:  # another bucket than before
+            self._created = info.get("created")
+            self._seen.forget()
         self._is_open = True
+        if self._seen.shows_less(_last_sequence(info), expected):
+            await self._distrust()
+        return info
+
+    async def _make(self) -> dict[str, Any]:
+        try:
+            info = await self._create(3)
+        except StoreError as error:
+            raise StoreError(
+                f"the bucket {self._bucket!r} does not exist, and this node cannot make it: "
+                f"{error}. The node that is listed first there makes the bucket when it first "
+                "uses a name"
+            ) from None
+        if info.get("error", {}).get("err_code") in _FEW_SERVERS:
+            info = await self._create(1)
+            if "error" not in info:
+                self._warn(
+                    "the names of this cluster have a single server: while it is down no name "
+                    "is found, and a singleton ends; three servers allow the loss of one"
+                )
+        if info.get("error", {}).get("err_code") == _EXISTS:  # another node was faster
+            info = await self.status()
+        return info
 
     async def _create(self, replicas: int) -> dict[str, Any]:
         return await self._ask(
@@ -178,13 +253,16 @@ class NatsStore:
                 "subjects": [f"$KV.{self._bucket}.>"],
                 "retention": "limits",
                 "max_msgs_per_subject": 1,
+                "max_msg_size": _MESSAGE,
+                "max_bytes": _BUCKET,
                 "discard": "new",
                 "storage": "file",
                 "num_replicas": replicas,
-                "allow_rollup_hdrs": True,
+                "allow_rollup_hdrs": False,
                 "allow_direct": True,
                 "allow_msg_ttl": True,
                 "deny_delete": True,
+                "deny_purge": True,
             },
         )
 
@@ -265,14 +343,37 @@ class _Answer:
         self.arrived.set()
 
 
-def _age(info: dict[str, Any]) -> float:
-    """The age of a bucket, on the clock of its server."""
-    if info.get("did_create"):
-        return 0.0
+def _entry(message: dict[str, Any]) -> Entry:
+    """The entry in a message of the bucket. Entries of version 0.1.0 have no number: theirs is the
+    sequence.
+
+    Raises:
+        StoreError: the message is malformed.
+    """
     try:
-        created, now = (
-            datetime.fromisoformat(_NANOSECONDS.sub(r"\1", info[key])) for key in ("created", "ts")
+        data, sequence = b64decode(message.get("data", "")), int(message["seq"])
+    except (KeyError, TypeError, ValueError, AttributeError, Base64Error):
+        raise StoreError("the server's answer about an entry is malformed") from None
+    digits = data[:_NUMBER]
+    if len(digits) == _NUMBER and digits.isdigit() and int(digits) <= LARGEST:
+        return Entry(data[_NUMBER:], sequence, int(digits))
+    return Entry(data, sequence, sequence)
+
+
+def _last_sequence(info: dict[str, Any]) -> int:
+    state = info.get("state")
+    last = state.get("last_seq") if isinstance(state, dict) else None
+    return last if isinstance(last, int) else 0
+
+
+def _seconds(start: object, end: object) -> float:
+    """The time between two moments on the clock of a server, as the server writes them; 0.0 if they
+    are unreadable.
+    """
+    try:
+        first, last = (
+            datetime.fromisoformat(_NANOSECONDS.sub(r"\1", str(moment))) for moment in (start, end)
         )
-        return max(0.0, (now - created).total_seconds())
-    except (KeyError, TypeError, ValueError):
+        return max(0.0, (last - first).total_seconds())
+    except (TypeError, ValueError):
         return 0.0

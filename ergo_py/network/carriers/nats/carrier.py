@@ -244,6 +244,7 @@ class NatsCarrier:
             self._is_offline = False
             self._graced_until = trio.current_time() + self._grace
             self._logger.info("the NATS server is connected again", server=info.name)
+            self._store.reconnected()
             self._claim()
             for node in list(self._subjects):
                 if self._sink is not None:
