@@ -10,21 +10,21 @@ from ergo_py.network import Memory
 
 
 @dataclass(frozen=True)
-class NextNumber(Request[int]):
+class NextNumber(Request[tuple[int, int]]):
     pass
 
 
 class Numbers(Actor):
-    """Gives out numbers. Two of them would give out the same number twice."""
+    """Gives out numbers: that of the lease, and a count, which begins again with each lease."""
 
     def init(self) -> None:
         self.lease = lease_of(self)
-        self.last = 100 * self.lease.token
+        self.count = 0
 
-    def handle_call(self, request: object, caller: Caller) -> int:
+    def handle_call(self, request: object, caller: Caller) -> tuple[int, int]:
         self.lease.check()  # raises if another node may run it by now
-        self.last += 1
-        return self.last
+        self.count += 1
+        return self.lease.token, self.count
 
 
 async def start(node: Node) -> None:
@@ -39,9 +39,10 @@ async def main() -> None:
             await start(paris)
             numbers = await Cluster(berlin).wait_for("numbers")
             await start(berlin)  # waits for the lease
-            print(numbers, await berlin.call(numbers, NextNumber()))
+            first = await berlin.call(numbers, NextNumber())
+            print(numbers, first < await berlin.call(numbers, NextNumber()))
         numbers = await Cluster(berlin).wait_for("numbers")
-        print(numbers, await berlin.call(numbers, NextNumber()) > 200)
+        print(numbers, first < await berlin.call(numbers, NextNumber()))
 
 
 if __name__ == "__main__":

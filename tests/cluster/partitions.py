@@ -3,11 +3,16 @@
 `simulate_keepers` has clocks that run at different speeds, programs that are stopped, and a store
 whose requests and answers are late or lost. `simulate_nodes` has whole nodes with singletons, whose
 network and store are cut. Both raise `Violation` if two of them run at once.
+
+With ``rollbacks`` the store is replaced by older copies of itself, too. Then two may run at once,
+but no longer than a lease after such a loss; no two ever have the same number; and a `FencedTable`
+takes the writes of a single holder again when the lease has passed.
 """
 
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from math import inf
 from random import Random
 from typing import Any, TypeVar
 
@@ -15,7 +20,7 @@ import trio
 import trio.testing
 
 from ergo_py import PID, Actor, ChildSpec
-from ergo_py.cluster import Singleton
+from ergo_py.cluster import Singleton, lease_of
 from ergo_py.cluster.lease import Lease, LeaseKeeper, LeaseTerms
 from ergo_py.network import Memory, StoreError
 from ergo_py.network.stores.memory_store import MemoryStore, StoreTable
@@ -23,7 +28,7 @@ from ergo_py.network.stores.store import TIMEOUT, ConflictError
 from ergo_py.testing import seeded
 from tests.support import running_node
 
-__all__ = ["Silent", "Violation", "simulate_keepers", "simulate_nodes"]
+__all__ = ["FencedTable", "Silent", "Violation", "simulate_keepers", "simulate_nodes"]
 
 
 T = TypeVar("T")
@@ -31,6 +36,41 @@ T = TypeVar("T")
 
 class Violation(AssertionError):
     """Two processes with the same lease ran at once."""
+
+
+class FencedTable:
+    """A table that refuses writes with smaller numbers, as docs/clusters.md recommends, and checks
+    the numbers of all leases.
+    """
+
+    def __init__(self) -> None:
+        self.newest = 0
+        self.owners: dict[int, object] = {}
+        self.refused = 0
+        self.lost_at = -inf
+        """When the store last lost writes."""
+        self.lease = 0.0
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether leases that the store has forgotten may last, on the slowest clock."""
+        return trio.current_time() < self.lost_at + 1.3 * self.lease
+
+    def begin(self, token: int, owner: object) -> None:
+        """Note the beginning of a lease."""
+        if self.owners.setdefault(token, owner) is not owner:
+            raise Violation(f"two leases with the number {token} at {trio.current_time():.2f}")
+        if token < self.newest and not self.is_uncertain:
+            raise Violation(f"a smaller number at {trio.current_time():.2f}")
+
+    def write(self, token: int) -> None:
+        """Take or refuse a write."""
+        if token >= self.newest:
+            self.newest = token
+        elif self.is_uncertain:
+            self.refused += 1
+        else:
+            raise Violation(f"an act of an older lease at {trio.current_time():.2f}")
 
 
 class Silent:
@@ -46,7 +86,7 @@ class Silent:
 class World:
     """A store, and the nodes that use it."""
 
-    def __init__(self, seed: int, nursery: trio.Nursery, drift: float) -> None:
+    def __init__(self, seed: int, nursery: trio.Nursery, drift: float, rollbacks: bool) -> None:
         self.random = Random(seed)
         self.nursery = nursery
         self.table = StoreTable()
@@ -55,15 +95,18 @@ class World:
         lease = self.random.choice((4.0, 10.0))
         self.terms = LeaseTerms(lease, lease * self.random.choice((0.05, 0.2, 0.45)))
         self.nodes = [Place(self, number, drift) for number in range(3)]
+        self.weights = (5, 4, 2, 0.3, *((2, 1) if rollbacks else (0, 0)))
+        self.backup = self.table.copy()
+        self.fence = FencedTable()
+        self.fence.lease = lease
         self.starts = 0
-        self.newest = 0
         self.acts = 0
 
     def running(self) -> list["Place"]:
         return [node for node in self.nodes if node.is_running and not node.is_frozen]
 
     def check(self) -> None:
-        if len(self.running()) > 1:
+        if len(self.running()) > 1 and not self.fence.is_uncertain:
             raise Violation(f"two run at {trio.current_time():.2f}")
 
     async def misbehave(self, seconds: float) -> None:
@@ -72,7 +115,8 @@ class World:
         while trio.current_time() < end:
             await trio.sleep(self.random.expovariate(0.25))
             node = self.random.choice(self.nodes)
-            match self.random.choices(("cut", "freeze", "kill", "wipe"), (5, 4, 2, 0.3))[0]:
+            actions = "cut", "freeze", "kill", "wipe", "back up", "roll back"
+            match self.random.choices(actions, self.weights)[0]:
                 case "cut":
                     node.cut_until = trio.current_time() + self.random.choice((1.0, 5.0, 30.0))
                 case "freeze":
@@ -81,6 +125,18 @@ class World:
                     node.scope.cancel()
                 case "wipe":
                     self.table.lose_all()
+                case "back up":
+                    self.backup = self.table.copy()
+                case "roll back":
+                    self.table.restore(self.backup)
+                    self.fence.lost_at = trio.current_time()
+
+    async def settle(self) -> None:
+        """Without further faults of the store, one node runs, and the table takes its writes."""
+        self.loss = self.delay = 0.0
+        await trio.sleep(100.0)
+        if len(self.running()) != 1:
+            raise Violation(f"without faults {len(self.running())} run")
 
 
 class Place:
@@ -150,6 +206,7 @@ class Place:
             self.lease = lease
             self.is_running = True
             world.starts += 1
+            world.fence.begin(lease.token, lease)
             world.check()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.act, lease)
@@ -171,9 +228,7 @@ class Place:
             await self.thawed()
             if not lease.is_held:
                 return
-            if lease.token < self.world.newest:
-                raise Violation(f"an act of an older lease at {trio.current_time():.2f}")
-            self.world.newest = lease.token
+            self.world.fence.write(lease.token)
             self.world.acts += 1
 
 
@@ -222,15 +277,19 @@ class FaultyStore(MemoryStore):
         return answer
 
 
-def simulate_keepers(seed: int, *, seconds: float = 120.0, drift: float = 0.08) -> tuple[int, int]:
+def simulate_keepers(
+    seed: int, *, seconds: float = 120.0, drift: float = 0.08, rollbacks: bool = False
+) -> tuple[int, int]:
     """Run a seed. Returns how often the lease began, and how many acts were done under it."""
 
     async def run() -> tuple[int, int]:
         async with trio.open_nursery() as nursery:
-            world = World(seed, nursery, drift)
+            world = World(seed, nursery, drift, rollbacks)
             for node in world.nodes:
                 nursery.start_soon(node.live)
             await world.misbehave(seconds)
+            if rollbacks:
+                await world.settle()
             nursery.cancel_scope.cancel()
         return world.starts, world.acts
 
@@ -259,37 +318,54 @@ def _leaf(error: BaseException) -> BaseException:
 class Only(Actor):
     """The singleton. All of them share a list."""
 
-    def __init__(self, running: list[str], starts: list[str], failures: list[Violation]) -> None:
+    def __init__(
+        self,
+        running: list[str],
+        starts: list[str],
+        failures: list[Violation],
+        fence: FencedTable,
+    ) -> None:
         self.running = running
         self.starts = starts
         self.failures = failures
+        self.fence = fence
 
     def init(self) -> None:
         self.running.append(self.node.name)
         self.starts.append(self.node.name)
-        if len(self.running) > 1:
+        lease = lease_of(self)
+        try:
+            self.fence.begin(lease.token, lease)
+            self.fence.write(lease.token)
+        except Violation as error:
+            self.failures.append(error)
+        if len(self.running) > 1 and not self.fence.is_uncertain:
             self.failures.append(Violation(f"{self.running} at {trio.current_time():.2f}"))
 
     def terminate(self, reason: object) -> None:
         self.running.remove(self.node.name)
 
 
-def simulate_nodes(seed: int, *, seconds: float = 120.0) -> int:
+def simulate_nodes(seed: int, *, seconds: float = 120.0, rollbacks: bool = False) -> int:
     """Run three nodes with a singleton through partitions. Returns how often it was started."""
     chance = Random(seed)
     names = ["a@test", "b@test", "c@test"]
     running: list[str] = []
     starts: list[str] = []
     failures: list[Violation] = []
+    fence = FencedTable()
+    fence.lease = 4.0
+    weights = (4, 3, 3, 6, 0.5, *((2, 1) if rollbacks else (0, 0)))
 
     async def run() -> None:
         network = Memory()
+        backup = network.back_up_store()
         async with AsyncExitStack() as stack:
             for name in names:
                 node = await stack.enter_async_context(
                     running_node(name, network=network, limit=100_000)
                 )
-                lists = running, starts, failures
+                lists = running, starts, failures, fence
                 spec = ChildSpec("only", Only, *lists, shutdown=0.5, terminate_timeout=0.5)
                 await node.supervise([Singleton(spec, lease=4.0)], intensity=1000, period=1.0)
             network.lose(chance.choice((0.0, 0.0, 0.1)), seed=seed)
@@ -297,9 +373,8 @@ def simulate_nodes(seed: int, *, seconds: float = 120.0) -> int:
             while trio.current_time() < end:
                 await trio.sleep(chance.expovariate(0.3))
                 node_name = chance.choice(names)
-                match chance.choices(
-                    ("store", "alone", "freeze", "heal", "wipe"), (4, 3, 3, 6, 0.5)
-                )[0]:
+                actions = "store", "alone", "freeze", "heal", "wipe", "back up", "roll back"
+                match chance.choices(actions, weights)[0]:
                     case "store":
                         network.cut_store(node_name)
                     case "alone":
@@ -315,7 +390,12 @@ def simulate_nodes(seed: int, *, seconds: float = 120.0) -> int:
                             network.thaw(name)
                     case "wipe":
                         network.lose_store()
-                if len(running) > 1:
+                    case "back up":
+                        backup = network.back_up_store()
+                    case "roll back":
+                        network.restore_store(backup)
+                        fence.lost_at = trio.current_time()
+                if len(running) > 1 and not fence.is_uncertain:
                     failures.append(Violation(f"{running} at {trio.current_time():.2f}"))
             network.heal()
             for name in names:

@@ -9,6 +9,7 @@ from ergo_py import PID
 from ergo_py.cluster import lease
 from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
 from ergo_py.network.stores.memory_store import StoreTable
+from ergo_py.network.stores.recollection import Recollection
 from ergo_py.network.stores.store import Age, Entry
 from tests.cluster.partitions import Silent, Violation, simulate_keepers, simulate_nodes
 from tests.support import THOROUGH
@@ -23,6 +24,18 @@ def test_no_two_holders_in_seeded_partitions_with_bad_clocks_and_stopped_program
 
 def test_no_two_singletons_on_nodes_in_seeded_partitions() -> None:
     starts = [simulate_nodes(seed) for seed in range(1000 if THOROUGH else 8)]
+
+    assert sum(starts) > 3 * len(starts)
+
+
+def test_no_number_twice_in_seeded_partitions_with_a_store_that_is_rolled_back() -> None:
+    starts = [simulate_keepers(seed, rollbacks=True) for seed in range(1000 if THOROUGH else 3)]
+
+    assert sum(began for began, _ in starts) > 3 * len(starts)
+
+
+def test_no_number_twice_on_nodes_with_a_store_that_is_rolled_back() -> None:
+    starts = [simulate_nodes(seed, rollbacks=True) for seed in range(1000 if THOROUGH else 2)]
 
     assert sum(starts) > 3 * len(starts)
 
@@ -85,3 +98,14 @@ def test_the_simulation_notices_a_lease_without_a_margin(monkeypatch: pytest.Mon
     with pytest.raises(Violation):
         for seed in range(30):
             simulate_keepers(seed)
+
+
+def test_the_simulation_notices_numbers_without_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_clock(seen: Recollection) -> int:
+        return seen._largest + 1
+
+    monkeypatch.setattr(Recollection, "next_number", without_clock)
+
+    with pytest.raises(Violation):
+        for seed in range(30):
+            simulate_keepers(seed, rollbacks=True)

@@ -2,15 +2,16 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import Mock
 
 import pytest
@@ -26,6 +27,8 @@ from tests.cluster.programs import Journal, singleton_program
 from tests.network.nats.server import NatsServer
 from tests.network.pairs import carrier_of, until
 from tests.support import THOROUGH, Recorder, running_node
+
+T = TypeVar("T")
 
 
 class ThreeServers:
@@ -225,6 +228,62 @@ async def test_a_bucket_that_is_removed_is_made_again_and_counts_as_new(
         second = await store.put("key", b"value", 0)
         assert second.revision == first.revision == 1
         assert second.number > first.number
+
+
+async def test_a_bucket_restored_from_a_backup_counts_as_new_and_gives_no_number_twice(
+    place: Path,
+) -> None:
+    jetstream, backup = place / "jetstream", place / "backup"
+    with NatsServer("", "--jetstream", "--store_dir", str(jetstream)) as server:
+
+        def restart(change: Callable[[], object]) -> None:
+            server.kill()
+            change()
+            server.start()
+
+        async def answered(function: Callable[[], Awaitable[T]]) -> T:
+            while True:
+                with suppress(StoreError):
+                    return await function()
+
+        network = NATS(server.url, patience=60.0)
+        async with (
+            running_node("a@test", network=network, limit=60) as a,
+            running_node("b@test", network=network, limit=60) as b,
+        ):
+            store, other = carrier_of(a).store(), carrier_of(b).store()
+            first = await store.put("key", b"one", 0)
+            await store.delete("key", first.revision)
+            restart(lambda: shutil.copytree(jetstream, backup))
+            marker = await answered(lambda: other.get("key"))
+            assert marker is not None
+            assert (await answered(other.age)).whole == inf  # nothing is lost
+            second = await answered(lambda: store.put("key", b"two", marker.revision))
+            restart(lambda: (shutil.rmtree(jetstream), shutil.copytree(backup, jetstream)))
+
+            # Node a notices the loss, and node b, which has not seen the second entry, is told.
+            assert (await answered(lambda: store.get("key"))) == marker
+            assert (await answered(store.age)).whole < 60
+            assert (await answered(other.age)).whole < 60
+            third = await answered(lambda: other.put("key", b"three", marker.revision))
+            assert third.revision <= second.revision + 1  # sequences of the lost bucket again
+            assert third.number > second.number
+
+
+async def test_the_bucket_takes_no_large_entries_and_is_not_emptied(jetstream: NatsServer) -> None:
+    async with running_node("a@test", network=NATS(jetstream.url, cluster="limits")) as node:
+        store = carrier_of(node).store()
+        first = await store.put("key", b"value", 0)
+        with pytest.raises(StoreError, match="size exceeds"):
+            await store.put("large", bytes(5000), 0)
+        config = (await store.status())["config"]
+        assert config["max_bytes"] == 64 << 20
+        stream, bucket = f"KV_{bucket_of('limits')}", bucket_of("limits")
+        answer = await store._request(f"$JS.API.STREAM.PURGE.{stream}", b"", {})
+        assert "purge not permitted" in answer["error"]["description"]
+        answer = await store._request(f"$KV.{bucket}.x", b"", {"Nats-Rollup": "all"})
+        assert "rollup not permitted" in answer["error"]["description"]
+        assert await store.get("key") == first
 
 
 async def test_files_of_names_that_cannot_be_used_are_named(place: Path) -> None:

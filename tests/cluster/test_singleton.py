@@ -268,6 +268,104 @@ async def test_the_lease_gives_a_growing_number_and_tells_when_it_is_lost(
         assert later > token
 
 
+async def token_of(node: Node, address: Any) -> int:
+    token, _, _ = await node.call(address, "lease")
+    assert isinstance(token, int)
+    return token
+
+
+async def test_a_store_that_is_rolled_back_to_a_free_name_is_not_trusted(
+    autojump_clock: Any,
+) -> None:
+    network = Memory()
+    free = network.back_up_store()
+    async with nodes(network, "a", "b") as (a, b):
+        await a.supervise(only(lease=6.0))
+        first = await token_of(b, await Cluster(b).wait_for("only", timeout=10))
+        await b.supervise(only(lease=6.0))
+        await trio.sleep(5)
+        network.cut_store("a@test")
+        network.restore_store(free)
+        await trio.sleep(5.0)
+        assert Only.running == []  # a has ended it by now, and b waits
+        await trio.sleep(4)
+        assert Only.running == ["b@test"]
+        assert Only.most == 1
+        assert await token_of(b, Name("only", "b@test")) > first
+
+
+async def test_a_node_that_never_saw_the_newer_store_waits_if_another_node_has_told_the_loss(
+    autojump_clock: Any,
+) -> None:
+    network = Memory()
+    free = network.back_up_store()
+    async with nodes(network, "a", "b") as (a, b):
+        await a.supervise(only(lease=6.0))
+        await Cluster(b).wait_for("only", timeout=10)
+        network.cut_store("a@test")
+        network.restore_store(free)
+        assert await Cluster(b).whereis("only") is None  # b notices
+        async with running_node("new@test", network=network, limit=1000) as new:
+            await new.supervise(only(lease=6.0))
+            await trio.sleep(5.0)
+            assert Only.running == []
+            await trio.sleep(3.0)
+            assert Only.running == ["new@test"]
+            assert Only.most == 1
+
+
+async def test_a_holder_whose_renewals_the_store_has_lost_ends_at_once(autojump_clock: Any) -> None:
+    network = Memory()
+    async with nodes(network, "a") as (a,):
+        await a.supervise(only(lease=6.0))
+        address = await Cluster(a).wait_for("only", timeout=10)
+        first = await token_of(a, address)
+        backup = network.back_up_store()
+        await trio.sleep(3)
+        network.restore_store(backup)
+        await trio.sleep(1)  # a renewal is due each 0.6 s
+        assert Only.running == []
+        await trio.sleep(4)
+        assert Only.running == []  # the store counts as new
+        await trio.sleep(3)
+        assert Only.running == ["a@test"]
+        assert await token_of(a, address) > first
+
+
+async def test_a_copy_of_the_store_that_has_lost_nothing_is_not_noticed(
+    autojump_clock: Any,
+) -> None:
+    network = Memory()
+    async with nodes(network, "a", "b") as (a, b):
+        await a.supervise(only(lease=6.0))
+        address = await Cluster(b).wait_for("only", timeout=10)
+        first = await token_of(b, address)
+        await b.supervise(only(lease=6.0))
+        network.restore_store(network.back_up_store())
+        await trio.sleep(20)
+        assert Only.running == ["a@test"]
+        assert await token_of(b, address) == first
+
+
+@pytest.mark.parametrize("loss", ["rolled back", "lost"])
+async def test_numbers_grow_when_all_nodes_restart_with_the_store(
+    autojump_clock: Any, loss: str
+) -> None:
+    network = Memory()
+    backup = network.back_up_store()
+    tokens = []
+    for _ in range(3):
+        async with nodes(network, "a") as (a,):
+            await a.supervise(only(lease=6.0))
+            tokens.append(await token_of(a, await Cluster(a).wait_for("only", timeout=20)))
+            await trio.sleep(20)
+        if loss == "lost":
+            network.lose_store()
+        else:
+            network.restore_store(backup)
+    assert tokens == sorted(set(tokens))
+
+
 async def test_a_lease_that_has_expired_is_not_held_again_with_the_next_lease(
     autojump_clock: Any,
 ) -> None:
