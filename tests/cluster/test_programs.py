@@ -236,11 +236,6 @@ async def test_a_bucket_restored_from_a_backup_counts_as_new_and_gives_no_number
     jetstream, backup = place / "jetstream", place / "backup"
     with NatsServer("", "--jetstream", "--store_dir", str(jetstream)) as server:
 
-        def restart(change: Callable[[], object]) -> None:
-            server.kill()
-            change()
-            server.start()
-
         async def answered(function: Callable[[], Awaitable[T]]) -> T:
             while True:
                 with suppress(StoreError):
@@ -254,12 +249,17 @@ async def test_a_bucket_restored_from_a_backup_counts_as_new_and_gives_no_number
             store, other = carrier_of(a).store(), carrier_of(b).store()
             first = await store.put("key", b"one", 0)
             await store.delete("key", first.revision)
-            restart(lambda: shutil.copytree(jetstream, backup))
+            server.kill()
+            shutil.copytree(jetstream, backup)
+            server.start()
             marker = await answered(lambda: other.get("key"))
             assert marker is not None
             assert (await answered(other.age)).whole == inf  # nothing is lost
             second = await answered(lambda: store.put("key", b"two", marker.revision))
-            restart(lambda: (shutil.rmtree(jetstream), shutil.copytree(backup, jetstream)))
+            server.kill()
+            shutil.rmtree(jetstream)
+            shutil.copytree(backup, jetstream)
+            server.start()
 
             # Node a notices the loss, and node b, which has not seen the second entry, is told.
             assert (await answered(lambda: store.get("key"))) == marker
