@@ -294,7 +294,7 @@ async def test_a_store_that_is_rolled_back_to_a_free_name_is_not_trusted(
         assert await token_of(b, Name("only", "b@test")) > first
 
 
-async def test_a_node_that_never_saw_the_newer_store_waits_if_another_node_has_told_the_loss(
+async def test_a_node_that_has_seen_nothing_waits_if_another_node_has_told_of_the_loss(
     autojump_clock: Any,
 ) -> None:
     network = Memory()
@@ -314,7 +314,7 @@ async def test_a_node_that_never_saw_the_newer_store_waits_if_another_node_has_t
             assert Only.most == 1
 
 
-async def test_a_holder_whose_renewals_the_store_has_lost_ends_at_once(autojump_clock: Any) -> None:
+async def test_a_holder_ends_at_once_if_the_store_has_lost_its_renewals(autojump_clock: Any) -> None:
     network = Memory()
     async with nodes(network, "a") as (a,):
         await a.supervise(only(lease=6.0))

@@ -6,7 +6,6 @@ the faults of both.
 
 from collections.abc import Callable
 from contextlib import suppress
-from copy import copy
 from math import inf
 from typing import Protocol, TypeVar
 
@@ -76,13 +75,14 @@ class StoreTable:
 
     def copy(self) -> "StoreTable":
         """A backup."""
-        backup = copy(self)
-        backup._entries = dict(self._entries)
+        backup = StoreTable()
+        backup.restore(self)
         return backup
 
     def restore(self, backup: "StoreTable") -> None:
         """Replace everything by a backup."""
-        self.__dict__.update(backup.copy().__dict__)
+        self._entries = dict(backup._entries)
+        self.last, self.made_at, self._lost_at = backup.last, backup.made_at, backup._lost_at
 
 
 class MemoryStore:
@@ -124,14 +124,16 @@ class MemoryStore:
         return Age(age.made, min(age.whole, trio.current_time() - self._seen.lost_at))
 
     async def _note_loss(self) -> None:
-        self._seen.forget()
-        self._seen.lost_at = trio.current_time()
+        made_at = self._made_at
         with suppress(StoreError):
             made_at = await self._request(lambda: self._table.made_at)
-            if made_at == self._made_at:
-                await self._request(self._table.mark_lost)
-            else:  # a new store, whose age is known
-                self._made_at, self._seen.lost_at = made_at, -inf
+        if made_at != self._made_at:  # a new store, whose age is known
+            self._made_at = made_at
+            self._seen.forget()
+            return
+        self._seen.note_loss(trio.current_time())
+        with suppress(StoreError):
+            await self._request(self._table.mark_lost)
 
     def is_gone(self, node: str, creation: int) -> bool:
         """As :meth:`Store.is_gone`."""

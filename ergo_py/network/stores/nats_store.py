@@ -177,8 +177,7 @@ class NatsStore:
             await self._distrust()
 
     async def _distrust(self) -> None:
-        self._seen.forget()
-        self._seen.lost_at = trio.current_time()
+        self._seen.note_loss(trio.current_time())
         self._warn(
             "the store of names has lost confirmed writes, as a server does that was restored from "
             "a backup, or had a power failure without `sync_interval: always`: free names wait for "

@@ -88,6 +88,11 @@ class Recollection:
             if len(self._keys) > _KEYS:
                 del self._keys[next(iter(self._keys))]
 
+    def note_loss(self, now: float) -> None:
+        """Note that the store has lost writes, and learn its revisions again."""
+        self.lost_at = now
+        self.forget()
+
     def forget(self) -> None:
         """Begin with a store that has other revisions. Numbers still grow."""
         self._last = 0
