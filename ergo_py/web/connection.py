@@ -11,7 +11,7 @@ from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import NO_REPLY
-from .._core.vocabulary.reasons import Normal, Reason, Shutdown
+from .._core.vocabulary.reasons import Killed, Normal, Reason, Shutdown
 from ..meta.readers import start_beside
 from ..meta.sockets.messages import Cause, TCPConnected
 from ..meta.sockets.options import StreamOptions
@@ -35,6 +35,8 @@ __all__ = ["WebConnection"]
 
 _PATIENCE: Final = 0.8
 """The part of the time of a graceful shutdown that is left to the receivers of requests."""
+_TAKES_NOTHING: Final = 1.0
+"""Seconds that a graceful shutdown waits for a peer that takes nothing of its response."""
 _NO_STREAM = "there is no streamed response with this reference; it has ended, or has not begun"
 
 
@@ -47,6 +49,10 @@ class WebConnection(TCPConnection):
     _site: Site
     _head_since: float | None = None
     _websocket: WebSocket | None = None
+    _progress: trio.Event | None = None
+    """Wakes a graceful shutdown when the peer has taken bytes, or is gone."""
+    _is_broken = False
+    """Nothing more can be written to the peer."""
 
     @classmethod
     def accepted_by(
@@ -214,24 +220,53 @@ class WebConnection(TCPConnection):
 
     def _written(self) -> None:
         super()._written()
+        if self._progress is not None:
+            self._progress.set()
         if self._websocket is None:
             self._http.written()
 
     # -- the end -----------------------------------------------------------------------------------
 
     async def terminate(self, reason: Reason) -> None:
-        """Graceful shutdown: a response that another process is about to give is still written."""
-        exchange = self._http.open_exchange
-        if exchange is not None and self.cause is None and isinstance(reason, Normal | Shutdown):
+        """Graceful shutdown: a response that another process or an application is about to give is
+        still written.
+        """
+        is_graceful = isinstance(reason, Normal | Shutdown)
+        if is_graceful and self._websocket is None and self.cause is None:
+            try:
+                with trio.move_on_after(self._meta.options.stop_timeout * _PATIENCE):
+                    await self._finish_response()
+            except BaseException:
+                # A kill cuts this short: the socket must not close in order inside a response.
+                self._write_last(Killed())
+                raise
+        await super().terminate(reason)
+
+    async def _finish_response(self) -> None:
+        exchange = self._http.finish_exchange()
+        if exchange is not None:
             answered = trio.Event()
             exchange.watch(answered.set)
-            with trio.move_on_after(self._meta.options.stop_timeout * _PATIENCE):
-                await answered.wait()
-        await super().terminate(reason)
+            await answered.wait()
+        while self._http.stream is None and self._writer.pending and not self._is_broken:
+            self._progress = trio.Event()
+            with trio.move_on_after(_TAKES_NOTHING) as patience:
+                await self._progress.wait()
+            if patience.cancelled_caught:
+                return
+
+    def _broken(self, error: OSError) -> None:
+        super()._broken(error)
+        self._is_broken = True
+        if self._progress is not None:
+            self._progress.set()
 
     def _write_last(self, reason: Reason) -> bool:
         if self._websocket is not None:
             write_last(self._meta, self._websocket, reason)
+        elif self._http.stream is not None:
+            # An orderly end would make this part of a response look like the whole.
+            self._shutdown.abort(Cause.ASKED, "inside a streamed response")
         elif self.cause is None:
             self._http.say_last()
         return super()._write_last(reason)

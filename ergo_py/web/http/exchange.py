@@ -49,7 +49,7 @@ class Exchange(Caller):
         """The actor that was spawned for this exchange."""
         self.is_over = False
         """The exchange has ended, with or without a response."""
-        self._watch: Callable[[], None] | None = None
+        self._watch: tuple[Callable[[], None], ...] = ()
 
     def awaken(self) -> None:
         """Write the response."""
@@ -66,7 +66,7 @@ class Exchange(Caller):
 
     def watch(self, ended: Callable[[], None]) -> None:
         """Call ``ended`` when the exchange has ended."""
-        self._watch = ended
+        self._watch = (*self._watch, ended)
 
     def finish(self) -> None:
         """Note that the exchange has ended. An answer that comes now is late."""
@@ -76,8 +76,8 @@ class Exchange(Caller):
         # Without the request, there is no cycle for the garbage collector, and a deadline that is
         # still queued does not keep a body.
         self.value = self.error = self.callee = self.request = None
-        if self._watch is not None:
-            self._watch()
+        for ended in self._watch:
+            ended()
 
 
 def answer_of(exchange: Exchange) -> tuple[Response, str]:

@@ -430,14 +430,24 @@ class HTTPSession:
         if self.stream is not None and self.stream.is_events:
             self.end_stream()
 
-    @property
-    def open_exchange(self) -> Exchange | None:
-        """The exchange whose response is still to come, if a process is there to give it."""
-        exchange = self._exchange
-        if exchange is None or self.stream is not None or self.phase is not _UNDER_WAY:
+    def finish_exchange(self) -> Exchange | None:
+        """The connection is stopping, and reads no further: end a stream of events in order.
+        Returns the exchange whose response can still become complete, if there is any.
+        """
+        exchange, place, stream = self._exchange, self._place, self.stream
+        if stream is not None and stream.is_events:
+            self.closes = True
+            self.end_stream()
             return None
+        if exchange is None or place is None or self.phase is not _UNDER_WAY:
+            return None
+        if place.kind != "actor":
+            # An application that waits for the rest of the request's body waits in vain.
+            return None if self._body.has_reader else exchange
         callee: Any = exchange.callee
-        return exchange if callee is not None and callee.accepting else None
+        if stream is not None or callee is None or not callee.accepting:
+            return None  # the messages of an actor's stream are not served any more
+        return exchange
 
     def gone(self, cause: Cause) -> None:
         """The connection has ended."""
