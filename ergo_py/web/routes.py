@@ -138,7 +138,8 @@ class Route(Place):
         body: ``WHOLE``: the request comes with its body. ``STREAM``: the actor reads the body with
             ``ReadBody``.
         max_body: the longest body, in bytes; longer ones get status 413.
-        request_timeout: seconds for the answer; then the peer gets status 504.
+        request_timeout: seconds for the answer, from the whole body on; then the peer gets status
+            504. With ``STREAM``, each piece that the actor reads begins the time again.
         origins: for WebSockets: further values of ``Origin`` that may connect; by default only
             pages of the same host. ``"*"`` is any.
         accept: for WebSockets: a quick function of the request, or the address of a process that is

@@ -301,6 +301,63 @@ def test_a_response_may_take_longer_than_the_time_for_its_beginning() -> None:
     in_virtual_time(run)
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("status,length", [(200, None), (200, 5), (204, None)])
+def test_a_head_without_a_body_counts_as_the_beginning_and_is_written_soon(
+    method: str, status: int, length: int | None
+) -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        fields = [] if length is None else [(b"content-length", str(length).encode())]
+        await send(start(status, *fields))
+        await trio.sleep(6.0)
+        await send(body(b"event" if status == 200 else b""))
+
+    async def run() -> None:
+        async with mounted(app, request_timeout=2.0) as served:
+            peer = await served.dial()
+            begun = trio.current_time()
+            await peer.send(get("/api", method=method))
+            assert (await peer.head()).status == status
+            assert trio.current_time() - begun <= 0.1
+            if method == "GET" and status == 200:
+                rest = b"event" if length else b"5\r\nevent\r\n0\r\n\r\n"
+                assert await peer.exactly(len(rest)) == rest
+            await peer.aclose()
+
+    in_virtual_time(run)
+
+
+async def test_a_head_that_could_be_misread_is_500_also_without_a_body() -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send(start(200, (b"x-a", b"1\r\nx-b: 2")))
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        with pytest.raises(OSError, match="the client has left"):
+            await send(body(b"late"))
+        ended.set()
+
+    ended = trio.Event()
+    async with mounted(app) as served:
+        peer = await served.dial()
+        assert (await peer.ask(get("/api"))).status == 500
+        await ended.wait()
+        await peer.aclose()
+
+
+def test_a_head_and_a_body_at_once_are_a_whole_response() -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send(start(200))
+        await trio.lowlevel.checkpoint()
+        await send(body(b"whole"))
+
+    async def run() -> None:
+        async with mounted(app) as served:
+            reply = await served.ask(get("/api"))
+        assert (reply.headers["content-length"], reply.body) == ("5", b"whole")
+
+    in_virtual_time(run)
+
+
 async def test_a_body_over_the_limit_is_413_and_the_application_hears_the_end() -> None:
     heard: list[Message] = []
 

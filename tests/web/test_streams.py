@@ -19,6 +19,7 @@ from ergo_py.web import (
     End,
     HTTPGone,
     HTTPRequest,
+    Mount,
     ReadBody,
     Response,
     Route,
@@ -26,6 +27,7 @@ from ergo_py.web import (
     Write,
     WSConnected,
 )
+from ergo_py.web.routes import Place
 from tests.web.rig import Peer, get, post, serving, until
 
 PLACE = Path(__file__).parent.parent / "meta" / "certificates"
@@ -371,6 +373,82 @@ async def test_a_body_has_a_single_reader_while_its_exchange_lasts() -> None:
         await peer.aclose()
 
     assert len(errors) == 2
+
+
+class Slow(Actor):
+    """Pulls a body, and answers, or stops somewhere."""
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        assert isinstance(request, HTTPRequest)
+        total = 0
+        while piece := await self.call(request.connection, ReadBody(request.ref), timeout=None):
+            total += len(piece)
+            if request.path == ("stuck",):
+                return NO_REPLY
+        return NO_REPLY if request.path == ("silent",) else Response(200, str(total))
+
+
+async def pull_asgi(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """The same as an ASGI application."""
+    assert scope["type"] != "lifespan"
+    total, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        total, more = total + len(message["body"]), message["more_body"]
+        if scope["path"] == "/stuck" and message["body"]:
+            await trio.sleep_forever()
+    if scope["path"] == "/silent":
+        await receive()
+        return
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": str(total).encode()})
+
+
+PULLING: dict[str, Callable[[], Place]] = {
+    "actor": lambda: Route("/", to=Slow, body=STREAM, request_timeout=1.0),
+    "asgi": lambda: Mount("/", asgi=pull_asgi, request_timeout=1.0),
+}
+
+
+@pytest.mark.parametrize("place", list(PULLING))
+@pytest.mark.parametrize(
+    "path,pieces,pause,status,least,most",
+    [
+        ("/", 10, 0.5, 200, 5.0, 5.5),  # steady, and longer than the time for the answer
+        ("/", 2, 8.0, 200, 16.0, 16.5),  # pauses longer than the time for the answer
+        ("/silent", 4, 0.5, 504, 2.9, 3.5),  # the time begins with the whole body
+        ("/stuck", 4, 0.5, 504, 0.9, 1.6),  # the application does not read on
+        ("/", 2, 12.0, 408, 9.9, 10.5),  # pauses longer than a body may
+        ("/", 60, 2.0, 408, 29.0, 41.0),  # slower than a body may be, with short pauses
+    ],
+)
+def test_the_time_for_the_answer_does_not_run_while_the_body_comes(
+    place: str, path: str, pieces: int, pause: float, status: int, least: float, most: float
+) -> None:
+    async def run() -> None:
+        async with serving(routes=[PULLING[place]()], log_level="critical") as served:
+            peer = await served.dial()
+            await peer.send(get(path, f"Content-Length: {pieces}", method="POST"))
+            begun = trio.current_time()
+
+            async def upload() -> None:
+                for _ in range(pieces):
+                    await trio.sleep(pause)
+                    await peer.send(b"x")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(upload)
+                reply = await peer.reply()
+                nursery.cancel_scope.cancel()
+            assert reply.status == status
+            assert least <= trio.current_time() - begun <= most
+            if status == 200:
+                assert reply.body == str(pieces).encode()
+            await peer.aclose()
+
+    in_virtual_time(run)
 
 
 # -- W15: TLS --------------------------------------------------------------------------------------

@@ -47,10 +47,13 @@ class TimeLimits:
         "_at",
         "_body_since",
         "_head_since",
+        "_paused_at",
         "_rate_from",
         "_site",
         "_traffic",
         "_watch",
+        "arm",
+        "now",
     )
 
     def __init__(self, traffic: Traffic, site: Site, act: Callable[[], None]) -> None:
@@ -64,7 +67,10 @@ class TimeLimits:
         self._at = inf
         self._head_since: float | None = None
         self._body_since = 0.0
+        self._paused_at = 0.0
         self._rate_from = 0.0, 0
+        self.now = site.now
+        self.arm = site.clock.arm_call
 
     def check_by(self, moment: float) -> None:
         """Act at ``moment`` at the latest."""
@@ -75,8 +81,8 @@ class TimeLimits:
         self._watch = watch = _Watch(self._expired)
         self._at = moment
         # The clock has a queue for each duration: round it, so that connections share them.
-        left = ceil((moment - self._site.now()) * 64) / 64
-        self._site.clock.arm_call(watch, max(0.0, left))
+        left = ceil((moment - self.now()) * 64) / 64
+        self.arm(watch, max(0.0, left))
 
     def stop(self) -> None:
         """Act no more."""
@@ -119,7 +125,7 @@ class TimeLimits:
     def begin_head(self, since: float | None = None) -> None:
         """The first bytes of a head have come, perhaps at ``since``."""
         if self._head_since is None:
-            self._head_since = began = self._site.now() if since is None else since
+            self._head_since = began = self.now() if since is None else since
             self.check_by(began + self._site.options.head_timeout)
 
     def end_head(self) -> None:
@@ -145,8 +151,21 @@ class TimeLimits:
 
     def begin_body(self) -> None:
         """The body is wanted from now on."""
-        self._body_since = now = self._site.now()
+        self._body_since = now = self.now()
         self._rate_from = now, self._traffic.bytes_in
+        self.check_by(now + min(self._site.options.body_timeout, _RATE_TIME))
+
+    def pause_body(self) -> None:
+        """A piece of the body is handed over, and the next is not wanted yet."""
+        self._paused_at = self.now()
+
+    def resume_body(self) -> None:
+        """The next piece is wanted. The pause is not the peer's, and does not count for its rate;
+        short waits add up, so that a peer cannot send single bytes for hours.
+        """
+        self._body_since = now = self.now()
+        begun, size = self._rate_from
+        self._rate_from = begun + now - self._paused_at, size
         self.check_by(now + min(self._site.options.body_timeout, _RATE_TIME))
 
     def of_body(self, now: float) -> float:

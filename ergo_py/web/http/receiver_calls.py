@@ -23,6 +23,10 @@ _NORMAL: Final = Priority.NORMAL
 class Asker(Protocol):
     """The session, which gets the answers."""
 
+    def limit(self, exchange: Exchange, timeout: float) -> None:
+        """Let the exchange expire ``timeout`` seconds after its request is complete."""
+        ...
+
     def answer(self, exchange: Exchange, response: Response) -> None:
         """Write a response, unless the exchange has ended."""
         ...
@@ -54,7 +58,7 @@ class ReceiverCalls:
         """Let the place answer."""
         work = None if place.kind == "actor" else place.answer(self._asker, exchange.request)
         if work is not None:
-            self._site.clock.arm_call(exchange, place.request_timeout)
+            self._asker.limit(exchange, place.request_timeout)
             self._site.tasks.run(self._run(exchange, work))
             return
         route: Any = place
@@ -82,7 +86,7 @@ class ReceiverCalls:
             self._asker.answer(exchange, unavailable())
             return
         if not exchange.settled:
-            site.clock.arm_call(exchange, timeout)
+            self._asker.limit(exchange, timeout)
 
     async def _call_new_actor(self, exchange: Exchange, plan: Any, timeout: float) -> None:
         try:

@@ -5,9 +5,10 @@ skipped.
 from collections.abc import Callable
 from typing import Any, Final
 
-from ..._core.tables.pending_calls import Caller
+from ..._core.tables.pending_calls import Caller, Deadline
 from ..._core.vocabulary.errors import NotAllowedError
 from ..parsing.http1 import RequestError, RequestParser
+from .exchange import Exchange
 from .limits import TimeLimits
 
 __all__ = ["MOST_SKIPPED", "RequestBody"]
@@ -20,7 +21,10 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 class RequestBody:
     """The bodies of a connection's requests, a single one at a time."""
 
-    __slots__ = ("_limits", "_pieces", "_put", "_reader", "_reply", "_size", "awaits_sign")
+    __slots__ = (
+        *("_answer_limit", "_limits", "_pieces", "_put", "_reader", "_reply", "_size", "_was_read"),
+        "awaits_sign",
+    )
 
     def __init__(
         self,
@@ -36,6 +40,10 @@ class RequestBody:
         self._size = 0
         self._reader: tuple[Caller, int] | None = None
         """A call that waits for the next piece, and how much it takes."""
+        self._was_read = False
+        """A piece was wanted before."""
+        self._answer_limit: _AnswerLimit | None = None
+        """The time for the answer to a request whose body is pulled."""
         self.awaits_sign = False
         """The peer waits for ``100 Continue``."""
 
@@ -43,10 +51,15 @@ class RequestBody:
         """Another request has begun."""
         self.awaits_sign = awaits_sign
         self._size = 0
+        self._was_read = False
 
     def want(self) -> None:
         """The body is wanted now: its time counts, and the peer may send it."""
-        self._limits.begin_body()
+        if self._was_read:
+            self._limits.resume_body()
+        else:
+            self._was_read = True
+            self._limits.begin_body()
         if self.awaits_sign:
             self.awaits_sign = False
             self._put(_CONTINUE)
@@ -123,12 +136,57 @@ class RequestBody:
         if piece or parser.body_is_done:
             self._count(piece, limit)
             self._reader = None
+            self._limits.pause_body()
+            if self._answer_limit is not None:
+                self.prolong(self._answer_limit)
             self._reply(caller, piece, None)
             return False
         return parser.has_more
 
+    def limit_answer(self, exchange: Exchange, timeout: float) -> None:
+        """Let the exchange expire ``timeout`` seconds after the last piece was handed over. The
+        time in which a call waits for the peer does not count: the body has its own limits.
+        """
+        self._answer_limit = limit = _AnswerLimit(self, exchange, timeout)
+        self.prolong(limit)
+        self._limits.arm(limit, timeout)
+
+    def prolong(self, limit: "_AnswerLimit") -> None:
+        """The time for the answer begins again."""
+        limit.moment = self._limits.now() + limit.timeout
+
+    def check_answer(self, limit: "_AnswerLimit") -> bool:
+        """Whether the time for the answer is over. Otherwise it is checked again."""
+        left = limit.timeout if self.has_reader else limit.moment - self._limits.now()
+        if left > 0:
+            self._limits.arm(limit, left)
+        return left <= 0
+
     def leave_reader(self) -> None:
         """The exchange has ended: so has the waiting call."""
+        if self._answer_limit is not None:
+            self._answer_limit.abandon()
+            self._answer_limit = None
         if self._reader is not None:
             (caller, _), self._reader = self._reader, None
             self._reply(caller, None, NotAllowedError("the exchange has ended"))
+
+
+class _AnswerLimit(Deadline):
+    """The time for the answer to a request whose body is pulled."""
+
+    __slots__ = ("_body", "_exchange", "moment", "timeout")
+
+    def __init__(self, body: RequestBody, exchange: Exchange, timeout: float) -> None:
+        super().__init__()
+        self._body = body
+        self._exchange = exchange
+        self.timeout = timeout
+        self.moment = 0.0
+        """When the time is over, unless another piece is handed over before."""
+
+    def expire(self, timeout: float) -> None:
+        """End the exchange, unless its time goes on."""
+        if self._body.check_answer(self):
+            self.abandon()
+            self._exchange.expire(self.timeout)

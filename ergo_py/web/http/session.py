@@ -263,6 +263,13 @@ class HTTPSession:
         request.begin(exchange, len(place.parts))
         return exchange
 
+    def limit(self, exchange: Exchange, timeout: float) -> None:
+        """Let the exchange expire ``timeout`` seconds after its request is complete."""
+        if self._parser.body_is_done:
+            self.site.clock.arm_call(exchange, timeout)
+        else:
+            self._body.limit_answer(exchange, timeout)
+
     def _settled(self, exchange: Exchange) -> None:
         if exchange is not self._exchange or exchange.is_over:
             return

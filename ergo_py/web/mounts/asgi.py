@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
+from ..._core.tables.pending_calls import Deadline
 from ...meta.sockets.messages import Endpoint
 from ..messages.requests import HTTPRequest
 from ..messages.responses import HOP_BY_HOP, Response
@@ -127,13 +128,15 @@ class HTTPExchange:
     """``receive`` and ``send`` of a request."""
 
     __slots__ = (
-        *("_asked", "_dialogue", "_drops", "_is_done", "_is_streaming", "_start"),
+        *("_asked", "_dialogue", "_drops", "_head_due", "_is_done", "_is_streaming", "_start"),
         "heard_of_end",
     )
 
     def __init__(self, dialogue: Dialogue) -> None:
         self._dialogue = dialogue
         self._start: Message | None = None
+        self._head_due: Deadline | None = None
+        """Writes the head of a response whose body does not come at once."""
         self._asked = False
         """The whole body was handed over."""
         self._is_streaming = False
@@ -169,6 +172,7 @@ class HTTPExchange:
             if self._start is not None:
                 raise RuntimeError("http.response.start was sent before")
             self._start = message
+            self._head_due = self._dialogue.begin(self._write_head)
         elif kind == "http.response.body":
             if self._start is None:
                 raise RuntimeError("http.response.start must be sent before http.response.body")
@@ -190,18 +194,24 @@ class HTTPExchange:
         if dialogue.has_ended:
             raise PeerLeftError
         if not self._is_streaming:
-            assert self._start is not None
-            is_head = dialogue.request.method == "HEAD"
-            response = make_response(self._start, body, more, is_head)
-            self._drops = is_head or not response.stream
-            self._is_streaming = True
-            dialogue.respond(response)
+            self._write_head(body, more)
             if self._drops:
                 return
         if body:
             await dialogue.write(body)
         if not more:
             dialogue.end()
+
+    def _write_head(self, body: bytes = b"", more: bool = True) -> None:
+        """Write the response, or the head of a streamed one."""
+        assert self._start is not None
+        assert self._head_due is not None
+        self._head_due.abandon()
+        is_head = self._dialogue.request.method == "HEAD"
+        response = make_response(self._start, body, more, is_head)
+        self._drops = is_head or not response.stream
+        self._is_streaming = True
+        self._dialogue.respond(response)
 
 
 def make_response(start: Message, body: bytes, more: bool, is_head: bool) -> Response:

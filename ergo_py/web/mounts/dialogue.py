@@ -1,16 +1,22 @@
 """`Dialogue`: an exchange, as an application uses it that is no actor."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import trio
 
-from ..._core.tables.pending_calls import Caller
+from ..._core.tables.pending_calls import Caller, Deadline
 from ..._core.vocabulary.errors import NotAllowedError
 from ..._core.vocabulary.ids import PID, Alias
 from ..messages.requests import HTTPRequest, ReadBody
 from ..messages.responses import Response
 
 __all__ = ["Dialogue", "PeerLeftError", "TaskCall"]
+
+_HELD_BACK: Final = 0.005
+"""Seconds for which the head of a response waits for the body: most applications send both at once,
+and a single write is cheaper.
+"""
 
 
 class PeerLeftError(OSError):
@@ -79,6 +85,22 @@ class Dialogue:
 
     # -- the response ------------------------------------------------------------------------------
 
+    def begin(self, write_head: Callable[[], None]) -> Deadline:
+        """The response has begun: its time limit is over. Call ``write_head`` if the response is
+        not written soon.
+        """
+        due = _HeadDue(self, write_head)
+        if not self.has_ended:
+            self.request.exchange.abandon()
+            self._session.site.clock.arm_call(due, _HELD_BACK)
+        return due
+
+    def fail(self, error: Exception) -> None:
+        """Tell the peer that there is no response."""
+        site = self._session.site
+        site.report(f"the application failed at {self.request!r}", error)
+        self._session.fail(self.request.exchange, "an application failed at its response")
+
     def respond(self, response: Response) -> None:
         """Write a response, or the head of a streamed one.
 
@@ -110,6 +132,24 @@ class Dialogue:
         if self.has_ended:
             raise PeerLeftError
         self._session.end_stream()
+
+
+class _HeadDue(Deadline):
+    """Writes the head of a response whose body does not come with it."""
+
+    __slots__ = ("_dialogue", "_write_head")
+
+    def __init__(self, dialogue: Dialogue, write_head: Callable[[], None]) -> None:
+        super().__init__()
+        self._dialogue = dialogue
+        self._write_head = write_head
+
+    def awaken(self) -> None:
+        if not self._dialogue.has_ended:
+            try:
+                self._write_head()
+            except Exception as error:
+                self._dialogue.fail(error)
 
 
 class TaskCall(Caller):

@@ -36,7 +36,8 @@ class Mount(Place):
         wsgi: a WSGI application (PEP 3333). Give exactly one of both.
         threads: for WSGI: how many requests the application serves at once; further requests wait.
         max_body: the longest body, in bytes; longer ones get status 413.
-        request_timeout: seconds until the response begins; then the peer gets status 504.
+        request_timeout: seconds until the response begins, from the whole body or the piece that
+            the application has read last; then the peer gets status 504.
         origins: for WebSockets: further values of ``Origin`` that may connect; by default only
             pages of the same host. ``"*"`` is any.
         max_message: for WebSockets: the longest message, in bytes.
