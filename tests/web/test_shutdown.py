@@ -160,7 +160,7 @@ async def test_a_part_of_a_response_never_looks_like_the_whole(
                 case "kill":
                     node.kill(pid)
                 case "half-close":
-                    await peer.stream.send_eof()  # type: ignore[union-attr]
+                    await peer.stream.send_eof()
                 case "drain":
                     assert await node.call(owner.alias, Drain(0.01)) == 1
             with pytest.raises(trio.BrokenResourceError):
