@@ -449,7 +449,7 @@ class HTTPSession:
         if exchange is None or place is None or self.phase is not _UNDER_WAY:
             return None
         if place.kind != "actor":
-            # An application that waits for the rest of the request's body waits in vain.
+            # The rest of a body that an application waits for does not come any more.
             return None if self._body.has_reader else exchange
         callee: Any = exchange.callee
         if stream is not None or callee is None or not callee.accepting:
