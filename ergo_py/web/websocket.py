@@ -106,6 +106,7 @@ class WebSocket:
         "has_more",
         "messages_out",
         "paused",
+        "produced",
         "state",
         "unfinished",
     )
@@ -142,7 +143,7 @@ class WebSocket:
         # The parser of the connection's input
         self.has_more = True
         self.paused = False
-        self.unfinished = self.count = 0
+        self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
 
     def begin(self) -> None:
@@ -183,6 +184,7 @@ class WebSocket:
         self.has_more = self._parser.has_more if is_open else self._is_answering()
         self.unfinished = self._parser.unfinished if is_open else 0
         self.count = len(messages)
+        self.produced = sum(len(message[1]) for message in events) if self._deflate else 0
         return messages
 
     def _is_open(self) -> bool:

@@ -2,10 +2,20 @@
 ends; other peers are served meanwhile.
 """
 
-import pytest
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+import pytest
+import trio
+
+from ergo_py import PID, Actor, Alias
+from ergo_py.web import Mount, Route
+from ergo_py.web.parsing.deflate import Deflate, Inflation
+from ergo_py.web.parsing.frames import BINARY, TEXT, encode_frame
+from ergo_py.web.websocket import WebSocket
 from tests.web.parsing.test_http1 import BAD, BAD_CHUNKS, line_of, with_field
-from tests.web.rig import Served, get, serving, until
+from tests.web.rig import Peer, Served, get, serving, until
+from tests.web.test_websocket import MASK, upgrade
 
 REFUSED: dict[str, tuple[bytes, int]] = {
     **{name: (stream, 400) for name, stream in BAD.items()},
@@ -79,3 +89,113 @@ async def test_peers_that_leave_at_any_byte_leave_nothing_behind() -> None:
             await peer.aclose()
         await until(lambda: not served.server.connections)
         assert (await served.ask(get())).status == 200
+
+
+# -- compressed WebSockets -------------------------------------------------------------------------
+
+MIB = 1 << 20
+OFFER = "Sec-WebSocket-Extensions: permessage-deflate"
+Websockets = Callable[[], Route | Mount]
+
+
+class Deaf(Actor):
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        pass
+
+
+async def deaf_app(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+
+def actor_route() -> Route:
+    return Route("/ws", websocket=Deaf, compress=True)
+
+
+def application() -> Mount:
+    return Mount("/ws", asgi=deaf_app, compress=True)
+
+
+async def open_websocket(served: Served) -> Peer:
+    peer = await served.dial()
+    assert (await peer.ask(upgrade("/ws", OFFER))).status == 101
+    return peer
+
+
+@pytest.mark.parametrize("websockets", [actor_route, application])
+@pytest.mark.parametrize("peers", [1, 5])
+async def test_a_request_is_served_between_the_steps_of_compressed_bombs(
+    websockets: Websockets, peers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    feed, step = WebSocket.feed, Inflation.step
+
+    def count_step(websocket: WebSocket, data: bytes) -> Any:
+        made.append(0)
+        return feed(websocket, data)
+
+    def count_bytes(inflation: Inflation, most: int) -> tuple[bytes, int]:
+        clear, cost = step(inflation, most)
+        made[-1] += len(clear)
+        return clear, cost
+
+    monkeypatch.setattr(WebSocket, "feed", count_step)
+    monkeypatch.setattr(Inflation, "step", count_bytes)
+    bomb = encode_frame(BINARY, Deflate().compress(bytes(MIB)), MASK, compressed=True)
+
+    async with serving(routes=[Route("/"), websockets()]) as served:
+        honest = await served.dial()
+        attackers = [await open_websocket(served) for _ in range(peers)]
+        for attacker in attackers:
+            await attacker.send(bomb * 100)
+        await until(lambda: any(made))
+        assert (await honest.ask(get("/"))).status == 200
+        steps, size = len(made), sum(made)
+        for attacker in attackers:
+            await attacker.aclose()
+
+    assert max(made) <= 64 * 1024
+    # The request took some turns of the loop; the bombs would have taken 1,600 for each peer.
+    assert steps < 100 * peers
+    assert size < 10 * MIB * peers
+
+
+async def test_inflated_messages_count_by_their_size_for_a_receiver_that_is_behind() -> None:
+    gate, got = trio.Event(), list[object]()
+
+    class Slow(Actor):
+        async def handle_message(self, message: object, sender: PID | Alias) -> None:
+            await gate.wait()
+            got.append(message)
+
+    bomb = encode_frame(BINARY, Deflate().compress(bytes(MIB // 4)), MASK, compressed=True)
+    routes = [Route("/"), Route("/ws", websocket=Slow, compress=True)]
+    async with serving(routes=routes) as served:
+        peer = await open_websocket(served)
+        await peer.send(bomb * 100)
+        (connection,) = served.server._open
+        receiver = served.node._kernel.router.resolve(connection._reader._target)
+        assert receiver is not None
+        await until(lambda: len(receiver.mailbox) >= 16)
+        honest = await served.dial()
+        for _ in range(50):
+            await honest.ask(get("/"))
+
+        assert 4 * MIB // (MIB // 4) <= len(receiver.mailbox) <= 4 * MIB // (MIB // 4) + 1
+        gate.set()
+        await until(lambda: len(got) == 101)
+        await peer.aclose()
+
+
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+async def test_fragments_of_no_bytes_end_the_connection(opcode: int) -> None:
+    start = encode_frame(opcode, b"", MASK)
+    empty = b"\x00" + encode_frame(opcode, b"", MASK)[1:]
+    async with serving(routes=[Route("/"), actor_route()]) as served:
+        peer = await open_websocket(served)
+        await peer.send(bytes([start[0] & 0x0F]) + start[1:] + empty * 20_000)
+        assert b"\x03\xf1a message is in more than 17408 frames" in await peer.rest()
+        assert (await served.ask(get("/"))).status == 200

@@ -63,6 +63,7 @@ class HTTPSession:
         "has_more",
         "paused",
         "phase",
+        "produced",
         "requests",
         "site",
         "stream",
@@ -100,7 +101,7 @@ class HTTPSession:
         self.has_more = False
         self.paused = False
         """Nothing may be read: enough waits here, or the protocol may change."""
-        self.unfinished = self.count = 0
+        self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
 
     # -- the reader --------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ import re
 import zlib
 from typing import Final
 
-__all__ = ["SMALLEST", "Deflate", "accepted_deflate", "offered_deflate"]
+__all__ = ["SMALLEST", "Deflate", "Inflation", "accepted_deflate", "offered_deflate"]
 
 SMALLEST: Final = 1024
 """Shorter messages are not compressed."""
 _LEVEL: Final = 6
+_INPUT: Final = 16 * 1024
+"""Compressed bytes to inflate at once: zlib copies the bytes that it could not use."""
 _TAIL: Final = b"\x00\x00\xff\xff"
 _NAME: Final = "permessage-deflate"
 _ALONE: Final = "server_no_context_takeover; client_no_context_takeover"
@@ -32,21 +34,55 @@ class Deflate:
         packed = made.compress(data) + made.flush(zlib.Z_SYNC_FLUSH)
         return packed.removesuffix(_TAIL)
 
-    def inflate(self, data: bytes, most: int) -> bytes:
-        """Inflate a message of at most ``most`` bytes.
+    def begin(self, data: bytes, most: int) -> "Inflation":
+        """Begin to inflate a message of at most ``most`` bytes."""
+        return Inflation(data + _TAIL, most)
+
+
+class Inflation:
+    """A message that is inflated in steps, since a few bytes can become megabytes."""
+
+    __slots__ = ("_at", "_data", "_left", "_rest", "_zlib", "is_done")
+
+    def __init__(self, data: bytes, most: int) -> None:
+        self._data = data
+        self._at = 0
+        """Where the bytes begin that zlib has not got yet."""
+        self._left = most
+        """Bytes that the message may still have."""
+        self._rest = b""
+        """Bytes that zlib has got and not used."""
+        self._zlib = zlib.decompressobj(-15)
+        self.is_done = False
+        """The message is complete."""
+
+    def step(self, most: int) -> tuple[bytes, int]:
+        """Inflate up to ``most`` bytes, at least 1. Returns them, and how many bytes were read and
+        made.
 
         Raises:
-            OverflowError: it is longer. No more than that is ever made.
-            ValueError: it is not compressed.
+            OverflowError: the message is longer than allowed. Only a single byte beyond the limit
+                is ever made.
+            ValueError: the message is not compressed.
         """
-        made = zlib.decompressobj(-15)
+        data = self._rest
+        if not data:
+            data = self._data[self._at : self._at + _INPUT]
+            self._at += len(data)
+        room = min(most, self._left + 1)
         try:
-            clear = made.decompress(data + _TAIL, most + 1)
+            clear = self._zlib.decompress(data, room)
         except zlib.error as error:
             raise ValueError(f"a message cannot be inflated: {error}") from None
-        if len(clear) > most:
+        self._rest = self._zlib.unconsumed_tail
+        self._left -= len(clear)
+        if self._left < 0:
             raise OverflowError
-        return clear
+        # With less than there was room for, zlib holds back nothing. Bytes after a block that says
+        # it is the last do not count.
+        is_read = len(clear) < room and self._at == len(self._data)
+        self.is_done = is_read or self._zlib.eof
+        return clear, len(data) - len(self._rest) + len(clear)
 
 
 def _read_offer(offer: str) -> dict[str, str] | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from .deflate import Deflate
+from .deflate import Deflate, Inflation
 
 __all__ = [
     "BINARY",
@@ -34,10 +34,19 @@ PONG: Final = 0xA
 
 _CONTROL: Final = frozenset((CLOSE, PING, PONG))
 _DATA: Final = frozenset((CONTINUATION, TEXT, BINARY))
-_AT_ONCE: Final = 512
-"""Messages to cut in one step. The rest waits as bytes, so that many small messages do not block
-the loop.
+_STEP: Final = 64 * 1024
+"""Bytes to read and to make while a message is inflated in one step. The rest waits, so that
+neither many small frames nor few bytes that become megabytes block the loop.
 """
+_FRAME: Final = 128
+"""Bytes of a step that a frame counts for at least: 512 small frames are a step."""
+_PLAIN: Final = 4
+"""Bytes of a frame that count as much as a byte of a message that is inflated."""
+_FRAGMENTS: Final = 1024
+"""Frames that any message may have, beside a frame for each ``_FRAGMENT`` bytes of
+``max_message``.
+"""
+_FRAGMENT: Final = 64
 _NO_CODE: Final = 1005
 _SHORT: Final = 256
 """Bytes up to which a payload is masked as a single integer."""
@@ -106,8 +115,11 @@ class WebSocketParser:
         "_compressed",
         "_decoder",
         "_deflate",
+        "_fragments",
         "_have",
+        "_inflation",
         "_is_masked",
+        "_left",
         "_max",
         "_need",
         "_opcode",
@@ -132,7 +144,13 @@ class WebSocketParser:
         self._compressed = False
         self._parts: list[Any] = []
         self._size = 0
+        self._fragments = 0
+        """Frames of the message whose fragments come."""
         self._decoder: codecs.IncrementalDecoder | None = None
+        self._inflation: Inflation | None = None
+        """The message that is inflated, if any."""
+        self._left = 0
+        """Bytes that are left of the step."""
         self.has_more = False
         """There may be more messages than were returned: call ``feed(b"")``."""
 
@@ -150,13 +168,14 @@ class WebSocketParser:
             self._have += len(data)
         events: list[Event] = []
         self.has_more = False
-        if self._have < self._need:
+        if self._have < self._need and self._inflation is None:
             return events, None
         whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         at, error = 0, None
+        self._left = _STEP
         try:
-            while len(events) < _AT_ONCE:
-                end = self._cut(whole, at, events)
+            while self._left > 0:
+                end = at if self._inflate(events) else self._cut(whole, at, events)
                 if end < 0:
                     break
                 at = end
@@ -198,6 +217,7 @@ class WebSocketParser:
             self._need = end - at
             return -1
         self._need = 2
+        self._left -= max(_FRAME, size // _PLAIN)
         payload = data[body:end]
         if key and payload:
             payload = mask(payload, key)
@@ -237,45 +257,83 @@ class WebSocketParser:
         if opcode != CONTINUATION:
             self._compressed = bool(first & 0x40)
             if is_last:
-                events.append(self._message(opcode, payload))
+                self._end_message(opcode, payload, events)
                 return
             self._opcode = opcode
             if opcode == TEXT and not self._compressed:
-                self._decoder = codecs.getincrementaldecoder("utf-8")()
+                self._decoder = _new_decoder()
+        self._fragments += 1
+        if self._fragments > _FRAGMENTS + self._max // _FRAGMENT:
+            raise FrameError(1009, f"a message is in more than {self._fragments - 1} frames")
         self._size += len(payload)
-        if self._decoder is not None:
-            try:
-                self._parts.append(self._decoder.decode(payload, is_last))
-            except UnicodeDecodeError:
-                raise FrameError(1007, "a text is not UTF-8") from None
-        else:
-            self._parts.append(payload)
+        if payload or is_last:
+            self._add(payload, is_last)
         if not is_last:
             return
-        parts, opcode = self._parts, self._opcode
-        is_text = self._decoder is not None
-        self._parts, self._size, self._opcode, self._decoder = [], 0, CONTINUATION, None
-        if is_text:
-            events.append((TEXT, "".join(parts), 0))
-        else:
-            events.append(self._message(opcode, b"".join(parts)))
-
-    def _message(self, opcode: int, payload: bytes) -> Event:
-        """A message of all its bytes."""
+        opcode, self._opcode, self._size, self._fragments = self._opcode, CONTINUATION, 0, 0
         if self._compressed:
-            assert self._deflate is not None
-            try:
-                payload = self._deflate.inflate(payload, self._max)
-            except OverflowError:
-                raise FrameError(1009, f"a message is longer than {self._max} bytes") from None
-            except ValueError as error:
-                raise FrameError(1007, str(error)) from None
-        if opcode == BINARY:
-            return BINARY, payload, 0
+            self._end_message(opcode, b"".join(self._take_parts()), events)
+        else:
+            self._end_parts(events)
+
+    def _add(self, payload: bytes, is_last: bool) -> None:
+        """Add a piece of a message."""
+        if self._decoder is None:
+            self._parts.append(payload)
+            return
         try:
-            return TEXT, payload.decode(), 0
+            self._parts.append(self._decoder.decode(payload, is_last))
         except UnicodeDecodeError:
             raise FrameError(1007, "a text is not UTF-8") from None
+
+    def _take_parts(self) -> list[Any]:
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _end_parts(self, events: list[Event]) -> None:
+        """Make a message of its pieces."""
+        parts = self._take_parts()
+        if self._decoder is None:
+            events.append((BINARY, b"".join(parts), 0))
+        else:
+            self._decoder = None
+            events.append((TEXT, "".join(parts), 0))
+
+    def _end_message(self, opcode: int, payload: bytes, events: list[Event]) -> None:
+        """Make a message of all its bytes, or begin to inflate it."""
+        if self._compressed:
+            assert self._deflate is not None
+            self._inflation = self._deflate.begin(payload, self._max)
+            self._decoder = _new_decoder() if opcode == TEXT else None
+        elif opcode == BINARY:
+            events.append((BINARY, payload, 0))
+        else:
+            try:
+                events.append((TEXT, payload.decode(), 0))
+            except UnicodeDecodeError:
+                raise FrameError(1007, "a text is not UTF-8") from None
+
+    def _inflate(self, events: list[Event]) -> bool:
+        """Go on to inflate a message, as far as the step allows. False if there is none."""
+        inflation = self._inflation
+        if inflation is None:
+            return False
+        try:
+            clear, cost = inflation.step(self._left)
+        except OverflowError:
+            raise FrameError(1009, f"a message is longer than {self._max} bytes") from None
+        except ValueError as error:
+            raise FrameError(1007, str(error)) from None
+        self._left -= cost
+        self._add(clear, inflation.is_done)
+        if inflation.is_done:
+            self._inflation = None
+            self._end_parts(events)
+        return True
+
+
+def _new_decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")()
 
 
 def _control(opcode: int, payload: bytes) -> Event:

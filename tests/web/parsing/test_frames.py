@@ -2,6 +2,7 @@
 
 import os
 import random
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -13,7 +14,12 @@ from websockets.frames import Frame, Opcode
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
-from ergo_py.web.parsing.deflate import Deflate, accepted_deflate, offered_deflate
+from ergo_py.web.parsing.deflate import (
+    Deflate,
+    Inflation,
+    accepted_deflate,
+    offered_deflate,
+)
 from ergo_py.web.parsing.frames import (
     BINARY,
     CLOSE,
@@ -60,6 +66,15 @@ def code_of(*pieces: bytes, **options: Any) -> int:
     _, error = parse(*pieces, **options)
     assert error is not None
     return error.code
+
+
+def inflate(packed: bytes, most: int, step: int = 1 << 16) -> bytes:
+    inflation, found = Deflate().begin(packed, most), b""
+    while not inflation.is_done:
+        clear, _ = inflation.step(step)
+        assert len(clear) <= step
+        found += clear
+    return found
 
 
 # -- messages --------------------------------------------------------------------------------------
@@ -131,6 +146,49 @@ def test_many_small_messages_take_several_steps() -> None:
     assert len(parser.feed(b"")[0]) == 512
     assert len(parser.feed(b"")[0]) == 1_300 - 1_024
     assert not parser.has_more
+
+
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+def test_frames_that_complete_no_message_take_several_steps(opcode: int) -> None:
+    parser = WebSocketParser(is_masked=True, max_message=1000, deflate=None)
+    parser.feed(frame(opcode, b"x", fin=False))
+    empty = frame(0, fin=False)
+
+    assert parser.feed(empty * 1000) == ([], None)
+    assert (parser.has_more, parser.unfinished) == (True, (1000 - 512) * len(empty) + 1)
+    assert parser.feed(b"") == ([], None)
+    assert (parser.has_more, parser.unfinished) == (False, 1)
+
+
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+@pytest.mark.parametrize("rsv", [0, 0x40])
+@pytest.mark.parametrize("payload", [b"", b"x"])
+def test_the_frames_of_a_message_are_bounded(opcode: int, rsv: int, payload: bytes) -> None:
+    most = 64_000
+    start, piece = frame(opcode, fin=False, rsv=rsv), frame(0, payload, fin=False)
+
+    assert parse(start, piece * 2023, deflate=Deflate(), most=most) == ([], None)
+    assert code_of(start, piece * 2024, deflate=Deflate(), most=most) == 1009
+    # The frames of an earlier message do not count.
+    twice = (start + piece * 2022 + frame(0)) * 2
+    if not rsv:
+        kind = (TEXT, (payload * 2022).decode(), 0) if opcode == TEXT else None
+        assert parse(twice, most=most) == ([kind or (BINARY, payload * 2022, 0)] * 2, None)
+
+
+def test_fragments_of_no_bytes_are_not_kept() -> None:
+    parser = WebSocketParser(is_masked=True, max_message=1 << 20, deflate=None)
+    parser.feed(frame(BINARY, b"x", fin=False))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(10):
+            parser.feed(frame(0, fin=False) * 500)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert after - before < 4_000
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -228,6 +286,114 @@ def test_a_bomb_is_1009_and_is_not_inflated_whole() -> None:
     assert code_of(frame(BINARY, bomb, rsv=0x40), deflate=deflate, most=100_000) == 1009
 
 
+@given(st.binary(max_size=200), st.integers(1, 300), st.integers(1, 500), st.booleans())
+def test_a_message_is_the_same_in_steps_of_any_size(
+    data: bytes, times: int, step: int, is_last: bool
+) -> None:
+    made = zlib.compressobj(6, zlib.DEFLATED, -15)
+    packed = made.compress(data * times)
+    # RFC 7692 allows a block that says it is the last, and then an empty block.
+    packed += made.flush() + b"\0" if is_last else made.flush(zlib.Z_SYNC_FLUSH)[:-4]
+
+    assert inflate(packed, 1 << 17, step) == data * times
+
+
+def test_bytes_after_the_last_block_are_not_read_on_and_on() -> None:
+    made = zlib.compressobj(6, zlib.DEFLATED, -15)
+    packed = made.compress(b"hello") + made.flush() + bytes(100_000)
+    inflation = Deflate().begin(packed, 1000)
+
+    assert inflation.step(1000)[0] == b"hello"
+    assert inflation.is_done
+
+
+def test_blocks_without_a_byte_are_a_part_of_a_step() -> None:
+    inflation = Deflate().begin(b"\0\0\0\xff\xff" * 10_000 + b"\0", 1000)
+    steps = 0
+    while not inflation.is_done:
+        clear, cost = inflation.step(1000)
+        assert (clear, cost <= 16 * 1024) == (b"", True)
+        steps += 1
+
+    assert steps == 4
+
+
+class Steps:
+    """Counts the bytes that are inflated in each step of a parser."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[int] = []
+        original = Inflation.step
+
+        def count(inflation: Inflation, most: int) -> tuple[bytes, int]:
+            clear, cost = original(inflation, most)
+            self.made[-1] += len(clear)
+            return clear, cost
+
+        monkeypatch.setattr(Inflation, "step", count)
+
+    def run(self, parser: WebSocketParser, stream: bytes) -> list[Any]:
+        events, error = self._step(parser, stream)
+        while parser.has_more and error is None:
+            more, error = self._step(parser, b"")
+            events += more
+        assert error is None
+        return events
+
+    def _step(self, parser: WebSocketParser, data: bytes) -> tuple[list[Any], FrameError | None]:
+        self.made.append(0)
+        return parser.feed(data)
+
+
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+@pytest.mark.parametrize("number", [1, 3, 100])
+@pytest.mark.parametrize("in_fragments", [False, True])
+def test_each_step_makes_few_bytes_of_many_bombs(
+    opcode: int, number: int, in_fragments: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 1 << 18
+    bomb = Deflate().compress(bytes(size))
+    one = frame(opcode, bomb, rsv=0x40)
+    if in_fragments:
+        one = frame(opcode, bomb[:9], fin=False, rsv=0x40) + frame(0, bomb[9:])
+    parser = WebSocketParser(is_masked=True, max_message=size, deflate=Deflate())
+    steps = Steps(monkeypatch)
+    events = steps.run(parser, one * number)
+
+    assert [(kind, len(content)) for kind, content, _ in events] == [(opcode, size)] * number
+    assert max(steps.made) <= 64 * 1024
+    assert sum(steps.made) == size * number
+    assert len(steps.made) >= 4 * number
+
+
+def test_frames_between_bombs_come_in_their_order() -> None:
+    bomb = frame(BINARY, Deflate().compress(bytes(200_000)), rsv=0x40)
+    stream = frame(PING, b"1") + bomb + frame(PING, b"2") + bomb + frame(CLOSE)
+    events, error = parse(stream, deflate=Deflate(), most=200_000)
+
+    assert error is None
+    assert [kind for kind, _, _ in events] == [PING, BINARY, PING, BINARY, CLOSE]
+
+
+def test_bytes_that_come_while_a_message_is_inflated_wait() -> None:
+    parser = WebSocketParser(is_masked=True, max_message=1 << 20, deflate=Deflate())
+    assert parser.feed(frame(TEXT, Deflate().compress(b"a" * 100_000), rsv=0x40)) == ([], None)
+    assert parser.has_more
+
+    assert parser.feed(frame(TEXT, b"b")) == ([(TEXT, "a" * 100_000, 0), (TEXT, "b", 0)], None)
+    assert not parser.has_more
+
+
+def test_a_bomb_that_breaks_a_rule_ends_at_the_step_that_sees_it() -> None:
+    text = b"a" * 100_000 + b"\xff" + b"a" * 100_000
+    parser = WebSocketParser(is_masked=True, max_message=1 << 20, deflate=Deflate())
+    assert parser.feed(frame(TEXT, Deflate().compress(text), rsv=0x40))[1] is None
+    _, error = parser.feed(b"")
+
+    assert error is not None
+    assert error.code == 1007
+
+
 def test_a_message_that_is_not_compressed_as_it_says_is_1007() -> None:
     deflate = Deflate()
 
@@ -248,7 +414,7 @@ def test_a_compressed_continuation_or_ping_is_1002() -> None:
 def test_any_message_survives_compression(data: bytes, bits: int) -> None:
     packed = Deflate(bits).compress(data)
 
-    assert Deflate().inflate(packed, 3000) == data
+    assert inflate(packed, 3000) == data
     assert zlib.decompressobj(-bits).decompress(packed + b"\0\0\xff\xff") == data
 
 
@@ -281,7 +447,7 @@ def test_the_first_offer_that_can_be_kept_is_accepted(offer: str, answer: str | 
 
     assert (None if accepted is None else accepted[1]) == answer
     if accepted is not None:
-        assert Deflate().inflate(accepted[0].compress(b"x" * 100), 100) == b"x" * 100
+        assert inflate(accepted[0].compress(b"x" * 100), 100) == b"x" * 100
 
 
 def test_a_client_takes_only_an_answer_to_its_offer() -> None:
@@ -410,9 +576,9 @@ def test_a_message_may_be_inflated_to_its_limit() -> None:
     deflate = Deflate()
     packed = deflate.compress(bytes(1000))
 
-    assert deflate.inflate(packed, 1000) == bytes(1000)
+    assert inflate(packed, 1000) == bytes(1000)
     with pytest.raises(OverflowError):
-        deflate.inflate(packed, 999)
+        inflate(packed, 999)
 
 
 def test_a_client_takes_all_parameters_of_an_answer() -> None:

@@ -183,7 +183,7 @@ class StreamInput:
             self.frame_since = self._now()
         if messages:
             self.messages += parser.count
-            size = (size - parser.unfinished) // len(messages)
+            size = max(size - parser.unfinished, parser.produced) // len(messages)
             if size >> 12 != self._weight:
                 self._weigh(size)
         if parser.error is None:

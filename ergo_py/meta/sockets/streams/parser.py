@@ -28,6 +28,9 @@ class StreamParser(Protocol):
     """Bytes that are kept, because a message is not complete, or was not returned yet."""
     count: int
     """How many frames the messages of the last :meth:`feed` hold."""
+    produced: int
+    """Bytes of the messages of the last :meth:`feed`, if they may be more than were read; else 0.
+    """
     paused: bool
     """Nothing may be read for now, and ``has_more`` is true. For connections that read in a task;
     ring the reader when it ends.
@@ -52,7 +55,7 @@ class FrameParser:
 
     __slots__ = (
         *("_alias", "_batch", "_decoder"),
-        *("count", "error", "has_more", "paused", "unfinished"),
+        *("count", "error", "has_more", "paused", "produced", "unfinished"),
     )
 
     def __init__(self, alias: Alias, decoder: Decoder, batch: bool) -> None:
@@ -60,7 +63,7 @@ class FrameParser:
         self._decoder = decoder
         self._batch = batch
         self.has_more = self.paused = False
-        self.unfinished = self.count = 0
+        self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
 
     def feed(self, data: bytes) -> Sequence[TCPData | TCPFrames]:
