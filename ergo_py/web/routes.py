@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from ipaddress import ip_address, ip_network
 from typing import Any, Final, Protocol
 
 from .._core.verbs.behaviour import Behaviour
@@ -14,6 +13,7 @@ from ..meta.receivers import ReceiverOption, Receivers
 from .messages.requests import HTTPRequest, read_path
 from .messages.responses import HTTPError
 from .messages.websockets import Accept
+from .parsing.handshake import plain_origin
 from .parsing.http1 import Head, RequestError
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "WHOLE",
     "Application",
     "Body",
-    "Networks",
     "Place",
     "Route",
     "Routes",
@@ -141,7 +140,7 @@ class Route(Place):
         request_timeout: seconds for the answer, from the whole body on; then the peer gets status
             504. With ``STREAM``, each piece that the actor reads begins the time again.
         origins: for WebSockets: further values of ``Origin`` that may connect; by default only
-            pages of the same host. ``"*"`` is any.
+            pages of the same scheme, host and port. ``"*"`` is any.
         accept: for WebSockets: a quick function of the request, or the address of a process that is
             asked ``WSUpgrade(request)``. It answers with ``Accept(…)``, or an ``HTTPError`` to
             refuse.
@@ -210,7 +209,7 @@ def read_origins(name: str, origins: Sequence[str]) -> frozenset[str]:
     for origin in _strings(name, origins):
         if origin not in ("null", "*") and ("://" not in origin or origin.endswith("/")):
             raise BadInputError(name, origin, "an origin such as 'https://example.org'")
-    return frozenset(origin.lower() for origin in origins)
+    return frozenset(plain_origin(origin) for origin in origins)
 
 
 def _read_prefix(what: str, prefix: object) -> tuple[str, ...]:
@@ -257,40 +256,6 @@ class Routes:
             if depth <= len(path) and (place := self._places.get(path[:depth])) is not None:
                 return place
         return None
-
-
-class Networks:
-    """The proxies whose words about a client count."""
-
-    def __init__(self, networks: Sequence[str]) -> None:
-        """Check the networks.
-
-        Raises:
-            BadInputError: a value is no network.
-        """
-        if isinstance(networks, str):
-            raise BadInputError("WebServer(trusted)", networks, "a list, such as ['10.0.0.0/8']")
-        try:
-            self._networks = [ip_network(network) for network in networks]
-        except ValueError as error:
-            raise BadInputError(
-                "WebServer(trusted)", networks, f"networks such as '10.0.0.0/8': {error}"
-            ) from error
-
-    def __bool__(self) -> bool:
-        return bool(self._networks)
-
-    def __contains__(self, host: str) -> bool:
-        try:
-            address = ip_address(host.partition("%")[0])
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        if mapped is not None:
-            address = mapped
-        return any(
-            address.version == network.version and address in network for network in self._networks
-        )
 
 
 show_public_names(__name__)

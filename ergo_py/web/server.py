@@ -22,7 +22,9 @@ from ..meta.sockets.tcp import check_endpoint
 from ..meta.sockets.tls import TLSFiles
 from .connection import WebConnection
 from .options import WebOptions
-from .routes import Networks, Place, Route, Routes
+from .parsing.forwarded import X_FORWARDED
+from .proxies import Proxies
+from .routes import Place, Route, Routes
 from .site import Site
 from .waiting_peers import WaitingPeers
 
@@ -70,9 +72,15 @@ class WebServer(Listener):
         body_rate: bytes a second that a body must reach, over 30 seconds.
         idle_timeout: seconds after which an idle connection ends, and after which a peer that takes
             nothing is given up.
-        hosts: the hosts that are served, without ports; requests for others get status 421. None
-            for all.
-        trusted: networks of proxies whose ``Forwarded`` and ``X-Forwarded-*`` fields count.
+        hosts: the hosts that are served, without ports; requests for others get status 421. With
+            ``forwarded_host``, it must name the host of the proxy and that of ``Host``. None for
+            all.
+        trusted: networks of proxies whose words about the client and the scheme count.
+        forwarded: the fields that these proxies write: ``"x-forwarded-for"`` for
+            ``X-Forwarded-For`` and ``X-Forwarded-Proto``, ``"forwarded"`` for ``Forwarded``. The
+            server ignores the other fields, which a proxy passes on as the client sends them.
+        forwarded_host: let a proxy name the host, too: in ``X-Forwarded-Host``, or in
+            ``Forwarded``. Otherwise ``Host`` counts.
         access_log: write a line of level ``info`` for each response, without query strings and
             headers.
         metrics: count responses and their durations by method, route and status, for the metrics of
@@ -107,6 +115,8 @@ class WebServer(Listener):
         idle_timeout: float = 60.0,
         hosts: Sequence[str] | None = None,
         trusted: Sequence[str] = (),
+        forwarded: str = X_FORWARDED,
+        forwarded_host: bool = False,
         access_log: bool = False,
         metrics: bool = False,
         write_limit: int = 1024 * 1024,
@@ -156,7 +166,7 @@ class WebServer(Listener):
         self._site = Site(
             Routes([Route("/")] if routes is None else routes),
             options,
-            Networks(trusted),
+            Proxies(trusted, forwarded, forwarded_host),
             tls is not None,
         )
         self._waiting: WaitingPeers | None = None

@@ -1,6 +1,5 @@
 """`Site`: the parts of a web server that its connections share: routes, options, counters."""
 
-import re
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any, Final
@@ -15,18 +14,17 @@ from .._core.vocabulary.reasons import Crashed
 from ..meta.sockets.messages import Address, Endpoint
 from .messages.requests import HTTPRequest, read_path
 from .options import WebOptions
-from .parsing.http1 import Head
+from .parsing.http1 import Head, RequestError
+from .proxies import Proxies
 from .request_figures import RequestFigures, request_figures
-from .routes import Application, Networks, Place, Routes
+from .routes import Application, Place, Routes
 from .task_pool import TaskPool
 
 __all__ = ["Site", "host_name"]
 
-_FORWARDED: Final = re.compile(r'(for|proto|host)=("[^"]*"|[^;,\s"]*)', re.IGNORECASE)
 _SHORT: Final = 64
 _REMEMBERED: Final = 1024
 """Paths of at most ``_SHORT`` characters whose places are remembered."""
-_HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]+")
 
 
 class Site:
@@ -35,12 +33,12 @@ class Site:
     meta: Meta
 
     def __init__(
-        self, routes: Routes, options: WebOptions, trusted: Networks, is_secure: bool
+        self, routes: Routes, options: WebOptions, proxies: Proxies, is_secure: bool
     ) -> None:
         self.routes = routes
         self.options = options
-        self._trusted = trusted
-        self.has_proxies = bool(trusted)
+        self._proxies = proxies
+        self.has_proxies = bool(proxies)
         """Whether there are proxies whose words about a client count."""
         self.scheme = "https" if is_secure else "http"
         self._places: dict[str, tuple[tuple[str, ...], Place | None]] = {}
@@ -192,71 +190,38 @@ class Site:
         known = self._places.get(target)
         if known is None:
             path = read_path(target)
-            known = path, self.routes.find(path)
+            place = self.routes.find(path)
+            if place is not None and place.kind == "application":
+                self._check_slashes(path, place)
+            known = path, place
             if len(target) <= _SHORT:
                 if len(self._places) >= _REMEMBERED:
                     self._places.clear()
                 self._places[target] = known
         return known
 
-    def serves(self, host: str) -> bool:
-        """Whether requests for a host are served here."""
+    def _check_slashes(self, path: tuple[str, ...], place: Place) -> None:
+        """Refuse a path with ``%2F`` whose place is another, once the parts of the path are joined:
+        a mounted application sees them joined, and the route of the other place may be its guard.
+        """
+        joined = "/".join(path)
+        if joined.count("/") >= len(path) > 0 and self.routes.find((*joined.split("/"),)) != place:
+            raise RequestError(400, "an escaped slash leads past a route")
+
+    def serves(self, *hosts: str) -> bool:
+        """Whether requests for all these hosts are served here."""
         if self._hosts is None:
             return True
-        return host_name(host).lower().rstrip(".") in self._hosts
+        return all(host_name(host).lower().rstrip(".") in self._hosts for host in hosts)
 
     def client_of(self, peer: Address, head: Head) -> tuple[str, str, str]:
         """The address of the client, the scheme and the host of a request. Words of a proxy count
         only from the trusted networks.
         """
         client = peer.host if isinstance(peer, Endpoint) else peer
-        scheme, host = self.scheme, head.headers.get("host", "")
-        if not self._trusted or client not in self._trusted:
-            return client, scheme, host
-        named = head.headers.get("forwarded")
-        if named is not None:
-            return self._read_forwarded(named, client, scheme, host)
-        chain = head.headers.get("x-forwarded-for", "")
-        for hop in reversed([hop.strip(" \t") for hop in chain.split(",")]):
-            if not hop:
-                break
-            client = _without_port(hop)
-            if client not in self._trusted:
-                break
-        said = head.headers.get("x-forwarded-proto", "").rpartition(",")[2].strip(" \t").lower()
-        if said in ("http", "https"):
-            scheme = said
-        said = head.headers.get("x-forwarded-host", "").rpartition(",")[2].strip(" \t")
-        if _HOST.fullmatch(said):
-            host = said
-        return client, scheme, host
-
-    def _read_forwarded(
-        self, named: str, client: str, scheme: str, host: str
-    ) -> tuple[str, str, str]:
-        """Read ``Forwarded`` (RFC 7239), from the last proxy to the first, as far as proxies are
-        trusted.
-        """
-        for element in reversed(named.split(",")):
-            pairs = {name.lower(): value.strip('"') for name, value in _FORWARDED.findall(element)}
-            if pairs.get("proto", "").lower() in ("http", "https"):
-                scheme = pairs["proto"].lower()
-            if _HOST.fullmatch(pairs.get("host", "")):
-                host = pairs["host"]
-            if "for" not in pairs:
-                break
-            client = _without_port(pairs["for"])
-            if client not in self._trusted:
-                break
-        return client, scheme, host
+        return self._proxies.client_of(client, self.scheme, head.host, head.headers)
 
 
 def host_name(host: str) -> str:
     """A host without its port."""
     return host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
-
-
-def _without_port(hop: str) -> str:
-    if hop.startswith("["):
-        return hop[1:].partition("]")[0]
-    return hop.partition(":")[0] if hop.count(":") == 1 else hop

@@ -22,6 +22,11 @@ from .site import Site
 
 __all__ = ["Agreement", "Upgrade"]
 
+_WRONG_ORIGIN: Final = (
+    "pages of this origin may not connect: its scheme, host or port is not that of the server, and "
+    "origins= does not name it. Behind a proxy that ends TLS, trusted= makes the proxy tell the "
+    "scheme"
+)
 _ROOM: Final = 64 * 1024
 """Bytes that may wait for the peer before an application waits."""
 
@@ -94,7 +99,7 @@ class Upgrade:
             return
         origin = request.headers.get("origin")
         if not is_allowed_origin(origin, request.scheme, request.host, place.origins):
-            self.refuse(HTTPError(403, "pages of this origin may not connect").response)
+            self.refuse(HTTPError(403, _WRONG_ORIGIN).response)
             return
         work = place.talk(self, request)
         if work is not None:

@@ -314,7 +314,9 @@ async def test_a_node_that_has_seen_nothing_waits_if_another_node_has_told_of_th
             assert Only.most == 1
 
 
-async def test_a_holder_ends_at_once_if_the_store_has_lost_its_renewals(autojump_clock: Any) -> None:
+async def test_a_holder_ends_at_once_if_the_store_has_lost_its_renewals(
+    autojump_clock: Any,
+) -> None:
     network = Memory()
     async with nodes(network, "a") as (a,):
         await a.supervise(only(lease=6.0))

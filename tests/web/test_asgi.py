@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from ergo_py import Actor, BadInputError, InitError, LogRecord, open_node
-from ergo_py.web import Mount, WebServer
+from ergo_py.web import Mount, Response, Route, WebServer
 from tests.web.rig import Owner, Served, get, post, serving, until
 from tests.web.test_websocket import in_virtual_time
 
@@ -176,6 +176,33 @@ async def needs_asyncio(scope: Message, receive: Receive, send: Send) -> None:
     import asyncio
 
     asyncio.get_running_loop()
+
+
+@pytest.mark.parametrize(
+    "path,status",
+    [
+        ("/admin/x", 403),
+        ("/admin%2Fx", 400),
+        ("/admin%2fx", 400),
+        ("/admin%2F", 400),
+        ("/%2Fadmin/x", 200),
+        ("/shop%2Fx", 400),
+        ("/shop/a%2Fb", 200),
+        ("/a%2Fb/c", 200),
+        ("/%61dmin/x", 403),
+        ("/%61dmin%2Fx", 400),
+    ],
+)
+async def test_an_escaped_slash_leads_past_no_route(path: str, status: int) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            assert not scope["path"].startswith("/admin")
+            await send({"type": "http.response.start", "status": 200})
+            await send({"type": "http.response.body", "body": scope["path"].encode()})
+
+    routes = [Route("/admin"), Mount("/shop", asgi=app), Mount("/", asgi=app)]
+    async with serving(lambda _: Response(403), routes=routes) as served:
+        assert (await served.ask(get(path))).status == status
 
 
 @pytest.mark.parametrize(

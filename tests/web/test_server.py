@@ -215,6 +215,17 @@ async def test_a_host_that_is_not_served_gets_421() -> None:
         assert (await served.ask(get(host="example.ORG:8080"))).status == 200
         assert (await served.ask(get(host="[::1]:80"))).status == 200
         assert (await served.ask(get(host="other.org"))).status == 421
+        assert (await served.ask(get(host=""))).status == 421
+        assert (await served.ask(get("http://[::1]/", host="[::1]"))).status == 200
+        assert (await served.ask(get("http://other.org/", host=""))).status == 421
+
+
+async def test_a_client_that_writes_an_empty_line_after_a_body_keeps_its_connection() -> None:
+    async with serving() as served:
+        peer = await served.dial()
+        for _ in range(3):
+            assert (await peer.ask(post("/", b"hello") + b"\r\n")).status == 200
+        assert (await peer.ask(get())).status == 200
 
 
 @pytest.mark.parametrize(
@@ -241,6 +252,9 @@ async def test_a_host_that_is_not_served_gets_421() -> None:
         lambda: WebServer(hosts=[]),
         lambda: WebServer(trusted="10.0.0.0/8"),
         lambda: WebServer(trusted=["proxy"]),
+        lambda: WebServer(forwarded="x-forwarded-host"),
+        lambda: WebServer(forwarded=["forwarded"]),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: WebServer(forwarded_host="a"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         lambda: WebServer(tls=True),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         lambda: WebServer(port=70_000),
     ],
@@ -826,42 +840,92 @@ async def test_a_form_has_its_own_type() -> None:
 # -- W15: proxies ----------------------------------------------------------------------------------
 
 
+LOCAL = ["127.0.0.0/8"]
+FORGED = ["Forwarded: for=6.6.6.6;host=evil.org;proto=https"]
+FORGED_TOO = ["X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil.org"]
+
+
 @pytest.mark.parametrize(
-    "trusted,fields,expected",
+    "options,fields,expected",
     [
-        ((), ["X-Forwarded-For: 9.9.9.9", "X-Forwarded-Proto: https"], "127.0.0.1 http a"),
+        ({}, ["X-Forwarded-For: 9.9.9.9", "X-Forwarded-Proto: https"], "127.0.0.1 http a"),
         (
-            ["127.0.0.0/8"],
+            {"trusted": LOCAL},
             ["X-Forwarded-For: 6.6.6.6, 9.9.9.9", "X-Forwarded-Proto: https"],
             "9.9.9.9 https a",
         ),
         (
-            ["127.0.0.0/8", "10.0.0.0/8"],
+            {"trusted": [*LOCAL, "10.0.0.0/8"], "forwarded_host": True},
             ["X-Forwarded-For: 9.9.9.9:55, 10.0.0.1", "X-Forwarded-Host: shop.org"],
             "9.9.9.9 http shop.org",
         ),
-        (["127.0.0.1/32"], ["X-Forwarded-For: [2001:db8::1]:5"], "2001:db8::1 http a"),
+        ({"trusted": ["127.0.0.1/32"]}, ["X-Forwarded-For: [2001:db8::1]:5"], "2001:db8::1 http a"),
         (
-            ["127.0.0.0/8"],
+            {"trusted": LOCAL, "forwarded": "forwarded", "forwarded_host": True},
             ['Forwarded: for=6.6.6.6, for="[2001:db8::1]:5";proto=https;host=b'],
             "2001:db8::1 https b",
         ),
-        (["10.0.0.0/8"], ["Forwarded: for=9.9.9.9"], "127.0.0.1 http a"),
         (
-            ["127.0.0.0/8"],
+            {"trusted": ["10.0.0.0/8"], "forwarded": "forwarded"},
+            ["Forwarded: for=9.9.9.9"],
+            "127.0.0.1 http a",
+        ),
+        (
+            {"trusted": LOCAL, "forwarded_host": True},
             ["X-Forwarded-Proto: gopher", "X-Forwarded-Host: a/b"],
             "127.0.0.1 http a",
         ),
     ],
 )
 async def test_words_of_a_proxy_count_only_from_trusted_networks(
-    trusted: list[str], fields: list[str], expected: str
+    options: dict[str, Any], fields: list[str], expected: str
 ) -> None:
-    def handle(request: HTTPRequest) -> object:
-        return Response(200, f"{request.client} {request.scheme} {request.host}")
-
-    async with serving(handle, trusted=trusted) as served:
+    async with serving(_tell_client, **options) as served:
         assert (await served.ask(get("/", *fields))).body.decode() == expected
+
+
+def _tell_client(request: HTTPRequest) -> object:
+    return Response(200, f"{request.client} {request.scheme} {request.host}")
+
+
+@pytest.mark.parametrize(
+    "options,fields,expected",
+    [
+        # A proxy that writes X-Forwarded-For passes the Forwarded of its client on, and the other
+        # way round.
+        ({}, FORGED, "127.0.0.1 http a"),
+        ({}, [*FORGED, "X-Forwarded-For: 9.9.9.9"], "9.9.9.9 http a"),
+        ({}, ["X-Forwarded-For: 9.9.9.9", "X-Forwarded-Host: evil.org"], "9.9.9.9 http a"),
+        ({"forwarded": "forwarded"}, FORGED_TOO, "127.0.0.1 http a"),
+        ({"forwarded": "forwarded"}, [*FORGED_TOO, "Forwarded: for=9.9.9.9"], "9.9.9.9 http a"),
+        ({"forwarded": "forwarded"}, ["Forwarded: for=9.9.9.9;host=b"], "9.9.9.9 http a"),
+        # haproxy appends a field of its own, nginx appends to the field.
+        ({}, ["X-Forwarded-For: 6.6.6.6", "X-Forwarded-For: 9.9.9.9"], "9.9.9.9 http a"),
+        ({}, ["X-Forwarded-Proto: https", "X-Forwarded-Proto: http"], "127.0.0.1 http a"),
+        # The quote of a client does not swallow the word of the proxy.
+        (
+            {"forwarded": "forwarded"},
+            ['Forwarded: for="6.6.6.6', "Forwarded: for=9.9.9.9"],
+            "9.9.9.9 http a",
+        ),
+    ],
+)
+async def test_fields_of_a_client_behind_a_proxy_do_not_count(
+    options: dict[str, Any], fields: list[str], expected: str
+) -> None:
+    async with serving(_tell_client, trusted=LOCAL, **options) as served:
+        assert (await served.ask(get("/", *fields))).body.decode() == expected
+
+
+async def test_hosts_are_checked_against_the_field_and_the_word_of_the_proxy() -> None:
+    hosts, shop = ["a", "shop.org"], "X-Forwarded-Host: shop.org"
+    async with serving(hosts=hosts, trusted=LOCAL, forwarded_host=True) as served:
+        assert (await served.ask(get("/", shop))).status == 200
+        assert (await served.ask(get("/", shop, host="other.org"))).status == 421
+        assert (await served.ask(get("/", "X-Forwarded-Host: other.org"))).status == 421
+    async with serving(hosts=hosts, trusted=LOCAL) as served:
+        assert (await served.ask(get("/", "X-Forwarded-Host: other.org"))).status == 200
+        assert (await served.ask(get("/", shop, host="other.org"))).status == 421
 
 
 # -- killing under load ----------------------------------------------------------------------------

@@ -166,12 +166,39 @@ async def test_requests_that_are_no_upgrade_are_refused() -> None:
         ("http://shop.example.org", 403),
         ("null", 403),
         ("a", 403),
+        ("https://a", 403),
+        ("https://a:443", 403),
+        ("http://a:443", 403),
+        ("http://a:81", 403),
+        ("ftp://a", 403),
+        ("http://", 403),
+        ("https://shop.example.org:443", 101),
+        ("https://shop.example.org:80", 403),
+        ("http://page.example.org", 101),
     ],
 )
 async def test_an_origin_is_this_host_or_a_named_host(origin: str, status: int) -> None:
-    route = Route("/", websocket=Talk, origins=["https://shop.example.org"])
+    route = Route(
+        "/", websocket=Talk, origins=["https://shop.example.org", "http://page.example.org:80"]
+    )
     async with serving(routes=[route]) as served:
         assert (await served.ask(upgrade("/", f"Origin: {origin}"))).status == status
+
+
+async def test_behind_a_proxy_that_ends_tls_the_scheme_of_an_origin_is_that_of_the_proxy() -> None:
+    secure, fields = "X-Forwarded-Proto: https", ("Origin: https://a",)
+    async with serving(routes=[Route("/", websocket=Talk)], trusted=["127.0.0.0/8"]) as served:
+        assert (await served.ask(upgrade("/", secure, *fields))).status == 101
+        assert (await served.ask(upgrade("/", secure, "Origin: http://a"))).status == 403
+        reply = await served.ask(upgrade("/", *fields))
+    assert reply.status == 403
+    assert b"trusted=" in reply.body
+
+
+async def test_no_origin_is_that_of_a_request_without_a_host() -> None:
+    async with serving(routes=[Route("/", websocket=Talk)]) as served:
+        request = upgrade("/", "Origin: http://").replace(b"Host: a", b"Host:")
+        assert (await served.ask(request)).status == 403
 
 
 async def test_any_origin_may_connect_where_the_route_says_so() -> None:

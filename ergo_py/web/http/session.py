@@ -185,7 +185,7 @@ class HTTPSession:
         client, scheme, host = (
             site.client_of(wire.peer, head)
             if site.has_proxies
-            else (self._client, site.scheme, head.headers.get("host", ""))
+            else (self._client, site.scheme, head.host)
         )
         path, place = site.find(head.path)
         request = self._request = HTTPRequest(
@@ -201,7 +201,7 @@ class HTTPSession:
         if site.is_draining:
             self._respond(unavailable())
             return
-        if not site.serves(host):
+        if not site.serves(host, head.host):
             self._respond(bare_response(421))
             return
         self._place = place

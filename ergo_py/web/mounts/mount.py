@@ -39,7 +39,7 @@ class Mount(Place):
         request_timeout: seconds until the response begins, from the whole body or the piece that
             the application has read last; then the peer gets status 504.
         origins: for WebSockets: further values of ``Origin`` that may connect; by default only
-            pages of the same host. ``"*"`` is any.
+            pages of the same scheme, host and port. ``"*"`` is any.
         max_message: for WebSockets: the longest message, in bytes.
         compress: for WebSockets: offer compression (permessage-deflate).
         ping_interval: for WebSockets: seconds between two pings.

@@ -17,6 +17,7 @@ __all__ = [
     "is_allowed_origin",
     "key_answer",
     "offered_names",
+    "plain_origin",
     "read_answer",
     "wants_websocket",
 ]
@@ -79,22 +80,20 @@ def offered_names(head: Head) -> list[str]:
 
 
 def is_allowed_origin(origin: str | None, scheme: str, host: str, allowed: Iterable[str]) -> bool:
-    """Whether pages of ``origin`` may connect: those of the same host, and those in ``allowed``.
-    Programs without an origin may.
+    """Whether pages of ``origin`` may connect: those of the same scheme, host and port, and those
+    in ``allowed``. Programs without an origin may.
     """
-    if origin is None:
+    if origin is None or "*" in allowed:
         return True
+    origin = plain_origin(origin)
+    return origin in allowed or bool(host and origin == plain_origin(f"{scheme}://{host}"))
+
+
+def plain_origin(origin: str) -> str:
+    """An origin in lower case, without the default port of its scheme."""
     origin = origin.lower()
-    if origin in allowed or "*" in allowed:
-        return True
-    own_scheme, separator, authority = origin.partition("://")
-    return bool(separator) and _without_default_port(own_scheme, authority) == (
-        _without_default_port(scheme, host.lower())
-    )
-
-
-def _without_default_port(scheme: str, authority: str) -> str:
-    return authority.removesuffix({"http": ":80", "https": ":443"}.get(scheme, ":"))
+    scheme, _, _ = origin.partition("://")
+    return origin.removesuffix({"http": ":80", "https": ":443"}.get(scheme, ":"))
 
 
 def client_request(host: str, path: str, key: str, fields: Iterable[tuple[str, str]]) -> bytes:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["Head", "RequestError", "RequestParser", "late_head", "may_become_head"]
+__all__ = ["Head", "RequestError", "RequestParser", "is_host", "late_head", "may_become_head"]
 
 MAX_LINE: Final = 8 * 1024
 """Bytes of a request line."""
@@ -28,7 +28,7 @@ _REMEMBERED: Final = 256
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _VALUE: Final = rb"[\t -~\x80-\xff]"
 _FIELDS: Final = rb"(?:" + _TOKEN + rb"++:" + _VALUE + rb"*+\r\n)*+"
-_TARGET: Final = rb"(?:/|\*|[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9])[!\"$-~]*+"
+_TARGET: Final = rb"(?:/|\*|[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9\[])[!\"$-~]*+"
 _HEAD: Final = re.compile(
     rb"(" + _TOKEN + rb"++) (" + _TARGET + rb") HTTP/1\.([01])\r\n(" + _FIELDS + rb")\r\n"
 )
@@ -64,6 +64,11 @@ class RequestError(Exception):
         self.detail = detail
 
 
+def is_host(text: str) -> bool:
+    """Whether a text is a host, perhaps with a port, as the field ``Host`` names it."""
+    return _HOST.fullmatch(text) is not None
+
+
 def late_head(seconds: float) -> RequestError:
     """The refusal of a head that was not complete in its time."""
     return RequestError(408, f"the head took longer than {seconds:g} s")
@@ -87,6 +92,7 @@ class Head:
         "expects_continue",
         "fields",
         "headers",
+        "host",
         "is_http_10",
         "keeps_alive",
         "length",
@@ -112,6 +118,8 @@ class Head:
         """All fields in their order, with the names in lower case."""
         self.headers = headers
         """The fields by name; the values of a repeated field are joined with a comma."""
+        self.host = headers.get("host", "")
+        """The host that the peer asks for; empty if the peer names none."""
         self.length: int | None = 0
         """Bytes of the body; None if it comes in chunks."""
         self.keeps_alive = not is_http_10
@@ -129,6 +137,7 @@ class RequestParser:
         "_at",
         "_chunk",
         "_data",
+        "_had_empty_line",
         "_kept",
         "_left",
         "_seen",
@@ -142,6 +151,8 @@ class RequestParser:
         """Where the bytes begin that are not cut yet."""
         self._kept: tuple[bytes, bytes, Head] | None = None
         """The fields of the last head as bytes, the digit of its version, and the head."""
+        self._had_empty_line = False
+        """An empty line came before the head."""
         self._seen = 0
         """How far the bytes of an incomplete head were searched."""
         self._left = 0
@@ -189,6 +200,11 @@ class RequestParser:
         data, at = self._data, self._at
         if self._kept is not None and (known := self._head_with_same_fields(*self._kept)):
             return known
+        if not self._had_empty_line and data.startswith(b"\r\n", at):
+            # Some clients write an empty line after a body: RFC 9112, section 2.2. A single line is
+            # skipped, since a peer could send empty lines without an end.
+            self._had_empty_line = True
+            self._at = at = at + 2
         end = data.find(b"\r\n\r\n", max(at, self._seen - 3))
         if end < 0:
             if len(data) != at:
@@ -216,6 +232,7 @@ class RequestParser:
         head = Head(method.decode("ascii"), target.decode("ascii"), minor == b"0", fields, headers)
         self._at = end + 4
         self._seen = 0
+        self._had_empty_line = False
         _read_fields(head)
         self._begin_body(head.length)
         # The fields of a request with another kind of target may not fit to a path.
@@ -247,6 +264,7 @@ class RequestParser:
         head.expects_continue = last.expects_continue
         self._at = line.end() + len(block)
         self._seen = 0
+        self._had_empty_line = False
         self._begin_body(head.length)
         return head
 
@@ -255,6 +273,8 @@ class RequestParser:
         wrong = _MISPLACED.search(data, max(at, self._seen - 1))
         if wrong is not None:
             raise RequestError(400, f"the byte {wrong[0]!r} in the head")
+        if data.startswith(b"\r\n", at):
+            raise RequestError(400, "two empty lines before a request")
         self._seen = len(data)
         size = len(data) - at
         if size > MAX_LINE and not 0 <= data.find(b"\r\n", at, at + MAX_LINE + 2) - at <= MAX_LINE:
@@ -386,10 +406,10 @@ def _read_fields(head: Head) -> None:
     if host is None:
         if not head.is_http_10:
             raise RequestError(400, "no field Host")
-    elif _HOST.fullmatch(host) is None:
+    elif host and _HOST.fullmatch(host) is None:
         raise RequestError(400, "the field Host is not a single host")
     if not head.target.startswith("/"):
-        _read_target(head, host)
+        _read_target(head)
     coding, length = headers.get("transfer-encoding"), headers.get("content-length")
     if coding is not None:
         if length is not None:
@@ -422,7 +442,7 @@ def _read_fields(head: Head) -> None:
         head.expects_continue = head.length != 0
 
 
-def _read_target(head: Head, host: str | None) -> None:
+def _read_target(head: Head) -> None:
     """Read a target that is not a path."""
     if head.target.startswith("*"):
         if head.target != "*" or head.method != "OPTIONS":
@@ -430,8 +450,13 @@ def _read_target(head: Head, host: str | None) -> None:
         return
     authority, slash, path = head.target.partition("://")[2].partition("/")
     authority, question, query = authority.partition("?")
-    if _HOST.fullmatch(authority) is None or (host and authority.lower() != host.lower()):
+    if _HOST.fullmatch(authority) is None:
+        raise RequestError(400, "the URL in the request line names no host")
+    # RFC 9112 lets the target win. Two different hosts are refused, since a proxy or an application
+    # may have read the field.
+    if head.host and authority.lower() != head.host.lower():
         raise RequestError(400, "the target and the field Host name different hosts")
+    head.host = authority
     head.path = f"/{path}" if slash and not question else f"/{question}{query}{slash}{path}"
 
 

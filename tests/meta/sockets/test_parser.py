@@ -31,7 +31,7 @@ class Pairs:
         self.alias = alias
         self.kept = b""
         self.has_more = self.paused = False
-        self.unfinished = self.count = 0
+        self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
 
     def feed(self, data: bytes) -> Sequence[Any]:

@@ -152,6 +152,48 @@ def test_a_target_may_be_a_url_or_an_asterisk(target: str, path: str) -> None:
     assert head.path == path
 
 
+@pytest.mark.parametrize(
+    "target,field,host",
+    [
+        ("/", "a:80", "a:80"),
+        ("/", "", ""),
+        ("*", "", ""),
+        ("http://a:80/", "A:80", "a:80"),
+        ("http://a/", "", "a"),
+        ("http://[::1]/", "[::1]", "[::1]"),
+        ("http://[2001:DB8::1]:8080/x", "[2001:db8::1]:8080", "[2001:DB8::1]:8080"),
+        ("http://[::1]", "", "[::1]"),
+    ],
+)
+def test_the_host_is_that_of_the_target_or_of_the_field(target: str, field: str, host: str) -> None:
+    head = read(f"OPTIONS {target} HTTP/1.1\r\nHost: {field}\r\n\r\n".encode())
+
+    assert head.host == host
+    assert read(b"GET http://b/ HTTP/1.0\r\n\r\n").host == "b"
+    assert read(b"GET / HTTP/1.0\r\n\r\n").host == ""
+
+
+@pytest.mark.parametrize("stream", [SMALL, WITH_BODY, CHUNKED])
+def test_an_empty_line_before_a_request_line_is_skipped(stream: bytes) -> None:
+    requests = [request.body for request in judge(stream * 3)]
+
+    assert [request.body for request in judge(b"\r\n" + (stream + b"\r\n") * 3)] == requests
+    found, error = cut([bytes([byte]) for byte in (stream + b"\r\n") * 3])
+    assert ([request.body for request in found], error) == (requests, None)
+
+
+def test_an_empty_line_is_not_the_beginning_of_a_head() -> None:
+    parser = RequestParser()
+    parser.feed(SMALL + b"\r\n")
+
+    assert parser.next_head() is not None
+    assert parser.next_head() is None
+    assert parser.unread == 0
+    parser.feed(b"\r\n" + SMALL)
+    with pytest.raises(RequestError):
+        parser.next_head()
+
+
 def test_expect_counts_only_with_a_body() -> None:
     expect = b"Expect: 100-Continue"
 
@@ -265,11 +307,16 @@ BAD = {
     "name with a high byte": with_field(b"X\xff: a"),
     "no host": b"GET / HTTP/1.1\r\n\r\n",
     "two hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
-    "empty host": b"GET / HTTP/1.1\r\nHost:\r\n\r\n",
+    "an empty host and another": b"GET / HTTP/1.1\r\nHost:\r\nHost: a\r\n\r\n",
+    "two empty hosts": b"GET / HTTP/1.1\r\nHost:\r\nHost:\r\n\r\n",
     "host with a path": b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
     "host with a user": b"GET / HTTP/1.1\r\nHost: u@a\r\n\r\n",
     "host of two hosts": b"GET / HTTP/1.1\r\nHost: a,b\r\n\r\n",
     "target of another host": b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    "target of another port": b"GET http://a:81/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    "target of another IPv6 host": b"GET http://[::1]/ HTTP/1.1\r\nHost: [::2]\r\n\r\n",
+    "target of half an IPv6 host": b"GET http://[::1/ HTTP/1.1\r\nHost: [::1]\r\n\r\n",
+    "target with a user": b"GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n",
     "two lengths": with_field(b"Content-Length: 1\r\nContent-Length: 1"),
     "list of lengths": with_field(b"Content-Length: 1, 1"),
     "signed length": with_field(b"Content-Length: +1"),
@@ -284,7 +331,9 @@ BAD = {
     "no version": b"GET /\r\n\r\n",
     "two blanks": b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
     "tab in the request line": b"GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n",
-    "leading empty line": b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "two empty lines": b"\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a bare line feed before": b"\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a bare carriage return before": b"\rGET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "method is no token": b"G(T / HTTP/1.1\r\nHost: a\r\n\r\n",
     "relative target": b"GET a HTTP/1.1\r\nHost: a\r\n\r\n",
     "target with a fragment": b"GET /#a HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -444,7 +493,8 @@ def test_a_new_parser_waits_for_a_head_and_has_no_body() -> None:
         (b"GET x HTTP/1.1\r\nHost: a\r\n\r\n", "the target is neither a path nor a URL of HTTP"),
         (b"GET / HTTP/1.1\r\nHost a\r\n\r\n", "a line of the head is not a name"),
         (b"GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n", "a folded line"),
-        (b"\r\n\r\n", "the first line is not a method"),
+        (b"\r\n\r\n", "two empty lines before a request"),
+        (b"\r\n\r\n\r\n\r\n", "the first line is not a method"),
     ],
 )
 def test_a_refusal_says_which_rule_is_broken(head: bytes, detail: str) -> None:
