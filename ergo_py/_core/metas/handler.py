@@ -104,7 +104,7 @@ class Handler:
     def start(self) -> None:
         """Start the task, since a message has arrived."""
         meta = self.meta
-        if meta.ending.phase is _OPEN:
+        if meta.ending.phase is _OPEN or meta.ending.draining:
             self.task = DetachedTask(self._task_ended)
             self.task.start(meta.kernel, self._run, meta.callbacks.behaviour, self.context)
 
@@ -124,7 +124,7 @@ class Handler:
     async def _run(self) -> None:
         meta = self.meta
         self._retired = False
-        if meta.ending.reason is not None:
+        if meta.ending.reason is not None and not meta.ending.draining:
             return
         self.enter(_RUNNING)
         task = current_task()
@@ -137,6 +137,7 @@ class Handler:
             if failure is None:
                 raise
             meta.finish(meta.failed(meta.current_callback() or "handler", failure))
+            meta.ending.stop_draining()
         finally:
             # The next task of the handler continues with the context variables of this task.
             self.context = task.context
@@ -152,19 +153,19 @@ class Handler:
     # -- messages ----------------------------------------------------------------------------------
 
     async def serve(self, task: Task) -> None:
-        """Serve messages until the meta-process is ending, or the handler has retired after
-        idling.
+        """Serve messages until the meta-process is ending and has none to drain, or the handler has
+        retired after idling.
         """
         meta = self.meta
         box, ending, idle_handlers = meta.mailbox, meta.ending, meta.kernel.idle_handlers
         observer = meta.kernel.observer
         left, end = _BURST, perf_counter() + SLICE
-        while ending.reason is None:
+        while ending.reason is None or ending.draining:
             envelope = box.pop()
             if envelope is None:
                 if box.waiters and box.admit_waiters():
                     continue
-                if self._retired:
+                if self._retired or ending.draining:
                     return
                 # Go to sleep. There must be no await between the look at the lanes and park(),
                 # which marks the task as sleeping: a sender that sees no mark does not wake the
@@ -349,7 +350,7 @@ class Handler:
             # An inspection or the end must not wait behind the rest of the burst. The observer runs
             # on the loop, so it needs a hop for each message.
             if (
-                meta.ending.reason is not None
+                (meta.ending.reason is not None and not meta.ending.draining)
                 or box.ahead
                 or left == 1
                 or meta.kernel.observer is not None

@@ -1,8 +1,9 @@
 """``Ending``: the termination of a meta-process, with the same steps in the same order for every
 cause, each with a time limit.
 
-Refuse messages, unblock the reader and wait for it, let the handler finish, stop the children, call
-``terminate``, release the resources, notify.
+Refuse messages, handle the accepted messages (if they are to be drained), unblock the reader and
+wait for it, let the handler finish, stop the children, call ``terminate``, release the resources,
+notify.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -90,7 +91,17 @@ class Ending:
     the termination. :class:`Phase` draws the transitions.
     """
 
-    __slots__ = ("blameless", "gone", "kills", "meta", "phase", "reason", "step_limit", "task")
+    __slots__ = (
+        "blameless",
+        "draining",
+        "gone",
+        "kills",
+        "meta",
+        "phase",
+        "reason",
+        "step_limit",
+        "task",
+    )
 
     def __init__(self, meta: "Meta") -> None:
         self.meta = meta
@@ -99,6 +110,8 @@ class Ending:
         """Set when the phase leaves INIT or OPEN for the end."""
         self.blameless = False
         """The failure is not the fault of this meta-process, but of its peer or its owner."""
+        self.draining = False
+        """The handler still serves the messages that were accepted before the end."""
         self.task: DetachedTask | None = None
         self.step_limit: TimeLimit | None = None
         """The limit of the step in progress."""
@@ -176,6 +189,13 @@ class Ending:
         meta = self.meta
         self.reason = reason
         self.phase = _CLOSING if self.phase is _OPEN else _ABORTED
+        # An end with the owner is in order, even if the owner has crashed.
+        self.draining = (
+            meta.options.drain > 0.0
+            and self.phase is _CLOSING
+            and not isinstance(reason, Killed)
+            and (self.blameless or not isinstance(reason, Crashed))
+        )
         meta.kernel.obituaries.note(meta, meta.handled)
         meta.refuse_messages()
         for child in list(meta.owned.values()):
@@ -211,8 +231,9 @@ class Ending:
         self.kills += 1
         self.begin(Killed())
         meta.handler.cancel()
-        if self.kills > 1 and self.step_limit is not None:
+        if (self.kills > 1 or self.draining) and self.step_limit is not None:
             self.step_limit.hurry(_HURRIED_STEP)
+        self.stop_draining()
         for child in list(meta.owned.values()):
             if not child.options.linger:
                 child.kill()
@@ -227,6 +248,12 @@ class Ending:
             await wait_within(self.meta.options.stop_timeout, self.gone.wait)
             await self.abandon()
         await self.gone.wait()
+
+    def stop_draining(self) -> None:
+        """Leave the rest of the accepted messages unhandled: a callback has failed, or the
+        meta-process is killed.
+        """
+        self.draining = False
 
     async def abandon(self) -> None:
         """Give up on a meta-process that does not end."""
@@ -267,6 +294,8 @@ class Ending:
         """Run all steps of the termination, in a task of its own."""
         meta = self.meta
         try:
+            if self.draining:
+                await self._drain()
             await meta.reader.end()
             await meta.handler.end()
             await self._end_children()
@@ -286,6 +315,21 @@ class Ending:
             await in_slices(self._answer())
         finally:
             self.release()
+
+    async def _drain(self) -> None:
+        """Let the handler serve the accepted messages. The reader learns that it is to end, but its
+        resources are not unblocked yet: the handler may need them.
+        """
+        meta = self.meta
+        meta.resources.begin_stop()
+        if len(meta.mailbox):
+            meta.wake()
+        handler = meta.handler.task
+        if handler is not None and (len(meta.mailbox) or meta.handling is not None):
+            self.step_limit = TimeLimit(meta.options.drain)
+            await self.step_limit.wait(handler.gone.wait)
+            self.step_limit = None
+        self.stop_draining()
 
     async def wait_for_step(
         self,

@@ -169,6 +169,10 @@ class MetaKeywords(TypedDict, total=False):
     """Seconds for each step of stopping: the reader, the handler, ``terminate``; default 5. After
     that the step is cut off.
     """
+    drain: float
+    """Seconds in which the meta-process still handles the messages that it has accepted, before it
+    ends in order; default 0, so that they are dead letters.
+    """
     linger: bool
     """If a meta-process spawned it: it survives that meta-process, and ends with the owning
     process; default False.
@@ -196,6 +200,7 @@ class MetaOptions:
     when_behind: Behind = Behind.WAIT
     init_timeout: float = 5.0
     stop_timeout: float = 5.0
+    drain: float = 0.0
     linger: bool = False
     needed: bool | None = None
     env: Mapping[str, object] | None = None
@@ -211,6 +216,7 @@ class MetaOptions:
             log_level=self.log_level,
         )
         check_number("stop_timeout", self.stop_timeout, least=0.0)
+        check_number("drain", self.drain, least=0.0)
         check_flag("linger", self.linger)
         if self.needed is not None:
             check_flag("needed", self.needed)

@@ -28,10 +28,12 @@ from ergo_py import (
     MetaProcess,
     Normal,
     NotAllowedError,
+    Priority,
     Published,
     Reason,
     Shutdown,
     TargetDownError,
+    Why,
     open_node,
 )
 from ergo_py._core.metas.termination import Phase
@@ -1177,3 +1179,179 @@ async def test_only_the_spawner_gets_the_error_of_an_init_that_fails() -> None:
         # The owner did not catch it; it was not told anything besides.
         assert isinstance(caught.value.reason, Crashed)
         assert isinstance(caught.value.reason.error, InitError)
+
+
+# -- accepted messages -----------------------------------------------------------------------------
+
+
+async def held(owned: Owned, meta: Any, count: int = 3) -> threading.Event:
+    """Give a meta-process messages that wait behind a callback, until the event is set."""
+    let_go, begun = threading.Event(), threading.Event()
+
+    def hold(_: Any) -> Any:
+        begun.set()
+        return until_set() if isinstance(meta, InThreadServedOnLoop | InTask) else let_go.wait(HELD)
+
+    async def until_set() -> None:
+        await owned.until(let_go.is_set)
+
+    owned.node.send(meta.id, hold)
+    for number in range(count):
+        owned.node.send(meta.id, number)
+    await owned.until(begun.is_set)
+    return let_go
+
+
+def unhandled_ints(owned: Owned) -> int:
+    return sum(
+        letter.message_type == "int" and letter.why is Why.UNHANDLED_AT_EXIT
+        for letter in owned.node.dead_letters()
+    )
+
+
+def numbers_of(meta: Any) -> list[int]:
+    return [message for message, _ in meta.heard if isinstance(message, int)]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("drain", [0.0, 30.0])
+async def test_accepted_messages_are_handled_before_an_orderly_end_if_they_are_drained(
+    colour: type[Any], drain: float
+) -> None:
+    async with owning() as owned:
+        meta = colour()
+        alias = await owned.spawn(meta, drain=drain)
+        let_go = await held(owned, meta)
+
+        owned.node.send_exit(alias, "asked")
+        await owned.until(lambda: meta_of(meta).reason is not None)
+        late = owned.node.send(alias, 99)
+        let_go.set()
+        reason = await owned.ended(alias)
+
+        assert (reason, late) == (Custom("asked"), False)
+        assert numbers_of(meta) == ([0, 1, 2] if drain else [])
+        assert meta.notes[-1] == ("terminate", reason)
+        assert unhandled_ints(owned) == (0 if drain else 3)
+
+
+@pytest.mark.parametrize("way", ["returns", "stops itself", "owner crashes", "owner stops"])
+async def test_every_orderly_end_drains_the_accepted_messages(way: str) -> None:
+    async with owning() as owned:
+        meta = InThread()
+        alias = await owned.spawn(meta, drain=30.0)
+        let_go = await held(owned, meta)
+
+        match way:
+            case "returns":
+                meta.give(None)
+            case "stops itself":
+                meta.give(lambda me: me.stop())
+            case "owner stops":
+                owned.node.send_exit(owned.owner, Shutdown())
+            case "owner crashes":
+                owned.node.send(owned.owner, lambda _: 1 / 0)
+        await owned.until(lambda: meta_of(meta).reason is not None)
+        let_go.set()
+        await owned.ended(alias)
+
+        assert numbers_of(meta) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("way", ["kill", "crash of start", "crash of a message"])
+async def test_a_kill_or_a_crash_drains_nothing(way: str) -> None:
+    async with owning() as owned:
+        meta = InThread()
+        alias = await owned.spawn(meta, drain=30.0)
+        let_go = await held(owned, meta)
+
+        match way:
+            case "kill":
+                owned.node.kill(alias)
+            case "crash of start":
+                meta.give(lambda _: 1 / 0)
+            case "crash of a message":
+                owned.node.send(alias, lambda _: 1 / 0, priority=Priority.HIGH)
+                owned.node.send_exit(alias, "asked")
+        await owned.until(lambda: meta_of(meta).reason is not None)
+        let_go.set()
+        await owned.ended(alias)
+
+        assert numbers_of(meta) == []
+        assert unhandled_ints(owned) == 3
+
+
+async def test_messages_that_are_not_drained_in_time_are_dead_letters(
+    autojump_clock: MockClock,
+) -> None:
+    async with owning(limit=10_000) as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta, drain=10.0, stop_timeout=2.0)
+        for seconds in (4.0, 4.0, 4.0, 4.0, 4.0):
+            owned.node.send(alias, lambda _, seconds=seconds: trio.sleep(seconds))
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+
+        await owned.end(alias, "asked")
+
+        assert len(meta.heard) == 3
+        # The message in progress has the time of a step, and a moment to end when it is cancelled.
+        assert 11.9 <= trio.current_time() - began <= 12.6
+
+
+async def test_a_kill_ends_the_draining(autojump_clock: MockClock) -> None:
+    async with owning(limit=10_000) as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta, drain=100.0)
+        for number in range(3):
+            owned.node.send(alias, lambda _: trio.sleep(50.0))
+            owned.node.send(alias, number)
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+
+        owned.node.send_exit(alias, "asked")
+        await trio.sleep(1.0)
+        owned.node.kill(alias)
+        await owned.ended(alias)
+
+        assert numbers_of(meta) == []
+        assert trio.current_time() - began < 3.0
+
+
+async def test_messages_that_no_handler_has_begun_are_drained() -> None:
+    async with owning() as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta, drain=30.0)
+        # No other task runs in between: the task of the handler is not there yet.
+        owned.node.send(alias, 1)
+        owned.node.send_exit(alias, "asked")
+        await owned.ended(alias)
+        idle = InTask()
+        await owned.end(await owned.spawn(idle, drain=30.0))
+
+        assert numbers_of(meta) == [1]
+        assert numbers_of(idle) == []
+
+
+async def test_a_reader_learns_of_the_stop_before_the_messages_are_drained() -> None:
+    async with owning() as owned:
+        meta = InThreadServedOnLoop()
+        alias = await owned.spawn(meta, drain=30.0)
+        let_go = await held(owned, meta)
+
+        owned.node.send_exit(alias, "asked")
+        stopping = threading.Event()
+
+        def look(me: Any) -> None:
+            while not me.stopping:
+                time.sleep(0.001)
+            stopping.set()
+
+        meta.give(look)
+        await owned.until(stopping.is_set)
+        assert meta.reading
+        assert numbers_of(meta) == []
+        let_go.set()
+        await owned.ended(alias)
+
+        assert numbers_of(meta) == [0, 1, 2]

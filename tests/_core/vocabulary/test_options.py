@@ -55,6 +55,7 @@ META_BAD: list[tuple[str, list[Any], str]] = [
     ("backlog", [*NO_SIZES, None], "a whole number from 1 up"),
     ("when_behind", ["wait", None, Overflow.WAIT], "a member of Behind"),
     ("stop_timeout", NO_TIMES, "a number from 0 up"),
+    ("drain", NO_TIMES, "a number from 0 up"),
     ("linger", ["no", 0, None], "True or False"),
     ("needed", ["no", 0], "True or False"),
 ]
