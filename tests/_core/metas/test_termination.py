@@ -1184,6 +1184,11 @@ async def test_only_the_spawner_gets_the_error_of_an_init_that_fails() -> None:
 # -- accepted messages -----------------------------------------------------------------------------
 
 
+async def hold(seconds: float, _: Any) -> None:
+    """A callback that takes some seconds."""
+    await trio.sleep(seconds)
+
+
 async def held(owned: Owned, meta: Any, count: int = 3) -> threading.Event:
     """Give a meta-process messages that wait behind a callback, until the event is set."""
     let_go, begun = threading.Event(), threading.Event()
@@ -1287,8 +1292,8 @@ async def test_messages_that_are_not_drained_in_time_are_dead_letters(
     async with owning(limit=10_000) as owned:
         meta = InTask()
         alias = await owned.spawn(meta, drain=10.0, stop_timeout=2.0)
-        for seconds in (4.0, 4.0, 4.0, 4.0, 4.0):
-            owned.node.send(alias, lambda _, seconds=seconds: trio.sleep(seconds))
+        for _ in range(5):
+            owned.node.send(alias, partial(hold, 4.0))
         await wait_all_tasks_blocked()
         began = trio.current_time()
 
@@ -1304,7 +1309,7 @@ async def test_a_kill_ends_the_draining(autojump_clock: MockClock) -> None:
         meta = InTask()
         alias = await owned.spawn(meta, drain=100.0)
         for number in range(3):
-            owned.node.send(alias, lambda _: trio.sleep(50.0))
+            owned.node.send(alias, partial(hold, 50.0))
             owned.node.send(alias, number)
         await wait_all_tasks_blocked()
         began = trio.current_time()
