@@ -9,8 +9,8 @@ number that its receiver has given out.
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from itertools import count
 from random import random
+from secrets import randbits
 from typing import Any, Final
 
 import trio
@@ -126,7 +126,6 @@ class GroupKeeper(Actor):
         """Start."""
         self._peers: dict[str, _Peer] = {}
         self._groups: set[ClusterGroup] = set()
-        self._numbers = count(1)
         self._given: dict[str, set[int]] = {}
         """The numbers that each node may use in its messages."""
         self._greeted: set[str] = set()
@@ -181,7 +180,8 @@ class GroupKeeper(Actor):
         self._greetings[ref] = node, number
 
     def _give_number(self, node: str) -> int:
-        number = next(self._numbers)
+        # A node that cannot read the number cannot speak in the name of this one.
+        number = randbits(62)
         self._given.setdefault(node, set()).add(number)
         return number
 

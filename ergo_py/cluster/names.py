@@ -265,7 +265,8 @@ class NameKeeper(Actor):
 
     def handle_message(self, message: object, sender: object) -> None:
         """Take a message."""
-        if isinstance(message, Down):
+        # Anybody may send a `Down` that tells of another process.
+        if isinstance(message, Down) and message.target == self._target:
             self._down.set()
             self.stop(Shutdown("the process with the name has ended"))
 

@@ -11,25 +11,26 @@ from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
 from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Lane, Overflow, Priority
 from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, TargetDownError
-from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name
+from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Custom, Reason, Shutdown
-from .accounts.limits import TOO_MANY_CALLS, TOO_MANY_WATCHES, Budget
+from .accounts.limits import ADDRESS, TOO_MANY_CALLS, TOO_MANY_WATCHES, Budget
 from .errors import NotPermittedError, UnreadableError
+from .lost_messages import Unreadable, lost_messages
 from .messages.message_types import UnreadableValueError
+from .messages.signals import SIGNALS, not_a_message
 from .operations import (
     Ask,
     Call,
     Exit,
-    Part,
     Place,
     Question,
+    Route,
     Send,
     Unwatch,
     Watch,
     Withdraw,
     address_of,
-    decode_operation,
     decode_route,
     receiver_of,
     sender_of,
@@ -41,7 +42,7 @@ from .services.service_desk import Confirmed
 if TYPE_CHECKING:
     from .peer import Peer
 
-__all__ = ["ROUTES", "Executor"]
+__all__ = ["ROUTES", "Executor", "ViolationError"]
 
 ROUTES: Final = 1024
 """How many routes each end of a session remembers."""
@@ -51,15 +52,20 @@ _LOOKS: Final = 1_000_000
 """Open calls that another node may have this node look through in a second."""
 
 
-class _ForwardedError(Exception):
-    """The sender is of a third node, and the other node may not forward."""
+_ROUTE: Final = 2 * ADDRESS
+"""Most bytes of a route: it holds an address and the name of a node."""
 
 
-class Unreadable:
-    """Stands for a message that this node cannot read, in the list of dead letters."""
+class ViolationError(Exception):
+    """The other node breaks the protocol, as no honest node does: its session ends."""
 
-    def __init__(self, why: str) -> None:
-        self.why = why
+
+class _SenderError(Exception):
+    """The other node may not send in the name of this sender."""
+
+    def __init__(self, refusal: NotPermittedError) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
 
 
 class RemoteCaller(Caller):
@@ -179,28 +185,45 @@ class Executor:
         """Receiver, sender and priority of an operation."""
         found = self._routes.get(data)
         if found is None:
-            route = decode_route(data)
-            if route.sender.node != self._peer.node and "forward" not in self.permits:
-                raise _ForwardedError
-            found = self._receiver(route.to), sender_of(route.sender), _priority(route.priority)
+            route, sender = self._read_route(data)
+            self._check_sender(sender)
+            found = self._receiver(route.to), sender, _priority(route.priority)
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
             self._routes[data] = found
         return found
 
+    def _read_route(self, data: bytes) -> tuple[Route, PID | Alias]:
+        if len(data) > _ROUTE:
+            raise ViolationError("a route is longer than any that a node sends")
+        route = decode_route(data)
+        return route, sender_of(route.sender)
+
+    def _check_sender(self, sender: PID | Alias) -> None:
+        """Raise `_SenderError` unless the other node may send in the name of this sender."""
+        if sender.node == self._peer.node:
+            return
+        if "forward" not in self.permits:
+            raise _SenderError(self._refusal("forward"))
+        if sender.node == self.router.node and not self._peer.network.has_sent(sender):
+            raise _SenderError(self._peer.ledger.refuse_sender(sender))
+
     def _receiver(self, place: Place) -> Any:
+        _check_place(place)
         try:
             return receiver_of(place, self.router.node, self._peer.network.types.decode)
         except UnreadableValueError:  # a key that no process here can have
             return Name("", self.router.node)
 
     def _address(self, place: Place) -> PID | Alias | Name | Key:
+        _check_place(place)
         try:
             return address_of(place, self.router.node, self._peer.network.types.decode)
         except UnreadableValueError:
             return Name("", self.router.node)
 
     def _target(self, place: Place) -> PID | Alias | Name | Key | EventName:
+        _check_place(place)
         try:
             return target_of(place, self.router.node, self._peer.network.types.decode)
         except UnreadableValueError:
@@ -212,17 +235,15 @@ class Executor:
         """Count an operation that is not permitted, and return the error that says so."""
         return self._peer.ledger.refuse_act(permit)
 
-    def _refuse_message(self, op: Send | Ask, permit: str = "send") -> None:
-        error = self._refusal(permit)
-        route = decode_route(op.route)
-        self.router.dead_letters.add(
-            sender_of(route.sender), self._address(route.to), self.read(op.body), Why.NOT_PERMITTED
-        )
+    def _refuse_message(self, op: Send | Ask, refusal: NotPermittedError | None = None) -> None:
+        error = refusal or self._refusal("send")
+        route, sender = self._read_route(op.route)
+        self._bury_unread(sender, self._address(route.to), op.body, Why.NOT_PERMITTED)
         if isinstance(op, Ask):
             self._peer.send_answer(op.number, None, error)
 
-    def _refuse_call(self, op: Call, permit: str = "call") -> None:
-        self._peer.send_answer(op.number, None, self._refusal(permit))
+    def _refuse_call(self, op: Call, refusal: NotPermittedError | None = None) -> None:
+        self._peer.send_answer(op.number, None, refusal or self._refusal("call"))
 
     def _refuse_watch(self, op: Watch) -> None:
         self._end_watch(op, str(self._refusal("watch")))
@@ -260,13 +281,19 @@ class Executor:
     def _send(self, op: Send) -> None:
         try:
             to, sender, priority = self._routes.get(op.route) or self._route(op.route)
-        except _ForwardedError:
-            self._refuse_message(op, "forward")
+        except _SenderError as refused:
+            self._refuse_message(op, refused.refusal)
+            return
+        if to not in self._processes and self._is_missing(to):
+            self._bury_unread(sender, to, op.body, Why.NO_PROCESS)
+            self._peer.ledger.refuse("undelivered")
             return
         try:
             message = self._decode(op.body)
-        except UnreadableValueError:
-            self._bury(sender, to, self.read(op.body))
+            if type(message) in SIGNALS:
+                raise not_a_message(message)
+        except UnreadableValueError as error:
+            self._bury(sender, to, self._unreadable(error))
             return
         try:
             if op.headers:
@@ -290,19 +317,26 @@ class Executor:
     def _ask(self, op: Ask) -> None:
         try:
             to, sender, priority = self._route(op.route)
-        except _ForwardedError:
-            self._refuse_message(op, "forward")
-            return
-        message = self.read(op.body)
-        if isinstance(message, Unreadable):
-            self._bury(sender, to, message)
-            self._peer.send_answer(op.number, False, None)
+        except _SenderError as refused:
+            self._refuse_message(op, refused.refusal)
             return
         receiver: Any = self.router.resolve(to)
+        if receiver is None:
+            self._bury_unread(sender, to, op.body, Why.NO_PROCESS)
+            self._peer.ledger.refuse("undelivered")
+            self._peer.send_answer(op.number, False, None)
+            return
+        try:
+            message = self._decode(op.body)
+            if type(message) in SIGNALS:
+                raise not_a_message(message)
+        except UnreadableValueError as error:
+            self._bury(sender, to, self._unreadable(error))
+            self._peer.send_answer(op.number, False, None)
+            return
         lane = LANES[priority]
         if (
-            receiver is not None
-            and receiver.accepting
+            receiver.accepting
             and receiver.mailbox.overflow is Overflow.WAIT
             and not receiver.mailbox.has_room(lane)
         ):
@@ -340,16 +374,23 @@ class Executor:
     def _call(self, op: Call) -> None:
         try:
             to, sender, priority = self._routes.get(op.route) or self._route(op.route)
-        except _ForwardedError:
-            self._refuse_call(op, "forward")
+        except _SenderError as refused:
+            self._refuse_call(op, refused.refusal)
             return
         if len(self._calls) + len(self._confirmations) >= self._limits.calls:
             self._refuse_further(op)
             return
+        if to not in self._processes and self._is_missing(to):
+            self._peer.ledger.refuse("undelivered")
+            error = TargetDownError(to, None, self.router.missing(to))
+            self._peer.send_answer(op.number, None, error)
+            return
         try:
             request = self._decode(op.body)
-        except UnreadableValueError:
-            request = self.read(op.body)
+            if type(request) in SIGNALS:
+                raise not_a_message(request)
+        except UnreadableValueError as unreadable:
+            request = self._unreadable(unreadable)
         caller = RemoteCaller(self, sender, op.number, to, request)
         self._calls.add(caller)
         if op.headers and (context := self._peer.network.context_of(op.headers)) is not None:
@@ -406,15 +447,20 @@ class Executor:
         """How many targets here the other node watches."""
         return len(self._watches)
 
-    def read(self, body: bytes) -> Any:
-        """The value with these bytes, or an `Unreadable` in its place."""
-        try:
-            return self._peer.network.types.decode(body)
-        except UnreadableValueError as error:
-            self._peer.network.log_once(
-                f"a message of node {self._peer.node} is unreadable", str(error)
-            )
-            return Unreadable(str(error))
+    def _is_missing(self, to: Any) -> bool:
+        return type(to) is not ServiceName and self.router.resolve(to) is None
+
+    def _unreadable(self, error: UnreadableValueError) -> Unreadable:
+        """Log that a message is unreadable. Returns its replacement."""
+        self._peer.network.log_once(
+            f"a message of node {self._peer.node} is unreadable", str(error)
+        )
+        return Unreadable(str(error))
+
+    def _bury_unread(self, sender: PID | Alias, to: Any, body: bytes, why: Why) -> None:
+        """Turn a message into a dead letter without decoding it: only its type is kept."""
+        kind = self._peer.network.types.type_of(body) or Unreadable
+        self.router.dead_letters.add_type(sender, to, kind, why)
 
     def _bury(self, sender: PID | Alias, to: Any, message: Unreadable) -> None:
         self._peer.ledger.refuse("unreadable")
@@ -423,35 +469,13 @@ class Executor:
     def dead_letters(self, lost: list[bytes], was_up: bool) -> Iterator[None]:
         """Turn messages to the other node that were not confirmed into dead letters, in steps."""
         why = Why.UNCONFIRMED if was_up else Why.NO_NODE
-        for number, (op, message) in enumerate(self._lost_messages(lost), 1):
-            if op is not None:
-                route = decode_route(op)
-                to = receiver_of(route.to, self._peer.node, self._peer.network.types.decode)
-                self.router.dead_letters.add(sender_of(route.sender), to, message, why)
+        types = self._peer.network.types
+        found = lost_messages(lost, self._peer.node, types.type_of, types.decode)
+        for number, letter in enumerate(found, 1):
+            if letter is not None:
+                self.router.dead_letters.add_type(*letter, why)
             if not number % 64:
                 yield
-
-    def _lost_messages(self, lost: list[bytes]) -> Iterator[tuple[bytes | None, object]]:
-        """The route and the message of each lost operation that is one, and None for others."""
-        parts: list[bytes] = []
-        for data in lost:
-            op = decode_operation(data)
-            if isinstance(op, Part):
-                parts.append(op.data)
-                if not op.is_last:
-                    yield None, None
-                    continue
-                whole, has_first = b"".join(parts), op.number + 1 == len(parts)
-                parts.clear()
-                if not has_first:
-                    text = "the other node has got the beginning of this message"
-                    yield op.route or None, Unreadable(text)
-                    continue
-                op = decode_operation(whole)
-            if isinstance(op, Send | Ask):
-                yield op.route, self.read(op.body)
-            else:
-                yield None, None
 
     def _exit(self, op: Exit) -> None:
         permit = "kill" if op.is_kill else "exit"
@@ -460,8 +484,7 @@ class Executor:
             return
         if op.sender.node != self._peer.node:
             # Exit signals are not forwarded, and the signal of a parent has more power.
-            self._peer.session.close("an exit signal has a sender of another node", False)
-            return
+            raise ViolationError("an exit signal has a sender of another node")
         to = self._address(op.to)
         receiver: Any = self.router.resolve(to)
         if receiver is None:
@@ -479,8 +502,7 @@ class Executor:
         known = self._numbers.get(target)
         if known is None:
             if number in self._watches:  # no honest node uses a number twice
-                self._peer.session.close(f"the watch {number} has a target already", False)
-                return
+                raise ViolationError(f"the watch {number} has a target already")
             if len(self._numbers) >= self._limits.watches:
                 self._count_excess(TOO_MANY_WATCHES)
                 here, there = self.router.node, self._peer.node
@@ -539,6 +561,11 @@ class Executor:
         self._numbers.clear()
         for _ in self._kernel.forget_watcher(PID(self._peer.node, creation, 0)):
             pass
+
+
+def _check_place(place: Place) -> None:
+    if len(place.name) + len(place.key) > ADDRESS:
+        raise ViolationError("an address is longer than any that a node sends")
 
 
 def _priority(given: int) -> Priority:

@@ -33,6 +33,7 @@ from .carriers.carrier import Carrier
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
 from .frames import NOT_A_FRAME, read_frame
 from .messages.message_types import MessageTypes, RefusedValueError
+from .messages.signals import SIGNALS
 from .peer import Peer
 from .questions.permits import PERMITS, Permits, refusal_text
 from .questions.snapshots import snapshot_types
@@ -51,6 +52,8 @@ reader for which it holds twice as many.
 """
 _SMALLEST: Final = 32 << 10
 """Bytes that each of `_NODES` nodes may have on the way here."""
+_SENDERS: Final = 100_000
+"""The most processes here whose messages other nodes may forward back."""
 _DESKS: Final = 1024
 """The most services whose end is remembered for other nodes."""
 
@@ -108,6 +111,8 @@ class Network:
         """The peers whose operations go out at the end of the pass."""
         self._alarm: _Alarm | None = None
         self._logged: set[str] = set()
+        self._senders: dict[PID | Alias, None] = {}
+        """The processes here that have sent to other nodes, those that sent last at the end."""
         self._failure: Exception | None = None
         self._joined = trio.Event()
         self._scope = trio.CancelScope()
@@ -200,6 +205,14 @@ class Network:
             MessageTypeError: the message cannot travel.
             MessageTooLargeError: it is larger than `LARGEST`.
         """
+        if type(message) in SIGNALS:
+            raise MessageTypeError(
+                f"a {type(message).__qualname__} cannot travel to {to!r}: it is a message of the "
+                "runtime about a process, and its receiver could not tell it from its own; send a "
+                "message of your own that holds it",
+                to,
+                message,
+            )
         try:
             body = self.types.encode(message)
         except RefusedValueError as error:
@@ -210,6 +223,18 @@ class Network:
             what = f"a {type(message).__qualname__}"
             raise MessageTooLargeError(too_large(what, body, to), to, message)
         return body
+
+    def note_sender(self, sender: PID | Alias) -> None:
+        """Note that a process sends to another node, which may forward its messages."""
+        if sender.node == self.kernel.pid.node:
+            self._senders.pop(sender, None)
+            self._senders[sender] = None
+            if len(self._senders) > _SENDERS:
+                del self._senders[next(iter(self._senders))]
+
+    def has_sent(self, sender: PID | Alias) -> bool:
+        """Whether a process of this node has sent to another node."""
+        return sender in self._senders
 
     def service(self, name: str, node: str, process: Any) -> Any:
         """The service of a child on another node, for the messages and calls of a process."""

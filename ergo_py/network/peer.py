@@ -23,7 +23,7 @@ from .errors import (
     MessageTooLargeError,
     MessageTypeError,
 )
-from .executor import ROUTES, Executor
+from .executor import ROUTES, Executor, ViolationError
 from .failures import failure_of
 from .frames import Frame, encode_frame
 from .messages.message_types import RefusedValueError
@@ -267,6 +267,7 @@ class Peer(OpenCalls, Notices):
             route = known
         else:
             place = self.place(to)
+            self.network.note_sender(sender)
             route = encode_route(Route(place, sender_place(sender), _PRIORITIES[lane]))
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
@@ -420,6 +421,8 @@ class Peer(OpenCalls, Notices):
             return
         try:
             self._handlers[type(op)](op)
+        except ViolationError as error:
+            self.session.close(str(error), False)
         except Exception as error:
             # An operation of another node must not end the tasks of this node.
             self.network.log_once(f"an operation of node {self.node} failed", shown(error))

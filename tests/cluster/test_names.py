@@ -9,14 +9,16 @@ import trio.testing
 from ergo_py import (
     BadInputError,
     CallTimeoutError,
+    Down,
     Name,
     NameUnknownError,
     ProcessUnknownError,
+    Shutdown,
     TargetDownError,
 )
 from ergo_py.cluster import Cluster, ClusterNameTakenError
 from ergo_py.cluster.lease import Holder
-from ergo_py.network import Memory, StoreError
+from ergo_py.network import Memory, MessageTypeError, StoreError
 from ergo_py.network.stores.store import Entry
 from tests.network.pairs import carrier_of, two_nodes
 from tests.support import Puppet, Recorder, running_node
@@ -51,6 +53,20 @@ async def test_a_name_is_found_by_all_nodes_and_free_when_its_process_ends(netwo
         await Cluster(b).unregister("stock")
         assert await Cluster(a).whereis("stock") is None
         assert await a.call(other, None) == []
+
+
+async def test_a_notice_of_another_process_does_not_free_a_name(autojump_clock: Any) -> None:
+    async with two_nodes(Memory()) as (a, b):
+        pid, other = await a.spawn(Recorder), await a.spawn(Recorder)
+        await Cluster(a).register("stock", pid, **SHORT)
+        keeper = Name("ergo.cluster.name:stock", "a@test")
+        a.send(keeper, Down(other, Shutdown()))
+        with pytest.raises(MessageTypeError, match="a Down cannot travel"):
+            b.send(keeper, Down(pid, Shutdown("forged")))
+        await trio.testing.wait_all_tasks_blocked()
+        assert await Cluster(b).whereis("stock") == pid
+        with pytest.raises(ClusterNameTakenError):
+            await Cluster(b).register("stock", await b.spawn(Recorder))
 
 
 async def test_a_process_that_loses_its_name_ends_before_another_can_have_it(

@@ -19,11 +19,15 @@ from ergo_py import (
     Key,
     Name,
     Node,
+    NoProcess,
     NotAllowedError,
     Overflow,
     Shutdown,
+    TargetDownError,
     Why,
 )
+from ergo_py._core.messaging.waiters import TaskCaller
+from ergo_py._core.runtime.parking import park_as
 from ergo_py.network import (
     MessageTooLargeError,
     MessageTypeError,
@@ -32,14 +36,25 @@ from ergo_py.network import (
     UnreadableError,
 )
 from ergo_py.network import operations as ops
-from ergo_py.network.accounts.limits import LARGEST
+from ergo_py.network.accounts.limits import ADDRESS, LARGEST
 from ergo_py.network.operations import sender_place
 from ergo_py.network.questions.look import Look, look
 from ergo_py.network.questions.permits import Permits
 from ergo_py.network.questions.pieces import Pieces
-from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
+from tests.network.pairs import (
+    Add,
+    Colour,
+    Echo,
+    Order,
+    Total,
+    make_network,
+    network_of,
+    two_nodes,
+    until,
+)
 from tests.network.test_limits import Keeper
 from tests.network.test_nodes import Counter, Talker
+from tests.network.test_permits import Forwarding
 from tests.support import Puppet, running_node
 
 
@@ -87,6 +102,179 @@ async def test_an_exit_signal_with_the_sender_of_another_node_ends_the_session()
         await a.call(sender, lambda me: me.send_exit(child, Shutdown("honest")))
         await until(lambda: heard)
         assert heard == [Exit(sender, Shutdown("honest"))]
+
+
+SIGNALS = [
+    Down(Name("sink", "b@test"), Shutdown("forged")),
+    Exit(Name("sink", "b@test"), Shutdown("forged")),
+]
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: type(signal).__name__)
+async def test_a_signal_of_the_runtime_is_no_message_of_another_node(signal: Any) -> None:
+    heard: list[Any] = []
+    async with two_nodes(make_network("memory")) as (a, b):
+        watcher = await b.spawn(Talker, heard)
+        peer = await hostile(a)
+        kind = type(signal).__name__
+        with pytest.raises(MessageTypeError, match=f"a {kind} cannot travel .* holds it"):
+            a.send(watcher, signal)
+        with pytest.raises(MessageTypeError, match=f"a {kind} cannot travel"):
+            await a.send_wait(watcher, signal)
+        with pytest.raises(MessageTypeError, match=f"a {kind} cannot travel"):
+            await a.call(watcher, signal)
+
+        route, body = route_to(peer, watcher), peer.network.types.encode(signal)
+        peer.push(ops.Send(route, body))
+        peer.push(ops.Ask(1000, route, body))
+        peer.push(ops.Call(1001, route, body))
+        a.send(watcher, Echo(signal))  # a value of a message is what its sender says
+        await until(lambda: heard)
+        assert heard == [Echo(signal)]
+        assert [letter.why for letter in b.dead_letters()] == [Why.UNREADABLE] * 2
+        assert b.network().peers["a@test"].refused == {"unreadable": 3}
+
+
+async def test_a_sender_of_the_receiving_node_has_sent_to_another_node_before() -> None:
+    heard: list[Any] = []
+    async with two_nodes(make_network("memory")) as (a, b):
+        sink, honest, silent = [await b.spawn(Puppet, heard) for _ in range(3)]
+        back = await a.spawn(Forwarding, sink)
+        peer = await hostile(a)
+        body = peer.network.types.encode(Add(1))
+        for forged in (silent, PID("b@test", silent.creation, 0)):
+            place = ops.Route(peer.place(sink), sender_place(forged), 0)
+            route = ops.encode_route(place)
+            peer.push(ops.Send(route, body))
+            peer.push(ops.Call(1000, route, body))
+            with pytest.raises(NotPermittedError, match="sends in the name of"):
+                await confirmed(peer, route, body)
+        assert heard == []
+        assert b.network().peers["a@test"].refused == {"forged sender": 6}
+        assert [letter.why for letter in b.dead_letters()] == [Why.NOT_PERMITTED] * 4
+
+        await b.call(honest, lambda me: me.send(back, Add(2)))
+        assert await b.call(honest, lambda me: me.call(back, Total())) == [Add(2)]
+        assert heard == [Add(2)]
+
+
+async def confirmed(peer: Any, route: bytes, body: bytes) -> Any:
+    """The confirmation of a message that is written by hand."""
+    task: Any = trio.lowlevel.current_task()
+    number = next(peer.router.references)
+    caller = TaskCaller(peer.network.kernel.pid, number, None, None, task, peer)
+    caller.wait_without_limit()
+    peer.push(ops.Ask(peer.remember(caller), route, body))
+    with trio.fail_after(30):
+        await park_as(task, caller)
+    return caller.result()
+
+
+# -- lengths ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", ["send", "call", "ask", "watch", "exit", "key", "refused"])
+async def test_an_address_that_is_too_long_ends_the_session_and_is_not_kept(act: str) -> None:
+    hub = make_network("memory")
+    async with two_nodes(hub) as (a, b):
+        if act == "refused":
+            network_of(b).permits = Permits("call")
+        peer = await hostile(a)
+        me = sender_place(peer.network.kernel.pid)
+        executor = network_of(b).peers["a@test"].executor
+        place = (
+            ops.Place(4, 0, 0, "r", peer.network.types.encode("k" * ADDRESS))
+            if act == "key"
+            else ops.Place(2, 0, 0, "n" * (ADDRESS + 1))
+        )
+        route = ops.encode_route(ops.Route(place, me, 0))
+        body = peer.network.types.encode(1)
+        op: Any = {
+            "call": ops.Call(1000, route, body),
+            "ask": ops.Ask(1000, route, body),
+            "watch": ops.Watch(1000, place, 0),
+            "exit": ops.Exit(place, me, False, body),
+        }.get(act, ops.Send(route, body))
+        peer.push(op)
+        await until(lambda: not a.nodes() and not b.nodes())
+        assert executor._routes == {}
+        assert executor.watches == 0
+
+
+async def test_the_longest_address_and_the_longest_name_of_a_node_travel() -> None:
+    heard: list[Any] = []
+    long = f"{'ä' * 125}@test"
+    async with (
+        running_node(long, network=(hub := make_network("memory"))) as a,
+        running_node("b@test", network=hub) as b,
+    ):
+        name = "ü" * (ADDRESS // 2)
+        await b.spawn(Puppet, heard, name=name)
+        a.send(Name(name, "b@test"), Add(1))
+        await until(lambda: heard)
+        route = ops.Route(ops.Place(2, 0, 0, "n"), ops.Sender(False, "c" * 5000, 1, 1), 0)
+        peer = network_of(a).peers["b@test"]
+        peer.push(ops.Send(ops.encode_route(route), b"\1"))
+        await until(lambda: not a.nodes() and not b.nodes())
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+async def test_a_message_that_becomes_a_dead_letter_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub = make_network("memory")
+    decoded: list[Any] = []
+    async with running_node("b@test", network=hub) as b:
+        async with running_node("a@test", network=hub) as a:
+            await a.at("b@test").ping()
+            ended = await b.spawn(Puppet)
+            b.kill(ended)
+            await b.wait_ended(ended)
+            for node in (a, b):
+                spy_on(monkeypatch, node, decoded)
+            missing = Name("none", "b@test")
+            for to in (ended, missing):
+                a.send(to, Order([], Colour.RED))
+                assert not await a.send_wait(to, Order([], Colour.RED))
+                with pytest.raises(TargetDownError):
+                    await a.call(to, Echo("x"))
+            assert [letter.message_type for letter in b.dead_letters()] == ["Order"] * 4
+            assert b.network().peers["a@test"].refused == {"undelivered": 6}
+            a.send(Name("none", "c@test"), Order([], Colour.RED))  # no such node
+            await until(a.dead_letters)
+            assert a.dead_letters()[0].message_type == "Order"
+        assert [value for value in decoded if not isinstance(value, bool | NoProcess)] == []
+
+
+async def test_a_message_that_is_not_permitted_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[Any] = []
+    async with two_nodes(make_network("memory", allow="call")) as (a, b):
+        await a.at("b@test").ping()
+        spy_on(monkeypatch, b, decoded)
+        pid = await b.spawn(Puppet)
+        a.send(pid, Add(1))
+        with pytest.raises(NotPermittedError):
+            await a.send_wait(pid, Order([], Colour.RED))
+        assert [letter.message_type for letter in b.dead_letters()] == ["Add", "Order"]
+        assert decoded == []
+
+
+def spy_on(monkeypatch: pytest.MonkeyPatch, node: Node, decoded: list[Any]) -> None:
+    """List all values that a node decodes."""
+    types = network_of(node).types
+    decode = types.decode
+
+    def spy(data: Any) -> Any:
+        decoded.append(decode(data))
+        return decoded[-1]
+
+    monkeypatch.setattr(types, "decode", spy)
+    for peer in network_of(node).peers.values():
+        monkeypatch.setattr(peer.executor, "_decode", spy)
 
 
 # -- values ----------------------------------------------------------------------------------------

@@ -368,6 +368,27 @@ def test_a_crash_by_an_exit_of_the_program_arrives_as_text() -> None:
     assert str(got) == "crashed: RemoteError: SystemExit: 3"
 
 
+@pytest.mark.parametrize(
+    "value",
+    [*VALUES, RemoteError("A", "b"), LookupError("x"), ShopError(), Crashed(LookupError())],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_type_of_a_value_is_known_without_decoding_it(value: object) -> None:
+    types = make()
+
+    assert types.type_of(types.encode(value)) is type(value)
+    assert types.type_of(memoryview(types.encode(value))) is type(value)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"\xc1\x05ab", b"\xc1\x01\xff", b"\xc7", b"\xd4\x63a"]
+)
+def test_bytes_of_no_known_type_have_none(data: bytes) -> None:
+    assert make().type_of(data) is None
+    assert MessageTypes().type_of(make().encode(Add(1))) is None
+    assert MessageTypes().type_of(make().encode(Order([], Colour.RED))) is None
+
+
 # -- two versions of a program -------------------------------------------------------------------
 
 

@@ -45,11 +45,15 @@ class DeadLetters:
 
     def add(self, sender: PID | Alias, target: object, message: object, why: Why) -> None:
         """Count an undelivered message, and record its sender, target and type."""
-        if isinstance(message, MayBeLate) and why in _ENDED:
+        self.add_type(sender, target, type(message), why)
+
+    def add_type(self, sender: PID | Alias, target: object, kind: type, why: Why) -> None:
+        """Count an undelivered message of a type, which may still be encoded."""
+        if issubclass(kind, MayBeLate) and why in _ENDED:
             self.late += 1
             return
         self.counts[why] += 1
-        entry = (sender, target, type(message).__qualname__, why, time.time())
+        entry = (sender, target, kind.__qualname__, why, time.time())
         self._kept.append(entry)
         if self.announce is not None:
             self.announce(DeadLetter(*entry))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_PERMITTED", "Ledger"]
 
+FORGED: Final = "forged sender"
 NOT_PERMITTED: Final = "not permitted: "
 """The beginning of a cause, before the name of the permit."""
 _CAUSES: Final = 100
@@ -75,6 +76,19 @@ class Ledger:
         )
         here = peer.router.node
         return NotPermittedError(refusal_text(here, peer.node, permit), NodeName(here), None)
+
+    def refuse_sender(self, sender: object) -> NotPermittedError:
+        """Count an act of that node in the name of a process here, and return the error that says
+        so.
+        """
+        self.refuse(FORGED)
+        peer, here = self._peer, self._peer.router.node
+        text = (
+            f"{peer.node!r} sends in the name of {sender!r}, a process of {here!r} that has sent "
+            "nothing to another node; a node forwards only messages that it has got"
+        )
+        peer.network.log_once(f"the node {peer.node} uses a sender of this node", text)
+        return NotPermittedError(text, NodeName(here), None)
 
     def _tell(self) -> None:
         self._telling = None

@@ -34,6 +34,7 @@ from ..errors import RemoteError
 from .closed_types import MARK, closed_type
 from .codec import Ext, msgspec
 from .exceptions import BUILTIN, UNRAISABLE, arguments_of, attributes_of, remade
+from .type_names import type_of
 
 __all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError", "reason_of"]
 
@@ -382,6 +383,20 @@ class MessageTypes:
         except Exception as error:
             raise UnreadableValueError(text_of(error)) from None
 
+    def type_of(self, data: bytes | memoryview) -> type | None:
+        """The type of the value with these bytes, which stay encoded; None if it is unknown."""
+        return type_of(data, self._type_of_code)
+
+    def _type_of_code(self, code: int, name: Callable[[], str]) -> type | None:
+        if code in (_OBJECT, MARK):
+            entry = self._by_name.get(name())
+            return None if entry is None else entry.cls
+        if code == _ENUM:
+            return self._enums.get(name())
+        if code == _EXCEPTION:
+            return self._exceptions.get(name(), RemoteError)
+        return _KINDS.get(code)
+
     def decode_reason(self, data: bytes) -> Reason:
         """The reason with these bytes. Bytes of any other value are a reason that says so: the
         processes here must not depend on the honesty of another node.
@@ -504,6 +519,31 @@ _READERS: Final[dict[int, Callable[[Any], Any]]] = {
     _BYTEARRAY: bytearray,
     _REMOTE_ERROR: lambda parts: RemoteError(*map(str, parts)),
 }
+
+
+_KINDS: Final[dict[int, type]] = {
+    _TUPLE: tuple,
+    _SET: set,
+    _FROZENSET: frozenset,
+    _PAIRS: dict,
+    _PID: PID,
+    _ALIAS: Alias,
+    _REF: Ref,
+    _NAME: Name,
+    _NODE_NAME: NodeName,
+    _EVENT_NAME: EventName,
+    _KEY: Key,
+    _DATETIME: datetime,
+    _DATE: date,
+    _TIME: time,
+    _TIMEDELTA: timedelta,
+    _UUID: UUID,
+    _DECIMAL: Decimal,
+    _BYTEARRAY: bytearray,
+    _CRASHED: Crashed,
+    _REMOTE_ERROR: RemoteError,
+}
+"""The types of the extensions that need no name."""
 
 
 def _wire_name(cls: Any) -> str:
