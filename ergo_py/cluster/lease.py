@@ -93,6 +93,8 @@ class Holder:
     """The length of the lease."""
     token: int
     """A random number of the keeper."""
+    began: int = 0
+    """The number of the lease; 0 before its first renewal, and of an earlier version."""
 
     @property
     def address(self) -> PID | Name | None:
@@ -103,7 +105,7 @@ class Holder:
 
     def encode(self) -> bytes:
         """The holder as bytes for a store."""
-        fields = ("node", "creation", "number", "registered", "lease", "token")
+        fields = ("node", "creation", "number", "registered", "lease", "token", "began")
         return json.dumps({name: getattr(self, name) for name in fields}).encode()
 
     @classmethod
@@ -120,8 +122,9 @@ class Holder:
                 str(values["registered"]),
                 float(values["lease"]),
                 int(values["token"]),
+                int(values.get("began", 0)),
             )
-        except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             return cls("unknown", 0, 0, "", lease, 0)
         return holder if 0.0 <= holder.lease < inf else replace(holder, lease=lease)
 
@@ -198,6 +201,8 @@ class LeaseKeeper:
         self._seen: int | None = None
         """The number of the entry, or 0 for a missing entry; None before the first look."""
         self._seen_at = inf
+        self._other: Holder | None = None
+        """The holder that was there at the last look."""
         self._changed = trio.Event()
         self._complaint = ""
 
@@ -207,8 +212,7 @@ class LeaseKeeper:
         """Wait until the lease is ours."""
         while not await self.try_once():  # noqa: ASYNC110 - the store tells no changes
             await trio.sleep(self.terms.poll * (0.75 + random() / 2))
-        assert self._own is not None
-        self._began = token = self._own.number
+        token = self._began
         # An earlier lease of this keeper stays expired when the keeper has a lease again.
         return Lease(
             self.name,
@@ -237,7 +241,11 @@ class LeaseKeeper:
         self._complaint = ""
         # A lease whose confirmation came late is not begun. It is ours in the store, and the next
         # attempt renews it.
-        return self._now() < self.stop_at
+        if self._now() >= self.stop_at:
+            return False
+        self._began = self._own.number
+        self._holder = replace(self._holder, began=self._began)
+        return True
 
     async def _may_take(self, entry: Entry | None) -> bool:
         now = self._now()
@@ -247,6 +255,7 @@ class LeaseKeeper:
         holder = None
         if entry is not None and entry.value:
             holder = Holder.decode(entry.value, self.terms.seconds)
+        self._other = holder
         lease = self.terms.seconds if holder is None else max(holder.lease, self.terms.seconds)
         if now >= self._seen_at + lease:
             return True
@@ -285,6 +294,26 @@ class LeaseKeeper:
         if entry is None or not entry.value:
             return None
         return Holder.decode(entry.value, self.terms.seconds)
+
+    def facts(self) -> dict[str, Any]:
+        """The holder of the lease for ``ergo names``, without asking the store: at the last look,
+        if it is another node. Its time left is the longest time until the name is free.
+        """
+        now = self._now()
+        if self.expires_at > now:
+            return self._facts(self._holder, self.expires_at - now)
+        if self._other is None or self.is_ours(self._other):
+            return self._facts(None, 0.0)
+        lease = max(self._other.lease, self.terms.seconds)
+        return self._facts(self._other, self._seen_at + lease - now)
+
+    def _facts(self, holder: Holder | None, left: float) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "holder": None if holder is None else holder.node,
+            "token": None if holder is None or not holder.began else holder.began,
+            "left": max(0.0, left),
+        }
 
     # -- holding -----------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """`Cluster`: names and groups of all nodes of a network."""
 
 from collections.abc import Hashable
+from typing import Any
 
 import trio
 
@@ -269,6 +270,10 @@ class NameKeeper(Actor):
         if isinstance(message, Down) and message.target == self._target:
             self._down.set()
             self.stop(Shutdown("the process with the name has ended"))
+
+    def lease_facts(self) -> dict[str, Any]:
+        """The row of the lease in ``ergo names``."""
+        return {"kind": "name", **self._keeper.facts()}
 
     async def terminate(self, reason: Reason) -> None:
         """Give the lease up."""

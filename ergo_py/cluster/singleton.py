@@ -201,6 +201,10 @@ class SingletonKeeper(Actor):
             # another node may try.
             self.stop(reason)
 
+    def lease_facts(self) -> dict[str, Any]:
+        """The row of the lease in ``ergo names``."""
+        return {"kind": "singleton", **self._keeper.facts()}
+
     async def terminate(self, reason: Reason) -> None:
         """Give the lease up."""
         await self._keeper.release()

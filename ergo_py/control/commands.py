@@ -13,6 +13,7 @@ from typing import Final
 
 from .._core.inspection.state import show
 from .._core.metas.meta import Meta
+from .._core.processes.process import processes_of
 from .._core.runtime.bridge import stack_of
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import (
@@ -256,6 +257,16 @@ async def groups(client: Client, arguments: Arguments) -> object:
     ]
 
 
+async def names(client: Client, arguments: Arguments) -> object:
+    """The names and singletons of the cluster that this node holds, or competes for: their holders,
+    with the number and the rest of each lease.
+    """
+    arguments.done()
+    behaviours = [each.behaviour for each in processes_of(kernel_of(client.node).router).values()]
+    leases = [each.lease_facts() for each in behaviours if hasattr(each, "lease_facts")]
+    return sorted(leases, key=lambda lease: str(lease["name"]))
+
+
 # -- act -------------------------------------------------------------------------------------------
 
 
@@ -349,6 +360,7 @@ COMMANDS: Final[dict[str, Command]] = {
             flow,
             network,
             groups,
+            names,
             at,
         )
     },

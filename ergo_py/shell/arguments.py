@@ -265,6 +265,11 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
     command.add_argument("--count", type=_count, default=10)
     command.add_argument("--all", action="store_true", help="also processes that ended normally")
     grammar.at_node("network", "show the traffic with each other node", via=True)
+    grammar.at_node(
+        "names",
+        "list the holders of names and singletons of the cluster, with their leases",
+        via=True,
+    )
     grammar.at_node("groups", "list the groups, and their members on each node", via=True)
 
 

@@ -327,6 +327,28 @@ def groups(link: Link, options: Options) -> None:
         say("no group has members")
 
 
+def names(link: Link, options: Options) -> None:
+    """Show the holders of names and singletons."""
+    answer = link.ask("names")
+    if options.json:
+        say_json(answer)
+        return
+    rows = [
+        (
+            lease["kind"],
+            lease["name"],
+            lease["holder"] or "-",
+            lease["token"] or "-",
+            duration(lease["left"]) if lease["holder"] else "-",
+        )
+        for lease in answer
+    ]
+    if rows:
+        say_table(table("KIND NAME HOLDER TOKEN LEFT", rows, right="TOKEN LEFT"))
+    else:
+        say(f"{link.node} holds no name of the cluster, and competes for none")
+
+
 def _counted(nodes: dict[str, int]) -> str:
     return ", ".join(f"{node} {count}" for node, count in sorted(nodes.items()))
 
@@ -423,6 +445,7 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
     "crashes": crashes,
     "network": network,
     "groups": groups,
+    "names": names,
     "drain": drain,
     "top": live,
     "attach": attach,
@@ -435,7 +458,7 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
 
 
 _OF_ALL: Final = frozenset(
-    {"ps", "tree", "info", "dead-letters", "crashes", "network", "groups", "top"}
+    {"ps", "tree", "info", "dead-letters", "crashes", "network", "groups", "names", "top"}
 )
 """Commands that a pattern of node names may be given to."""
 

@@ -21,6 +21,8 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py.cluster import Cluster, LeaseLostError, Singleton, lease_of
+from ergo_py.control.commands import COMMANDS
+from ergo_py.control.request import Arguments, Client
 from ergo_py.network import Memory
 from tests.support import running_node
 
@@ -266,6 +268,38 @@ async def test_the_lease_gives_a_growing_number_and_tells_when_it_is_lost(
         assert Only.running == ["b@test"]
         later, _, _ = await b.call(Name("only", "b@test"), "lease")
         assert later > token
+
+
+async def test_names_tells_the_holder_of_a_lease_to_holder_and_competitor(
+    autojump_clock: Any,
+) -> None:
+    names = COMMANDS["names"].on_loop
+    assert names is not None
+
+    async def look(node: Node) -> Any:
+        rows: Any = await names(Client(node, lambda _: None), Arguments("names", {}))
+        (row,) = rows
+        return row["holder"], row["token"], row["left"]
+
+    network = Memory()
+    async with nodes(network, "a", "b") as (a, b):
+        await a.supervise(only(lease=6.0))
+        address = await Cluster(a).wait_for("only", timeout=10)
+        await trio.sleep(2)
+        await b.supervise(only(lease=6.0))
+        assert await look(b) == (None, None, 0.0), "it has not looked yet"
+        await trio.sleep(2)
+
+        token, _, _ = await a.call(address, "lease")
+        (holder, number, left), (seen, same, longest) = await look(a), await look(b)
+        assert (holder, number) == (seen, same) == ("a@test", token)
+        assert 3.0 < left <= 4.8
+        assert left < longest <= 6.0, "the holder ends before another node may take the lease"
+
+        await a.drain()
+        assert (await look(a))[0] is None
+        await trio.sleep(2)
+        assert (await look(b))[0] == "b@test"
 
 
 async def token_of(node: Node, address: Any) -> int:

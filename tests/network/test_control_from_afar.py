@@ -42,6 +42,7 @@ async def test_each_command_that_looks_is_passed_on(networks: Any) -> None:
         assert (await ask(client, "b@test", "dead-letters"))["last"] == []
         assert await ask(client, "b@test", "inspect", to="counter") == {}
         assert list((await ask(client, "b@test", "network"))["peers"]) == ["a@test"]
+        assert await ask(client, "b@test", "names") == []
         b.group("web").join(pid)
         assert await ask(client, "b@test", "groups") == [{"group": "web", "nodes": {"b@test": 1}}]
 

@@ -15,6 +15,7 @@ import pytest
 
 from ergo_py import Actor, ChildSpec
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
+from ergo_py.cluster import Cluster
 from ergo_py.network import Local
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
@@ -198,6 +199,29 @@ def test_the_network_of_a_node_is_shown_as_a_table(ergo: Ergo, short_path: Path)
         assert row.split()[:2] == ["stock@site", "up"]
         assert json.loads(ergo("network", "--json")[1])["peers"]["stock@site"]["state"] == "up"
         assert stock.name == "stock@site"
+
+
+def test_names_of_the_cluster_are_listed_with_their_holders(ergo: Ergo, short_path: Path) -> None:
+    (short_path / "nodes").mkdir(mode=0o700)
+    options: Any = {"log_output": "none", "network": Local(directory=short_path / "nodes")}
+
+    async def register(node: Any) -> None:
+        await Cluster(node).register("stock", await node.spawn(Counter))
+
+    with open_node("shop@site", control="look", watchdog=None, **options) as shop:
+        assert ergo("names", "shop") == (
+            Status.DONE,
+            "shop@site holds no name of the cluster, and competes for none\n",
+            "",
+        )
+        shop.run_async(register)
+
+        heads, row = ergo("names")[1].splitlines()
+        assert heads.split() == ["KIND", "NAME", "HOLDER", "TOKEN", "LEFT"]
+        assert row.split()[:3] == ["name", "stock", "shop@site"]
+        (lease,) = json.loads(ergo("names", "--json")[1])
+        assert row.split()[3] == str(lease["token"])
+        assert 0 < lease["left"] <= 24
 
 
 def test_a_node_without_a_network_tells_the_option_that_opens_it(

@@ -28,6 +28,7 @@ _FROM_AFAR: Final = (
     "crashes",
     "network",
     "groups",
+    "names",
     *(view.__name__ for view in VIEWS),
 )
 """The commands that another node may pass on: those that look, and answer in a single piece."""
