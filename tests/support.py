@@ -280,16 +280,14 @@ _PRIVATE: Final = {
     "clearing of the tables": "ergo_py._core.processes.termination._clear",
     "clock of callback watches": "ergo_py._core.inspection.callback_watch.perf_counter",
     "clock of dead letters": "ergo_py._core.tables.dead_letters.time",
-    "clock of direct hand-off": "ergo_py._core.messaging.handoff.perf_counter",
     "clock of inline calls": "ergo_py._core.processes.inline_calls.perf_counter",
     "clock of message loops": "ergo_py._core.processes.message_loop.perf_counter",
     "clock of processes": "ergo_py._core.processes.lifecycle.perf_counter",
     "clock of rows": "ergo_py.control.rows.perf_counter",
     "clock of snapshots": "ergo_py._core.inspection.snapshots.perf_counter",
-    "clock of the poller": "ergo_py.meta.poller.perf_counter",
     "clock of the watchdog": "ergo_py._core.inspection.watchdog.perf_counter",
     "clock of thread fairness": "ergo_py._core.runtime.thread_fairness.perf_counter",
-    "clock of time slices": "ergo_py._core.runtime.time_slices.perf_counter",
+    "clock of time slices": "ergo_py._core.sources.slice_clock",
     "clock of traces": "ergo_py._core.inspection.trace.perf_counter",
     "connections made in a turn": "ergo_py.meta.sockets.listener._IN_TURN",
     "connections that wait for actors": "ergo_py.meta.sockets.listener._AT_ONCE",
@@ -490,12 +488,12 @@ def signal_comes(signals: Any, number: int) -> None:
     signals._came(number, None)
 
 
-def process_groups() -> set[int]:
+def process_groups() -> dict[int, None]:
     """The process groups that are killed when this program is left."""
     return process_groups_module._groups
 
 
-def replace_process_groups(monkeypatch: pytest.MonkeyPatch, groups: set[int]) -> None:
+def replace_process_groups(monkeypatch: pytest.MonkeyPatch, groups: dict[int, None]) -> None:
     """Let these be the process groups that are killed when this program is left."""
     monkeypatch.setattr(process_groups_module, "_groups", groups)
 

@@ -460,7 +460,7 @@ def test_the_programs_of_ports_are_killed_before_the_program_exits(
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "killpg", kill)
-    replace_process_groups(monkeypatch, {4711, 4712})
+    replace_process_groups(monkeypatch, dict.fromkeys([4711, 4712]))
     signals = _Signals()
     signal_comes(signals, signal.SIGTERM)
     clock.now += 5.0

@@ -39,6 +39,7 @@ from .runtime.dispatcher_threads import DispatcherThreads
 from .runtime.idle_handlers import IdleHandlers
 from .runtime.thread_fairness import ThreadFairness
 from .runtime.thread_parent import RaiseCancel
+from .sources import Chance, chance
 from .tables.callbacks import CALLBACKS, Callbacks
 from .tables.child_slot import ChildSlot
 from .tables.class_mistakes import check_names, misspelled
@@ -194,6 +195,12 @@ class Kernel:
         self._on_fatal: Callable[[], object] = _nothing
         self.on_crash: Callable[[Ended], None] | None = None
         """Called with each crash, on the loop. For the test kit."""
+
+    def chance(self, purpose: str) -> Chance:
+        """The random numbers of this node for a purpose. Ask again for each number: a test may
+        replace them.
+        """
+        return chance(self.pid.node, purpose)
 
     def attach(self, node: Any) -> None:
         """Take the public `Node`, which it belongs to."""

@@ -27,6 +27,7 @@ from .runtime.bridge import Lock
 from .runtime.keyboard_interrupt import Interrupts
 from .runtime.thread_parent import capture_cancellation
 from .runtime.time_slices import in_slices
+from .sources import seeded_creation
 
 # Every node uses the C extension, if it was built.
 from .speed import installation
@@ -65,6 +66,9 @@ class _Creations:
 
     def next(self) -> int:
         """Return the time; or the last number plus 1, if the clock stands still or was set back."""
+        seeded = seeded_creation()
+        if seeded is not None:
+            return seeded
         with self._lock:
             self._last = max(self._last + 1, time.time_ns())
             return self._last

@@ -9,8 +9,6 @@ number that its receiver has given out.
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from random import random
-from secrets import randbits
 from typing import Any, Final
 
 import trio
@@ -125,7 +123,7 @@ class GroupKeeper(Actor):
     def init(self) -> None:
         """Start."""
         self._peers: dict[str, _Peer] = {}
-        self._groups: set[ClusterGroup] = set()
+        self._groups: dict[ClusterGroup, None] = {}
         self._given: dict[str, set[int]] = {}
         """The numbers that each node may use in its messages."""
         self._greeted: set[str] = set()
@@ -160,7 +158,8 @@ class GroupKeeper(Actor):
                 with trio.move_on_after(_FIRST if self._greeted else 0.0):
                     await self._has_met_all.wait()
                 self._be_ready()
-            await trio.sleep(_LOOK * (0.75 + random() / 2))
+            chance = self._process.kernel.chance("groups")
+            await trio.sleep(_LOOK * (0.75 + chance.fraction() / 2))
 
     def _note_met(self, node: str) -> None:
         self._greeted.discard(node)
@@ -181,7 +180,7 @@ class GroupKeeper(Actor):
 
     def _give_number(self, node: str) -> int:
         # A node that cannot read the number cannot speak in the name of this one.
-        number = randbits(62)
+        number = self._process.kernel.chance("groups").bits(62)
         self._given.setdefault(node, set()).add(number)
         return number
 
@@ -242,7 +241,7 @@ class GroupKeeper(Actor):
 
     def _watch(self, group: ClusterGroup) -> None:
         if group not in self._groups:
-            self._groups.add(group)
+            self._groups[group] = None
             members = self.node.group(group).monitor(self.pid)
             self._tell_all(_JOINED, group.name, self._offered(members))
 

@@ -11,12 +11,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from random import random
-from secrets import randbits
 from typing import Any, Final, Protocol
 
 import trio
 
+from .._core import sources
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.ids import PID, Name
 from .._core.vocabulary.options import check_number
@@ -192,7 +191,9 @@ class LeaseKeeper:
         self._store = store
         self._now = now
         self._log = log
-        self._holder = Holder(pid.node, pid.creation, 0, "", terms.seconds, randbits(62) | 1)
+        self._source = pid.node, f"lease of {name}"
+        token = sources.chance(*self._source).bits(62) | 1
+        self._holder = Holder(pid.node, pid.creation, 0, "", terms.seconds, token)
         self._own: Entry | None = None
         """Our own entry, while we hold the lease."""
         self._began = 0
@@ -210,8 +211,9 @@ class LeaseKeeper:
 
     async def acquire(self) -> Lease:
         """Wait until the lease is ours."""
-        while not await self.try_once():  # noqa: ASYNC110 - the store tells no changes
-            await trio.sleep(self.terms.poll * (0.75 + random() / 2))
+        while not await self.try_once():
+            fraction = sources.chance(*self._source).fraction()
+            await trio.sleep(self.terms.poll * (0.75 + fraction / 2))
         token = self._began
         # An earlier lease of this keeper stays expired when the keeper has a lease again.
         return Lease(

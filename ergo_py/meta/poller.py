@@ -10,12 +10,12 @@ itself.
 import select
 import socket
 from collections.abc import Awaitable, Callable
-from time import perf_counter
 from typing import ClassVar, Final
 
 import trio
 from trio.lowlevel import Task, current_task, notify_closing, wait_readable
 
+from .._core import sources
 from .._core.runtime.parking import TrioTurns, park_as, wake_with, yield_turn
 from .._core.runtime.time_slices import SLICE
 
@@ -160,7 +160,7 @@ class SocketPoller:
         """Read the ready sockets from the index ``first`` on, until other tasks have to run.
         Returns the index of the next socket to read.
         """
-        watches, end, left = self._watches, perf_counter() + SLICE, _ENDS_AT_ONCE
+        watches, end, left = self._watches, sources.slice_clock() + SLICE, _ENDS_AT_ONCE
         done = first
         for fd, _ in ready[first:] if first else ready:
             done += 1
@@ -176,7 +176,7 @@ class SocketPoller:
             if not keeps_watching:
                 self._end_watch(fd, watch)
                 left -= 1
-            if not left or perf_counter() >= end:
+            if not left or sources.slice_clock() >= end:
                 break
         return done
 

@@ -5,12 +5,12 @@ of its own. Each wake-up of the loop serves all buffers with bytes, like `Socket
 """
 
 from collections.abc import Awaitable, Callable
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import trio
 from trio.lowlevel import current_task, wait_readable
 
+from .._core import sources
 from .._core.runtime.parking import TrioTurns, yield_turn
 from .._core.runtime.time_slices import SLICE
 from .._core.speed.installation import buffer_queue, stream_buffer
@@ -73,18 +73,18 @@ class ThreadInbox:
         with self._scope:
             while True:
                 await wait_readable(descriptor)
-                end = perf_counter() + SLICE
+                end = sources.slice_clock() + SLICE
                 ready = queue.pop()
                 is_root = turns.begin(task, ready is not None and ready[1])
                 try:
                     while ready is not None:
                         ready[0]()
                         ready = queue.pop()
-                        if ready is not None and perf_counter() >= end:
+                        if ready is not None and sources.slice_clock() >= end:
                             if is_root:
                                 turns.serve(task)
                             await yield_turn(task)
-                            end = perf_counter() + SLICE
+                            end = sources.slice_clock() + SLICE
                             is_root = turns.begin(task, True)
                 except BaseException:
                     turns.end(task)

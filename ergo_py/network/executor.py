@@ -89,7 +89,7 @@ class RemoteCaller(Caller):
     def awaken(self) -> None:
         executor = self._executor
         if self in executor._calls:
-            executor._calls.remove(self)
+            del executor._calls[self]
             executor._send_answer(self.number, self.value, self.error)
 
 
@@ -143,9 +143,9 @@ class Executor:
         self._processes: Mapping[Any, Any] = peer.router.processes
         self._is_plain = type(peer.router) is NetworkRouter
         """No observer has to be told of calls."""
-        self._calls: set[RemoteCaller] = set()
+        self._calls: dict[RemoteCaller, None] = {}
         """Calls of that node that are not answered."""
-        self._confirmations: set[_Confirmation] = set()
+        self._confirmations: dict[_Confirmation, None] = {}
         """Messages of that node that wait for room in a mailbox here."""
         self._decode = peer.network.types.decode
         self._send_answer = peer.send_answer
@@ -347,7 +347,7 @@ class Executor:
                 self._refuse_further(op)
                 return
             waiter = _Confirmation(self, op.number, envelope, lane, receiver)
-            self._confirmations.add(waiter)
+            self._confirmations[waiter] = None
             receiver.mailbox.wait_for_room(lane, envelope, waiter)
             return
         try:
@@ -366,7 +366,7 @@ class Executor:
         """Tell the other node that a mailbox has taken its message, or why not."""
         if waiter not in self._confirmations:
             return  # the session in which the message came has ended
-        self._confirmations.remove(waiter)
+        del self._confirmations[waiter]
         if not taken:
             self._peer.ledger.refuse("undelivered")
         self._peer.send_answer(waiter.number, taken, error)
@@ -392,7 +392,7 @@ class Executor:
         except UnreadableValueError as unreadable:
             request = self._unreadable(unreadable)
         caller = RemoteCaller(self, sender, op.number, to, request)
-        self._calls.add(caller)
+        self._calls[caller] = None
         if op.headers and (context := self._peer.network.context_of(op.headers)) is not None:
             caller.carry(Mark(MESSAGE, to, context))
         if type(request) is Unreadable:
@@ -426,7 +426,7 @@ class Executor:
         caller = self.call_in_flight(op.number)
         if caller is not None:
             self._peer.network.rings.withdraw(caller)
-            self._calls.discard(caller)
+            self._calls.pop(caller, None)
             caller.abandon()
 
     def call_in_flight(self, number: int) -> RemoteCaller | None:
@@ -550,10 +550,10 @@ class Executor:
 
     def forget(self, creation: int) -> None:
         """Forget all calls and watches of the other node: it is lost."""
-        calls, self._calls = self._calls, set()
+        calls, self._calls = self._calls, {}
         for caller in calls:
             caller.abandon()
-        waiters, self._confirmations = self._confirmations, set()
+        waiters, self._confirmations = self._confirmations, {}
         for waiter in waiters:
             waiter.withdraw()
         self._answers.forget()

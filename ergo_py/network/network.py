@@ -3,7 +3,6 @@
 All methods run on the loop's thread, unless they say otherwise.
 """
 
-import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
@@ -181,8 +180,12 @@ class Network:
         if peer is None:
             if len(self.peers) >= _NODES:
                 self._forget_idle()
-            peer = self.peers[node] = Peer(self, node, lambda: secrets.randbits(63) or 1)
+            peer = self.peers[node] = Peer(self, node, lambda: self._fresh_number(node))
         return peer
+
+    def _fresh_number(self, node: str) -> int:
+        """A number for a new session with a node."""
+        return self.kernel.chance(f"sessions with {node}").bits(63) or 1
 
     def _forget_idle(self) -> None:
         for name in [name for name, peer in self.peers.items() if peer.is_idle]:

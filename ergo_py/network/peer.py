@@ -1,11 +1,11 @@
 """`Peer`: another node, as a receiver of messages and calls, with its session."""
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from .._core import sources
 from .._core.messaging.router import LANES
 from .._core.runtime.time_slices import in_slices
 from .._core.tables.pending_calls import Caller
@@ -89,7 +89,7 @@ class Peer(OpenCalls, Notices):
         self.id = PID(node, 0, 0)
         self.creation = 0
         """The start of the node that the session is with; 0 without a session."""
-        self.deferred: set[Caller] | None = None
+        self.deferred: dict[Caller, None] | None = None
         self.reason: Reason | None = None
         """Why the node is down; None while there is no attempt, or a session."""
         clock = network.kernel.clock
@@ -157,7 +157,7 @@ class Peer(OpenCalls, Notices):
         """
         if self._is_dirty:
             return
-        now = perf_counter()
+        now = sources.slice_clock()
         if now >= self._flush_at:
             self._flush_at = now + _PAUSE
             self.session.flush()
@@ -169,7 +169,7 @@ class Peer(OpenCalls, Notices):
 
     def flush(self) -> None:
         """Send the operations that were queued since the first."""
-        self._flush_at = perf_counter() + _PAUSE
+        self._flush_at = sources.slice_clock() + _PAUSE
         self.end_hold()
 
     def end_hold(self) -> None:

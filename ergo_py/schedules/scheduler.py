@@ -191,7 +191,7 @@ class Scheduler(Actor):
         if len(set(names)) != len(names):
             raise BadInputError("Scheduler(jobs)", names, "jobs with different names")
         self._start = start
-        self._random = random.Random(seed)
+        self._random = None if seed is None else random.Random(seed)
         self._planned: dict[str, _Planned] = {}
         self._born = 0.0
         self._timer: Timer | None = None
@@ -269,6 +269,8 @@ class Scheduler(Actor):
         return planned
 
     def _delay(self, job: Job) -> float:
+        if self._random is None:
+            return job.jitter * self._process.kernel.chance("schedules").fraction()
         return self._random.uniform(0.0, job.jitter) if job.jitter else 0.0
 
     def _arm(self) -> None:

@@ -1,6 +1,5 @@
 """`SupervisionDriver`: performs the actions that a supervisor's strategy decides."""
 
-import random
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -55,10 +54,13 @@ class SupervisionDriver(Actor):
 
     def _take_plan(self, spec: SupervisorSpec) -> list[Action]:
         """Take the spec. Return the first actions: the starts of the children."""
-        self._plan = Supervision(spec, random.random)
+        self._plan = Supervision(spec, self._draw)
         self._running = {}
         self._take_slots(spec)
         return self._plan.begin(trio.current_time())
+
+    def _draw(self) -> float:
+        return self._process.kernel.chance("restarts").fraction()
 
     async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
         """Handle a control message from the kernel: the end of a child, the timer of a back-off, or

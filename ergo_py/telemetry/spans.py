@@ -2,16 +2,16 @@
 ``opentelemetry-api``; which SDK exports the spans, and where to, is the choice of the program.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context as Variables
 from contextvars import copy_context
-from random import random
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from .._core.messaging.traces import Mark, TraceState, enter, leave
+from .._core.sources import chance
 from .._core.vocabulary.envelopes import EVENT
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
@@ -49,6 +49,8 @@ class OpenTelemetry:
             ``opentelemetry-api`` is missing: ``pip install 'ergo_py[otel]'``.
     """
 
+    _fraction: Callable[[], float]
+
     def __init__(self, sample: float = 1.0, *, provider: "TracerProvider | None" = None) -> None:
         check_number("OpenTelemetry(sample)", sample, least=0.0, most=1.0)
         self._sample = float(sample)
@@ -72,6 +74,8 @@ class OpenTelemetry:
                 "the package opentelemetry-api: pip install 'ergo_py[otel]'",
             ) from error
         self._node = node
+        # Kept, since the start of each trace pays for it.
+        self._fraction = chance(node, "traces").fraction
         self.api = _Api(context, propagate, trace)
         self._tracer = trace.get_tracer("ergo_py", tracer_provider=self._provider)
 
@@ -167,7 +171,7 @@ class OpenTelemetry:
             log.error("tracing failed; this is said once", error=shown(error))
 
     def _draws(self) -> bool:
-        return self._sample >= 1.0 or random() < self._sample
+        return self._sample >= 1.0 or self._fraction() < self._sample
 
     # -- for other nodes ---------------------------------------------------------------------------
 

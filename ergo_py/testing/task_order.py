@@ -1,8 +1,9 @@
 """`seeded` and `explore`: a seeded task order in trio, so that a race condition can be reproduced.
 
-trio shuffles the runnable tasks on purpose. With a seed the shuffle is the same each time, so that
-the same program, with the same messages and virtual time, behaves the same. Threads and sockets
-stay nondeterministic: the operating system decides their timing.
+trio shuffles the runnable tasks on purpose. With a seed the shuffle is the same each time, and so
+are the random numbers of the nodes and the ends of their time slices. The same program, with the
+same messages and virtual time, behaves the same. Threads and sockets stay nondeterministic: the
+operating system decides their timing.
 """
 
 import random
@@ -12,6 +13,7 @@ from typing import Any
 
 import trio
 
+from .._core.sources import SeededSources, replace_sources
 from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.options import check_number
 
@@ -35,8 +37,12 @@ class RaceError(ErgoError, AssertionError):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Make trio choose the task order by a seed inside the block: around a ``trio.run``, or from
-    here on in a running loop.
+    """Choose the task order by a seed inside the block, and with it the random numbers of nodes and
+    the ends of their time slices: around a ``trio.run``, or from here on in a running loop.
+
+    With a ``VirtualClock``, and without threads, sockets and other programs, the same seed gives
+    the same history: also that of several nodes in a `Memory`, in another program, and without the
+    C extension. Times of day, as in ``Published.at``, are those of the system.
 
     Raises:
         RuntimeError: this release of trio chooses the order in an unknown way.
@@ -55,7 +61,8 @@ def seeded(seed: int) -> Iterator[None]:
     run._r.seed(seed)
     run._ALLOW_DETERMINISTIC_SCHEDULING = True
     try:
-        yield
+        with replace_sources(SeededSources(seed)):
+            yield
     finally:
         run._r.setstate(state)
         run._ALLOW_DETERMINISTIC_SCHEDULING = allowed

@@ -42,7 +42,7 @@ async def test_other_tasks_run_between_two_sockets_after_some_time(
     for ours, theirs in pairs:
         ours.setblocking(False)
         theirs.send(b"x")
-    replace_private(monkeypatch, "clock of the poller", tell_time)
+    replace_private(monkeypatch, "clock of time slices", tell_time)
     async with trio.open_nursery() as nursery:
         others = await nursery.start(_nursery)
 

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from ergo_py._core import sources
 from ergo_py.network.carriers import frame_reader
 from ergo_py.network.carriers.frame_reader import HEADER, FrameReader, ProtocolError
 
@@ -73,7 +74,7 @@ async def test_frames_arrive_whole_and_in_order_wherever_the_bytes_are_cut() -> 
 async def test_frames_that_arrive_together_are_a_single_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(frame_reader, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(sources, "slice_clock", lambda: 0.0)
 
     found = await read_all([wire(b"name"), wire(b"a", b"b", b"c"), wire(b"d")])
 
@@ -82,7 +83,7 @@ async def test_frames_that_arrive_together_are_a_single_pass(
 
 async def test_a_pass_ends_after_a_time_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(1000))
-    monkeypatch.setattr(frame_reader, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(sources, "slice_clock", lambda: float(next(ticks)))
 
     found = await read_all([wire(b"name", b"a", b"b", b"c")])
 

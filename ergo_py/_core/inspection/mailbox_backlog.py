@@ -30,7 +30,7 @@ class Backlogs:
         self._processes = processes
         self._limit = limit
         self._warn = warn
-        self._warned: set[PID] = set()
+        self._warned: dict[PID, None] = {}
         self._next: Iterator[PID] = iter(())
 
     def look(self) -> None:
@@ -40,7 +40,7 @@ class Backlogs:
         for pid in tuple(self._warned):
             process = self._processes.get(pid)
             if process is None or _depth(process) * 2 < self._limit:
-                self._warned.discard(pid)
+                del self._warned[pid]
         pids = list(islice(self._next, _AT_A_TIME))
         if not pids:
             # list() copies the keys in a single step, so the loop may start and end processes
@@ -52,7 +52,7 @@ class Backlogs:
             if process is not None and pid not in self._warned:
                 depth = _depth(process)
                 if depth > self._limit:
-                    self._warned.add(pid)
+                    self._warned[pid] = None
                     self._warn(process, depth)
 
 

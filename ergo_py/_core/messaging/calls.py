@@ -1,11 +1,11 @@
 """`Calls`: requests with a reply, made by a process, by any trio task, or by a thread."""
 
 from collections.abc import Awaitable, Callable
-from time import perf_counter
 from typing import Any, ClassVar, Final
 
 from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 
+from .. import sources
 from ..runtime.bridge import get_ident
 from ..runtime.cancel_scopes import CancelScopes
 from ..runtime.parking import PARKED, park_as, yield_turn
@@ -264,9 +264,9 @@ class Calls:
         if task is not self._turn_of:
             self._turn_of = task
             self._grant(_FEW)
-            self._slice_end = perf_counter() + SLICE
+            self._slice_end = sources.slice_clock() + SLICE
             return False
-        if not self._later or perf_counter() >= self._slice_end:
+        if not self._later or sources.slice_clock() >= self._slice_end:
             return True
         self._free = min(self._later, _STRETCH) - 1
         self._later -= self._free + 1
@@ -283,7 +283,7 @@ class Calls:
         await yield_turn(task)
         if self._turn_of is task:
             self._grant(min(2 * self._budget, _MANY))
-            self._slice_end = perf_counter() + SLICE
+            self._slice_end = sources.slice_clock() + SLICE
 
     async def inspect(
         self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float

@@ -17,7 +17,6 @@ import os
 from collections import deque
 from collections.abc import Callable
 from sys import exc_info
-from time import perf_counter
 from types import TracebackType
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ import trio
 from outcome import Error, Outcome, Value
 from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection
 
+from .. import sources
 from ..runtime.parking import PARKED, TRAP, Sleeper, TrioTurns, WaitingCaller
 from ..runtime.time_slices import SLICE
 
@@ -169,7 +169,7 @@ class Handoff(TrioTurns):
                 self._root = None
                 self.defers = False
             return False
-        left, end = _IN_A_ROW, perf_counter() + SLICE
+        left, end = _IN_A_ROW, sources.slice_clock() + SLICE
         try:
             while ready and left:
                 woken = ready.popleft()
@@ -177,7 +177,7 @@ class Handoff(TrioTurns):
                     self._leave(woken.task)
                     continue
                 self._run(woken.task)
-                left = left - 1 if perf_counter() < end else 0
+                left = left - 1 if sources.slice_clock() < end else 0
         finally:
             if ready or self._deferred:
                 self.end(root)
@@ -361,13 +361,13 @@ def unmet(loop: Any = _loop, traps: Any = _traps) -> list[str]:
         function = loop
         for part in where.split("."):
             function = getattr(function, part)
-        names = {
+        used = {
             name
             for name in function.__code__.co_names
             if name.startswith("_") and not name.startswith("__")
         }
-        found += [f"{where} uses {name}, which is not known here" for name in sorted(names - known)]
-        found += [f"{where} no longer uses {name}" for name in sorted(known - names)]
+        found += [f"{where} uses {name}, which is not known here" for name in sorted(used - known)]
+        found += [f"{where} no longer uses {name}" for name in sorted(known - used)]
     return found
 
 

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 from math import inf
-from time import perf_counter, time
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from trio.lowlevel import current_task, enable_ki_protection
 
+from .. import sources
 from ..runtime.bridge import Bridge, get_ident
 from ..runtime.parking import TrioTurns, park_as, yield_turn
 from ..runtime.time_slices import SLICE
@@ -416,13 +417,13 @@ class Router(Addresses):
         would cost more than the work.
         """
         self.free = free = self.free - 1
-        return free <= 0 or (not free & 7 and perf_counter() >= self.slice_end)
+        return free <= 0 or (not free & 7 and sources.slice_clock() >= self.slice_end)
 
     async def turn(self) -> None:
         """Let other tasks run, and begin a new time slice."""
         self.free = _SHORT_CUTS
         await yield_turn(current_task())
-        self.slice_end = perf_counter() + SLICE
+        self.slice_end = sources.slice_clock() + SLICE
 
     # -- threads -----------------------------------------------------------------------------------
 

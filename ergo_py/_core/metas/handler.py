@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio.lowlevel import Task, current_task, enable_ki_protection
 
+from .. import sources
 from ..messaging.observer import Delivered
 from ..processes.threaded_process import adopt
 from ..runtime.abandonable import Abandonable
@@ -159,7 +160,7 @@ class Handler:
         meta = self.meta
         box, ending, idle_handlers = meta.mailbox, meta.ending, meta.kernel.idle_handlers
         observer = meta.kernel.observer
-        left, end = _BURST, perf_counter() + SLICE
+        left, end = _BURST, sources.slice_clock() + SLICE
         while ending.reason is None or ending.draining:
             envelope = box.pop()
             if envelope is None:
@@ -178,7 +179,7 @@ class Handler:
                 if ending.reason is not None or (self._retired and not len(box)):
                     return
                 self.enter(_RUNNING)
-                left, end = _BURST, perf_counter() + SLICE
+                left, end = _BURST, sources.slice_clock() + SLICE
                 continue
             self.handling = envelope
             self.handled += 1
@@ -188,9 +189,9 @@ class Handler:
                 observer(Delivered(meta.id, envelope[1], envelope[3]))
             await self._handle(envelope)
             left -= 1
-            if left <= 0 or perf_counter() >= end:
+            if left <= 0 or sources.slice_clock() >= end:
                 await yield_turn(task)
-                left, end = _BURST, perf_counter() + SLICE
+                left, end = _BURST, sources.slice_clock() + SLICE
 
     @runs_callbacks
     async def _handle(self, envelope: Envelope) -> None:

@@ -118,7 +118,7 @@ class Meta:
         self.resources = Resources(self.report)
         self.accepting = True
         self.born = perf_counter()
-        self.deferred: set[Caller] | None = None
+        self.deferred: dict[Caller, None] | None = None
         self.timers: Owned | None = None
         self.owned: dict[object, Meta] = {}
         self.requests: dict[int, RequestCaller] | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import trio
 from trio.lowlevel import Task, current_task, disable_ki_protection
 
+from .. import sources
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed
 from ..runtime.parking import park_unless, yield_turn
@@ -329,7 +330,7 @@ async def serve(process: "Process") -> Reason | None:
                 continue
             # Fairness: read the clock every few messages, or after each message if messages turn
             # out to be slow.
-            now = clock()
+            now = sources.slice_clock()
             if box.waiters:
                 box.admit_waiters()
             if end == 0.0:
@@ -338,7 +339,7 @@ async def serve(process: "Process") -> Reason | None:
                 mask = 0 if now >= end else often
                 is_root = turns.end(task)
                 await yield_turn(task)
-                last, end = turn.handled + burst, clock() + SLICE
+                last, end = turn.handled + burst, sources.slice_clock() + SLICE
             continue
         except trio.Cancelled:
             raise

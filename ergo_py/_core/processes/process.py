@@ -98,7 +98,7 @@ class Process(Owner):
         self.requests = None
         self.slots = None
         self.tasks = None
-        self.deferred: set[Caller] | None = None
+        self.deferred: dict[Caller, None] | None = None
         self.postponed: deque[Envelope] | None = None
         """Envelopes that its behaviour has postponed. They are served before the queued ones."""
         self.ending: Ending | None = None

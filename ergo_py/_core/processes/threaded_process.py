@@ -337,7 +337,7 @@ class _InThread:
 
     def __init__(self, process: DispatchedProcess, behaviour: Any) -> None:
         self.behaviour_itself = behaviour
-        for name in process.hopping:
+        for name in sorted(process.hopping):
             setattr(self, name, partial(process.run_in_thread, name, getattr(behaviour, name)))
 
     def __getattr__(self, name: str) -> Any:

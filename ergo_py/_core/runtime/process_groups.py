@@ -12,19 +12,19 @@ from typing import Final
 
 __all__ = ["forget_group", "kill_groups", "note_group"]
 
-_groups: Final[set[int]] = set()
+_groups: Final[dict[int, None]] = {}
 
 
 def note_group(group: int) -> None:
     """Register a process group that this program has started. From any thread."""
-    _groups.add(group)
+    _groups[group] = None
 
 
 def forget_group(group: int) -> None:
     """Unregister a group: all its processes have exited, and the system may reuse its number. From
     any thread.
     """
-    _groups.discard(group)
+    _groups.pop(group, None)
 
 
 def kill_groups() -> None:

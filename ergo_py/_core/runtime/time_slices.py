@@ -3,11 +3,12 @@ kernel in such slices.
 """
 
 from collections.abc import Iterator
-from time import perf_counter
 from typing import Final
 
 import trio
 from trio.lowlevel import checkpoint
+
+from .. import sources
 
 __all__ = ["SLICE", "at_once", "in_slices"]
 
@@ -22,16 +23,16 @@ async def in_slices(work: Iterator[None]) -> None:
     Cancellation does not end the work. If its task is abandoned in the middle, the rest is done at
     once, so that no work is left half done.
     """
-    end = perf_counter() + SLICE
+    end = sources.slice_clock() + SLICE
     for _ in work:
-        if perf_counter() >= end:
+        if sources.slice_clock() >= end:
             try:
                 with trio.CancelScope(shield=True):
                     await checkpoint()
             except BaseException:
                 at_once(work)
                 raise
-            end = perf_counter() + SLICE
+            end = sources.slice_clock() + SLICE
 
 
 def at_once(work: Iterator[None]) -> None:

@@ -71,8 +71,8 @@ static int admit_waiters(Batch* batch) {
 static int batch_is_over(Batch* batch) {
     long long handled = batch_handled(batch);
     if (handled & batch->mask) return 0;
-    double time = monotonic();
-    if (admit_waiters(batch) < 0) return -1;
+    double time;
+    if (read_slice_clock(&time) < 0 || admit_waiters(batch) < 0) return -1;
     if (batch->end == 0.0) {
         batch->end = time + SLICE;
         return 0;
@@ -277,7 +277,9 @@ static PyObject* batch_start_method(Batch* batch, PyObject* Py_UNUSED(none)) {
 }
 
 static PyObject* batch_restart_method(Batch* batch, PyObject* Py_UNUSED(none)) {
-    batch_start(batch, monotonic() + SLICE);
+    double time;
+    if (read_slice_clock(&time) < 0) return NULL;
+    batch_start(batch, time + SLICE);
     Py_RETURN_NONE;
 }
 

@@ -17,6 +17,15 @@ PyObject* clock_of(PyObject* function) {
     return clock;
 }
 
+/* The clock of time slices, which tests replace: `slice_clock` of sources.py. Borrowed; NULL with an
+   error. */
+static PyObject* slice_clock(void) {
+    PyObject* clock = PyDict_GetItemWithError(bound.sources, str_slice_clock);
+    if (clock == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_NameError, "sources.py has no slice_clock");
+    return clock;
+}
+
 /* Call a clock, unless it is NULL. -1 with an error. */
 int read_clock(PyObject* clock, double* time) {
 #ifdef __linux__ /* where perf_counter() is this clock */
@@ -30,6 +39,11 @@ int read_clock(PyObject* clock, double* time) {
     *time = PyFloat_AsDouble(found);
     Py_DECREF(found);
     return *time == -1.0 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* sources.slice_clock(). -1 with an error. */
+int read_slice_clock(double* time) {
+    return read_clock(slice_clock(), time);
 }
 
 #define HISTORY 16 /* of states.py */

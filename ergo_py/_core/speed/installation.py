@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import Task, current_task
 
+from .. import sources
 from ..messaging.calls import NOT_MADE, Calls, UnfinishedCall
 from ..messaging.handoff import Handoff, RunQueue
 from ..messaging.router import Router
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 _loop: Final[Any] = trio._core._run
-_INTERFACE: Final = 12
+_INTERFACE: Final = 13
 """The version of the extension that this module can install. An older build is not used."""
 
 
@@ -112,6 +113,7 @@ def install() -> bool:
                 "perf_counter": perf_counter,
                 "serve": serve,
                 "serve_in_place": serve_in_place,
+                "sources": sources.__dict__,
                 "wake_with": wake_with,
             }
         )

@@ -101,7 +101,7 @@ extern struct Bound {
         *TRAP, *UnfinishedCall, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
         *check_plain, *current_task, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
-        *perf_counter, *router_send, *serve, *serve_in_place, *wake_with;
+        *perf_counter, *router_send, *serve, *serve_in_place, *sources, *wake_with;
 } bound;
 
 extern struct OfProcess {
@@ -152,7 +152,7 @@ extern Py_ssize_t aliases_of_registry, mark_of_placeholder, size_of_queue, is_ca
 
 extern PyObject *str_admit_waiters, *str_append, *str_attempt_cancel, *str_calls,
     *str_do_deferred, *str_end, *str_end_wait, *str_failed_inline, *str_finish, *str_handle_call,
-    *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter,
+    *str_handle_message, *str_leave, *str_look, *str_mailbox, *str_own_turn, *str_perf_counter, *str_slice_clock,
     *str_popleft, *str_process, *str_refusal_of_none, *str_run, *str_send, *str_send_method,
     *str_serves_in_passing, *str_settle, *str_task, *str_timeout, *str_wait, *str_waiters,
     *str_wake;
@@ -232,6 +232,7 @@ Py_ssize_t slot_offset(PyObject* class, const char* name);
 double monotonic(void);
 PyObject* clock_of(PyObject* function);
 int read_clock(PyObject* clock, double* time);
+int read_slice_clock(double* time);
 int record(PyObject* process, PyObject* state, double time, int trims);
 int turn_begin(PyObject* turn, double time);
 int turn_end(PyObject* turn, double woken, double time);

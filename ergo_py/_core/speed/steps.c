@@ -195,16 +195,16 @@ static int end_root(PyObject* turns, PyObject* root) {
 
 /* Handoff.serve(root) */
 PyObject* handoff_serve(PyObject* turns, PyObject* root) {
-    PyObject *ready = SLOT(turns, of_handoff.ready), *clock = clock_of(bound.handoff_serve);
+    PyObject* ready = SLOT(turns, of_handoff.ready);
     if (PyObject_Size(ready) == 0) return end_root(turns, root) < 0 ? NULL : Py_NewRef(Py_False);
     double now, end = 0.0;
-    int left = IN_A_ROW, failed = read_clock(clock, &now) < 0;
+    int left = IN_A_ROW, failed = read_slice_clock(&now) < 0;
     if (!failed) end = now + SLICE;
     while (!failed && left > 0 && PyObject_Size(ready) > 0) {
         PyObject* woken = PyObject_CallMethodNoArgs(ready, str_popleft);
         int is_run = woken == NULL ? -1 : run_woken(turns, woken, root);
         Py_XDECREF(woken);
-        failed = is_run < 0 || (is_run && read_clock(clock, &now) < 0);
+        failed = is_run < 0 || (is_run && read_slice_clock(&now) < 0);
         if (is_run) left = now < end ? left - 1 : 0;
     }
     PyObject* error = failed ? take_exception() : NULL;

@@ -393,12 +393,12 @@ PyObject* poller_read_some(PyObject* poller, PyObject* const* args, Py_ssize_t c
         PyErr_Clear();
         return call_twin(poller_twin, poller, args, count, NULL);
     }
-    PyObject *ready = args[0], *clock = clock_of(poller_twin);
+    PyObject* ready = args[0];
     PyObject* watches = PyObject_GetAttr(poller, str_watches); /* a dict */
     double now, end;
     int left = ENDS_AT_ONCE;
     Py_ssize_t index = first;
-    if (watches == NULL || read_clock(clock, &end) < 0) goto failed;
+    if (watches == NULL || read_slice_clock(&end) < 0) goto failed;
     for (end += SLICE; index < PyList_GET_SIZE(ready);) {
         PyObject* event = PyList_GET_ITEM(ready, index++);
         PyObject* fd = PyTuple_CheckExact(event) && PyTuple_GET_SIZE(event) > 0
@@ -423,7 +423,7 @@ PyObject* poller_read_some(PyObject* poller, PyObject* const* args, Py_ssize_t c
             left--;
         }
         Py_DECREF(watch);
-        if (keeps < 0 || read_clock(clock, &now) < 0) goto failed;
+        if (keeps < 0 || read_slice_clock(&now) < 0) goto failed;
         if (left == 0 || now >= end) break;
     }
     Py_DECREF(watches);

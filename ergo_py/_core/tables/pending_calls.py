@@ -26,7 +26,7 @@ __all__ = ["Callee", "Caller", "Deadline", "Deadlines", "OwedCalls", "ring_of", 
 class Callee(Protocol):
     """A process or a meta-process that is called."""
 
-    deferred: "set[Caller] | None"
+    deferred: "dict[Caller, None] | None"
     """Calls for which it has returned NO_REPLY, and must reply to later."""
     waiting: Any
     """The call in which it waits, or the child whose start it waits for; None if it can serve."""
@@ -134,8 +134,8 @@ class Caller(Deadline):
         self.callee = callee
         self._deferred = True
         if callee.deferred is None:
-            callee.deferred = set()
-        callee.deferred.add(self)
+            callee.deferred = {}
+        callee.deferred[self] = None
 
     def undefer(self) -> None:
         """Note that the call is no longer deferred: a callee serves it again, or it is settled."""
@@ -143,7 +143,7 @@ class Caller(Deadline):
             self._deferred = False
             callee = self.callee
             if callee is not None and callee.deferred is not None:
-                callee.deferred.discard(self)
+                callee.deferred.pop(self, None)
 
     def settle(self, value: Any, error: BaseException | None) -> bool:
         """End the call with an answer or an error. False if it was settled before: the caller waits
@@ -203,7 +203,7 @@ class Caller(Deadline):
         )
 
 
-class OwedCalls(set[Caller]):
+class OwedCalls(dict[Caller, None]):
     """The calls that a callee has to reply to later. Reports each that is settled: it has its
     answer, or its caller waits no longer.
     """
@@ -214,10 +214,10 @@ class OwedCalls(set[Caller]):
         super().__init__()
         self._settled = settled
 
-    def discard(self, element: Any) -> None:
+    def pop(self, key: Caller, default: Any = None) -> None:
         """Remove a call."""
-        super().discard(element)
-        self._settled(element)
+        super().pop(key, None)
+        self._settled(key)
 
 
 def _given_frames(error: BaseException) -> TracebackType | None:

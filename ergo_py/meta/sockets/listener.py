@@ -11,12 +11,12 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from math import inf
-from time import perf_counter
 from typing import Any, Final
 
 import trio
 from trio.lowlevel import notify_closing, wait_readable
 
+from ..._core import sources
 from ..._core.metas.meta import Meta
 from ..._core.metas.spawn import spawn_meta_beside, spawn_meta_in_passing
 from ..._core.processes.process import Process
@@ -234,7 +234,7 @@ class Listener(MetaProcess):
 
     def _accept_some(self) -> bool:
         """Accept and adopt a few connections. Returns whether to go on when there are more."""
-        self._rest = self._accept(self._adopt, (), self._in_turn, perf_counter() + _TURN)
+        self._rest = self._accept(self._adopt, (), self._in_turn, sources.slice_clock() + _TURN)
         return not self._rest and self._may_accept()
 
     def _may_accept(self, more: int = 0) -> bool:
@@ -272,7 +272,7 @@ class Listener(MetaProcess):
                 if self._most is None or self._has_place(len(taken)):
                     take((sock, address))
                     if number >= _SLOW_IN_TURN and (
-                        perf_counter() >= end or len(self._births) > births
+                        sources.slice_clock() >= end or len(self._births) > births
                     ):
                         break
                 else:

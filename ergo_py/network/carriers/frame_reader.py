@@ -5,11 +5,11 @@ network in a single pass.
 import socket
 import struct
 from contextlib import suppress
-from time import perf_counter
 from typing import Final
 
 from trio.lowlevel import Task, checkpoint, current_task, wait_readable
 
+from ..._core import sources
 from ..._core.runtime.socket_watch import SocketWatch
 from ..._core.runtime.time_slices import SLICE
 from .carrier import Sink
@@ -105,7 +105,7 @@ class FrameReader:
         frame, the bytes that the next needs at least, and whether no other task is ready.
         """
         view, have, size, unpack = memoryview(data), len(data), HEADER.size, HEADER.unpack_from
-        stop_at = perf_counter() + SLICE
+        stop_at = sources.slice_clock() + SLICE
         needed = size
         sink.begin_pass(task)
         try:
@@ -119,7 +119,7 @@ class FrameReader:
                     break
                 sink.frame(node, view[start + size : end])
                 start = end
-                if start == have or perf_counter() >= stop_at:
+                if start == have or sources.slice_clock() >= stop_at:
                     break
         finally:
             is_alone = sink.end_pass(task)

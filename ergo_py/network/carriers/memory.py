@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Iterable
 from random import Random
-from time import perf_counter
 from types import ModuleType
 from typing import Final
 
 import trio
 from trio.lowlevel import Task, current_task
 
+from ..._core import sources
 from ..._core.kernel import Kernel
 from ..._core.runtime.parking import park, wake
 from ..._core.runtime.time_slices import SLICE
@@ -88,7 +88,8 @@ class Memory:
         self._carriers: dict[str, _MemoryCarrier] = {}
         self._names: set[str] = set()
         """All nodes that have ever joined."""
-        self._cuts: set[frozenset[str]] = set()
+        self._cuts: dict[tuple[str, str], None] = {}
+        """Pairs of nodes, each in the order of their names."""
         self._frozen: set[str] = set()
         self._held: list[tuple[str, str, bytes]] = []
         self._thawed = trio.Event()
@@ -114,7 +115,7 @@ class Memory:
         """
         self._check_name(one)
         self._check_name(other)
-        self._cuts.add(frozenset((one, other)))
+        self._cuts[_pair(one, other)] = None
 
     def heal(self, one: str | None = None, other: str | None = None) -> None:
         """Carry frames between two nodes again; without arguments, between all nodes."""
@@ -123,12 +124,16 @@ class Memory:
                 self._check_name(name)
         if one is None:
             self._storeless.clear()
-        healed = list(self._cuts) if one is None or other is None else [frozenset((one, other))]
-        self._cuts.difference_update(healed)
+        healed = list(self._cuts) if one is None or other is None else [_pair(one, other)]
         for pair in healed:
-            for name in pair:
-                if name in self._carriers:
-                    self._carriers[name].note_connected(pair - {name})
+            self._cuts.pop(pair, None)
+        for first, second in healed:
+            self._connect(first, second)
+            self._connect(second, first)
+
+    def _connect(self, node: str, other: str) -> None:
+        if node in self._carriers:
+            self._carriers[node].note_connected(other)
 
     def cut_store(self, node: str) -> None:
         """Cut a node off the store of names, until ``heal_store(node)`` or ``heal()``."""
@@ -212,7 +217,7 @@ class Memory:
         if sender in self._frozen or to in self._frozen:
             self._held.append((sender, to, frame))
             return
-        if frozenset((sender, to)) in self._cuts:
+        if _pair(sender, to) in self._cuts:
             return
         if self._loss and self._random.random() < self._loss:
             return
@@ -244,6 +249,10 @@ class Memory:
         return [other for other in self._carriers if other != name]
 
 
+def _pair(one: str, other: str) -> tuple[str, str]:
+    return (one, other) if one < other else (other, one)
+
+
 class _MemoryCarrier:
     """The end of a node in a `Memory`."""
 
@@ -265,7 +274,7 @@ class _MemoryCarrier:
         self._task = task = current_task()
         try:
             task_status.started()
-            end = perf_counter() + SLICE
+            end = sources.slice_clock() + SLICE
             while True:
                 while self._frames:
                     node, frame = self._frames.popleft()
@@ -273,11 +282,11 @@ class _MemoryCarrier:
                         sink.unreachable(node, "no such node in this program")
                     else:
                         sink.frame(node, frame)
-                    if perf_counter() >= end:
+                    if sources.slice_clock() >= end:
                         await trio.lowlevel.checkpoint()
-                        end = perf_counter() + SLICE
+                        end = sources.slice_clock() + SLICE
                 await park(task)
-                end = perf_counter() + SLICE
+                end = sources.slice_clock() + SLICE
         finally:
             self._hub.remove(self._name)
 
@@ -285,11 +294,10 @@ class _MemoryCarrier:
         """Take a frame of another node."""
         self._put(sender, frame)
 
-    def note_connected(self, nodes: Iterable[str]) -> None:
-        """Note that frames to these nodes reach them again."""
+    def note_connected(self, node: str) -> None:
+        """Note that frames to a node reach it again."""
         if self._sink is not None:
-            for node in nodes:
-                self._sink.connected(node)
+            self._sink.connected(node)
 
     def note_missing(self, node: str) -> None:
         """Note that a frame was sent to a node that does not exist."""

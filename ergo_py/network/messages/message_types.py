@@ -123,7 +123,7 @@ def _types_of(annotation: Any) -> tuple[type, ...] | None:
             return None
         return tuple(cls for part in parts for cls in part or ())
     if origin is Literal:
-        return tuple({type(value) for value in get_args(annotation)})
+        return tuple(dict.fromkeys(type(value) for value in get_args(annotation)))
     found = annotation if origin is None else origin
     supertype = getattr(found, "__supertype__", None)
     if supertype is not None:

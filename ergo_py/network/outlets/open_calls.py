@@ -3,11 +3,11 @@ A base class of its peer.
 """
 
 from collections.abc import Iterable
-from time import perf_counter
 from typing import Any, Final
 
 from trio.lowlevel import current_task
 
+from ..._core import sources
 from ..._core.messaging.router import LANES
 from ..._core.messaging.waiters import TaskCaller
 from ..._core.runtime.parking import park_as
@@ -63,7 +63,7 @@ class OpenCalls(Questioner):
         calls, limits = self._calls, self.network.limits
         if len(calls) < self._sweep_at:
             return True
-        now = perf_counter()
+        now = sources.slice_clock()
         if len(calls) < limits.calls or now >= self._sweep_again:
             # Forget calls that were settled otherwise.
             for number in [number for number, known in calls.items() if known.settled]:

@@ -67,7 +67,7 @@ class Answers:
         self._budget = SpawnBudget(self._kernel.clock.now)
         self._pieces = Pieces()
         self._clients = ControlClients(peer.network)
-        self._waiting: set[trio.CancelScope] = set()
+        self._waiting: dict[trio.CancelScope, None] = {}
         """The questions that wait for something here."""
         self._known: dict[str, tuple[str | None, Callable[[Any], Any]]] = {
             "ping": (None, self._ping),
@@ -114,7 +114,7 @@ class Answers:
             self._peer.send_answer(number, None, NotAllowedError(text))
             return
         scope = trio.CancelScope()
-        self._waiting.add(scope)
+        self._waiting[scope] = None
         self._kernel.start(
             self._finish, number, found, scope, name=f"network: for {self._peer.node}"
         )
@@ -127,7 +127,7 @@ class Answers:
         except Exception as failure:
             error = failure
         finally:
-            self._waiting.discard(scope)
+            self._waiting.pop(scope, None)
         # A number of a question belongs to the session in which it came.
         if not scope.cancel_called:
             self._peer.send_answer(number, value, error)

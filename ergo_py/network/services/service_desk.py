@@ -39,7 +39,7 @@ class ServiceDesk:
     takes_direct: Final = False
     takes_bounded: Final = False
     waiting: Any = None
-    deferred: set[Caller] | None = None
+    deferred: dict[Caller, None] | None = None
     reason: Reason | None = None
 
     def __init__(self, kernel: Kernel, address: ServiceName) -> None:

@@ -78,7 +78,7 @@ def test_the_backlog_check_forgets_a_process_that_has_ended() -> None:
     world.processes.clear()
     world.backlogs.look()
 
-    assert world.backlogs._warned == set()
+    assert world.backlogs._warned == {}
 
 
 def test_the_backlog_check_skips_a_process_that_ended_after_it_was_listed(

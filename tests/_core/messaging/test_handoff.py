@@ -86,7 +86,7 @@ def endless_time_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a step may take longer than a time slice, and the rest is left to trio. The
     tests of slow steps have clocks of their own.
     """
-    replace_private(monkeypatch, "clock of direct hand-off", lambda: 0.0)
+    replace_private(monkeypatch, "clock of time slices", lambda: 0.0)
 
 
 # -- the installed trio ----------------------------------------------------------------------------
@@ -500,7 +500,7 @@ async def test_a_root_with_slow_steps_leaves_the_rest_to_trio(
         pids = [await node.spawn(Recorder, heard) for _ in range(3)]
         root = await node.spawn(Plain)
         await wait_all_tasks_blocked()
-        replace_private(monkeypatch, "clock of direct hand-off", lambda: float(next(times)))
+        replace_private(monkeypatch, "clock of time slices", lambda: float(next(times)))
         async with watched_turns() as turns:
             node.send(root, lambda me: [me.send(pid, pid) for pid in pids])
             await wait_all_tasks_blocked()

@@ -17,7 +17,7 @@ from tests.support import Recorder, process_of, replace_private, running_node
 def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SWITCH, raising=False)
     # On a busy machine a step may take longer than a time slice, and the rest is left to trio.
-    replace_private(monkeypatch, "clock of direct hand-off", lambda: 0.0)
+    replace_private(monkeypatch, "clock of time slices", lambda: 0.0)
 
 
 SENDER = PID("test@localhost", 1, 0)

@@ -12,7 +12,7 @@ from tests.support import process_groups, replace_process_groups
 
 @pytest.fixture(autouse=True)
 def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_process_groups(monkeypatch, set())
+    replace_process_groups(monkeypatch, {})
 
 
 def test_only_noted_process_groups_are_killed() -> None:
@@ -58,4 +58,4 @@ def test_a_forked_copy_does_not_know_the_groups() -> None:
     note_group(4711)
     process_groups_module._forget_in_copy()
 
-    assert process_groups() == set()
+    assert process_groups() == {}

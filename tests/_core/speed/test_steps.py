@@ -33,7 +33,7 @@ class Does(Actor):
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SWITCH, raising=False)
-    replace_private(monkeypatch, "clock of direct hand-off", lambda: 0.0)
+    replace_private(monkeypatch, "clock of time slices", lambda: 0.0)
 
 
 async def run_as_root(node: Node, pids: list[Any], message: Any) -> None:
@@ -54,7 +54,7 @@ async def test_a_root_runs_a_bounded_number_of_steps_for_a_time_slice(
     heard: list[Any] = []
     times = iter(range(1000))
     if is_slow:
-        replace_private(monkeypatch, "clock of direct hand-off", lambda: float(next(times)))
+        replace_private(monkeypatch, "clock of time slices", lambda: float(next(times)))
     async with running_node() as node:
         pids = [await node.spawn(Does) for _ in range(70)]
         await run_as_root(node, pids, lambda me: heard.append((me.pid, current_task())))

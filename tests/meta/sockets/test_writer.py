@@ -244,8 +244,7 @@ async def test_a_peer_that_does_not_take_held_data_is_slow_and_a_broken_socket_f
 async def test_replies_to_many_connections_are_written_after_all_their_callbacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for clock in ("clock of the poller", "clock of direct hand-off"):
-        replace_private(monkeypatch, clock, lambda: 0.0)
+    replace_private(monkeypatch, "clock of time slices", lambda: 0.0)
     answered: list[int] = []
 
     class Session(Actor):

@@ -8,7 +8,6 @@ JetStream, which keeps the names of the cluster, come to ``ergo.<cluster>.x.<me>
 """
 
 import json
-import secrets
 from collections.abc import Sequence
 from ssl import SSLContext
 from typing import Final
@@ -76,7 +75,7 @@ class NatsCarrier:
         self._name = kernel.pid.node
         self._me = token(self._name)
         self._prefix = f"ergo.{token(cluster)}"
-        self._rank = [1, kernel.pid.creation, secrets.randbits(48)]
+        self._rank = [1, kernel.pid.creation, kernel.chance("name").bits(48)]
         """Of two nodes with the same name, the node with the lower rank keeps it: a node that is
         open comes before a node that opens, then the older.
         """

@@ -2,13 +2,12 @@
 
 import ssl
 from collections.abc import Mapping, Sequence
-from random import random
-from time import perf_counter
 from typing import Final, Protocol
 
 import trio
 from trio.lowlevel import Task, current_task
 
+from ...._core import sources
 from ...._core.runtime.time_slices import SLICE
 from ...errors import NetworkError
 from . import wire
@@ -153,7 +152,8 @@ class Client:
                     self._handler.disconnected(f"{server}: {_shown(error)}")
             has_patience = trio.current_time() - began < self._patience
             # Half of the pause is random, so that not all nodes come back in the same moment.
-            await trio.sleep(pause * (0.5 + random() / 2))
+            fraction = sources.chance(self._name, "connections").fraction()
+            await trio.sleep(pause * (0.5 + fraction / 2))
             pause = min(2 * pause, _PAUSE if has_patience else _LONG_PAUSE)
 
     async def _open(self, server: ServerAddress) -> Connection:
@@ -231,13 +231,13 @@ class Client:
         """Hand over the messages after the first ``done`` operations, for a time slice. Returns how
         many operations are done.
         """
-        task, handler, end = current_task(), self._handler, perf_counter() + SLICE
+        task, handler, end = current_task(), self._handler, sources.slice_clock() + SLICE
         handler.begin_pass(task)
         try:
             while done < len(operations) and type(operation := operations[done]) is Message:
                 handler.message(operation)
                 done += 1
-                if perf_counter() >= end:
+                if sources.slice_clock() >= end:
                     break
         finally:
             self._is_alone = handler.end_pass(task)
