@@ -127,6 +127,12 @@ class Child:
 
     # -- starts ------------------------------------------------------------------------------------
 
+    @property
+    def tries_until_started(self) -> bool:
+        """A start that fails is tried again, also the first start, and is not counted."""
+        backoff = self.spec.backoff
+        return backoff is not None and backoff.until_started
+
     def awaits_start(self, now: float) -> None:
         """The child starts as soon as its turn comes."""
         self.phase = PENDING

@@ -230,14 +230,15 @@ class SupervisionDriver(Actor):
         process = self._process
         if process.kernel.log.wants("warning"):
             process.log.warning("child cannot start", child=child.name, error=shown(error))
-        if self._is_first_start(child):
-            error.add_note(f"It is the child {child.name!r} of the supervisor {process}.")
-            self._failure = error
         original = error.error if isinstance(error, InitError) else error
         decision = self._decide(slot, original)
-        return self._plan.start_failed(
+        actions = self._plan.start_failed(
             child.name, error, Crashed(original), decision, trio.current_time()
         )
+        if self._plan.ended and self._is_first_start(child):
+            error.add_note(f"It is the child {child.name!r} of the supervisor {process}.")
+            self._failure = error
+        return actions
 
     def _is_first_start(self, child: Child) -> bool:
         return self._process.task is not self._process.callback_task and not child.has_run

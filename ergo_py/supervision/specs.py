@@ -14,7 +14,7 @@ from .._core.verbs.behaviour import Behaviour, behaviour_of
 from .._core.vocabulary.dispatchers import Dispatcher
 from .._core.vocabulary.envelopes import Divert, Overflow, Priority
 from .._core.vocabulary.errors import BadInputError, BehaviourError
-from .._core.vocabulary.options import Options, check_name, check_number
+from .._core.vocabulary.options import Options, check_flag, check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, is_failure
 
@@ -142,6 +142,11 @@ class Backoff:
     """After a run of this many seconds the next delay is ``first`` again; None for ``ceiling``
     seconds.
     """
+    until_started: bool = False
+    """Try a start that fails again until it succeeds, the first start as well. The supervisor
+    starts without the child, and does not count these tries as restarts. For a child that needs a
+    device or a server which may be absent.
+    """
 
     def __post_init__(self) -> None:
         check_number("Backoff(first)", self.first, least=0.0)
@@ -150,6 +155,13 @@ class Backoff:
         check_number("Backoff(jitter)", self.jitter, least=0.0, most=1.0)
         if self.healthy is not None:
             check_number("Backoff(healthy)", self.healthy, least=0.0)
+        check_flag("Backoff(until_started)", self.until_started)
+        if self.until_started and not self.first:
+            raise BadInputError(
+                "Backoff(first)",
+                self.first,
+                "more than 0 with until_started=True: nothing else limits the tries",
+            )
 
     def delay(self, tries: int, chance: float) -> float:
         """Seconds to wait after ``tries`` restarts in a row; ``chance`` is a random number from 0

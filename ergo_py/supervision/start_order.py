@@ -24,7 +24,7 @@ class StartOrder:
         failed.
         """
         self.is_new = True
-        """True until each child has had its first start."""
+        """True until each child has had its first start, or the first try of it."""
         self.is_group = strategy in (Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE)
         """Children restart as a group, in order, and not independently."""
         self._starts_together = strategy is Strategy.ALL_FOR_ONE
@@ -92,8 +92,8 @@ class StartOrder:
             self._started = child
             child.begins_start()
             actions.append(Start(child.name, child.reason if child.has_run else None))
-        elif not self._queue:
-            self.is_new = False
+        elif self.is_new:
+            self.is_new = any(child.is_waiting and not child.tries for *_, child in self._queue)
 
     def _next_stop(self, actions: list[Action]) -> None:
         while self._stopping is None and self._stops:

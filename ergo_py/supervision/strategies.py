@@ -86,7 +86,7 @@ class Supervision:
 
     def begin(self, now: float) -> list[Action]:
         """Start the children in order, each when the previous child is ready. If a child cannot
-        start, the supervisor ends.
+        start, the supervisor ends, unless the child is tried until it has started.
         """
         for child in self.children.values():
             child.awaits_start(now)
@@ -117,14 +117,15 @@ class Supervision:
         asker = child.start_failed(reason, now)
         if asker is not None:
             self._actions.append(Answer(asker, None, error))
-        if self._order.is_new:
+        if self._order.is_new and not child.tries_until_started:
             self._end(reason)
         elif asker is not None and child.before is not None:
             child.gives_up_start()
             if not child.has_run:
                 self._remove(child, reason)
         else:
-            self._ended_by_itself(child, reason, decision, now)
+            counts = not child.tries_until_started
+            self._ended_by_itself(child, reason, decision, now, counts)
         return self._settle(now)
 
     def exited(
@@ -309,7 +310,12 @@ class Supervision:
             self._actions.append(Gone(child.name, reason))
 
     def _ended_by_itself(
-        self, child: Child, reason: Reason, decision: Decision | None, now: float
+        self,
+        child: Child,
+        reason: Reason,
+        decision: Decision | None,
+        now: float,
+        counts: bool = True,
     ) -> None:
         if decision is not None and is_failure(reason):
             if decision is Decision.ESCALATE:
@@ -319,7 +325,7 @@ class Supervision:
                 self._finish(child, reason)
                 return
         if child.spec.restart.wants(reason):
-            self._restart(child, reason, now)
+            self._restart(child, reason, now, counts)
         else:
             self._finish(child, reason)
 
@@ -353,13 +359,13 @@ class Supervision:
             )
         return not up
 
-    def _restart(self, child: Child, reason: Reason, now: float) -> None:
+    def _restart(self, child: Child, reason: Reason, now: float, counts: bool) -> None:
         if child.window is not None:
             if not child.window.admits(now):
                 child.gets_disabled()
                 self._actions.append(Gone(child.name, reason))
                 return
-        elif not self._window.admits(now):
+        elif counts and not self._window.admits(now):
             self._end(RestartLimit(child.name, self.spec.intensity, self.spec.period, reason))
             return
         delay = child.awaits_restart(now, self._chance)

@@ -118,8 +118,8 @@ class Supervisor(SupervisionDriver):
         return self._given
 
     async def init(self) -> None:
-        """Start the children. Each child has its own time limits; together they may exceed the
-        limit of a single process, so the supervisor has none by default.
+        """Start the children, or try it. Each child has its own time limits; together they may
+        exceed the limit of a single process, so the supervisor has none by default.
         """
         process = self._process
         # In a supervised supervisor the ChildSpec has set both limits.
@@ -132,6 +132,9 @@ class Supervisor(SupervisionDriver):
         await self._perform(
             self._take_plan(read_spec(await given if inspect.isawaitable(given) else given))
         )
+        while self._postponed is not None and self._failure is None:
+            # A sibling is tried until it has started; the others start before this returns.
+            await self._perform(self._take_postponed())
         if self._failure is not None:
             raise self._failure
 

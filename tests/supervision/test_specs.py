@@ -211,6 +211,8 @@ def test_a_bool_is_short_for_the_usual_kinds_of_automatic_shutdown() -> None:
         {"jitter": -0.1},
         {"healthy": -1},
         {"ceiling": math.nan},
+        {"until_started": 1},
+        {"until_started": True, "first": 0.0},
     ],
     ids=str,
 )

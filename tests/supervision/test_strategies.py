@@ -155,7 +155,7 @@ class Model:
             key=lambda kid: kid.asked_at or 0,
         )
         able = asked or ([] if cycling else self.able(now))
-        if not self.waiting():
+        if not able and all(kid.tries for kid in self.waiting()):
             self.is_new = False
         if able:
             able[0].phase, able[0].asked_at = P.STARTING, None
@@ -192,7 +192,9 @@ class Model:
         kid.cycles = False
         was_asked = kid.token is not None
         self.answer(kid, error)
-        if self.is_new:
+        backoff = kid.spec.backoff
+        is_tried_again = backoff is not None and backoff.until_started
+        if self.is_new and not is_tried_again:
             self.ended = reason
             kid.phase = P.STARTING
         elif was_asked and kid.falls_back is not None:
@@ -201,7 +203,7 @@ class Model:
             else:
                 self.kids.remove(kid)
         else:
-            self.ends(kid, reason, decision, now)
+            self.ends(kid, reason, decision, now, counts=not is_tried_again)
         self.settle(now)
 
     def exited(self, kid: Kid, reason: Reason, decision: Decision | None, now: float) -> None:
@@ -227,14 +229,21 @@ class Model:
             self.ends(kid, reason, decision, now)
         self.settle(now)
 
-    def ends(self, kid: Kid, reason: Reason, decision: Decision | None, now: float) -> None:
+    def ends(
+        self,
+        kid: Kid,
+        reason: Reason,
+        decision: Decision | None,
+        now: float,
+        counts: bool = True,
+    ) -> None:
         failed = is_failure(reason)
         if failed and decision is ESCALATE:
             self.ended = reason
         elif (failed and decision is STOP) or not kid.spec.restart.wants(reason):
             self.finish(kid, reason)
         else:
-            self.restart(kid, reason, now)
+            self.restart(kid, reason, now, counts)
 
     def finish(self, kid: Kid, reason: Reason) -> None:
         kid.phase = P.FAILED if is_failure(reason) else P.COMPLETED
@@ -253,13 +262,15 @@ class Model:
             )
         return policy is AutoShutdown.LAST_CHILD and not left
 
-    def restart(self, kid: Kid, reason: Reason, now: float) -> None:
+    def restart(self, kid: Kid, reason: Reason, now: float, counts: bool) -> None:
         budget = kid.spec.budget
         counted = kid.failures if budget is not None else self.failures
         most = budget.restarts if budget is not None else self.spec.intensity
         period = budget.period if budget is not None else self.spec.period
-        counted.append(now)
-        if sum(now - at <= period for at in counted) > most:
+        counts = counts or budget is not None
+        if counts:
+            counted.append(now)
+        if counts and sum(now - at <= period for at in counted) > most:
             if budget is not None:
                 kid.phase, kid.wanted = P.DISABLED, False
             else:
@@ -364,6 +375,13 @@ REASONS = st.sampled_from(
     [Normal(), Shutdown(), Killed(), Crashed(ValueError("no")), Custom("why")]
 )
 DECISIONS = st.sampled_from([None, None, None, RESTART, STOP, ESCALATE])
+BACKOFFS = [
+    None,
+    None,
+    Backoff(1.0, 4.0),
+    Backoff(2.0, 2.0),
+    Backoff(1.0, 4.0, until_started=True),
+]
 NAMES = ["a", "b", "c", "d", "e", "f"]
 
 
@@ -375,7 +393,7 @@ def children(draw: st.DrawFn, name: str) -> ChildSpec:
         Worker,
         restart=restart,
         significant=restart is not PERMANENT and draw(st.integers(0, 5)) == 0,
-        backoff=draw(st.sampled_from([None, None, Backoff(1.0, 4.0), Backoff(2.0, 2.0)])),
+        backoff=draw(st.sampled_from(BACKOFFS)),
         budget=draw(st.sampled_from([None, None, None, Budget(1, 3.0), Budget(0, 1.0)])),
     )
 
@@ -814,6 +832,53 @@ def test_a_child_that_started_again_early_is_not_stopped_with_its_siblings() -> 
 
     assert actions == [Start("a", Killed())]
     assert plan.find("b").phase is P.RUNNING
+
+
+@pytest.mark.parametrize("strategy", [ONE_FOR_ONE, ALL_FOR_ONE, REST_FOR_ONE])
+def test_a_first_start_that_fails_is_tried_again_until_it_succeeds(strategy: Strategy) -> None:
+    patient = ChildSpec("a", Worker, backoff=Backoff(1.0, 4.0, until_started=True))
+    plan = Supervision(SupervisorSpec([patient], strategy, intensity=0), lambda: 0.0)
+    started = plan.begin(0.0)
+    now, wakes = 0.0, []
+
+    for _ in range(5):
+        (wake,) = plan.start_failed("a", OSError(), Crashed(OSError()), None, now)
+        assert isinstance(wake, Wake)
+        wakes.append(wake.at - now)
+        now = wake.at
+        assert plan.woken(now) == started
+    plan.started("a", 1, now)
+
+    assert wakes == [1.0, 2.0, 4.0, 4.0, 4.0]
+    # A restart counts, and its failed starts do not.
+    (end,) = plan.exited("a", 1, Killed(), None, now)
+    assert isinstance(end, End)
+
+
+def test_children_beside_a_first_start_that_is_tried_again_restart_as_usual() -> None:
+    patient = ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0, until_started=True))
+    plan = Supervision(SupervisorSpec([patient, ChildSpec("b", Worker)]), lambda: 0.0)
+    plan.begin(0.0)
+    then = plan.start_failed("a", OSError(), Crashed(OSError()), None, 0.0)
+    plan.started("b", 1, 0.0)
+    plan.exited("b", 1, Killed(), None, 1.0)
+
+    actions = plan.start_failed("b", OSError(), Custom("no room"), None, 1.0)
+
+    assert then == [Start("b", None)]
+    assert actions == [Start("b", Custom("no room"))]
+
+
+def test_a_first_start_without_the_option_still_ends_the_supervisor() -> None:
+    patient = ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0, until_started=True))
+    hasty = ChildSpec("b", Worker, backoff=Backoff(10.0, 10.0))
+    plan = Supervision(SupervisorSpec([patient, hasty]), lambda: 0.0)
+    plan.begin(0.0)
+    plan.start_failed("a", OSError(), Crashed(OSError()), None, 0.0)
+
+    (end,) = plan.start_failed("b", OSError(), Custom("no room"), None, 0.0)
+
+    assert end == End(Custom("no room"))
 
 
 def test_the_next_start_gets_the_reason_of_the_last_failed_start() -> None:

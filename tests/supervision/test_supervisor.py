@@ -15,6 +15,7 @@ from ergo_py import (
     ALWAYS,
     BRUTAL,
     DEAD_LETTER,
+    ESCALATE,
     INFINITE,
     KEEP,
     NEVER,
@@ -23,6 +24,7 @@ from ergo_py import (
     PERMANENT,
     REST_FOR_ONE,
     SIMPLE_ONE_FOR_ONE,
+    STOP,
     TEMPORARY,
     TRANSIENT,
     Actor,
@@ -34,11 +36,13 @@ from ergo_py import (
     ChildSpec,
     ChildUnknownError,
     Crashed,
+    Decision,
     EscalationError,
     InitError,
     InitTimeoutError,
     Killed,
     MailboxFullError,
+    MetaProcess,
     NameTakenError,
     Node,
     Normal,
@@ -629,6 +633,104 @@ async def test_restarts_back_off_and_a_healthy_time_resets_the_delay(
 
         delays = [start - end for start, end in zip(starts[1:], ends, strict=True)]
         assert delays == pytest.approx([1, 2, 4, 4, 1, 2])
+
+
+class Device(MetaProcess):
+    """A bridge to a device that may be absent."""
+
+    def __init__(self, plugged: list[bool]) -> None:
+        self.plugged = plugged
+
+    async def init(self) -> None:
+        if not self.plugged:
+            raise FileNotFoundError("no such device")
+
+    async def start(self) -> None:
+        while self.plugged:  # noqa: ASYNC110 - a device knows no events
+            await trio.sleep(1.0)
+        raise ConnectionResetError("unplugged")
+
+
+class Operator(Actor):
+    """Opens its device as the first thing."""
+
+    def __init__(self, plugged: list[bool], starts: list[float]) -> None:
+        self.plugged = plugged
+        self.starts = starts
+
+    async def init(self) -> None:
+        self.starts.append(trio.current_time())
+        await self.spawn_meta(Device(self.plugged), needed=True)
+
+    def handle_call(self, request: object, caller: object) -> object:
+        return "here"
+
+
+async def test_a_device_that_is_absent_at_first_is_tried_until_it_is_there(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    plugged: list[bool] = []
+    starts: list[float] = []
+    async with running_node(limit=1000) as node:
+        began = trio.current_time()
+        patience = Backoff(1.0, 8.0, until_started=True)
+        tree = await node.supervise(
+            [
+                ChildSpec("press", Operator, plugged, starts, backoff=patience),
+                ChildSpec("b", Child, [], "b"),
+            ],
+            intensity=1,
+        )
+        at_first = phases(tree)
+        shown = str(node.tree())
+        await trio.sleep(6.5)
+        plugged.append(True)
+        answer = await node.service("press").call("?", retry=True)
+        assert (trio.current_time() - began, answer) == (7.0, "here")
+
+        # It vanishes for longer than the tries of a restart would be counted, and comes back.
+        plugged.clear()
+        await trio.sleep(60.0)
+        while_lost = phases(tree)
+        plugged.append(True)
+        await trio.sleep(8.0)
+        assert phases(tree) == {"press": Phase.RUNNING, "b": Phase.RUNNING}
+
+    assert at_first == {"press": Phase.BACKING_OFF, "b": Phase.RUNNING}
+    assert "backing off" in shown
+    assert while_lost["press"] is Phase.BACKING_OFF
+    assert [start - began for start in starts[:4]] == [0.0, 1.0, 3.0, 7.0]
+
+
+async def test_a_node_stops_at_once_while_a_first_start_is_tried_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    starts: list[float] = []
+    async with running_node(limit=1000) as node:
+        patience = Backoff(100.0, 100.0, until_started=True)
+        await node.supervise([ChildSpec("press", Operator, [], starts, backoff=patience)])
+        await trio.sleep(150.0)
+        began = trio.current_time()
+
+    assert trio.current_time() == began
+    assert len(starts) == 2
+
+
+async def test_decide_may_end_the_tries_of_a_first_start() -> None:
+    def escalate(error: Exception) -> Decision:
+        return ESCALATE
+
+    def give_up(error: Exception) -> Decision:
+        return STOP
+
+    patience = Backoff(100.0, 100.0, until_started=True)
+    async with running_node() as node:
+        press = ChildSpec("press", Operator, [], [], backoff=patience, decide=give_up)
+        tree = await node.supervise([press, ChildSpec("b", Child, [], "b")])
+        assert phases(tree)["press"] is Phase.FAILED
+        other = ChildSpec("other", Operator, [], [], backoff=patience, decide=escalate)
+        with pytest.raises(InitError, match="no such device"):
+            await node.supervise([other])
 
 
 async def test_a_supervisor_answers_at_once_while_a_child_backs_off(
