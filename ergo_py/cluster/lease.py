@@ -206,6 +206,8 @@ class LeaseKeeper:
         """The holder that was there at the last look."""
         self._changed = trio.Event()
         self._complaint = ""
+        self.fault: StoreError | None = None
+        """Why the store could not be used at the last attempt."""
 
     # -- competing ---------------------------------------------------------------------------------
 
@@ -224,12 +226,17 @@ class LeaseKeeper:
 
     async def try_once(self) -> bool:
         """Take the lease if it is free, or if its holder has not renewed it for its time."""
+        asked_at, self.fault = self._now(), None
         try:
             entry = await self._store.get(self.name)
             revision = 0 if entry is None else entry.revision
             if not await self._may_take(entry):
                 return False
             sent_at = self._now()
+            if sent_at >= asked_at + self.terms.seconds:
+                # The program was stopped meanwhile. If the store was replaced by an older copy, a
+                # later entry may have got the revision that this node has read.
+                return False
             self._own = await self._store.put(self.name, self._holder.encode(), revision)
             if not await self._is_trusted(entry):
                 # The store was lost while this request was under way. The next attempt waits.
@@ -237,6 +244,7 @@ class LeaseKeeper:
         except ConflictError:  # another node was faster
             return False
         except StoreError as error:
+            self.fault = error
             self._complain(str(error))
             return False
         self._renewed_at = sent_at

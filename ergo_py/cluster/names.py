@@ -1,6 +1,7 @@
 """`Cluster`: names and groups of all nodes of a network."""
 
 from collections.abc import Hashable
+from math import inf
 from typing import Any
 
 import trio
@@ -134,17 +135,32 @@ class Cluster:
         return None if holder is None else holder.address
 
     async def wait_for(self, name: str, *, timeout: float | None = None) -> PID | Name:
-        """Wait until a process has a name, and return its address.
+        """Wait until a process has a name, and return its address. Waits also while the store of
+        names cannot be reached, and logs that.
 
         Raises:
             CallTimeoutError: no process had it within ``timeout`` seconds.
+            StoreError: the store of names could not be reached when the time was over.
         """
         if timeout is not None:
             check_number("timeout", timeout, least=0.0)
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
-            while (found := await self.whereis(name)) is None:  # noqa: ASYNC110 - of another node
+        fault: StoreError | None = None
+        with trio.move_on_after(inf if timeout is None else timeout):
+            while True:
+                try:
+                    found = await self.whereis(name)
+                    if found is not None:
+                        return found
+                    fault = None
+                except StoreError as error:
+                    if fault is None:
+                        self._kernel.logger.warning(
+                            "the store of names is not usable", name=name, reason=str(error)
+                        )
+                    fault = error
                 await trio.sleep(0.1)
-            return found
+        if fault is not None:
+            raise fault
         raise CallTimeoutError(Name(name), "wait_for", timeout or 0.0)
 
     async def _holder(self, name: str) -> Holder | None:
@@ -218,6 +234,8 @@ class NameKeeper(Actor):
             return
         if await self._keeper.try_once():
             return
+        if self._keeper.fault is not None:
+            raise self._keeper.fault
         holder = await self._keeper.holder()
         if holder is None:
             raise StoreError(

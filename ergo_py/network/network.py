@@ -45,6 +45,8 @@ __all__ = ["Network"]
 
 _NODES: Final = 1000
 """The most other nodes that a node knows at a time."""
+_IDLE: Final = 64
+"""The most other nodes without a session that are remembered, with their accounts."""
 _WINDOWS: Final = 32 << 20
 """Most bytes that all other nodes together may have on the way here. A NATS server disconnects a
 reader for which it holds twice as many.
@@ -97,6 +99,8 @@ class Network:
         self.backlog = backlog
         self.carrier = carrier
         self.peers: dict[str, Peer] = {}
+        self.why_left = ""
+        """Why this node has left its network; empty while it is a member. From any thread."""
         self._window = timing.window
         """Bytes that each connected node may have on the way here."""
         self._desks: dict[ServiceName, ServiceDesk] = {}
@@ -178,7 +182,7 @@ class Network:
         """The other node of this name."""
         peer = self.peers.get(node)
         if peer is None:
-            if len(self.peers) >= _NODES:
+            if len(self.peers) > _IDLE:
                 self._forget_idle()
             peer = self.peers[node] = Peer(self, node, lambda: self._fresh_number(node))
         return peer
@@ -188,7 +192,10 @@ class Network:
         return self.kernel.chance(f"sessions with {node}").bits(63) or 1
 
     def _forget_idle(self) -> None:
-        for name in [name for name, peer in self.peers.items() if peer.is_idle]:
+        """Forget the peers that were met first: programs may restart under new names."""
+        idle = [name for name, peer in self.peers.items() if peer.is_idle]
+        kept = _IDLE - 1 if len(self.peers) < _NODES else 0
+        for name in idle[: max(0, len(idle) - kept)]:
             del self.peers[name]
         if len(self.peers) >= _NODES:
             raise NetworkError(f"a node is connected to at most {_NODES} other nodes")
@@ -342,7 +349,7 @@ class Network:
     def info(self) -> NetworkInfo:
         """A snapshot of the traffic with all other nodes."""
         peers = {name: peer.ledger.info() for name, peer in sorted(self.peers.items())}
-        return NetworkInfo(self.kernel.pid.node, peers)
+        return NetworkInfo(self.kernel.pid.node, peers, self.why_left)
 
     def suspect(self, process: Any) -> None:
         """A process here is about to wait for a process that waits, too: perhaps for a process of
@@ -445,6 +452,18 @@ class Network:
         peer = self.peers.get(node)
         if peer is not None:
             peer.session.fail(why)
+
+    def left(self, why: str) -> None:
+        """The carrier says that this node has left the network: no other node can be reached."""
+        self.why_left = why
+        self.kernel.logger.error("this node has left its network", reason=why)
+        for peer in list(self.peers.values()):
+            peer.session.fail(why)
+
+    def joined(self) -> None:
+        """The carrier says that this node has joined the network again."""
+        self.why_left = ""
+        self.kernel.logger.info("this node has joined its network again")
 
     # -- sending -----------------------------------------------------------------------------------
 

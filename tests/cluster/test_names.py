@@ -155,6 +155,32 @@ async def test_a_name_that_is_not_there_is_awaited_or_refused(autojump_clock: An
             await Cluster(b).register("stock", pid, lease=1.0)
 
 
+async def test_a_name_is_awaited_while_the_store_cannot_be_reached(
+    autojump_clock: Any,
+) -> None:
+    """A bucket of three servers takes some seconds to make."""
+    network = Memory()
+    async with two_nodes(network, limit=1000) as (a, b):
+        network.cut_store("a@test")
+        async with trio.open_nursery() as nursery:
+
+            async def register() -> None:
+                await trio.sleep(10)
+                await Cluster(b).register("stock", await b.spawn(Recorder))
+                await trio.sleep(10)
+                network.heal_store("a@test")
+
+            nursery.start_soon(register)
+            found = await Cluster(a).wait_for("stock", timeout=60)
+            assert found == await Cluster(b).whereis("stock")
+            assert 20 < trio.current_time() < 25
+        network.cut_store("a@test")
+        with pytest.raises(StoreError, match="does not answer within 2 s"):
+            await Cluster(a).wait_for("stock", timeout=3)
+        with pytest.raises(CallTimeoutError):  # no answer in so short a time says nothing
+            await Cluster(a).wait_for("stock", timeout=1)
+
+
 async def test_an_unreachable_store_is_an_error_that_says_so(autojump_clock: Any) -> None:
     network = Memory()
     async with two_nodes(network, limit=1000) as (a, _):

@@ -92,6 +92,34 @@ async def test_a_lease_counts_from_the_moment_before_its_renewal_is_sent(
     assert not lease_of_a.is_held
 
 
+async def test_a_program_that_was_stopped_does_not_write_with_what_it_has_read_before(
+    autojump_clock: Any,
+) -> None:
+    """A store that was replaced by an older copy may have used the revision again."""
+
+    class StoppedStore(LateStore):
+        async def get(self, key: str) -> Entry | None:
+            await trio.sleep(10.0)
+            return await super().get(key)
+
+    store = StoppedStore()
+    pid = PID("a@test", 1, 1)
+    keeper = LeaseKeeper(store, "only", LeaseTerms(10, 1), pid, trio.current_time, Silent())
+    assert not await keeper.try_once()
+    assert store.asked == []
+    keeper = LeaseKeeper(store, "only", LeaseTerms(12, 1), pid, trio.current_time, Silent())
+    assert await keeper.try_once()
+
+
+async def test_a_store_that_was_lost_uses_no_revision_again(autojump_clock: Any) -> None:
+    await trio.sleep(1)
+    table = StoreTable()
+    first = table.set("key", b"value", 0, 1)
+    table.lose_all()
+
+    assert table.set("key", b"value", 0, 1).revision > first.revision
+
+
 def test_the_simulation_notices_a_lease_without_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "MARGIN", -0.3)
 

@@ -37,7 +37,14 @@ from ergo_py import (
     UnhandledCallError,
     Why,
 )
-from ergo_py.network import Local, MessageTypeError, NodeBusyError, RemoteError, UnreadableError
+from ergo_py.network import (
+    Local,
+    Memory,
+    MessageTypeError,
+    NodeBusyError,
+    RemoteError,
+    UnreadableError,
+)
 from ergo_py.network.frames import Bye, Data, decode_frame, encode_frame
 from tests.network.pairs import (
     TYPES,
@@ -771,3 +778,20 @@ async def test_a_reader_task_that_drops_sends_to_another_node() -> None:
         await until(lambda: heard)
 
         assert heard == [1]
+
+
+async def test_programs_that_restart_under_new_names_are_forgotten(autojump_clock: Any) -> None:
+    network = Memory(types=TYPES)
+    async with running_node("a@test", network=network, limit=10_000) as a:
+        await a.spawn(Counter, name="counter")
+        counter = Name("counter", "a@test")
+        async with running_node("first@test", network=network, limit=10_000) as first:
+            assert await first.call(counter, Total()) == 0
+            for number in range(100):
+                async with running_node(f"n{number}@test", network=network) as other:
+                    assert await other.call(counter, Total()) == 0
+            names = list(a.network().peers)
+            assert len(names) <= 65
+            assert "n99@test" in names  # the last accounts can be looked at
+            assert "n0@test" not in names
+            assert "first@test" in names  # it is connected

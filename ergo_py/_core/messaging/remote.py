@@ -118,6 +118,11 @@ class RemoteNodes(Protocol):
         """The nodes that are known by now, by their names."""
         ...
 
+    @property
+    def why_left(self) -> str:
+        """Why this node has left its network; empty while it is a member. From any thread."""
+        ...
+
     def nodes(self) -> list[str]:
         """The names of the connected nodes."""
         ...

@@ -91,6 +91,10 @@ class NetworkInfo:
     """The name of the node itself."""
     peers: Mapping[str, PeerInfo]
     """The other nodes that this node knows, by name."""
+    left: str = ""
+    """Why this node has left its network; empty while it is a member. A node leaves if another node
+    has its name, and tries to join again.
+    """
 
 
 show_public_names(__name__)

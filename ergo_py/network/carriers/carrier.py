@@ -33,6 +33,14 @@ class Sink(Protocol):
     def unreachable(self, node: str, why: str, /) -> None:
         """Note that no node of this name listens."""
 
+    def left(self, why: str, /) -> None:
+        """Note that this node is no member of the network any more. The carrier tries to join it
+        again.
+        """
+
+    def joined(self) -> None:
+        """Note that this node has joined the network again."""
+
     def is_up(self, node: str, /) -> bool:
         """Whether there is a session with a node."""
         ...

@@ -6,16 +6,16 @@ the other has made. The operating system vouches for the user at the other end.
 """
 
 import errno
-import fcntl
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 from urllib.parse import quote, unquote
+from weakref import WeakSet
 
 import trio
 from trio.lowlevel import current_task
@@ -33,6 +33,7 @@ from ..settings import NetworkSettings
 from ..stores.local_store import LocalStore
 from .carrier import Sink
 from .frame_reader import HEADER, FrameReader, ProtocolError
+from .node_socket import NodeSocket, remove_leftovers
 
 __all__ = ["Local"]
 
@@ -44,6 +45,12 @@ _BUFFER: Final = 4 << 20
 _SUFFIX: Final = ".node"
 _LONGEST: Final = 100
 """Most bytes of a path; operating systems allow 104 or 108."""
+_KEEP: Final = 1.0
+"""Seconds between two looks at the files of this node's name."""
+_AGAIN: Final = 10.0
+"""Seconds between the attempts of a node that has left the network to join it again."""
+_ATTEMPTS: Final = 5
+"""How often a lock is tried: another program may look at it, for a moment."""
 
 
 class Local:
@@ -130,71 +137,86 @@ class _LocalCarrier:
         self._place = Path()
         self._sink: Sink | None = None
         self._nursery: trio.Nursery | None = None
-        self._lock = -1
+        self._socket: NodeSocket | None = None
+        self._why_left = ""
+        """Why this node cannot be reached under its name."""
         self._store: LocalStore | None = None
         self._ways: dict[str, _Way] = {}
         """The connections to other nodes, by their names."""
+        self._sockets: set[socket.socket] = set()
+        """All connections."""
+        _carriers.add(self)
 
     async def run(self, sink: Sink, *, task_status: trio.TaskStatus[None]) -> None:
         """Listen, connect and carry frames until cancelled."""
         self._sink = sink
-        listener, path = self._listen()
+        node_socket = await self._listen()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 task_status.started()
-                await self._accept(listener, nursery)
+                while True:
+                    self._why_left = await self._serve(node_socket)
+                    node_socket.close()
+                    sink.left(self._why_left)
+                    node_socket = await self._listen_again()
+                    self._why_left = ""
+                    sink.joined()
         finally:
             self._nursery = None
-            # Remove the file first: a node that finds it may believe that this node listens.
-            with suppress(OSError):
-                path.unlink()
-            listener.close()
-            self._unlock()
+            node_socket.close()
             if self._store is not None:
                 self._store.close()
             for way in self._ways.values():
                 way.close()
 
-    def _listen(self) -> tuple[socket.socket, Path]:
-        """Listen under the name of the node.
+    async def _serve(self, node_socket: NodeSocket) -> str:
+        """Take connections until other nodes cannot find this node any more. Returns why."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._accept, node_socket.listener, nursery)
+            while not (why := node_socket.keep()):  # noqa: ASYNC110 - files tell no changes
+                await trio.sleep(_KEEP)
+            nursery.cancel_scope.cancel()
+        for way in self._ways.values():
+            way.close()
+        return why
 
-        A lock on a file beside the socket belongs to the node for as long as its program runs. So
-        two nodes that start at the same time cannot both get the name, and a socket file that a
-        killed program has left behind can be replaced.
-        """
+    async def _listen(self) -> NodeSocket:
+        """Listen under the name of the node."""
         try:
             self._place = self._directory()
             path = self._path(self._name)
         except ControlSocketError as error:
             raise NetworkError(str(error)) from None
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        hidden = self._place / f".{os.getpid()}+{id(listener):x}"
-        try:
-            self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            listener.bind(str(hidden))
-            os.chmod(hidden, 0o600)
-            listener.listen(128)
-            listener.setblocking(False)
-            os.rename(hidden, path)
-        except OSError as error:
-            listener.close()
-            self._unlock()
-            with suppress(OSError):
-                hidden.unlink()
-            if isinstance(error, BlockingIOError):
-                raise NodeNameTakenError(
-                    f"a running node has the name {self._name!r}; give each node its own name"
-                ) from None
-            raise NetworkError(f"no socket in {self._place}: {error.strerror or error}") from error
-        return listener, path
+        remove_leftovers(self._place)
+        for _ in range(_ATTEMPTS):
+            try:
+                self._socket = NodeSocket(path)
+                return self._socket
+            except BlockingIOError:
+                await trio.sleep(0.01)
+            except OSError as error:
+                raise NetworkError(
+                    f"no socket in {self._place}: {error.strerror or error}"
+                ) from error
+        raise NodeNameTakenError(
+            f"a running node has the name {self._name!r}; give each node its own name"
+        )
 
-    def _unlock(self) -> None:
-        # The file stays: if it were removed, two nodes could lock two files of the same name.
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+    async def _listen_again(self) -> NodeSocket:
+        while True:
+            await trio.sleep(_AGAIN)
+            with suppress(NetworkError):
+                return await self._listen()
+
+    def forked(self) -> None:
+        """Close what a forked child has got: the program of the node may end before the child."""
+        if self._socket is not None:
+            self._socket.forked()
+        if self._store is not None:
+            self._store.forked()
+        for connection in self._sockets:
+            connection.close()
 
     def _directory(self) -> Path:
         if self._given is None:
@@ -232,7 +254,7 @@ class _LocalCarrier:
         """Read the frames of a connection. The first is the name of its node."""
         assert self._sink is not None
         node = ""
-        with connection:
+        with self._kept(connection):
             connection.setblocking(False)
             try:
                 if socket_paths.peer_user(connection) == os.geteuid():
@@ -245,6 +267,15 @@ class _LocalCarrier:
                 pass
         if node not in ("", self._name):
             self._lose(node)
+
+    @contextmanager
+    def _kept(self, connection: socket.socket) -> Iterator[socket.socket]:
+        self._sockets.add(connection)
+        try:
+            with connection:
+                yield connection
+        finally:
+            self._sockets.discard(connection)
 
     def _lose(self, node: str) -> None:
         """The program of a node has closed its connection: find out whether it still listens."""
@@ -262,18 +293,25 @@ class _LocalCarrier:
         """Carry a frame to a node. Connects with the first."""
         if self._nursery is None:  # the node goes down
             return
+        if self._why_left:
+            self._nursery.start_soon(self._refuse, to)
+            return
         way = self._ways.get(to)
         if way is None or way.is_closed:
             way = self._ways[to] = _Way()
             self._nursery.start_soon(self._connect, to, way)
         way.send(frame)
 
+    async def _refuse(self, to: str) -> None:
+        if self._sink is not None:
+            self._sink.unreachable(to, self._why_left)
+
     async def _connect(self, to: str, way: "_Way") -> None:
         assert self._sink is not None
         why = ""
         try:
             path = self._path(to)
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
+            with self._kept(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as plain:
                 plain.setblocking(False)
                 connection = trio.socket.from_stdlib_socket(plain)
                 with trio.fail_after(5.0):
@@ -409,6 +447,18 @@ class _Way:
         self._waiting.clear()
         self._size = 0
         self._note_written()
+
+
+_carriers: Final[WeakSet[_LocalCarrier]] = WeakSet()
+
+
+def _close_in_forked_child() -> None:
+    for carrier in tuple(_carriers):
+        carrier.forked()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
+    os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 def _listens(path: Path) -> bool:

@@ -232,6 +232,14 @@ class LocalStore:
                 self._presence.unlink()
             os.close(lock)
 
+    def forked(self) -> None:
+        """Close the copy of the lock in a forked child: other nodes would take the program for a
+        running program when it has ended.
+        """
+        lock, self._presence_lock = self._presence_lock, -1
+        if lock >= 0:
+            os.close(lock)
+
 
 def _is_used(presence: Path) -> bool:
     """Whether a program runs that may have entries."""

@@ -61,8 +61,10 @@ class StoreTable:
     def lose_all(self) -> None:
         """Forget all entries, as a server does that has lost its disk."""
         self._entries.clear()
-        self.last = 0
         self.made_at = trio.current_time()
+        # A new table uses no revision of an earlier table: a program that was stopped may still
+        # write with such a revision.
+        self.last = int(self.made_at * 1e9)
 
     def mark_lost(self) -> None:
         """Tell all nodes that writes were lost."""

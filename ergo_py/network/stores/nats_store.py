@@ -257,6 +257,9 @@ class NatsStore:
                 "discard": "new",
                 "storage": "file",
                 "num_replicas": replicas,
+                # A new bucket uses no sequence of an earlier bucket: a program that was stopped may
+                # still write with such a sequence.
+                "first_seq": time.time_ns(),
                 "allow_rollup_hdrs": False,
                 "allow_direct": True,
                 "allow_msg_ttl": True,

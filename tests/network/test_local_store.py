@@ -1,0 +1,164 @@
+"""The store of a `Local` network: its files are removed, and its disk is full."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ergo_py.cluster import Cluster
+from ergo_py.network import StoreError
+from ergo_py.network.stores import local_store
+from ergo_py.network.stores.local_store import LocalStore
+from tests.network.pairs import make_network
+from tests.support import Recorder, running_node
+
+
+@contextmanager
+def stores(place: Path, *nodes: str) -> Iterator[list[LocalStore]]:
+    made = [LocalStore(place, node, 1) for node in nodes]
+    try:
+        yield made
+    finally:
+        for store in made:
+            store.close()
+
+
+async def test_a_directory_that_is_made_for_the_first_time_has_lost_nothing(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        assert (await a.age()).made == inf
+        assert (await b.age()).made == inf
+        assert (await a.age()).whole == inf
+
+
+async def test_a_directory_that_was_removed_under_a_program_counts_as_new(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test", "b@test", "c@test") as (a, b, c):
+        first = await a.put("key", b"value", 0)
+        await b.age()
+        shutil.rmtree(tmp_path / "names")
+
+        # The third program has never used the store before.
+        for store in (c, b, a):
+            age = await store.age()
+            assert age.made < 600
+            assert age.whole < 600
+        assert await a.get("key") is None
+        assert (await a.put("key", b"value", 0)).number > first.number
+
+
+async def test_a_directory_that_was_removed_after_all_programs_had_ended_is_no_loss(
+    tmp_path: Path,
+) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        await a.put("key", b"value", 0)
+        # It has opened its files, and holds no entry: it waits for the lock of the names.
+        b._prepare()
+        a.close()
+        shutil.rmtree(tmp_path / "names")
+        with stores(tmp_path, "c@test") as (c,):
+            assert (await c.age()).made == inf
+
+
+async def test_no_lease_outlives_a_restart_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        await a.put("key", b"value", 0)
+        shutil.rmtree(tmp_path / "names")
+        assert (await b.age()).made < 600
+        monkeypatch.setattr(local_store, "_boot", lambda: "another start")
+        assert (await b.age()).made == inf
+
+
+async def test_a_moment_of_birth_that_is_later_than_now_is_that_of_an_earlier_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On systems that tell no identity of the start."""
+    monkeypatch.setattr(local_store, "_boot", lambda: "")
+    with stores(tmp_path, "a@test") as (a,):
+        await a.age()
+        born = tmp_path / "names" / ".born"
+        born.write_text(f" {time.monotonic() + 1000}", encoding="ascii")
+        assert (await a.age()).made == inf
+        born.write_text("garbage", encoding="ascii")
+        assert (await a.age()).made < 600
+
+
+async def test_a_presence_that_a_cleaner_has_removed_is_made_again(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        first = await a.put("key", b"value", 0)
+        for path in sorted(tmp_path.glob(".a*")):  # noqa: ASYNC240
+            path.unlink()
+        assert not b.is_gone("a@test", 1)
+        await a.put("key", b"value", first.revision)
+        assert not b.is_gone("a@test", 1)
+        shutil.rmtree(tmp_path / "names")
+        assert (await b.age()).made < 600
+        a.close()
+
+
+async def test_two_programs_never_lock_two_files(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test", "b@test") as (a, b):
+        first = await a.put("key", b"value", 0)
+        (tmp_path / "names" / ".lock").unlink()
+        second = await b.put("key", b"value", first.revision)
+        assert await a.get("key") == second
+
+
+class FullDisk:
+    """A directory with room for so many files."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = place
+        self.room = 1000
+        write = Path.write_bytes
+
+        def write_bytes(path: Path, data: Any) -> int:
+            if not path.exists() and len(os.listdir(place)) >= self.room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(path, data)
+
+        monkeypatch.setattr(Path, "write_bytes", write_bytes)
+
+    def fill(self) -> None:
+        self.room = len(os.listdir(self.place))
+
+
+async def test_a_lease_that_could_not_be_renewed_is_not_given_out_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(LocalStore(tmp_path, "a@test", 1)) as store:
+        first = await store.put("key", b"value", 0)
+        disk = FullDisk(tmp_path / "names", monkeypatch)
+        disk.fill()
+        with pytest.raises(StoreError, match="No space left on device"):
+            await store.put("key", b"value", first.revision)
+        await store.delete("key", first.revision)  # there is room for a single file now
+        with pytest.raises(StoreError, match="No space left on device"):
+            await store.put("key", b"value", 0)
+        assert await store.get("key") is None
+        # Nothing is left behind, and all is well when there is room again.
+        disk.room += 1
+        again = await store.put("key", b"value", 0)
+        await store.put("key", b"value", again.revision)
+        assert len(os.listdir(tmp_path / "names")) == disk.room - 1
+
+
+async def test_a_name_on_a_full_disk_is_refused_with_the_reason(
+    meeting_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node("a@test", network=make_network("local", meeting_place)) as node:
+        pid = await node.spawn(Recorder)
+        await Cluster(node).register("first", pid)
+        disk = FullDisk(meeting_place / "names", monkeypatch)
+        disk.fill()
+        with pytest.raises(StoreError, match="No space left on device"):
+            await Cluster(node).register("second", pid)
+        disk.room += 2
+        await Cluster(node).register("second", pid)
