@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from tests.support import Recorder, running_node
 
 
 @pytest.fixture
-def path(meeting_place: Path) -> Iterator[Path]:
+def path(meeting_place: Path) -> Path:
     return meeting_place / "a@test.node"
 
 
