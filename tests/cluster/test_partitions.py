@@ -92,7 +92,7 @@ async def test_a_lease_counts_from_the_moment_before_its_renewal_is_sent(
     assert not lease_of_a.is_held
 
 
-async def test_a_program_that_was_stopped_does_not_write_with_what_it_has_read_before(
+async def test_a_program_that_was_stopped_does_not_write_with_an_old_revision(
     autojump_clock: Any,
 ) -> None:
     """A store that was replaced by an older copy may have used the revision again."""
