@@ -103,7 +103,7 @@ def test_the_files_of_killed_programs_are_removed(path: Path) -> None:
     running.close()
 
 
-async def test_a_node_whose_name_is_taken_leaves_the_network_and_joins_it_again(
+async def test_a_node_without_its_name_leaves_the_network_and_joins_it_again(
     meeting_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_KEEP", 0.01)
