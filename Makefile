@@ -217,7 +217,8 @@ release-check: build    ## Build wheel and sdist, and check that version, change
 	.venv-release/bin/twine check --strict dist/*
 	.venv-release/bin/python .ci/release_check.py dist $(ARGS)
 
-chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away its resources; ARGS="--seconds 600" continues
+chaos: $(DEV)   ## Kill and restore three NATS servers under singletons; kill the parts of the gateway in every order, and take away its resources; ARGS="--seconds 600" continues
+	$(BIN)/python -m benchmarks.chaos.servers
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 clients: $(DEV) ## Run curl, wrk, node's ws and a browser against the web server, as far as they are installed

@@ -12,11 +12,13 @@ from random import Random
 import pytest
 
 from benchmarks.chaos import __main__ as program
+from benchmarks.chaos import fenced_writer, servers
 from benchmarks.chaos.ordeals import ORDEALS
 from benchmarks.chaos.parts import MAIN, PARTS
 from benchmarks.chaos.programme import brief, endless, whole
 from benchmarks.chaos.report import as_json, summary
 from benchmarks.chaos.rig import Findings, Rig, suffer
+from tests.support import THOROUGH
 
 ROOT = Path(__file__).parent.parent
 
@@ -128,3 +130,41 @@ def test_the_report_shows_strikes_losses_and_violations() -> None:
     assert text.splitlines()[-2] == "1 scenarios violated what is promised"
     assert document["good"] is False
     assert [scenario["name"] for scenario in document["scenarios"]] == ["one", "two"]
+
+
+@pytest.mark.skipif(not THOROUGH, reason="three servers take two minutes: make test-deep")
+def test_singletons_on_three_servers_write_into_a_fenced_table() -> None:
+    assert servers.main([]) == 0
+
+
+def _table(path: Path, starts: list[tuple[int, str, int]], writes: list[int]) -> Path:
+    fenced_writer.make_table(path)
+    owners = {number: (number, node, start) for number, node, start in starts}
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("insert into starts values (?, ?, ?)", starts)
+        database.executemany("insert into writes values (?, ?, ?)", [owners[n] for n in writes])
+    return path
+
+
+@pytest.mark.parametrize(
+    "starts, writes, text",
+    [
+        ([(1, "a", 1), (2, "b", 1)], [1, 1, 2, 2], ""),
+        ([(1, "a", 1), (2, "a", 1), (3, "a", 2)], [1, 3], ""),
+        ([(1, "a", 1), (1, "b", 1)], [1], "the number 1 belongs to ('a', 1) and to ['b', 1]"),
+        ([(1, "a", 1), (1, "a", 2)], [], "belongs to ('a', 1) and to ['a', 2]"),
+        ([(1, "a", 1), (2, "b", 1)], [2, 1], "a write with a smaller number"),
+        ([(0, "a", 1)], [], "does not fit into 64 bits"),
+    ],
+)
+def test_the_checker_of_the_fenced_table_finds_broken_promises(
+    tmp_path: Path, starts: list[tuple[int, str, int]], writes: list[int], text: str
+) -> None:
+    path = _table(tmp_path / "table.db", starts, writes)
+
+    found = fenced_writer.violations(path)
+
+    assert bool(found) == bool(text)
+    assert text in " ".join(found)
+    assert fenced_writer.accepted(path) == len(writes)
+    assert fenced_writer.refused(path) == 0

@@ -234,9 +234,17 @@ def make_parser() -> argparse.ArgumentParser:
     command = grammar.at_node("attach", "open a prompt in a running program", json=False)
     _for_simple_terminals(command, "the prompt that needs no package")
     _add_acts(grammar)
-    command = grammar.command("nats", "print the permissions of nodes for a NATS server")
-    command.add_argument("what", choices=["permissions"])
-    command.add_argument("names", metavar="NAME", nargs="+", help="a node, as in shop@berlin")
+    command = grammar.command(
+        "nats", "print the permissions of nodes for a NATS server, or check its settings"
+    )
+    command.add_argument("what", choices=["permissions", "check"])
+    command.add_argument("names", metavar="NAME", nargs="*", help="a node, as in shop@berlin")
+    command.add_argument(
+        "--monitor",
+        default="http://127.0.0.1:8222",
+        metavar="URL",
+        help="check: the monitoring address of the server; http://127.0.0.1:8222 by default",
+    )
     command.add_argument("--cluster", default="ergo", help="the cluster of these nodes")
     grammar.command("completion", "print the completion script of a shell").add_argument(
         "shell", choices=SHELLS

@@ -97,6 +97,19 @@ def _observe(options: argparse.Namespace) -> Status:
 
 
 def _nats(options: argparse.Namespace) -> None:
+    if options.what == "check":
+        from .nats_check import check_server  # noqa: PLC0415 - no other command needs it
+
+        if options.names:
+            raise Leave(
+                Status.USAGE, "ergo nats check takes no names of nodes; it asks --monitor URL"
+            )
+        check_server(options.monitor)
+        return
+    if not options.names:
+        raise Leave(
+            Status.USAGE, "name the nodes, as in ergo nats permissions shop@berlin shop@paris"
+        )
     try:
         from ..network.carriers.nats.permissions import permissions_text  # noqa: PLC0415 - seldom needed
     except ModuleNotFoundError as error:

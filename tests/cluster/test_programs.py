@@ -4,11 +4,10 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,43 +23,11 @@ from ergo_py.network.stores.local_store import LocalStore
 from ergo_py.network.stores.nats_store import bucket_of
 from ergo_py.network.stores.store import LARGEST, ConflictError
 from tests.cluster.programs import Journal, singleton_program
-from tests.network.nats.server import NatsServer
+from tests.network.nats.server import NatsServer, ThreeServers
 from tests.network.pairs import carrier_of, until
 from tests.support import THOROUGH, Recorder, running_node
 
 T = TypeVar("T")
-
-
-class ThreeServers:
-    """Three NATS servers that form a cluster."""
-
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._stack = ExitStack()
-
-    def __enter__(self) -> list[NatsServer]:
-        ports = [_free_port() for _ in range(3)]
-        routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
-        servers = [
-            NatsServer(
-                "",
-                *("--jetstream", "--store_dir", str(self._place / str(number))),
-                *("--server_name", f"server-{number}", "--cluster_name", "three"),
-                *("--cluster", f"nats://127.0.0.1:{port}", "--routes", routes),
-            )
-            for number, port in enumerate(ports)
-        ]
-        return [self._stack.enter_context(server) for server in servers]
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _stop(program: trio.Process, path: Path) -> None:

@@ -10,6 +10,8 @@ import yaml
 from ergo_py import ChildSpec
 from ergo_py.network import NATS
 from ergo_py.network.carriers.nats.permissions import permissions_text
+from ergo_py.shell.cli import main
+from ergo_py.shell.exit_codes import Status
 from examples.cluster.desk import TYPES, Desk
 from tests.network.nats.server import NatsServer
 from tests.network.pairs import until
@@ -19,15 +21,29 @@ FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
 NAMES = ["desk@berlin", "desk@paris", "desk@rome"]
 
 
-async def test_desks_share_jobs_and_notice_a_desk_that_leaves(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The configuration of the server, without the ports and the directory that it asks for."""
     for place in ("BERLIN", "PARIS", "ROME"):
         monkeypatch.setenv(f"{place}_PASSWORD", "example")
-    # Without the ports that the file asks for.
-    config = re.sub(
-        r"^(port|http):.*\n", "", (FOLDER / "server.conf").read_text(), flags=re.MULTILINE
-    )
+    text = (FOLDER / "server.conf").read_text()
+    assert '"/data"' in text
+    text = text.replace('"/data"', f'"{tmp_path}"')
+    text = re.sub(r"^port:.*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"^http:.*$", 'http: "127.0.0.1:-1"', text, flags=re.MULTILINE)
+
+
+def test_the_check_of_the_server_finds_nothing_bad(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with NatsServer(config) as server:
+        assert main(["nats", "check", "--monitor", server.monitor]) == Status.DONE
+    assert "no login" not in capsys.readouterr().out
+
+
+async def test_desks_share_jobs_and_notice_a_desk_that_leaves(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines: list[str] = []
 
     def have(*parts: str) -> bool:

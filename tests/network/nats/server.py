@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["NatsServer"]
+__all__ = ["NatsServer", "ThreeServers"]
 
 
 def _program() -> str:
@@ -41,6 +42,12 @@ class NatsServer:
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def monitor(self) -> str:
+        """The address of its monitoring port, if its configuration has such a port."""
+        (ports,) = (self.folder / "ports").glob("*.ports")
+        return str(json.loads(ports.read_text(encoding="utf-8"))["monitoring"][0])
 
     def __enter__(self) -> "NatsServer":
         self.start()
@@ -110,3 +117,35 @@ class NatsServer:
     def signal(self, number: int) -> None:
         if self._program is not None:
             os.kill(self._program.pid, number)
+
+
+class ThreeServers:
+    """Three NATS servers that form a cluster."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._stack = ExitStack()
+
+    def __enter__(self) -> list[NatsServer]:
+        ports = [_free_port() for _ in range(3)]
+        routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
+        servers = [
+            NatsServer(
+                "",
+                *("--jetstream", "--store_dir", str(self._place / str(number))),
+                *("--server_name", f"server-{number}", "--cluster_name", "three"),
+                *("--cluster", f"nats://127.0.0.1:{port}", "--routes", routes),
+            )
+            for number, port in enumerate(ports)
+        ]
+        return [self._stack.enter_context(server) for server in servers]
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
