@@ -14,8 +14,7 @@ def test_a_simulated_network_has_the_figures_that_its_settings_promise() -> None
 
     assert figures.frames == pytest.approx(49, rel=0.05)
     assert 80 < figures.size < 130
-    assert figures.killed[1] <= 1.0 + sizing.GRACE + 0.1
-    assert 3.9 <= figures.silent[0] <= figures.silent[1] <= 5.1
+    assert 3.9 <= figures.told[0] <= figures.told[1] <= 5.1
     assert figures.flooded <= 36 << 20
 
 

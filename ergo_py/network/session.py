@@ -232,6 +232,10 @@ class Session(Totals):
         """Tell the peer the state of the session: the carrier has connected again."""
         if self.state is State.UP:
             self._send_ack(resend=False)
+            # The break may have taken the whole patience, and the next frame of the peer may be a
+            # heartbeat away.
+            timing = self._timing
+            self._heard_at = max(self._heard_at, self._now + 2 * timing.beat - timing.patience)
         elif self._inviting:
             self._send_hello()
 

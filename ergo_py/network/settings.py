@@ -31,7 +31,11 @@ class NetworkSettings:
         allow: Allow | None = None,
         max_calls: int = 100_000,
         max_watches: int = 100_000,
+        grace: float | None = None,
     ) -> None:
+        """Check the settings. ``grace`` is the time that the carrier may take to connect again, if
+        ``patience`` counts the break alone.
+        """
         check_number("beat", beat, least=0.001)
         check_number("patience", patience, least=0.001)
         if patience < 2 * beat:
@@ -44,7 +48,9 @@ class NetworkSettings:
             )
         self._types = tuple(types)
         MessageTypes(self._types)
-        self._timing = Timing(beat, patience, min(0.2, beat), min(0.05, beat / 2), window)
+        # The last frame before a break may be a beat old.
+        silence = patience if grace is None else patience + beat + grace
+        self._timing = Timing(beat, silence, min(0.2, beat), min(0.05, beat / 2), window)
         self._backlog = backlog
         self._spawns = Spawns(spawns)
         self._permits = Permits(allow)

@@ -209,6 +209,13 @@ def families_of(figures: Figures) -> list[Family]:
             [] if figures.active_requests is None else single(figures.active_requests),
         ),
         Family(
+            "ergo_network_joined",
+            "gauge",
+            "1 while the node is a member of its network, 0 after it has left it.",
+            "",
+            [] if figures.network_joined is None else single(int(figures.network_joined)),
+        ),
+        Family(
             "ergo_log_lines_lost",
             "counter",
             "Lines of the log that no output accepted.",

@@ -108,6 +108,8 @@ class Figures:
     """The durations of HTTP requests by method, route and status: the count of each class, and the
     sum in seconds.
     """
+    network_joined: bool | None
+    """Whether the node is a member of its network; None without a network."""
     log_lines_lost: int
     cpu: float
     """Seconds of processor time of the whole program."""
@@ -229,6 +231,7 @@ class _Readings:
             connections=connections,
             active_requests=None if requests is None else requests.active,
             requests={} if requests is None else requests.read(),
+            network_joined=None if router.remote is None else not router.remote.why_left,
             log_lines_lost=kernel.log.lost,
             cpu=process_time(),
             memory=_resident(),

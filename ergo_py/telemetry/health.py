@@ -60,8 +60,8 @@ class Health:
     - ``/healthz``: 200 while the event loop gives a sign of life within 5 seconds; else 503 with
       the process that blocks it. It asks no process.
     - ``/readyz``: 200 if the node and its web servers are not stopping, every application runs, no
-      permanent child has failed or has been down for longer than 10 seconds, and all own checks
-      succeed; else 503 with the reasons.
+      permanent child has failed or has been down for longer than 10 seconds, the node has not left
+      its network, and all own checks succeed; else 503 with the reasons.
     - ``/startupz``: 503 until the node is ready for the first time, then 200.
 
     For example::
@@ -169,6 +169,8 @@ class Health:
         ]
         because += _draining_servers(kernel)
         because += _missing_children(kernel)
+        if kernel.router.remote is not None and (why := kernel.router.remote.why_left):
+            because.append(f"the node has left its network: {why}")
         seconds = self._pulse.seconds_without_life()
         if seconds is None:
             return ["the node has stopped"]

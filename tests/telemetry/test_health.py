@@ -20,9 +20,13 @@ from ergo_py import (
     RestartPolicy,
     SupervisorSpec,
 )
-from ergo_py.telemetry import Health, HealthCheck, HealthPage
+from ergo_py.network import Memory
+from ergo_py.telemetry import Health, HealthCheck, HealthPage, read_figures
 from ergo_py.telemetry import health as module
+from ergo_py.telemetry.families import families_of
+from ergo_py.telemetry.text import write_prometheus
 from ergo_py.web import Drain, Route, WebServer
+from tests.network.pairs import network_of
 from tests.support import Puppet, Recorder, running_node
 from tests.web.rig import get, serving
 
@@ -113,6 +117,35 @@ class Broken(Actor):
 @pytest.fixture(autouse=True)
 def unbroken() -> None:
     Broken.starts = 0
+
+
+async def test_a_node_that_has_left_its_network_is_not_ready() -> None:
+    async with running_node("a@test", network=Memory()) as node:
+        health, network = Health(node), network_of(node)
+        assert await probe(health, "/readyz") == (200, {"status": "ready"})
+        assert read_figures(node).network_joined is True
+
+        network.left("another node has the name 'a@test'")
+        because = ["the node has left its network: another node has the name 'a@test'"]
+        assert await probe(health, "/readyz") == (503, {"status": "not ready", "because": because})
+        assert await probe(health, "/healthz") == (200, {"status": "alive"})
+        assert node.network().left == "another node has the name 'a@test'"
+        assert 'ergo_network_joined{node="a@test"} 0' in joined_line(node)
+
+        network.joined()
+        assert await probe(health, "/readyz") == (200, {"status": "ready"})
+        assert node.network().left == ""
+        assert 'ergo_network_joined{node="a@test"} 1' in joined_line(node)
+
+
+def joined_line(node: Any) -> str:
+    return write_prometheus(families_of(read_figures(node)))
+
+
+async def test_a_node_without_a_network_has_no_metric_of_it() -> None:
+    async with running_node() as node:
+        assert read_figures(node).network_joined is None
+        assert "ergo_network_joined" not in joined_line(node)
 
 
 def till(restart: RestartPolicy) -> SupervisorSpec:

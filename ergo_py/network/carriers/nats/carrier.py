@@ -4,11 +4,16 @@ A frame from ``a`` to ``b`` is published to ``ergo.<cluster>.n.<b>.<a>``, and ea
 to ``ergo.<cluster>.n.<me>.*``. With permissions that let a node publish as itself only, the server
 vouches for the sender. If no node listens, the server says so to the reply subject,
 ``ergo.<cluster>.x.<me>.<to>``. A node looks for others with ``ergo.<cluster>.d.<me>``. Answers of
-JetStream, which keeps the names of the cluster, come to ``ergo.<cluster>.x.<me>.<number>``.
+JetStream, which keeps the names of the cluster, come to ``ergo.<cluster>.x.<me>.<random token>``.
+
+Of several nodes with one name, a single node is a member of the network; the others leave it, and
+try again with a pause. A node whose connection broke is a member again when the server says that no
+other node listens under its name, or when no other node has answered for a while.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from ssl import SSLContext
 from typing import Final
 from urllib.parse import quote, unquote
@@ -17,7 +22,7 @@ import trio
 from trio.lowlevel import Task
 
 from ...._core.kernel import Kernel
-from ...errors import NodeNameTakenError
+from ...errors import NetworkError, NodeNameTakenError
 from ...stores.nats_store import NatsStore, subjects_of_store
 from ..carrier import Sink
 from .client import Client
@@ -30,15 +35,38 @@ __all__ = ["NatsCarrier", "subjects_of"]
 _FRAMES: Final = 1
 _HINTS: Final = 2
 
-# The first byte of a message tells its kind.
+# The first byte of a message tells its kind. Kinds are letters, and never become a "{": any node
+# can let JetStream send its answers, which are JSON objects, to the subjects of another node.
 _FRAME: Final = b"f"
-_PROBE: Final = b"p"
 _CLAIM: Final = b"c"
 _PRESENT: Final = b"d"
 
 _OPERATION: Final = 48 << 10
 """Bytes of the longest operation of a frame: the smallest servers that are accepted take it."""
 _NO_RESPONDERS: Final = 503
+
+# How well a node is entitled to its name, the best first. A program that was stopped or cut off
+# does not take its name back from a successor that has served meanwhile.
+_MEMBER: Final = 0
+_RETURNS: Final = 1
+"""It was a member until its connection broke. Of two such nodes, the younger has served last."""
+_LATE: Final = 2
+"""The same, and it was away for longer than the patience."""
+_OPENS: Final = 3
+_LEFT: Final = 4
+"""It has left the network before, and tries to join it again."""
+
+_HOLD: Final = 0.2
+"""Seconds for which a node that connects again carries no frames if the server does not say that it
+is alone: another node of its name may answer. Usually this takes a round trip to the server. Frames
+to a node with a successor would end the sessions of the successor.
+"""
+_PAUSE: Final = 10.0
+"""Seconds between the attempts of a node that has left the network to join it again."""
+_DISCOVERY: Final = 1.0
+"""Seconds in which a node answers a single discovery of another node."""
+_SEARCHERS: Final = 1000
+"""How many nodes a node answers in that time."""
 
 
 def token(name: str) -> str:
@@ -75,10 +103,13 @@ class NatsCarrier:
         self._name = kernel.pid.node
         self._me = token(self._name)
         self._prefix = f"ergo.{token(cluster)}"
-        self._rank = [1, kernel.pid.creation, kernel.chance("name").bits(48)]
-        """Of two nodes with the same name, the node with the lower rank keeps it: a node that is
-        open comes before a node that opens, then the older.
-        """
+        self._creation = kernel.pid.creation
+        self._lot = kernel.chance("name").bits(48)
+        """Decides between two nodes that were started in the same moment."""
+        self._title = _OPENS
+        """How well this node is entitled to its name."""
+        self._returned_at = -inf
+        """When this node has connected again."""
         self._patience = patience
         self._grace = grace
         self._sink: Sink | None = None
@@ -89,12 +120,15 @@ class NatsCarrier:
         """
         self._senders: dict[str, str] = {}
         """The nodes at the ends of subjects."""
-        self._absent: dict[str, float] = {}
-        """When the server first said that a connected node does not listen."""
-        self._searches: list[set[str]] = []
+        self._searches = 0
+        """How many searches for other nodes are under way."""
+        self._found: dict[str, float] = {}
+        """The nodes that have answered a search, and when."""
+        self._answered: dict[str, float] = {}
+        """The nodes whose searches this node has answered within `_DISCOVERY`, the first first."""
+        self._is_member = False
+        """This node has its name for itself: it carries frames."""
         self._connected = trio.Event()
-        self._graced_until = 0.0
-        """Until then, other nodes may still be connecting again."""
         self._is_offline = False
         self._is_alone = trio.Event()
         """The server says that no other node listens under this name."""
@@ -103,7 +137,7 @@ class NatsCarrier:
         self._claimed_at = 0.0
         """When this node, or a younger node that will leave, last claimed the name."""
         self.taken = ""
-        """Why this node has lost its name."""
+        """Why this node has left the network."""
         self._has_lost = trio.Event()
         self.client = Client(
             servers,
@@ -132,24 +166,50 @@ class NatsCarrier:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
-                async with trio.open_nursery() as connection:
-                    connection.start_soon(self.client.run)
-                    await self._claim_first()
-                    task_status.started()
-                    while not self._has_lost.is_set():
-                        with trio.move_on_after(self._patience):
-                            await self._has_lost.wait()
-                        self._claim()
-                    connection.cancel_scope.cancel()
-                self._logger.error("this node has left its network", reason=self.taken)
-                for node in list(self._subjects):
-                    sink.unreachable(node, self.taken)
-                await trio.sleep_forever()
+                await self._take_part(task_status.started)
+                while True:
+                    self._is_member, self._title = False, _LEFT
+                    sink.left(self.taken)
+                    await self._take_part_again(sink)
             finally:
                 self._nursery = None
 
+    async def _take_part_again(self, sink: Sink) -> None:
+        """Join the network when the name is free, and be a member until another node has it."""
+
+        def joined() -> None:
+            self.taken = ""
+            sink.joined()
+
+        while self._title == _LEFT:
+            await trio.sleep(_PAUSE)
+            try:
+                await self._take_part(joined)
+            except* NetworkError as group:
+                self._logger.debug("this node cannot join its network", error=str(group))
+
+    async def _take_part(self, joined: Callable[[], None]) -> None:
+        """Connect, claim the name, and be a member of the network until the name is lost."""
+        self._connected, self._has_lost = trio.Event(), trio.Event()
+        self._is_alone, self._is_decided = trio.Event(), trio.Event()
+        async with trio.open_nursery() as connection:
+            connection.start_soon(self.client.run)
+            await self._connected.wait()
+            await self._claim_first()
+            if self._title == _LEFT:
+                # The member may only be connecting to the server again: it comes first.
+                with trio.move_on_after(self._patience + self._grace):
+                    await self._has_lost.wait()
+                    raise NodeNameTakenError(self.taken)
+            self._title, self._is_member = _MEMBER, True
+            joined()
+            while not self._has_lost.is_set():
+                with trio.move_on_after(self._patience):
+                    await self._has_lost.wait()
+                self._claim()
+            connection.cancel_scope.cancel()
+
     async def _claim_first(self) -> None:
-        await self._connected.wait()
         self._claimed_at = trio.current_time()
         while trio.current_time() < self._claimed_at + 2 * self._grace:
             if self._has_lost.is_set():
@@ -172,17 +232,24 @@ class NatsCarrier:
         self.client.publish(
             f"{self._prefix}.n.{me}.{me}",
             f"{self._prefix}.x.{me}.{me}",
-            _CLAIM + json.dumps(self._rank).encode(),
+            _CLAIM + json.dumps(self._rank()).encode(),
         )
+
+    def _rank(self) -> list[int]:
+        """Of two nodes with the same name, the node with the lower rank keeps it."""
+        age = -self._creation if self._title in (_RETURNS, _LATE) else self._creation
+        return [self._title, age, self._lot]
 
     def _receive_claim(self, data: bytes) -> None:
         try:
             other = json.loads(data)
-            is_older = other < self._rank
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, RecursionError):
             return
-        if is_older:
-            self.taken = f"an older node has the name {self._name!r}; give each node its own name"
+        if type(other) is not list or [type(value) for value in other] != [int, int, int]:
+            return
+        if other < self._rank():
+            self.taken = f"another node has the name {self._name!r}; give each node its own name"
+            self._is_member = False
             self._has_lost.set()
             self._is_decided.set()
         else:
@@ -201,56 +268,82 @@ class NatsCarrier:
         """Carry a frame to a node. Dropped while there is no connection to a server."""
         if self._nursery is None:  # the node goes down
             return
-        if self.taken:
+        if self._is_member:
+            self._publish(to, frame)
+        elif self.taken:
             self._nursery.start_soon(self._refuse, to, self.taken)
-        else:
-            self._publish(to, _FRAME, frame)
 
-    def _publish(self, to: str, kind: bytes, payload: bytes) -> None:
+    def _publish(self, to: str, frame: bytes) -> None:
         head = self._subjects.get(to)
         if head is None:
             place, prefix = token(to), self._prefix
             head = publish_head(f"{prefix}.n.{place}.{self._me}", f"{prefix}.x.{self._me}.{place}")
             self._subjects[to] = head
-        self.client.send(b"%b%d\r\n%b%b\r\n" % (head, len(kind) + len(payload), kind, payload))
+        self.client.send(b"%b%d\r\n%b%b\r\n" % (head, 1 + len(frame), _FRAME, frame))
 
     async def _refuse(self, to: str, why: str) -> None:
         self._fail(to, why)
 
     def _fail(self, to: str, why: str) -> None:
         self._subjects.pop(to, None)
-        self._absent.pop(to, None)
         if self._sink is not None:
             self._sink.unreachable(to, why)
 
     async def discover(self, seconds: float, /) -> list[str]:
         """Ask all nodes of the cluster for their names, and wait for the answers."""
-        found: set[str] = set()
-        self._searches.append(found)
+        since = trio.current_time() - _DISCOVERY
+        # A node that has answered within this time does not answer now.
+        self._found = {node: at for node, at in self._found.items() if at > since}
+        self._searches += 1
         try:
-            self.client.publish(f"{self._prefix}.d.{self._me}", "", b"")
-            await trio.sleep(seconds)
+            with trio.move_on_after(seconds):
+                while True:
+                    self.client.publish(f"{self._prefix}.d.{self._me}", "", b"")
+                    await trio.sleep(1.1 * _DISCOVERY)
         finally:
-            self._searches.remove(found)
-        return sorted(found)
+            self._searches -= 1
+        return sorted(node for node, at in self._found.items() if at > since)
+
+    def _answer_discovery(self, node: str) -> None:
+        """Tell a node that looks for others of this node, once in `_DISCOVERY`."""
+        now, answered = trio.current_time(), self._answered
+        while answered and next(iter(answered.values())) <= now - _DISCOVERY:
+            del answered[next(iter(answered))]
+        if node not in answered and len(answered) < _SEARCHERS:
+            answered[node] = now
+            self.client.publish(f"{self._prefix}.n.{token(node)}.{self._me}", "", _PRESENT)
 
     # -- the client --------------------------------------------------------------------------------
 
     def connected(self, info: ServerInfo) -> None:
         """The client is connected, perhaps again, and perhaps to another server."""
-        self._absent.clear()
-        if self._connected.is_set():
-            self._is_offline = False
-            self._graced_until = trio.current_time() + self._grace
-            self._logger.info("the NATS server is connected again", server=info.name)
-            self._store.reconnected()
-            self._claim()
-            for node in list(self._subjects):
-                if self._sink is not None:
-                    self._sink.connected(node)
-        else:
+        self._store.reconnected()
+        if not self._connected.is_set():
             self._connected.set()
-            self._claim()
+        else:
+            self._is_offline = False
+            self._returned_at = now = trio.current_time()
+            self._logger.info("the NATS server is connected again", server=info.name)
+            if self._title <= _LATE:
+                is_late = now > self.client.heard_at + self._patience
+                self._title = _LATE if is_late else _RETURNS
+            if self._is_member and self._nursery is not None:
+                self._is_member = False
+                self._nursery.start_soon(self._resume_later, self.client.connected)
+        self._claim()
+
+    async def _resume_later(self, connected: int) -> None:
+        await trio.sleep(_HOLD)
+        if self.client.connected == connected:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Be a member again, after the connection was lost."""
+        is_held = not self._is_member and self._title <= _LATE and not self.taken
+        if is_held and self._sink is not None:
+            self._is_member = True
+            for node in list(self._subjects):
+                self._sink.connected(node)
 
     def disconnected(self, why: str) -> None:
         """The connection is lost. The client connects again."""
@@ -284,19 +377,17 @@ class NatsCarrier:
         sender = self._senders.get(subject) or self._sender(subject)
         if subscription == _FRAMES:
             if payload[:1] == _FRAME and sender != self._name:
-                if self._absent:
-                    self._absent.pop(sender, None)
-                if self._sink is not None:
+                if self._is_member and self._sink is not None:
                     self._sink.frame(sender, memoryview(payload)[1:])
             else:
                 self._receive(sender, payload)
         elif message.subscription == _HINTS:
-            if sender.isdigit():  # the name of a node has an @
+            if "@" not in sender:  # the name of a node has an @
                 self._store.receive(sender, message.status, message.payload)
             elif message.status == _NO_RESPONDERS:
                 self._note_absent(sender)
-        elif sender != self._name:
-            self.client.publish(f"{self._prefix}.n.{token(sender)}.{self._me}", "", _PRESENT)
+        elif sender != self._name and self._is_member:
+            self._answer_discovery(sender)
 
     def _sender(self, subject: str) -> str:
         """The node at the end of a subject."""
@@ -310,36 +401,32 @@ class NatsCarrier:
         if sender == self._name:
             if kind == _CLAIM:
                 self._receive_claim(payload[1:])
-        elif kind == _PRESENT:
-            for found in self._searches:
-                found.add(sender)
+        elif kind == _PRESENT and self._searches:
+            self._found[sender] = trio.current_time()
 
     def _note_absent(self, node: str) -> None:
         """The server says that no client listens under the name of a node."""
         if node == self._name:
-            # The node is open from this moment on: a claim that follows in the same turn of the
-            # reader must find it so.
             if not self._has_lost.is_set():
-                self._rank[0] = 0
-                self._is_alone.set()
-                self._is_decided.set()
-            return
-        if self._sink is None or self._nursery is None:
-            return
-        now = trio.current_time()
-        if not self._sink.is_up(node):
-            if now >= self._graced_until:
-                self._fail(node, "no such node in the cluster")
-            return
-        # A connected node may only be connecting to the server again.
-        first = self._absent.get(node)
-        if first is None:
-            self._absent[node] = now
-            self._nursery.start_soon(self._probe_later, node)
-        elif now >= first + self._grace:
-            self._fail(node, "its program has ended")
+                self._note_alone()
+        elif (
+            # A connected node may only be connecting to the server again: its session has patience.
+            self._sink is not None
+            and not self._sink.is_up(node)
+            and not self._has_just_returned(self._grace)
+        ):
+            self._fail(node, "no client of the NATS server listens under its name")
 
-    async def _probe_later(self, node: str) -> None:
-        await trio.sleep(self._grace)
-        if node in self._absent:
-            self._publish(node, _PROBE, b"")
+    def _has_just_returned(self, seconds: float) -> bool:
+        """Whether this node has connected again within this time. Others may still be doing so."""
+        return trio.current_time() < self._returned_at + seconds
+
+    def _note_alone(self) -> None:
+        # The node is open from this moment on: a claim that follows in the same turn of the reader
+        # must find it so.
+        waits = self._title == _LATE and self._has_just_returned(self._patience + self._grace)
+        if self._title != _LEFT and not waits:
+            self._title = _MEMBER
+        self._resume()
+        self._is_alone.set()
+        self._is_decided.set()

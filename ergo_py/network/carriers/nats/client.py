@@ -1,6 +1,7 @@
 """`Client`: a client of NATS that connects again whenever its connection breaks."""
 
 import ssl
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
@@ -82,6 +83,10 @@ class Client:
         self._pings = 0
         self._pongs = 0
         """How many pings the server has answered, of the current connection."""
+        self._pinged: deque[float] = deque()
+        """The moments of the pings that are not answered yet."""
+        self.heard_at = 0.0
+        """The moment of the last ping that a server has answered, or of the last connection."""
         self._answered = trio.Event()
         self._is_silent = False
         self._is_alone = False
@@ -178,6 +183,7 @@ class Client:
         self._connection = connection
         self.connected += 1
         self._pings = self._pongs = 0
+        self._pinged.clear()
         self._is_silent = False
         why = "it has closed the connection"
         try:
@@ -185,6 +191,7 @@ class Client:
                 nursery.start_soon(connection.write)
                 nursery.start_soon(self._ping, connection, nursery.cancel_scope)
                 self._handler.connected(connection.info)
+                self.heard_at = trio.current_time()
                 why = await self._read(connection)
                 nursery.cancel_scope.cancel()
             if self._is_silent:
@@ -215,6 +222,10 @@ class Client:
                         connection.send(wire.PONG)
                     case Pong():
                         self._pongs += 1
+                        if self._pinged:
+                            # Not the moment of the answer: it may have waited for a program that
+                            # was stopped.
+                            self.heard_at = self._pinged.popleft()
                         self._note_answered()
                     case ServerInfo() as info:
                         self._learn(connection, info)
@@ -255,6 +266,7 @@ class Client:
 
     def _send_ping(self, connection: Connection) -> None:
         self._pings += 1
+        self._pinged.append(trio.current_time())
         connection.send(wire.PING)
 
     def _note_answered(self) -> None:

@@ -65,11 +65,10 @@ class NATS:
             tls: a TLS context, or the file of the authority that has signed the certificate of the
                 server. None uses the authorities of the system for ``tls://``.
             tls_first: encrypt before the server greets, as a server with ``handshake_first`` wants.
-            beat: seconds between the heartbeats of an idle session. A heartbeat is also a probe:
-                the server says if the other node is gone.
-            patience: a node that is silent for this many seconds is down.
-            grace: a node that the server does not know for this many seconds is down. It may be
-                connecting to the server again.
+            beat: seconds between the heartbeats of an idle session.
+            patience: a break of the connection that is shorter than this is invisible. A node that
+                is silent for longer than this, a beat and the ``grace`` is down.
+            grace: seconds that a node may take to connect to the server again after a break.
             backlog: bytes that may wait for a node before ``send`` refuses.
             window: bytes that may be on the way to a node.
             spawns: the behaviours that other nodes may start here, by name, as in
@@ -84,13 +83,22 @@ class NATS:
         Raises:
             BadInputError: a value is invalid.
         """
+        check_number("grace", grace, least=0.001)
         self._settings = NetworkSettings(
-            types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches
+            types,
+            beat,
+            patience,
+            backlog,
+            window,
+            spawns,
+            allow,
+            max_calls,
+            max_watches,
+            grace,
         )
         self._servers = _servers(urls, is_tls=tls is not None or tls_first)
         if not isinstance(cluster, str) or not cluster.strip():
             raise BadInputError("cluster", cluster, "the name of a cluster, such as 'shop'")
-        check_number("grace", grace, least=0.001)
         if grace > patience:
             raise BadInputError("grace", grace, f"at most the patience of {patience:g} s")
         self.is_strict = False
