@@ -134,7 +134,7 @@ class Subscriber(Behaviour):
         self._waiting.add(event)
 
     def handle_message(self, message: object, sender: object) -> None:
-        if isinstance(message, Down):
+        if type(message) is Down:
             self._waiting.end(message.reason)
             self.stop()
         else:

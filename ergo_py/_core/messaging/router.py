@@ -304,7 +304,7 @@ class Router(Addresses):
         # An envelope that was diverted once and finds no room again becomes a dead letter:
         # diverting it further could go in circles.
         if (
-            isinstance(payload, Diverted)
+            type(payload) is Diverted
             or other is None
             or not other.accepting
             or not other.mailbox.has_room(lane)

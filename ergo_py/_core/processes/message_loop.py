@@ -296,7 +296,7 @@ async def serve(process: "Process") -> Reason | None:
                 try:
                     if call_is_async:
                         reply = await handle_call(payload, ref)
-                    elif isinstance(reply := handle_call(payload, ref), CoroutineType):
+                    elif type(reply := handle_call(payload, ref)) is CoroutineType:
                         check_plain(process, "handle_call", reply)
                 except Reject as rejection:
                     process.kernel.calls.reply(ref, None, rejection.error)

@@ -216,16 +216,17 @@ def check_plain(process: Any, name: str, result: object) -> None:
     if result is None:
         return
     callback = f"{process.callbacks.behaviour}.{name}"
-    if isinstance(result, CoroutineType):
+    kind = type(result)  # not isinstance(), which asks a lazy proxy for its `__class__`
+    if kind is CoroutineType:
         result.close()
         raise CallbackError(
             f"{callback} is a plain `def` but returned a coroutine; write `async def {name}`"
         )
     if name.startswith("handle_call"):
         return
-    if isinstance(result, GeneratorType | AsyncGeneratorType) or hasattr(type(result), "__await__"):
+    if kind in (GeneratorType, AsyncGeneratorType) or hasattr(kind, "__await__"):
         raise CallbackError(
-            f"{callback} is a plain `def` but returned {type(result).__qualname__}, which would "
+            f"{callback} is a plain `def` but returned {kind.__qualname__}, which would "
             f"never run; write `async def {name}`, and `await` it there"
         )
 

@@ -65,7 +65,9 @@ class DeadLetters:
                 self.add(sender, target, message, why)
             return
         dead = (
-            [envelope for envelope in envelopes if not isinstance(envelope[3], MayBeLate)]
+            # Not isinstance(), which reads `message.__class__`: a lazy proxy asks the object behind
+            # it, and an unbound proxy raises. That exception would end the node.
+            [each for each in envelopes if not issubclass(type(each[3]), MayBeLate)]
             if why in _ENDED
             else envelopes
         )

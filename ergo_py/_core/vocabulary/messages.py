@@ -72,9 +72,9 @@ def answer_but_not_none(request: object) -> str:
     """The type of answer that a request declares, as text; empty if the answer may be None, or if
     the request declares nothing.
     """
-    if not isinstance(request, Request):
+    kind = type(request)  # not isinstance(), which asks a lazy proxy for its `__class__`
+    if not issubclass(kind, Request):
         return _NONE_IS_FINE
-    kind = type(request)
     declared = _declared.get(kind)
     if declared is None:
         declared = _declared[kind] = _declared_by(kind)

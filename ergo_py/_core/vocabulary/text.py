@@ -165,7 +165,7 @@ def _fields_of(value: Any, kind: type) -> _Items | None:
     if is_dataclass(kind) and hasattr(generated, "__wrapped__"):
         return ((field.name, getattr(value, field.name)) for field in fields(kind) if field.repr)
     names = getattr(kind, "_fields", None)
-    if isinstance(value, tuple) and names is not None and generated.__module__ == "collections":
+    if issubclass(kind, tuple) and names is not None and generated.__module__ == "collections":
         return zip(names, value, strict=True)
     return None
 

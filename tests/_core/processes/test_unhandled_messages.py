@@ -21,6 +21,7 @@ from ergo_py import (
     Caller,
     ChildSpec,
     DeadlockError,
+    Divert,
     Down,
     InitError,
     Node,
@@ -631,3 +632,67 @@ async def test_many_kept_messages_without_a_successor_are_buried_while_others_ru
         assert total(node) == {Why.UNHANDLED_AT_EXIT: MANY + 1}
         assert answered == ["answered"]
         assert heard == []
+
+
+# -- messages that raise when they are asked for their class ---------------------------------------
+
+
+class Unbound:
+    """A lazy proxy without an object behind it: every question raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("working outside of request context")
+
+
+class Proxied(Actor):
+    """Answers with the request; a message ends it."""
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        return request
+
+    def handle_message(self, message: object, sender: object) -> None:
+        if message is not None:
+            raise Failed
+
+
+async def test_an_unhandled_lazy_proxy_is_a_dead_letter_and_the_node_goes_on() -> None:
+    async with running_node() as node:
+        fragile, bystander = await node.spawn(Proxied), await node.spawn(Recorder)
+
+        for message in ("crash", Unbound(), Unbound()):
+            node.send(fragile, message)
+        while fragile in node.processes():
+            await trio.lowlevel.checkpoint()
+
+        assert await node.call(bystander, "still there?") == []
+        assert total(node)[Why.UNHANDLED_AT_EXIT] == 2
+        assert node.send(fragile, Unbound()) is False
+        assert total(node)[Why.NO_PROCESS] == 1
+
+
+async def test_a_lazy_proxy_is_a_request_and_a_reply() -> None:
+    proxy = Unbound()
+    async with running_node() as node:
+        server = await node.spawn(Proxied)
+        asker = await node.spawn(Puppet)
+
+        async def ask(me: Puppet) -> bool:
+            return await me.call(server, proxy) is proxy
+
+        assert await node.call(server, proxy) is proxy  # inline
+        assert await node.call(asker, ask)
+        node.send(server, None)
+        assert await node.call(server, proxy) is proxy  # behind a message, in the mailbox
+
+
+async def test_a_lazy_proxy_that_finds_a_full_mailbox_is_diverted() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        await node.spawn(Recorder, heard, name="overflow")
+        full = await node.spawn(Stuck, mailbox_size=1, overflow=Divert("overflow", "full"))
+
+        node.send(full, Unbound())
+        node.send(full, Unbound())
+        await wait_all_tasks_blocked()
+
+        assert [type(each).__name__ for each in heard] == ["Diverted"]

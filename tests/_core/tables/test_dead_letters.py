@@ -185,3 +185,26 @@ def test_a_late_message_is_not_announced() -> None:
 
     assert [letter.message_type for letter in announced] == ["Order"]
     assert letters.late == 1
+
+
+class Unbound:
+    """A lazy proxy without an object behind it, as werkzeug's and Django's are outside of a
+    request.
+    """
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("working outside of request context")
+
+
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_a_lazy_proxy_without_an_object_is_a_dead_letter(is_announced: bool) -> None:
+    letters = DeadLetters(10)
+    if is_announced:
+        letters.announce_to(lambda letter: None)
+
+    letters.add(SENDERS[0], TARGETS[0], Unbound(), Why.NO_PROCESS)
+    letters.add_all([(MESSAGE, SENDERS[0], None, Unbound())], TARGETS[0], Why.UNHANDLED_AT_EXIT)
+
+    assert [letter.message_type for letter in letters.last()] == ["Unbound", "Unbound"]
+    assert letters.late == 0
