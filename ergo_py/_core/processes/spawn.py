@@ -1,5 +1,6 @@
 """`spawn_process`: the start of a process. If a step fails, nothing of the process remains."""
 
+import sys
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from functools import partial
@@ -25,13 +26,19 @@ from ..vocabulary.errors import (
 from ..vocabulary.hints import explain
 from ..vocabulary.options import Options
 from ..vocabulary.reasons import Crashed, Killed
-from ..vocabulary.states import CALLS_ALLOWED, SLEEP, TERMINATED
+from ..vocabulary.states import CALLS_ALLOWED, INIT, SLEEP, TERMINATED
 from .last_callback import GRACE, Patience
 from .message_loop import run, run_guarded
 from .process import Process
 from .threaded_process import DispatchedProcess
 
 __all__ = ["caller_in", "spawn_at_once", "spawn_process"]
+
+_ROOM: Final = 200
+"""Free frames of the interpreter's stack that a nested ``init`` needs. An ``init`` takes six, and
+the cleanup of a failed ``init`` up to a hundred: a RecursionError inside of a cleanup would leave a
+spawn that never returns.
+"""
 
 
 async def spawn_process(
@@ -67,6 +74,9 @@ async def spawn_process(
     ):
         raise TooManyProcessesError(kernel.options.max_processes)
     callbacks = kernel.callbacks_of(behaviour)
+    # The first child of each init: its siblings find the same stack.
+    if parent is not None and parent.owned is None and parent.state is INIT:
+        _check_room(callbacks.behaviour)
     # Nearly always the same object; a caller may also give a `Loop()` of its own.
     on_loop = options.dispatcher is LOOP or options.dispatcher == LOOP
     process = (Process if on_loop else DispatchedProcess)(kernel, callbacks, options, parent)
@@ -161,6 +171,24 @@ def spawn_at_once(
     finally:
         starting.close()
     raise AssertionError(f"the start of {behaviour.__qualname__} has to wait")
+
+
+def _check_room(behaviour: str) -> None:
+    if not _has_room(_ROOM):
+        limit = sys.getrecursionlimit()
+        raise SpawnError(
+            f"{behaviour} is nested too deeply: its init would run inside the init of each "
+            f"ancestor, and the stack has no room for it; a recursion limit of {limit} is enough "
+            f"for about {limit // 10} levels. Let an ancestor spawn its children after its init"
+        )
+
+
+def _has_room(frames: int) -> bool:
+    """Whether the stack has room for so many frames. Tries it: the interpreter does not tell."""
+    try:
+        return frames == 0 or _has_room(frames - 1)
+    except RecursionError:
+        return False
 
 
 @runs_callbacks

@@ -1,7 +1,9 @@
 """Spawning a process: it is there, initialised and where it belongs, or nothing of it is."""
 
+import inspect
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NoReturn
 
@@ -938,11 +940,33 @@ def test_a_tree_of_a_hundred_levels_starts() -> None:
 
 async def test_a_tree_that_is_too_deep_to_start_leaves_no_process_behind() -> None:
     async with running_node(limit=60) as node:
-        with pytest.raises((SpawnError, RecursionError)):
+        with pytest.raises(
+            SpawnError, match=r"nested too deeply.*spawn its children after its init"
+        ):
             await node.spawn(Supervisor, nested(400))
 
         assert node.processes() == []
         assert node.whereis("leaf") is None
+
+
+@pytest.fixture
+def usual_stack() -> Iterator[int]:
+    """The frames on the stack of the fixture; puts the recursion limit back."""
+    before = sys.getrecursionlimit()
+    yield len(inspect.stack(0))
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.no_cover  # as above
+async def test_a_deep_tree_is_refused_however_much_stack_is_left(usual_stack: int) -> None:
+    async with running_node(limit=60) as node:
+        for room in range(300, 330):  # of a small stack, which is filled soon
+            sys.setrecursionlimit(usual_stack + room)
+
+            with pytest.raises(SpawnError, match="nested too deeply"):
+                await node.spawn(Supervisor, nested(60))
+
+            assert node.processes() == []
 
 
 async def test_a_child_with_a_failed_undoing_is_undone_with_its_parent(
