@@ -29,6 +29,7 @@ from ergo_py.testing.leaks import _descriptors
 
 __all__ = [
     "THOROUGH",
+    "Collected",
     "Failed",
     "Puppet",
     "Recorder",
@@ -115,6 +116,27 @@ async def running_node(
     with trio.fail_after(limit):
         async with open_node(name, **settings) as node:
             yield node
+
+
+class Collected:
+    """Stands in for the coroutine of a task. The garbage collector runs when a wake-up makes the
+    method `send`, and a finalizer calls `finalize`.
+    """
+
+    def __init__(self, task: Any, finalize: Callable[[], object]) -> None:
+        self._real: Any = task.coro
+        self._finalize: Callable[[], object] | None = finalize
+        task.coro = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    @property
+    def send(self) -> Any:
+        finalize, self._finalize = self._finalize, None
+        if finalize is not None:
+            finalize()
+        return self._real.send
 
 
 class Recorder(Actor):

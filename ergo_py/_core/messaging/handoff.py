@@ -92,13 +92,15 @@ class Handoff(TrioTurns):
     def wake(self, process: Sleeper) -> None:
         task = process.task
         if task.custom_sleep_data is PARKED:
+            # First of all: `task.coro.send` makes an object. See parking.py.
+            task._abort_func = task.custom_sleep_data = None
             if self._root is None or len(self._ready) >= _IN_A_ROW:
                 queue = self._queue
                 if queue and "task_scheduled" not in self._hooks:
                     # Inlined Runner.reschedule(): other tasks are scheduled, so that a guest loop
                     # has its tick already, and no instrument wants to know.
                     task._next_send_fn = task.coro.send
-                    task._next_send = task._abort_func = task.custom_sleep_data = None
+                    task._next_send = None
                     queue.append(task)
                 else:
                     self._reschedule(task, None)
@@ -106,7 +108,6 @@ class Handoff(TrioTurns):
                 self._ready.append(process)
                 # Inlined _schedule().
                 task._next_send_fn = task.coro.send
-                task._abort_func = task.custom_sleep_data = None
                 if "task_scheduled" in self._hooks:
                     self._runner.instruments.call("task_scheduled", task)
 
@@ -114,13 +115,13 @@ class Handoff(TrioTurns):
     def wake_caller(self, caller: WaitingCaller) -> None:
         task = caller.task
         if task.custom_sleep_data is caller:
+            task._abort_func = task.custom_sleep_data = None  # as in wake()
             if self._root is None or len(self._ready) >= _IN_A_ROW:
                 self._reschedule(task, caller)
             else:
                 self._ready.append(caller)
                 # Inlined _schedule().
                 task._next_send_fn = task.coro.send
-                task._abort_func = task.custom_sleep_data = None
                 if "task_scheduled" in self._hooks:
                     self._runner.instruments.call("task_scheduled", task)
 
@@ -140,6 +141,8 @@ class Handoff(TrioTurns):
 
     @enable_ki_protection
     def step(self, process: Sleeper) -> None:
+        if process.task.custom_sleep_data is not PARKED:
+            return  # woken meanwhile, by a finalizer: trio or the root runs its step
         self._steps = True
         try:
             self._schedule(process.task)
@@ -210,9 +213,8 @@ class Handoff(TrioTurns):
 
     def _schedule(self, task: Any) -> None:
         """Schedule a task as `trio.lowlevel.reschedule` does, except for the run queue."""
+        task._abort_func = task.custom_sleep_data = None
         task._next_send_fn = task.coro.send
-        task._abort_func = None
-        task.custom_sleep_data = None
         if "task_scheduled" in self._hooks:
             self._runner.instruments.call("task_scheduled", task)
 

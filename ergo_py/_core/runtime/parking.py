@@ -5,6 +5,9 @@ lowest level to do so.
 reschedules the task, also when a cancellation ends the sleep. So "the mark is set" means "asleep
 here and not yet woken": no task can be woken twice, and no sleep needs its own flag or function.
 
+Each wake-up removes the mark and the abort function first, before it makes any object: a new object
+may start a garbage collection, and a finalizer may send to the same task or cancel it.
+
 Three conventions go beyond trio's documented contract. The trap object that
 ``wait_task_rescheduled`` yields is created once and yielded for each sleep (trio only reads its
 ``abort_func``). ``reschedule`` is passed None or an object of ours instead of an ``Outcome`` (only
@@ -149,11 +152,17 @@ def yield_turn(task: Task) -> Generator[Any, Any, None]:
 def wake(task: Task | TaskPlaceholder) -> None:
     """Wake ``task`` if it sleeps in :func:`park`. Only in the loop's thread.
 
-    ``reschedule`` removes the mark. If it raises, because another thread called this by mistake,
-    the mark stays and no wake-up is lost.
+    If ``reschedule`` raises, because another thread called this by mistake, the mark comes back and
+    no wake-up is lost.
     """
     if task.custom_sleep_data is PARKED:
-        _reschedule(task, None)
+        sleeping: Any = task  # no placeholder: that is never asleep
+        sleeping._abort_func = sleeping.custom_sleep_data = None
+        try:
+            _reschedule(sleeping, None)
+        except BaseException:
+            sleeping._abort_func, sleeping.custom_sleep_data = _abort, PARKED
+            raise
 
 
 @enable_ki_protection
@@ -163,7 +172,12 @@ def wake_with(task: Task, mark: object) -> bool:
     """
     if task.custom_sleep_data is not mark:
         return False
-    _reschedule(task, mark)
+    task._abort_func = task.custom_sleep_data = None
+    try:
+        _reschedule(task, mark)
+    except BaseException:
+        task._abort_func, task.custom_sleep_data = _abort, mark
+        raise
     return True
 
 

@@ -32,7 +32,15 @@ from ergo_py._core.messaging.waiters import NoMailbox
 from ergo_py._core.runtime.parking import TrioTurns, park, park_as
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from ergo_py._core.vocabulary.states import State
-from tests.support import Failed, Puppet, Recorder, process_of, replace_private, running_node
+from tests.support import (
+    Collected,
+    Failed,
+    Puppet,
+    Recorder,
+    process_of,
+    replace_private,
+    running_node,
+)
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
@@ -766,3 +774,93 @@ async def test_turns_without_hand_off_step_nothing() -> None:
         turns.step(sleeper)
     with pytest.raises(NotImplementedError):
         turns.defer(lambda: None)
+
+
+# -- finalizers that send to the process that is being woken ---------------------------------------
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("beside", [True, False])
+async def test_a_finalizer_sends_to_the_process_that_a_message_wakes(
+    direct: bool, beside: bool
+) -> None:
+    async with running_node(direct_handoff=direct) as node, trio.open_nursery() as nursery:
+        heard: list[Any] = []
+        receiver = await node.spawn(Recorder, heard)
+        await wait_all_tasks_blocked()
+        if beside:  # another task is scheduled
+            nursery.start_soon(trio.lowlevel.checkpoint)
+        Collected(process_of(node, receiver).task, lambda: node.send(receiver, "finalizer"))
+
+        node.send(receiver, "message")
+        await wait_all_tasks_blocked()
+
+        assert sorted(heard) == ["finalizer", "message"]
+        assert await node.call(receiver, None) == heard
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_finalizer_sends_to_the_process_that_a_plain_callback_wakes(direct: bool) -> None:
+    async with running_node(direct_handoff=direct) as node:
+        heard: list[Any] = []
+        receiver, sender = await node.spawn(Recorder, heard), await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        Collected(process_of(node, receiver).task, lambda: node.send(receiver, "finalizer"))
+
+        node.send(sender, lambda me: me.send(receiver, "message"))
+        await wait_all_tasks_blocked()
+
+        assert sorted(heard) == ["finalizer", "message"]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_finalizer_sends_to_the_callee_that_a_call_wakes(direct: bool) -> None:
+    async with running_node(direct_handoff=direct) as node:
+        callee = await node.spawn(Asynchronous)
+        await wait_all_tasks_blocked()
+        Collected(process_of(node, callee).task, lambda: node.send(callee, "finalizer"))
+
+        assert await node.call(callee, lambda me: "answer") == "answer"
+        await wait_all_tasks_blocked()
+
+        assert await node.call(callee, lambda me: me.heard) == ["finalizer"]
+
+
+async def test_a_callee_that_is_woken_before_its_step_takes_the_step_in_its_own_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_node() as node:
+        callee, caller = await node.spawn(Asynchronous), await node.spawn(Puppet)
+        await wait_all_tasks_blocked()
+        orders = [lambda: node.send(callee, "finalizer")]
+
+        def clock() -> float:
+            """The caller begins to wait: a finalizer runs between the look and the step."""
+            if orders and process_of(node, caller).waiting is not None:
+                orders.pop()()
+            return 0.0
+
+        async def ask(me: Puppet) -> None:
+            replace_private(monkeypatch, "clock of processes", clock)
+            answers.append(await me.call(callee, lambda callee: "answer"))
+            me.send(callee, "message")
+
+        answers: list[str] = []
+        node.send(caller, ask)  # not a call: steps do not nest
+        await wait_all_tasks_blocked()
+
+        assert (answers, orders) == (["answer"], [])
+        assert await node.call(callee, lambda me: me.heard) == ["finalizer", "message"]
+
+
+async def test_a_finalizer_kills_the_process_that_is_being_woken() -> None:
+    async with running_node() as node:
+        receiver = await node.spawn(Asynchronous)
+        await node.call(receiver, lambda me: None)
+        Collected(process_of(node, receiver).task, lambda: node.kill(receiver))
+
+        node.send(receiver, "message")
+        while receiver in node.processes():
+            await trio.lowlevel.checkpoint()
+
+        assert await node.spawn(Recorder)

@@ -22,6 +22,7 @@ from ergo_py._core.runtime.parking import (
     wake_with,
     yield_turn,
 )
+from tests.support import Collected
 
 
 class Sleeper:
@@ -350,3 +351,36 @@ def test_a_keyboard_interrupt_reaches_the_main_task_that_yields_its_turn() -> No
     trio.run(main, restrict_keyboard_interrupt_to_checkpoints=True)
 
     assert sorted(done) == ["another task", "the main task"]
+
+
+# -- finalizers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mark", [PARKED, "a mark"])
+@pytest.mark.parametrize("cancels", [False, True])
+async def test_a_finalizer_that_wakes_the_task_that_is_being_woken_schedules_it_once(
+    autojump_clock: MockClock, mark: object, cancels: bool
+) -> None:
+    tasks: list[Task] = []
+    ends: list[str] = []
+
+    async def wait() -> None:
+        tasks.append(current_task())
+        with trio.CancelScope() as scope:
+            scopes.append(scope)
+            await (park(tasks[0]) if mark is PARKED else park_as(tasks[0], mark))
+        ends.append("woken")
+        await trio.sleep(1)
+
+    def wake_it() -> object:
+        return wake(tasks[0]) if mark is PARKED else wake_with(tasks[0], mark)
+
+    scopes: list[trio.CancelScope] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        Collected(tasks[0], lambda: scopes[0].cancel() if cancels else wake_it())
+
+        wake_it()
+
+    assert ends == ["woken"]
