@@ -42,6 +42,7 @@ FOREIGN: Final = {
     "_core/processes/message_loop.py": {"self.scope.deadline"},
     "_core/runtime/abandonable.py": {"task.coro", "task._next_send_fn"},
     "_core/runtime/cancel_scopes.py": {"status._scope.shield"},
+    "_core/runtime/parking.py": {"sleeping._abort_func", "task._abort_func"},
     "_core/runtime/time_limit.py": {"self._scope.deadline"},
     "meta/programs/port.py": {"scope.deadline"},
     "web/task_pool.py": {"pooled.task.context"},

@@ -125,7 +125,14 @@ static int batch_callback(PyObject* callback, int is_async, PyObject* first, PyO
     Py_DECREF(callback);
     if (*result == NULL) return -1;
     if (!is_async) return 1;
-    if (!PyCoro_CheckExact(*result)) return 0; /* another awaitable, of a decorated callback */
+    if (!PyCoro_CheckExact(*result)) { /* another awaitable, of a decorated callback */
+        PyAsyncMethods* methods = Py_TYPE(*result)->tp_as_async;
+        if (PyGen_CheckExact(*result) || (methods != NULL && methods->am_await != NULL)) return 0;
+        PyErr_Format(PyExc_TypeError, "object %.100s can't be used in 'await' expression",
+                     Py_TYPE(*result)->tp_name);
+        Py_CLEAR(*result);
+        return -1;
+    }
     switch (PyIter_Send(*result, Py_None, &returned)) {
         case PYGEN_NEXT:
             *result = rest_new(*result, returned);

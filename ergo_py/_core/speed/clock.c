@@ -34,7 +34,9 @@ int read_clock(PyObject* clock, double* time) {
         return 0;
     }
 #endif
+    Py_XINCREF(clock); /* the call may replace the clock of its module */
     PyObject* found = clock == NULL ? NULL : PyObject_CallNoArgs(clock);
+    Py_XDECREF(clock);
     if (found == NULL) return -1;
     *time = PyFloat_AsDouble(found);
     Py_DECREF(found);

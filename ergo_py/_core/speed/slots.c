@@ -117,6 +117,10 @@ PyObject* bind_table(PyObject* objects, const SlotName* slots, size_t slot_count
             PyObject* found = PyDict_GetItemString(objects, names[i].name);
             if (found == NULL || (names[i].is_class && !PyType_Check(found)))
                 return PyErr_Format(PyExc_TypeError, "bind() needs %s", names[i].name);
+            /* All interpreters of a program share these objects: only the first uses the module. */
+            if (names[i].is_class && *names[i].object != NULL && *names[i].object != found)
+                return PyErr_Format(PyExc_TypeError, "bind() has another %s already, of another interpreter",
+                                    names[i].name);
             if (sets) Py_XSETREF(*names[i].object, Py_NewRef(found));
         }
     }

@@ -11,7 +11,10 @@
    writes to its memory, and never counts references.
 
    The lock of a buffer and the lock of a queue are never held together, and no thread asks for the
-   interpreter's lock while it holds either. */
+   interpreter's lock while it holds either.
+
+   In the child of a fork no reader thread runs, and the locks and lists may be in any state: there
+   no function touches them. */
 #include "speed.h"
 
 #ifdef __linux__
@@ -26,10 +29,15 @@
 #define READ 4096        /* bytes of a small read */
 #define MOST (64 * 1024) /* bytes of small reads after which a thread waits for the loop */
 
+static unsigned forks; /* how many forks have made this program; objects of other numbers are dead */
+
+static void note_fork(void) { forks++; }
+
 struct StreamBuffer;
 
 typedef struct {
     PyObject_HEAD int descriptor; /* an eventfd */
+    unsigned forks;
     pthread_mutex_t lock;
     int is_rung; /* the loop was woken for the buffers in the list */
     struct StreamBuffer *first, *last;
@@ -63,7 +71,7 @@ static PyObject* queue_new(PyTypeObject* type, PyObject* args, PyObject* keyword
         close(descriptor);
         return NULL;
     }
-    queue->descriptor = descriptor;
+    queue->descriptor = descriptor, queue->forks = forks;
     pthread_mutex_init(&queue->lock, NULL);
     return (PyObject*)queue;
 }
@@ -71,7 +79,7 @@ static PyObject* queue_new(PyTypeObject* type, PyObject* args, PyObject* keyword
 static void queue_dealloc(BufferQueue* queue) {
     /* No buffer is left: each refers to its queue. */
     close(queue->descriptor);
-    pthread_mutex_destroy(&queue->lock);
+    if (queue->forks == forks) pthread_mutex_destroy(&queue->lock);
     Py_TYPE(queue)->tp_free(queue);
 }
 
@@ -115,6 +123,7 @@ static PyObject* queue_fileno(BufferQueue* queue, PyObject* Py_UNUSED(none)) {
 /* pop(): the callback of the first buffer in the list, and whether further buffers follow; None if
    the list is empty. Then the next buffer wakes the loop. */
 static PyObject* queue_pop(BufferQueue* queue, PyObject* Py_UNUSED(none)) {
+    if (queue->forks != forks) Py_RETURN_NONE;
     pthread_mutex_lock(&queue->lock);
     StreamBuffer* buffer = queue->first;
     PyObject* callback = NULL;
@@ -260,6 +269,8 @@ static PyObject* buffer_read(StreamBuffer* buffer, PyObject* args) {
     int descriptor, failure = 0;
     Py_ssize_t size;
     if (!PyArg_ParseTuple(args, "in", &descriptor, &size)) return NULL;
+    if (buffer->queue->forks != forks)
+        return PyErr_Format(PyExc_RuntimeError, "this buffer belongs to the parent of a fork");
     if (size > READ && buffer->space == NULL) {
         PyObject* space = PyBytes_FromStringAndSize(NULL, size);
         if (space == NULL) return NULL;
@@ -310,6 +321,7 @@ static PyObject* take_small(StreamBuffer* buffer) {
 static PyObject* buffer_take(StreamBuffer* buffer, PyObject* argument) {
     Py_ssize_t size = PyLong_AsSsize_t(argument);
     if (size < 0 && PyErr_Occurred()) return NULL;
+    if (buffer->queue->forks != forks) return PyBytes_FromStringAndSize(NULL, 0);
     pthread_mutex_lock(&buffer->lock);
     int was_full = is_full(buffer), needs_spare = size > READ && buffer->is_pending;
     PyObject* taken = buffer->large;
@@ -334,6 +346,7 @@ static PyObject* buffer_take(StreamBuffer* buffer, PyObject* argument) {
 
 /* end(): let the thread discard its next read, and end. From any thread. */
 static PyObject* buffer_end(StreamBuffer* buffer, PyObject* Py_UNUSED(none)) {
+    if (buffer->queue->forks != forks) Py_RETURN_NONE;
     pthread_mutex_lock(&buffer->lock);
     buffer->is_ending = 1;
     pthread_cond_signal(&buffer->has_room);
@@ -354,7 +367,8 @@ static int buffer_clear(StreamBuffer* buffer) {
 
 static void buffer_dealloc(StreamBuffer* buffer) {
     PyObject_GC_UnTrack(buffer);
-    if (buffer->queue != NULL) {
+    int is_alive = buffer->queue != NULL && buffer->queue->forks == forks;
+    if (is_alive) {
         pthread_mutex_lock(&buffer->queue->lock);
         if (buffer->is_listed) queue_remove(buffer->queue, buffer);
         pthread_mutex_unlock(&buffer->queue->lock);
@@ -365,8 +379,10 @@ static void buffer_dealloc(StreamBuffer* buffer) {
     Py_CLEAR(buffer->space);
     Py_CLEAR(buffer->spare);
     free(buffer->bytes);
-    pthread_cond_destroy(&buffer->has_room);
-    pthread_mutex_destroy(&buffer->lock);
+    if (is_alive) {
+        pthread_cond_destroy(&buffer->has_room);
+        pthread_mutex_destroy(&buffer->lock);
+    }
     Py_TYPE(buffer)->tp_free(buffer);
 }
 
@@ -390,6 +406,12 @@ static PyTypeObject StreamBufferType = {
 };
 
 int add_stream_buffers(PyObject* module) {
+    static int is_told; /* once for all interpreters */
+    if (!is_told && pthread_atfork(NULL, NULL, note_fork) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    is_told = 1;
     if (PyModule_AddType(module, &BufferQueueType) < 0) return -1;
     return PyModule_AddType(module, &StreamBufferType);
 }

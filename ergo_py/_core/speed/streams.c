@@ -211,22 +211,22 @@ static PyObject* take_raw(PyObject* input, PyObject* alias, PyObject* data) {
 /* Outbox.deliver or Outbox.forward. 1 if the message is sent, 0 if it has to wait, -1 with an
    error. */
 static int pass_on(PyObject* meta, PyObject* to, PyObject* message) {
-    PyObject *args[3] = {to, message, SLOT(meta, of_meta.priority)},
-             *outbox = SLOT(meta, of_meta.outbox);
-    PyObject* sent = outbox_deliver(outbox, args, 3, NULL);
-    int is_sent = sent == NULL ? -1 : PyObject_IsTrue(sent);
-    Py_XDECREF(sent);
-    if (is_sent != 0) return is_sent;
-    sent = PyObject_CallMethodObjArgs(outbox, str_forward, to, message, args[2], NULL);
-    is_sent = sent == NULL ? -1 : PyObject_IsTrue(sent);
-    Py_XDECREF(sent);
+    PyObject *args[3] = {Py_NewRef(to), message, Py_NewRef(SLOT(meta, of_meta.priority))},
+             *outbox = Py_NewRef(SLOT(meta, of_meta.outbox));
+    int is_sent = is_true(outbox_deliver(outbox, args, 3, NULL));
+    if (is_sent == 0)
+        is_sent = is_true(
+            PyObject_CallMethodObjArgs(outbox, str_forward, to, message, args[2], NULL));
+    Py_DECREF(args[0]);
+    Py_DECREF(args[2]);
+    Py_DECREF(outbox);
     return is_sent;
 }
 
 /* Pass on the messages of a read. As pass_on(); messages that have to wait are held. */
 static int pass_on_all(PyObject* reader, PyObject* meta, PyObject* messages) {
     PyObject *sequence = PySequence_Fast(messages, "messages of a read"),
-             *to = SLOT(reader, of_reader._target);
+             *to = Py_NewRef(SLOT(reader, of_reader._target)); /* a filter may replace it */
     int is_sent = sequence == NULL ? -1 : 1;
     for (Py_ssize_t i = 0; is_sent > 0 && i < PySequence_Fast_GET_SIZE(sequence); i++) {
         is_sent = pass_on(meta, to, PySequence_Fast_GET_ITEM(sequence, i));
@@ -237,6 +237,7 @@ static int pass_on_all(PyObject* reader, PyObject* meta, PyObject* messages) {
         }
     }
     Py_XDECREF(sequence);
+    Py_DECREF(to);
     return is_sent;
 }
 
@@ -393,7 +394,7 @@ PyObject* poller_read_some(PyObject* poller, PyObject* const* args, Py_ssize_t c
         PyErr_Clear();
         return call_twin(poller_twin, poller, args, count, NULL);
     }
-    PyObject* ready = args[0];
+    PyObject *ready = args[0], *fd = NULL;
     PyObject* watches = PyObject_GetAttr(poller, str_watches); /* a dict */
     double now, end;
     int left = ENDS_AT_ONCE;
@@ -401,9 +402,8 @@ PyObject* poller_read_some(PyObject* poller, PyObject* const* args, Py_ssize_t c
     if (watches == NULL || read_slice_clock(&end) < 0) goto failed;
     for (end += SLICE; index < PyList_GET_SIZE(ready);) {
         PyObject* event = PyList_GET_ITEM(ready, index++);
-        PyObject* fd = PyTuple_CheckExact(event) && PyTuple_GET_SIZE(event) > 0
-                           ? PyTuple_GET_ITEM(event, 0)
-                           : Py_None;
+        int has_fd = PyTuple_CheckExact(event) && PyTuple_GET_SIZE(event) > 0;
+        Py_XSETREF(fd, Py_NewRef(has_fd ? PyTuple_GET_ITEM(event, 0) : Py_None));
         PyObject* watch = PyDict_GetItemWithError(watches, fd);
         if (watch == NULL) {
             if (PyErr_Occurred()) goto failed;
@@ -427,9 +427,11 @@ PyObject* poller_read_some(PyObject* poller, PyObject* const* args, Py_ssize_t c
         if (left == 0 || now >= end) break;
     }
     Py_DECREF(watches);
+    Py_XDECREF(fd);
     return PyLong_FromSsize_t(index);
 failed:
     Py_XDECREF(watches);
+    Py_XDECREF(fd);
     return NULL;
 }
 

@@ -217,7 +217,7 @@ def check_plain(process: Any, name: str, result: object) -> None:
         return
     callback = f"{process.callbacks.behaviour}.{name}"
     kind = type(result)  # not isinstance(), which asks a lazy proxy for its `__class__`
-    if kind is CoroutineType:
+    if type(result) is CoroutineType:
         result.close()
         raise CallbackError(
             f"{callback} is a plain `def` but returned a coroutine; write `async def {name}`"

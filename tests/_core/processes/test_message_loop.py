@@ -1061,3 +1061,46 @@ def test_every_kind_of_envelope_that_a_process_gets_has_a_handler() -> None:
     kinds = {kind for name in envelopes.__all__ if type(kind := getattr(envelopes, name)) is int}
 
     assert set(HANDLERS) == kinds - {envelopes.MESSAGE, envelopes.CALL}
+
+
+# -- callbacks that were replaced on the instance --------------------------------------------------
+
+
+class Replaced(Actor):
+    """Its async callbacks are replaced by plain functions, as a mock does."""
+
+    def __init__(self, result: object) -> None:
+        self.result = result
+
+    def init(self) -> None:
+        self.__dict__["handle_message"] = lambda message, sender: self.result
+        self.__dict__["handle_call"] = lambda request, caller: self.result
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        raise AssertionError
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("result", [None, True, (1, 2), (0, 1, None, "message"), []], ids=repr)
+async def test_an_async_callback_that_returns_no_awaitable_crashes_its_process(
+    result: object,
+) -> None:
+    async with running_node() as node:
+        watcher = await node.spawn(Puppet)
+        for ask in (node.send, node.call):
+            pid = await node.spawn(Replaced, result)
+            await node.call(watcher, lambda me, pid=pid: me.monitor(pid))
+
+            try:
+                asked = ask(pid, "anything")
+                if not isinstance(asked, bool):
+                    await asked
+            except TargetDownError:
+                pass
+            await wait_all_tasks_blocked()
+
+            assert pid not in node.processes()
+        downs = await node.call(watcher, lambda me: me.heard)
+        assert [type(down.reason.error) for down in downs] == [TypeError, TypeError]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import ergo_py
+from ergo_py._core.messaging.calls import Calls
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.processes.message_loop import Turn
 from ergo_py._core.speed import installation
@@ -67,6 +68,50 @@ def test_all_parts_of_the_extension_are_installed_or_none() -> None:
     assert (type(Mailbox().main).__name__ == "MainLane") is ergo_py.is_fast
 
 
+IN_A_SECOND_INTERPRETER = """
+import importlib.util
+import trio
+import ergo_py
+
+names = "_xxsubinterpreters", "_interpreters"
+found = [importlib.import_module(name) for name in names if importlib.util.find_spec(name)]
+if not found:
+    print("none")
+    raise SystemExit
+print(ergo_py.is_fast, flush=True)
+try:
+    made = found[0].create(isolated=False)
+except TypeError:
+    made = found[0].create("legacy")
+run = getattr(found[0], "run_string", None) or found[0].exec
+run(made, "import ergo_py; print(ergo_py.is_fast, flush=True)")
+
+
+class Echo(ergo_py.Actor):
+    def handle_call(self, request, caller):
+        return request
+
+
+async def main():
+    async with ergo_py.open_node("first@localhost", log_output="none") as node:
+        print(await node.call(await node.spawn(Echo), "answer"), flush=True)
+
+
+trio.run(main)
+found[0].destroy(made)
+"""
+
+
+def test_only_the_first_interpreter_of_a_program_uses_the_extension() -> None:
+    pytest.importorskip("ergo_py._core.speed._speed", reason="the C extension is not built")
+
+    told = in_program(IN_A_SECOND_INTERPRETER)
+
+    if told == "none":
+        pytest.skip("this Python has no module for other interpreters")
+    assert told.split() == ["True", "False", "answer"]
+
+
 class TestRefusals:
     """The extension that is there does not fit: nothing is replaced."""
 
@@ -107,6 +152,14 @@ class TestRefusals:
             """The task of a trio without slots."""
 
         monkeypatch.setattr(installation, "Task", NewTask)
+
+        self.assert_refused()
+
+    @pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")
+    def test_classes_of_another_interpreter_refuse_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(installation, "Calls", type("Calls", (Calls,), {}))
 
         self.assert_refused()
 

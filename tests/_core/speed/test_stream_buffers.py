@@ -414,3 +414,34 @@ def test_wrong_arguments_are_refused() -> None:
     for wrong in wrongs:
         with pytest.raises(TypeError):
             wrong()
+
+
+FORKS = """
+import os, select, socket, threading
+from ergo_py._core.speed.installation import buffer_queue, stream_buffer
+
+queue = buffer_queue()
+buffer = stream_buffer(queue, print)
+ours, theirs = socket.socketpair()
+thread = threading.Thread(target=lambda: buffer.read(ours.fileno(), 4096))
+thread.start()
+theirs.send(b"bytes of the parent")
+select.select([queue.fileno()], [], [])
+child = os.fork()
+if child == 0:
+    # No thread of the parent runs here, and a thread may have held a lock at the fork.
+    print(queue.pop(), buffer.take(4096), buffer.end(), flush=True)
+    del buffer, queue
+    os._exit(0)
+print(os.waitpid(child, 0)[1], queue.pop() == (print, False), buffer.take(4096), flush=True)
+theirs.close()
+thread.join()
+"""
+
+
+def test_the_child_of_a_fork_leaves_the_locks_of_its_parent_alone() -> None:
+    command = [sys.executable, "-c", FORKS]
+
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    assert told.splitlines() == ["None b'' None", "0 True b'bytes of the parent'"]
