@@ -3,6 +3,7 @@
 import errno
 import sys
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -81,10 +82,17 @@ def make(*more: Any) -> MessageTypes:
     return MessageTypes([*TYPES, Point, Sized, ShopError, Described, *more])
 
 
+def repr_of_type(value: object) -> str:
+    return type(value).__name__
+
+
 def travel(value: object, there: MessageTypes | None = None) -> Any:
     here = make()
     return (there or here).decode(here.encode(value))
 
+
+encode = msgspec.msgpack.encode
+Ext = msgspec.msgpack.Ext
 
 VALUES = [
     None,
@@ -320,9 +328,7 @@ def test_an_error_of_the_operating_system_arrives_with_its_file_names(error: OSE
 def test_attributes_of_an_exception_change_nothing_of_its_class() -> None:
     types, cls = MessageTypes([PriceError]), PriceError.__qualname__
     parts = (cls, ["x"], {"__class__": 1, "__cause__": 2, "price": 5, 7: 8, "item": "tea"})
-    got = types.decode(
-        msgspec.msgpack.encode(msgspec.msgpack.Ext(32, msgspec.msgpack.encode(parts)))
-    )
+    got = types.decode(hand_made(32, parts))
 
     assert type(got) is PriceError
     assert got.__cause__ is None
@@ -387,6 +393,115 @@ def test_bytes_of_no_known_type_have_none(data: bytes) -> None:
     assert make().type_of(data) is None
     assert MessageTypes().type_of(make().encode(Add(1))) is None
     assert MessageTypes().type_of(make().encode(Order([], Colour.RED))) is None
+
+
+# -- sets and dicts ------------------------------------------------------------------------------
+
+EQUAL = 2**61 - 1
+"""All multiples of this number have the same hash."""
+
+
+def hand_made(code: int, content: Any) -> bytes:
+    """The bytes of an extension, as a hostile node writes them."""
+    return encode(Ext(code, encode(content)))
+
+
+def uuids(count: int) -> list[Any]:
+    return [Ext(24, UUID(int=number * EQUAL).bytes) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        hand_made(2, uuids(17)),
+        hand_made(3, uuids(17)),
+        hand_made(4, [(key, 1) for key in uuids(17)]),
+        hand_made(2, [Ext(1, encode([number * EQUAL])) for number in range(9)] * 2),
+        hand_made(2, list(range(5_001))),
+        hand_made(4, [(number, 1) for number in range(5_001)]),
+        encode([1, hand_made(2, uuids(17)), Ext(2, encode(uuids(17)))]),
+    ],
+)
+def test_sets_and_dicts_with_chosen_hashes_are_unreadable(data: bytes) -> None:
+    with pytest.raises(UnreadableValueError, match=r"entries.*: send a list instead"):
+        make().decode(data)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {UUID(int=number * EQUAL) for number in range(17)},
+        frozenset(UUID(int=number * EQUAL) for number in range(17)),
+        {UUID(int=number * EQUAL): 1 for number in range(17)},
+        set(range(5_001)),
+        dict.fromkeys(range(5001), 1),
+        {number or "text": 1 for number in range(5_001)},
+        Echo([{1.5 * number for number in range(5_001)}]),
+    ],
+)
+def test_a_sender_is_told_of_sets_and_dicts_that_would_be_unreadable(value: object) -> None:
+    with pytest.raises(RefusedValueError, match=r"entries.*: send a list instead"):
+        make().encode(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {UUID(int=number * EQUAL) for number in range(16)},
+        set(range(5_000)),
+        {number: str(number) for number in range(5_000)},
+        {str(number): number for number in range(20_000)},
+        {b"%d" % number for number in range(20_000)},
+        {f"{number}" for number in range(20_000)},
+        dict.fromkeys(range(1023), 1),
+        dict.fromkeys(range(1024), 1),
+        {str(number): [b"\xdf\xde\xff" * 9] for number in range(1_024)},
+        {(a, b, c, d) for a in (-1, -2) for b in (-1, -2) for c in (-1, -2) for d in (-1, -2)},
+        {(a, b) for a in range(-30, 30) for b in range(-30, 30)},
+        [b"\xdf" * 20_000, "\xdf" * 20_000, [[0xDF] * 9_000], {"a": b"\xde\xff" * 300}, (1.5, -7)],
+        [(number, str(number) * 20, b"\xdf" * (number % 50)) for number in range(2_000)],
+        [2**33 + 0xDF * number for number in range(20_000)],
+    ],
+    ids=repr_of_type,
+)
+def test_large_values_arrive_equal(value: object) -> None:
+    got = travel(value)
+
+    assert got == value
+    assert type(got) is type(value)
+
+
+@pytest.mark.parametrize("keys", [range(1_024), [str(number) for number in range(1_024)]])
+@pytest.mark.parametrize("wrap", ["alone", "list", "tuple", "object", "closed"])
+def test_a_large_map_is_unreadable_before_it_is_decoded(keys: Any, wrap: str) -> None:
+    """The codec would make the dict without a check of its keys."""
+    large = dict.fromkeys(keys, "x" * 20)
+    data = {
+        "alone": encode(large),
+        "list": encode(["x", [1.5, b"y" * 300, large]]),
+        "tuple": hand_made(1, [large]),
+        "object": hand_made(30, ("Echo", {"value": large})),
+        "closed": b"\xc1\x03Add" + encode({"number": large}),
+    }[wrap]
+
+    with pytest.raises(UnreadableValueError, match="1024 keys or more travels as pairs"):
+        make().decode(data)
+
+
+def test_bytes_that_no_encoder_of_a_node_writes_take_few_steps() -> None:
+    """A long form of a short text would take a step of Python for two bytes."""
+    data = b"\xdc\xff\xff" + b"\xd9\x00" * 0xFFFF + b"\xdf"
+
+    with pytest.raises(UnreadableValueError):
+        make().decode(data)
+
+
+@given(st.binary(max_size=40), st.integers(0, 3))
+def test_any_long_bytes_are_a_value_or_unreadable(data: bytes, kind: int) -> None:
+    padding = [b"\xdf" * 20_000, "x" * 20_000, [1] * 20_000, {"a": b"\xdf" * 20_000}][kind]
+
+    with suppress(UnreadableValueError):
+        make().decode(b"\x92" + encode(padding) + data)
 
 
 # -- two versions of a program -------------------------------------------------------------------

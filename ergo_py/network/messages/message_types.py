@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
@@ -29,11 +30,12 @@ from ..._core.vocabulary.reasons import (
     Shutdown,
     Unregistered,
 )
-from ..._core.vocabulary.text import shown, text_of, utf8
+from ..._core.vocabulary.text import brief, shown, text_of, utf8
 from ..errors import RemoteError
 from .closed_types import MARK, closed_type
 from .codec import Ext, msgspec
 from .exceptions import BUILTIN, UNRAISABLE, arguments_of, attributes_of, remade
+from .hashed_elements import FEW, has_large_map, may_have_large_map, problem_of
 from .type_names import type_of
 
 __all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError", "reason_of"]
@@ -155,8 +157,8 @@ class MessageTypes:
             list: self._list,
             dict: self._dict,
             tuple: lambda value: self._tagged(_TUPLE, list(value)),
-            set: lambda value: self._tagged(_SET, list(value)),
-            frozenset: lambda value: self._tagged(_FROZENSET, list(value)),
+            set: lambda value: self._hashed(_SET, list(value)),
+            frozenset: lambda value: self._hashed(_FROZENSET, list(value)),
             PID: lambda pid: Ext(_PID, _encode(tuple(pid))),
             Alias: lambda alias: Ext(_ALIAS, _encode(tuple(alias))),
             Ref: lambda ref: Ext(_REF, _encode(tuple(ref)[:3])),
@@ -183,8 +185,12 @@ class MessageTypes:
         # Looked up by a part of the bytes that arrive, which may be a view.
         self._closed_names: dict[bytes | memoryview, _Class] = {}
         self._closed_decoders: dict[bytes | memoryview, Callable[[bytes | memoryview], Any]] = {}
-        self._decoder = msgspec.msgpack.Decoder(ext_hook=self._read)
-        self._decode = self._decoder.decode
+        # A hook decodes the content of an extension in the same way as the value around it.
+        quickly: list[Callable[[Any], Any]] = []
+        self._quickly = msgspec.msgpack.Decoder(ext_hook=partial(self._read, quickly)).decode
+        quickly.append(self._quickly)
+        hook = partial(self._read, [self._carefully])
+        self._with_checks = msgspec.msgpack.Decoder(ext_hook=hook).decode
         for cls in (*_OWN, *own):
             self._add(cls, f"ergo.{cls.__name__}")
         for entry in listed:
@@ -303,15 +309,22 @@ class MessageTypes:
     def _tagged(self, code: int, values: list[Any]) -> Ext:
         return Ext(code, _encode(self._list(values)))
 
+    def _hashed(self, code: int, values: list[Any]) -> Ext:
+        if problem := problem_of("a set", values):
+            raise RefusedValueError(problem)
+        return self._tagged(code, values)
+
     def _list(self, values: list[Any]) -> list[Any]:
         return [value if type(value) in _LEAVES else self._plain(value) for value in values]
 
     def _dict(self, values: dict[Any, Any]) -> Any:
-        if all(type(key) in _KEYS for key in values):
+        if len(values) < FEW and all(type(key) in _KEYS for key in values):
             return {
                 key: value if type(value) in _LEAVES else self._plain(value)
                 for key, value in values.items()
             }
+        if problem := problem_of("a dict", values):
+            raise RefusedValueError(problem)
         return Ext(
             _PAIRS,
             _encode([(self._plain(key), self._plain(value)) for key, value in values.items()]),
@@ -411,36 +424,48 @@ class MessageTypes:
         """The instance of a closed class that has other fields here."""
         if entry is None:
             raise _unlisted(bytes(data[2:start]).decode("utf-8", "replace"))
-        return entry.make(self._decoder.decode(memoryview(data)[start:]))
+        return entry.make(self._decode(memoryview(data)[start:]))
 
-    def _read(self, code: int, data: memoryview) -> Any:
+    def _decode(self, data: bytes | memoryview) -> Any:
+        return (self._carefully if may_have_large_map(data) else self._quickly)(data)
+
+    def _carefully(self, data: bytes | memoryview) -> Any:
+        if has_large_map(data):
+            raise UnreadableValueError(f"a dict with {FEW} keys or more travels as pairs")
+        return self._with_checks(data)
+
+    def _read(self, decoders: list[Callable[[Any], Any]], code: int, data: memoryview) -> Any:
+        """The value of an extension."""
+        decode = decoders[0]
         if code == _OBJECT:
-            name, fields = self._decoder.decode(data)
+            name, fields = decode(data)
             entry = self._by_name.get(name)
             if entry is None:
                 raise _unlisted(name)
             return entry.make(fields)
         read = _READERS.get(code)
         if read is not None:
-            return read(self._decoder.decode(data) if code in _NESTED else bytes(data))
+            return read(decode(data) if code in _NESTED else bytes(data))
         if code == _ENUM:
-            name, member = self._decoder.decode(data)
+            name, member = decode(data)
             if name not in self._enums or member not in self._enums[name].__members__:
-                raise UnreadableValueError(f"{name}.{member} is not an Enum member of this node")
+                raise UnreadableValueError(
+                    f"{_short(name)}.{_short(member)} is not an Enum member of this node"
+                )
             return self._enums[name][member]
         if code == _EXCEPTION:
-            name, args, *more = self._decoder.decode(data)
+            name, args, *more = decode(data)
             if name not in self._exceptions:
                 return RemoteError(name, ", ".join(map(text_of, args)))
             return remade(self._exceptions[name], args, more[0] if more else {})
         if code == _CRASHED:
-            error, text = self._decoder.decode(data)
+            error, text = decode(data)
             return Crashed.told(error, text)
         raise UnreadableValueError(f"a value of the unknown kind {code}")
 
 
 def _unlisted(name: str) -> UnreadableValueError:
-    return UnreadableValueError(f"the type {name!r} is not in this node's `types=[…]`")
+    return UnreadableValueError(f"the type {brief(name, 200)} is not in this node's `types=[…]`")
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -452,6 +477,10 @@ _REASON: Final = 1 << 20
 def _told(type_name: str, text: str) -> Ext:
     """An exception as text. Texts of errors are for readers: a surrogate in them is escaped."""
     return Ext(_REMOTE_ERROR, _encode((utf8(type_name), utf8(text))))
+
+
+def _short(name: object) -> str:
+    return name[:100] if isinstance(name, str) else brief(name, 100)
 
 
 def _cut(text: str) -> str:
@@ -492,17 +521,28 @@ def _checked(cls: Any, *field_types: type) -> Callable[[list[Any]], Any]:
 
     def read(values: list[Any]) -> Any:
         if len(values) != len(field_types) or not all(map(isinstance, values, field_types)):
-            raise UnreadableValueError(f"{values!r} are not the fields of a {cls.__name__}")
+            raise UnreadableValueError(
+                f"{brief(values, 100)} are not the fields of a {cls.__name__}"
+            )
         return cls(*values)
 
     return read
 
 
+def _distinct(what: str, elements: list[Any]) -> list[Any]:
+    """The elements, unless a set or dict of them would be slow."""
+    if problem := problem_of(what, elements):
+        raise UnreadableValueError(problem)
+    return elements
+
+
 _READERS: Final[dict[int, Callable[[Any], Any]]] = {
     _TUPLE: tuple,
-    _SET: set,
-    _FROZENSET: frozenset,
-    _PAIRS: dict,
+    _SET: lambda values: set(_distinct("a set", values)),
+    _FROZENSET: lambda values: frozenset(_distinct("a set", values)),
+    _PAIRS: lambda pairs: dict(
+        zip(_distinct("a dict", [k for k, _ in pairs]), [v for _, v in pairs], strict=True)
+    ),
     _PID: _checked(PID, str, int, int),
     _ALIAS: _checked(Alias, str, int, int),
     _REF: _checked(Ref, str, int, int),
