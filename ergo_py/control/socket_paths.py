@@ -57,8 +57,12 @@ def directory(*, create: bool = False) -> Path:
     return checked(place)
 
 
-def checked(place: Path) -> Path:
+_REMEDY: Final = "set XDG_RUNTIME_DIR to a directory of your own, for the node and for `ergo`"
+
+
+def checked(place: Path, remedy: str = _REMEDY) -> Path:
     """Return a directory of sockets if only its user may enter it, or if it does not exist.
+    ``remedy`` says how to choose another directory.
 
     Raises:
         ControlSocketError: it belongs to another user, or others may enter it.
@@ -72,9 +76,8 @@ def checked(place: Path) -> Path:
         # Try no other directory: `ergo` must look where the node is, regardless of the actions of
         # other users.
         raise ControlSocketError(
-            f"{place} {problem}; control sockets need a directory that only you may enter (mode "
-            "0700): make it so, or set XDG_RUNTIME_DIR to a directory of your own, for the node "
-            "and for `ergo`"
+            f"{place} {problem}; sockets of nodes need a directory that only you may enter (mode "
+            f"0700): make it so, or {remedy}"
         )
     return place
 
@@ -84,7 +87,8 @@ def _problem(found: os.stat_result) -> str:
     if not stat.S_ISDIR(found.st_mode):
         return "is no directory"
     if found.st_uid != os.geteuid():
-        return f"belongs to user {found.st_uid}, and you are user {os.geteuid()}"
+        hint = f" (write `sudo -u '#{found.st_uid}' …`)" if os.geteuid() == 0 else ""
+        return f"belongs to user {found.st_uid}, and you are user {os.geteuid()}{hint}"
     if found.st_mode & 0o077:
         return f"may be entered by others (mode {stat.S_IMODE(found.st_mode):04o})"
     return ""

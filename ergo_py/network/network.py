@@ -25,7 +25,7 @@ from .._core.vocabulary.ids import PID, Alias, EventName, ServiceName
 from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.options import check_name
 from .._core.vocabulary.reasons import Reason
-from .._core.vocabulary.text import shown
+from .._core.vocabulary.text import brief, shown
 from .accounts.info import NetworkInfo
 from .accounts.limits import LARGEST, Limits, too_large
 from .carriers.carrier import Carrier
@@ -33,6 +33,7 @@ from .errors import MessageTooLargeError, MessageTypeError, NetworkError
 from .frames import NOT_A_FRAME, read_frame
 from .messages.message_types import MessageTypes, RefusedValueError
 from .messages.signals import SIGNALS
+from .node_names import is_node_name
 from .peer import Peer
 from .questions.permits import PERMITS, Permits, refusal_text
 from .questions.snapshots import snapshot_types
@@ -415,6 +416,9 @@ class Network:
     def _new_peer(self, sender: str) -> Peer | None:
         """The peer of a node that sends its first frame; None if the frame is dropped."""
         if sender == self.kernel.pid.node:
+            return None
+        if not is_node_name(sender):
+            self.log_once("a frame of a node without a proper name is dropped", brief(sender, 100))
             return None
         try:
             return self.peer(sender)

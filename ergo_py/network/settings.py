@@ -10,6 +10,7 @@ from .accounts.limits import Limits
 from .carriers.carrier import Carrier
 from .messages.message_types import MessageTypes
 from .network import Network
+from .node_names import check_node_name
 from .questions.permits import Allow, Permits
 from .questions.spawns import SpawnList, Spawns
 from .session import Timing
@@ -62,11 +63,7 @@ class NetworkSettings:
         Raises:
             BadInputError: the name of the node is not fit for a network.
         """
-        name, at, place = kernel.pid.node.partition("@")
-        if not name or not at or not place:
-            raise BadInputError(
-                "name", kernel.pid.node, "a name and a place in a network, such as 'shop@berlin'"
-            )
+        check_node_name(kernel.pid.node)
         return Network(
             kernel,
             carrier,

@@ -6,6 +6,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,16 @@ take more than 20 MiB.
 _LONGEST_LINE: Final = 8 * 1024 * 1024
 _LONGEST_RECORDING: Final = 512 * 1024 * 1024
 """Bytes of a recording after decompression."""
+_RATIO: Final = 100
+_SLACK: Final = 16 * 1024 * 1024
+"""A file unpacks to at most so many times its size, and these bytes more: views of a node shrink to
+a tenth or a thirtieth.
+"""
+_BYTES_OF_A_LINE: Final = 8
+_FEW_LINES: Final = 100_000
+"""A file has at most a line for so many of its bytes, and these lines more: reading a line takes as
+long as unpacking hundreds of bytes.
+"""
 _FRESH: Final = 60.0
 """Seconds for which a state counts as the state of a later moment."""
 
@@ -231,11 +242,16 @@ def read_recording(path: str | Path) -> tuple[list[dict[str, Any]], dict[str, Hi
 
 
 def _bounded_lines(file: Any, path: str | Path) -> Iterator[bytes]:
-    total = 0
-    while line := file.readline(_LONGEST_LINE + 1):
+    size, total = Path(path).stat().st_size, 0
+    most_bytes = min(_LONGEST_RECORDING, _RATIO * size + _SLACK)
+    most_lines = size // _BYTES_OF_A_LINE + _FEW_LINES
+    for number in count(1):
+        line = file.readline(_LONGEST_LINE + 1)
+        if not line:
+            return
         total += len(line)
-        if len(line) > _LONGEST_LINE or total > _LONGEST_RECORDING:
-            raise _refusal(path, "it is longer than any recording")
+        if len(line) > _LONGEST_LINE or total > most_bytes or number > most_lines:
+            raise _refusal(path, "it is longer than any recording in a file of its size")
         yield line
 
 

@@ -5,6 +5,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,20 @@ def test_a_directory_that_other_users_may_enter_or_a_symlink_is_refused(
     place.symlink_to(runtime_directory)
     with pytest.raises(ControlSocketError, match="is no directory"):
         directory(create=True)
+
+
+def test_root_is_told_to_become_the_user_of_a_foreign_directory(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = runtime_directory / "ergo"
+    place.mkdir(mode=0o700)
+    found = os.lstat(place)
+    owner = SimpleNamespace(st_mode=found.st_mode, st_uid=1234)
+    monkeypatch.setattr("os.lstat", lambda _place: owner)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+    with pytest.raises(ControlSocketError, match=r"you are user 0 \(write `sudo -u '#1234' …`\)"):
+        directory()
 
 
 def test_the_error_about_a_foreign_directory_suggests_xdg_runtime_dir(

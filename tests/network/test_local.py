@@ -14,7 +14,9 @@ import trio
 from ergo_py import BadInputError, Down, Name, NodeName, NoNode, TargetDownError, Why, open_node
 from ergo_py.network import Local, NetworkError, NodeNameTakenError
 from ergo_py.network.carriers import local
-from tests.network.pairs import TYPES, Add, Echo, Total, make_network, until
+from ergo_py.network.carriers.nats.permissions import permissions_text
+from ergo_py.network.frames import Hello, encode_frame
+from tests.network.pairs import TYPES, Add, Echo, Total, carrier_of, make_network, network_of, until
 from tests.network.programs import COUNTER, other_program, until_it_answers
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Recorder, running_node
@@ -124,6 +126,120 @@ async def test_a_node_in_a_network_needs_a_name_and_a_place() -> None:
             pass
 
 
+ODD_NAMES = [
+    ("a\0@x", "printable characters"),
+    ("a@x\n", "printable characters"),
+    ("a\u202e@x", "printable characters"),
+    ("\udcff@x", "printable characters"),
+    (".hidden@x", "does not begin with a dot"),
+    ("a" * 300 + "@x", "at most 255 bytes"),
+    ("nodename", "a name and a place"),
+    ("@x", "a name and a place"),
+]
+
+
+@pytest.mark.parametrize("name, text", ODD_NAMES)
+async def test_a_name_that_would_be_trouble_in_logs_and_paths_is_refused(
+    meeting_place: Path, name: str, text: str
+) -> None:
+    for network in (make_network("memory"), make_network("local", meeting_place)):
+        with pytest.raises(BadInputError, match=rf"name: got .*{text}"):
+            async with running_node(name, network=network):
+                pass
+    with pytest.raises(BadInputError, match=text):
+        permissions_text("c", ["a@x", name])
+    assert os.listdir(meeting_place) == []
+
+
+@pytest.mark.parametrize("name", ["shop 1@berlin", "bücher@x", "a@b@c", "web[1]@x", "*@*", "a.b@x"])
+async def test_other_names_are_found(meeting_place: Path, name: str) -> None:
+    network = make_network("local", meeting_place)
+    async with running_node("me@x", network=network) as me, running_node(name, network=network):
+        assert await me.discover() == [name]
+        assert await me.at(name).ping() >= 0.0
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+async def test_an_address_on_a_node_with_an_odd_name_is_down(
+    meeting_place: Path, kind: str
+) -> None:
+    async with running_node("a@test", network=make_network(kind, meeting_place)) as a:
+        for name in ("\udcff@x", "a\n@x", ".a@x"):
+            with trio.fail_after(30), pytest.raises(TargetDownError):
+                await a.call(Name("x", name), Total())
+
+
+async def test_frames_of_a_node_with_an_odd_name_are_dropped(meeting_place: Path) -> None:
+    async with running_node("a@test", network=make_network("local", meeting_place)) as a:
+        for name in (b"a\nb@x", b"alone", "\u202eb@x".encode()):
+            network_of(a).frame(name.decode(), encode_frame(Hello(1, 1, 1, 0, 1)))
+        assert a.network().peers == {}
+
+
+async def test_files_that_are_no_sockets_of_nodes_are_no_nodes(meeting_place: Path) -> None:
+    network = make_network("local", meeting_place)
+    async with running_node("a@x", network=network) as a, running_node("b@x", network=network):
+        (meeting_place / "file@x.node").write_text("", encoding="utf-8")
+        (meeting_place / "link@x.node").symlink_to(meeting_place / "b@x.node")
+        (meeting_place / "lost@x.node").symlink_to(meeting_place / "none")
+        (meeting_place / "loop@x.node").symlink_to(meeting_place / "loop@x.node")
+        (meeting_place / "folder@x.node").mkdir()
+        assert await a.discover() == ["b@x"]
+        for name in ("file@x", "link@x", "lost@x", "loop@x", "folder@x", "none@x"):
+            with trio.fail_after(2), pytest.raises(TargetDownError, match="no such node"):
+                await a.call(Name("x", name), Total())
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "no"), BlockingIOError(11, "full")])
+async def test_a_socket_that_may_not_be_opened_is_no_node(
+    meeting_place: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    network = make_network("local", meeting_place)
+    async with running_node("a@x", network=network) as a, running_node("b@x", network=network):
+
+        class Refusing(socket.socket):
+            def connect(self, address: Any) -> None:
+                raise error
+
+        monkeypatch.setattr("ergo_py.network.carriers.local.socket.socket", Refusing)
+        is_full = isinstance(error, BlockingIOError)
+        assert await a.discover() == (["b@x"] if is_full else [])
+
+
+async def connected(meeting_place: Path, name: bytes, data: bytes) -> socket.socket:
+    """A connection of a program that calls itself a node."""
+    stranger = socket.socket(socket.AF_UNIX)
+    stranger.connect(str(meeting_place / "a@test.node"))
+    stranger.setblocking(False)
+    writer = trio.socket.from_stdlib_socket(stranger)
+    rest = struct.pack(">I", len(name)) + name + data
+    while rest:
+        rest = rest[await writer.send(rest) :]
+    stranger.setblocking(False)
+    return stranger
+
+
+async def test_a_new_connection_of_a_node_replaces_its_old_one(meeting_place: Path) -> None:
+    """Half of a frame is kept once for each node, not once for each connection."""
+    half = struct.pack(">I", 1 << 20) + bytes(1 << 19)
+    async with running_node("a@test", network=make_network("local", meeting_place)) as a:
+        carrier, open_ones = carrier_of(a), []
+        for _ in range(5):
+            open_ones.append(await connected(meeting_place, b"c@test", half))
+            await until(lambda: carrier._halves._left <= 16 * (16 << 20) - (1 << 19))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert list(carrier._readers) == ["c@test"]
+        assert carrier._halves._left >= 16 * (16 << 20) - (1 << 20)
+        for old in open_ones[:-1]:
+            assert old.recv(1) == b""
+        with pytest.raises(BlockingIOError):
+            open_ones[-1].recv(1)
+        for connection in open_ones:
+            connection.close()
+        await until(lambda: not carrier._readers)
+        assert carrier._halves._left == 16 * (16 << 20)
+
+
 @pytest.mark.parametrize(
     "settings,text",
     [
@@ -147,7 +263,7 @@ def test_an_object_that_is_no_network_is_refused() -> None:
 
 async def test_a_directory_that_others_may_enter_is_refused(meeting_place: Path) -> None:
     os.chmod(meeting_place, 0o755)
-    with pytest.raises(NetworkError, match="may be entered by others"):
+    with pytest.raises(NetworkError, match=r"may be entered by others .* another directory="):
         async with running_node("a@test", network=make_network("local", meeting_place)):
             pass
 

@@ -618,6 +618,24 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, content: bytes) 
         read_recording(file)
 
 
+@pytest.mark.parametrize("line, count", [(b'"%s"' % (b" " * 900), 400), (b"{}", 4000)])
+def test_a_small_file_that_unpacks_to_much_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, count: int
+) -> None:
+    monkeypatch.setattr("ergo_py.observe.history._SLACK", 10_000)
+    monkeypatch.setattr("ergo_py.observe.history._FEW_LINES", 100)
+    entry = b'{"at": 1, "nodes": [], "more": %s}\n' % line
+    file = tmp_path / "file.ergo"
+    for lines, is_refused in ((10, False), (count, True)):
+        first = b'{"ergo-recording": 1, "nodes": []}\n'
+        file.write_bytes(gzip.compress(first + entry * lines))
+        if is_refused:
+            with pytest.raises(BadInputError, match="longer than any recording in a file of its"):
+                read_recording(file)
+        else:
+            assert read_recording(file) == ([], {})
+
+
 def test_a_recording_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="No such file"):
         read_recording(tmp_path / "missing.ergo")

@@ -14,7 +14,7 @@ from ..._core.runtime.socket_watch import SocketWatch
 from ..._core.runtime.time_slices import SLICE
 from .carrier import Sink
 
-__all__ = ["CHUNK", "HEADER", "FrameReader", "ProtocolError"]
+__all__ = ["CHUNK", "HEADER", "FrameReader", "Halves", "ProtocolError"]
 
 HEADER: Final = struct.Struct(">I")
 """The length of a frame, in front of it."""
@@ -26,14 +26,56 @@ class ProtocolError(Exception):
     """The other end does not send frames."""
 
 
+class Halves:
+    """Counts the bytes of all frames that have not arrived whole: a program that never completes
+    its frames must not take all memory.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, size: int) -> None:
+        """Count bytes that are kept.
+
+        Raises:
+            ProtocolError: too many bytes are kept.
+        """
+        if size > self._left:
+            raise ProtocolError
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        """Count bytes that are no longer kept."""
+        self._left += size
+
+
 class FrameReader:
     """Cuts the bytes of a connection into frames."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, halves: Halves) -> None:
         self._connection = connection
+        self._halves = halves
+        self._kept = 0
+        """Bytes of `_rest` that `_halves` counts."""
         self._rest = bytearray()
         """The beginning of a frame that has not arrived whole."""
         self._may_have_more = True
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        self._halves.take(len(data))
+        self._kept += len(data)
+        self._rest += data
+
+    def close(self) -> None:
+        """Forget the beginning of a frame whose end will not come."""
+        self._halves.give_back(self._kept)
+        self._kept = 0
+        self._rest = bytearray()
+
+    def _take_rest(self) -> bytes:
+        data = bytes(self._rest)
+        self.close()
+        return data
 
     async def first(self, longest: int) -> bytes:
         """The first frame; empty at the end of the connection.
@@ -66,11 +108,8 @@ class FrameReader:
         try:
             while True:
                 if self._rest:
-                    self._rest += data
-                    if len(self._rest) < needed:
-                        data = b""
-                    else:
-                        data, self._rest = bytes(self._rest), bytearray()
+                    self._keep(data)
+                    data = b"" if len(self._rest) < needed else self._take_rest()
                 start = 0
                 while data:
                     start, needed, is_alone = self._hand_over(
@@ -78,7 +117,7 @@ class FrameReader:
                     )
                     if start + needed > len(data):
                         if start < len(data):
-                            self._rest += memoryview(data)[start:]
+                            self._keep(memoryview(data)[start:])
                         break
                     await checkpoint()  # a time slice is over
                 # A read that does not fill its buffer has emptied the socket: another read would

@@ -8,6 +8,7 @@ the other has made. The operating system vouches for the user at the other end.
 import errno
 import os
 import socket
+import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +33,7 @@ from ..questions.spawns import SpawnList
 from ..settings import NetworkSettings
 from ..stores.local_store import LocalStore
 from .carrier import Sink
-from .frame_reader import HEADER, FrameReader, ProtocolError
+from .frame_reader import HEADER, FrameReader, Halves, ProtocolError
 from .node_socket import NodeSocket, remove_leftovers
 
 __all__ = ["Local"]
@@ -43,6 +44,12 @@ _NAME: Final = 1024
 _BUFFER: Final = 4 << 20
 """Bytes that may wait for a connection. More are dropped: the session sends them again."""
 _SUFFIX: Final = ".node"
+_NO_LISTENER: Final = frozenset(
+    {errno.ECONNREFUSED, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR}
+)
+"""Errors of a connection to a file at which no program of this user listens."""
+_HALVES: Final = 16 * _FRAME
+"""Bytes of frames that have not arrived whole, of all connections together."""
 _LONGEST: Final = 100
 """Most bytes of a path; operating systems allow 104 or 108."""
 _KEEP: Final = 1.0
@@ -143,6 +150,9 @@ class _LocalCarrier:
         self._store: LocalStore | None = None
         self._ways: dict[str, _Way] = {}
         """The connections to other nodes, by their names."""
+        self._readers: dict[str, trio.CancelScope] = {}
+        """The connections from other nodes that are read, by the names of the nodes."""
+        self._halves = Halves(_HALVES)
         self._sockets: set[socket.socket] = set()
         """All connections."""
         _carriers.add(self)
@@ -221,10 +231,10 @@ class _LocalCarrier:
     def _directory(self) -> Path:
         if self._given is None:
             return socket_paths.directory(create=True)
-        return socket_paths.checked(self._given)
+        return socket_paths.checked(self._given, "give the network another directory=")
 
     def _path(self, node: str) -> Path:
-        path = self._place / f"{quote(node, safe='@')}{_SUFFIX}"
+        path = self._place / f"{quote(node, safe='@', errors='backslashreplace')}{_SUFFIX}"
         if len(os.fsencode(path)) > _LONGEST:
             raise ControlSocketError(
                 f"the path {path} is longer than {_LONGEST} bytes, the limit for sockets; give the "
@@ -258,14 +268,14 @@ class _LocalCarrier:
             connection.setblocking(False)
             try:
                 if socket_paths.peer_user(connection) == os.geteuid():
-                    frames = FrameReader(connection)
+                    frames = FrameReader(connection, self._halves)
                     with trio.move_on_after(5.0):
                         node = (await frames.first(_NAME)).decode("utf-8", "replace")
                     if node not in ("", self._name):
-                        await frames.run(node, self._sink, _FRAME)
+                        await self._read_frames(node, frames)
             except (OSError, ProtocolError):
                 pass
-        if node not in ("", self._name):
+        if node not in ("", self._name, *self._readers):
             self._lose(node)
 
     @contextmanager
@@ -276,6 +286,23 @@ class _LocalCarrier:
                 yield connection
         finally:
             self._sockets.discard(connection)
+
+    async def _read_frames(self, node: str, frames: FrameReader) -> None:
+        """Read the frames of a node. A node has a single connection: a new one replaces the old
+        one, which the node has given up.
+        """
+        assert self._sink is not None
+        scope = trio.CancelScope()
+        if node in self._readers:
+            self._readers[node].cancel()
+        self._readers[node] = scope
+        try:
+            with scope:
+                await frames.run(node, self._sink, _FRAME)
+        finally:
+            frames.close()
+            if self._readers.get(node) is scope:
+                del self._readers[node]
 
     def _lose(self, node: str) -> None:
         """The program of a node has closed its connection: find out whether it still listens."""
@@ -315,19 +342,19 @@ class _LocalCarrier:
                 plain.setblocking(False)
                 connection = trio.socket.from_stdlib_socket(plain)
                 with trio.fail_after(5.0):
-                    await connection.connect(str(path))
+                    await connection.connect(str(_socket_file(path)))
                 if socket_paths.peer_user(plain) != os.geteuid():
                     raise ControlSocketError(f"{path} belongs to another user")
                 # The first frame says which node this is.
                 await way.run(plain, self._name.encode())
-        except (ConnectionRefusedError, FileNotFoundError):
-            why = "no such node on this machine"
         except ControlSocketError as error:
             why = str(error)
-        except (OSError, trio.TooSlowError):
-            # Its accept queue is full, or the connection broke. The session sends again, which
+        except (OSError, trio.TooSlowError) as error:
+            # Else its accept queue is full, or the connection broke. The session sends again, which
             # connects again, and decides when the node is down.
-            return
+            if getattr(error, "errno", None) not in _NO_LISTENER:
+                return
+            why = "no such node on this machine"
         finally:
             way.close()
             if self._ways.get(to) is way:
@@ -466,12 +493,21 @@ def _listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
-            probe.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:  # its accept queue is full
-            return True
+            probe.connect(str(_socket_file(path)))
+        except OSError as error:  # else its accept queue is full
+            return error.errno not in _NO_LISTENER
     return True
+
+
+def _socket_file(path: Path) -> Path:
+    """The path of a socket. A link could lead to the socket of another node.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise FileNotFoundError(errno.ENOENT, "no socket", str(path))
+    return path
 
 
 show_public_names(__name__)

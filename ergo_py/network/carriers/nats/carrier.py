@@ -71,7 +71,7 @@ _SEARCHERS: Final = 1000
 
 def token(name: str) -> str:
     """The name of a node or of a cluster as a token of a subject."""
-    return quote(name, safe="@").replace(".", "%2E")
+    return quote(name, safe="@", errors="backslashreplace").replace(".", "%2E")
 
 
 def subjects_of(cluster: str, node: str, may_create: bool = False) -> tuple[list[str], list[str]]:

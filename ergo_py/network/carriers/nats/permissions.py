@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ...node_names import check_node_name
 from .carrier import subjects_of
 
 __all__ = ["permissions_text"]
@@ -28,9 +29,13 @@ _USER = """\
 
 
 def permissions_text(cluster: str, nodes: Sequence[str]) -> str:
-    """The part ``authorization`` of a server for these nodes."""
+    """The part ``authorization`` of a server for these nodes.
+
+    Raises:
+        BadInputError: no node may have one of the names.
+    """
     text = _HEAD.format(cluster=cluster)
-    for number, node in enumerate(nodes):
+    for number, node in enumerate(map(check_node_name, nodes)):
         publishes, subscribes = (
             ", ".join(f'"{subject}"' for subject in subjects)
             for subjects in subjects_of(cluster, node, may_create=not number)
