@@ -9,7 +9,6 @@ but no longer than a lease after such a loss; no two ever have the same number; 
 takes the writes of a single holder again when the lease has passed.
 """
 
-import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from math import inf
@@ -301,7 +300,6 @@ def simulate_keepers(
 
 def _run(function: Callable[[], Awaitable[T]], seed: int) -> T:
     """Run in virtual time, with the same order of tasks for the same seed."""
-    random.seed(seed)
     with seeded(seed):
         return trio.run(function, clock=trio.testing.MockClock(autojump_threshold=0))
 

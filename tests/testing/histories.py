@@ -34,7 +34,7 @@ class Noting(Memory):
     """A network that notes its frames."""
 
     def __init__(self, history: list[str]) -> None:
-        super().__init__(patience=3.0)
+        super().__init__(beat=0.3, patience=1.0)
         self.history = history
 
     def carry(self, sender: str, to: str, frame: bytes) -> None:
@@ -100,8 +100,8 @@ async def act(node: Node, chance: Random, note: Any) -> None:
 async def start(node: Node) -> None:
     """Start a singleton and two counters."""
     backoff = Backoff(0.1, 2.0, jitter=0.5)
-    only = ChildSpec("only", Only, shutdown=0.5, terminate_timeout=0.5, backoff=backoff)
-    await node.supervise([Singleton(only, lease=4.0)], intensity=1000)
+    only = ChildSpec("only", Only, shutdown=0.2, terminate_timeout=0.2, backoff=backoff)
+    await node.supervise([Singleton(only, lease=2.0)], intensity=1000)
     counters = [ChildSpec(f"counter {number}", Counter, backoff=backoff) for number in range(2)]
     await node.supervise(counters, intensity=1000)
 
@@ -127,8 +127,8 @@ async def run(seed: int, seconds: float, history: list[str]) -> None:
                 clients.start_soon(act, node, Random(chance.random()), note)
         end = trio.current_time() + seconds
         while trio.current_time() < end:
-            await trio.sleep(chance.expovariate(0.5))
-            match chance.choice(("cut", "cut", "store", "freeze", "heal")):
+            await trio.sleep(chance.expovariate(2.0))
+            match chance.choice(("cut", "cut", "cut", "store", "freeze", "heal", "heal")):
                 case "cut":
                     network.cut(*chance.sample(NAMES, 2))
                 case "store":
