@@ -5,6 +5,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import inf
+from random import getrandbits
 from typing import Any
 
 import pytest
@@ -22,7 +23,10 @@ class FakeBucket:
         self.created = "2026-01-01T00:00:00Z"
         self.messages: dict[str, dict[str, Any]] = {}
         self.warnings: list[str] = []
-        self.store = NatsStore(self, "c", "inbox", self.warnings.append)
+        self.replies: list[str] = []
+        self.mark: dict[str, Any] | None = None
+        """A field that replaces the mark of the next answers."""
+        self.store = NatsStore(self, "c", "inbox", self.warnings.append, lambda: getrandbits(128))
 
     def publish(
         self, subject: str, reply: str, payload: bytes, headers: Mapping[str, str] | None = None
@@ -39,6 +43,12 @@ class FakeBucket:
                     answer = {"message": found}
             case _:
                 answer = self._write(subject, payload, headers or {})
+        verb = verb.replace(".", "_").lower()
+        mark = {"type": f"io.nats.jetstream.api.v1.stream_{verb}_response"}
+        if subject.startswith("$KV."):
+            mark = {"stream": "KV_ergo-c"}
+        answer |= mark if self.mark is None else self.mark
+        self.replies.append(reply)
         self.store.receive(reply.rpartition(".")[2], 0, json.dumps(answer).encode())
 
     def _write(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -179,6 +189,37 @@ async def test_entries_without_a_number_have_that_of_their_sequence(
     assert await bucket.store.get("key") == entry
     # The next number is larger than both the clock and the last number.
     assert (await bucket.store.put("key", b"value", 1)).number > max(entry.number, 10**18)
+
+
+async def test_no_other_node_can_guess_where_an_answer_arrives() -> None:
+    bucket = FakeBucket()
+    for number in range(20):
+        await bucket.store.put(f"key-{number}", b"value", 0)
+
+    tokens = [reply.removeprefix("inbox.") for reply in bucket.replies]
+    assert len(set(tokens)) == len(tokens) >= 20
+    assert all(len(token) == 32 and int(token, 16) > 1 << 64 for token in tokens)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {},
+        {"type": "io.nats.jetstream.api.v1.account_info_response"},
+        {"stream": "KV_ergo-other"},
+        {"type": 7, "stream": 7},
+    ],
+)
+async def test_an_answer_to_another_question_is_refused(mark: dict[str, Any]) -> None:
+    bucket = FakeBucket()
+    written = await bucket.store.put("key", b"value", 0)
+    bucket.mark = mark
+    with pytest.raises(StoreError, match="malformed"):
+        await bucket.store.get("key")
+    with pytest.raises(StoreError, match="malformed"):
+        await bucket.store.put("key", b"value", written.revision)
+    with pytest.raises(StoreError, match="malformed"):
+        await bucket.store.status()
 
 
 async def test_malformed_answers_are_errors_or_ages_of_nothing() -> None:

@@ -13,7 +13,6 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from itertools import count
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -77,14 +76,20 @@ class NatsStore:
     """The table, as a single node sees it. Answers of the server arrive at :meth:`receive`."""
 
     def __init__(
-        self, client: Publisher, cluster: str, inbox: str, warn: Callable[[str], None]
+        self,
+        client: Publisher,
+        cluster: str,
+        inbox: str,
+        warn: Callable[[str], None],
+        fresh: Callable[[], int],
     ) -> None:
+        """``fresh`` returns numbers of 128 bits that nobody can guess."""
         self._client = client
         self._bucket = bucket_of(cluster)
         self._stream = f"KV_{self._bucket}"
         self._inbox = inbox
         self._warn = warn
-        self._numbers = count(1)
+        self._fresh = fresh
         self._answers: dict[str, _Answer] = {}
         self._is_open = False
         self._seen = Recollection(time.time_ns)
@@ -132,7 +137,7 @@ class NatsStore:
     async def _write(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> Entry:
         await self._open()
         expected, number = self._seen.expect(), self._seen.next_number()
-        answer = await self._request(
+        answer = await self._publish(
             self._subject(key),
             b"%0*d%b" % (_NUMBER, number, value),
             {"Nats-Expected-Last-Subject-Sequence": str(revision), **headers},
@@ -188,7 +193,7 @@ class NatsStore:
 
     async def _tell_loss(self) -> None:
         """Tell the other nodes, also those that have not seen the bucket before."""
-        answer = await self._request(f"$KV.{self._bucket}.{_LOSS}", self._inbox.encode(), {})
+        answer = await self._publish(f"$KV.{self._bucket}.{_LOSS}", self._inbox.encode(), {})
         self._is_loss_told = "error" not in answer
 
     def is_gone(self, _node: str, _creation: int) -> bool:
@@ -271,12 +276,22 @@ class NatsStore:
     # -- requests ----------------------------------------------------------------------------------
 
     async def _ask(self, subject: str, question: dict[str, object]) -> dict[str, Any]:
-        return await self._request(subject, json.dumps(question).encode() if question else b"", {})
+        verb = subject.removeprefix("$JS.API.").rpartition(".")[0]
+        kind = f"io.nats.jetstream.api.v1.{verb.replace('.', '_').lower()}_response"
+        payload = json.dumps(question).encode() if question else b""
+        return await self._request(subject, payload, {}, ("type", kind))
 
-    async def _request(
+    async def _publish(
         self, subject: str, payload: bytes, headers: dict[str, str]
     ) -> dict[str, Any]:
-        number = str(next(self._numbers))
+        return await self._request(subject, payload, headers, ("stream", self._stream))
+
+    async def _request(
+        self, subject: str, payload: bytes, headers: dict[str, str], mark: tuple[str, str]
+    ) -> dict[str, Any]:
+        """Ask JetStream. ``mark`` is a field that each answer to this request has."""
+        # No other node can guess the number, and so let a server send another answer to it.
+        number = f"{self._fresh():032x}"
         answer = self._answers[number] = _Answer(subject)
         try:
             self._client.publish(subject, f"{self._inbox}.{number}", payload, headers)
@@ -300,7 +315,11 @@ class NatsStore:
             values = json.loads(answer.payload)
         except (ValueError, RecursionError):
             values = None
-        if not isinstance(values, dict) or not isinstance(values.get("error", {}), dict):
+        if (
+            not isinstance(values, dict)
+            or values.get(mark[0], mark[1] if "error" in values else "") != mark[1]
+            or not isinstance(values.get("error", {}), dict)
+        ):
             raise StoreError("the answer of JetStream is malformed")
         return values
 

@@ -151,7 +151,11 @@ class NatsCarrier:
         )
 
         self._store = NatsStore(
-            self.client, cluster, f"{self._prefix}.x.{self._me}", kernel.logger.warning
+            self.client,
+            cluster,
+            f"{self._prefix}.x.{self._me}",
+            kernel.logger.warning,
+            lambda: kernel.chance("requests to the store").bits(128),
         )
 
     def store(self) -> NatsStore:
