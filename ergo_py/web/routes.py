@@ -102,8 +102,10 @@ class Place:
         return self.kind == "websocket"
 
     def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None] | None:
-        """The work that answers a request, for an application or a file; None if an actor does."""
-        return None
+        """The work that answers a request, for an application or a file; None if the request is
+        answered.
+        """
+        raise NotImplementedError
 
     def talk(self, upgrade: Any, request: HTTPRequest) -> Awaitable[None] | None:
         """The work of an application that decides about a WebSocket and uses it; None if an actor

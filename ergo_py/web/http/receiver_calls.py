@@ -56,10 +56,11 @@ class ReceiverCalls:
 
     def ask(self, exchange: Exchange, place: Place) -> None:
         """Let the place answer."""
-        work = None if place.kind == "actor" else place.answer(self._asker, exchange.request)
-        if work is not None:
-            self._asker.limit(exchange, place.request_timeout)
-            self._site.tasks.run(self._run(exchange, work))
+        if place.kind != "actor":
+            work = place.answer(self._asker, exchange.request)
+            if work is not None:
+                self._asker.limit(exchange, place.request_timeout)
+                self._site.tasks.run(self._run(exchange, work))
             return
         route: Any = place
         receivers: Receivers = route.receivers

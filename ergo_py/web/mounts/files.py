@@ -1,12 +1,9 @@
 """`Files`: static files of a directory."""
 
 import os
-import re
-import stat
 from collections.abc import Awaitable
-from mimetypes import guess_type
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import trio
 
@@ -14,30 +11,37 @@ from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..messages.requests import HTTPRequest
-from ..messages.responses import HTTPError, Response, bare_response, http_date
+from ..messages.responses import HTTPError, Response, bare_response
 from ..routes import Place
 from .dialogue import Dialogue, PeerLeftError
+from .directory import Directory, OpenedFile
+from .file_cache import MOST_BYTES, FileCache, Key, StoredFile
+from .file_conditions import NO_SUCH_PART, asks_for_all, choose_part, refusal, takes_gzip
+from .file_facts import FileFacts
 
 __all__ = ["Files"]
 
 _PIECE: Final = 256 * 1024
-_RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
-
-Found = tuple[BinaryIO, os.stat_result, str]
-"""An open file, its facts, and its encoding."""
+_TRIES: Final = 3
 
 
 class Files(Place):
-    """Static files of a directory, for ``GET`` and ``HEAD``. Threads read them.
+    """Static files of a directory, for ``GET`` and ``HEAD``.
 
     A path never leads out of the directory: its parts are decoded once, links are followed only
-    inside, and names that begin with a dot do not exist. A directory is its ``index.html``. If the
-    client takes ``gzip`` and there is a file with ``.gz`` beside it, that is sent.
+    inside, and names that begin with a dot do not exist, except ``.well-known``. A directory is its
+    ``index.html``; a path to it without a slash at its end is redirected. If the client takes
+    ``gzip`` and there is a file with ``.gz`` beside it, that is sent.
+
+    Threads read the files. Files of at most 1 MiB stay in memory, and are read again when they have
+    changed: each request looks at the file, on the loop if its file system is local, and otherwise
+    in a thread.
 
     Args:
         prefix: the path of the directory's root.
         directory: the directory.
         max_age: seconds for which a client may keep a file without asking again.
+        cache: bytes of files that may stay in memory; 0 for none.
 
     Raises:
         BadInputError: there is no such directory, or a value is wrong.
@@ -45,144 +49,153 @@ class Files(Place):
 
     kind = "files"
 
-    def __init__(self, prefix: str, directory: str | os.PathLike[str], *, max_age: int = 0) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        directory: str | os.PathLike[str],
+        *,
+        max_age: int = 0,
+        cache: int = 16 * 1024 * 1024,
+    ) -> None:
         super().__init__(prefix, methods=["GET", "HEAD"], max_body=0)
         if not isinstance(directory, str | os.PathLike) or not Path(directory).is_dir():
             raise BadInputError("Files(directory)", directory, "an existing directory")
         check_number("Files(max_age)", max_age, least=0, whole=True)
-        self._root = Path(directory).resolve()
+        check_number("Files(cache)", cache, least=0, whole=True)
+        self._directory = Directory(os.fspath(directory))
         self._max_age = max_age
+        self._cache = FileCache(cache)
 
     def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None] | None:
-        """Read the file in a thread, and write it."""
-        return self._serve(Dialogue(session, request))
+        """Answer at once if the file is in memory; otherwise read it in a thread, and write it."""
+        accepted = request.headers.get("accept-encoding")
+        key = request.path[len(self.parts) :], accepted is not None and takes_gzip(accepted)
+        stored = self._cache.get(key)
+        if stored is not None and stored.is_local and stored.is_current():
+            session.answer(request.exchange, _response_of(request, stored.facts, stored.whole)[0])
+            return None
+        return self._serve(Dialogue(session, request), key, stored)
 
-    async def _serve(self, dialogue: Dialogue) -> None:
+    async def _serve(self, dialogue: Dialogue, key: Key, stored: StoredFile | None) -> None:
         request = dialogue.request
-        takes_gzip = "gzip" in request.headers.get("accept-encoding", "")
-        parts = request.path[len(self.parts) :]
         try:
-            found = await trio.to_thread.run_sync(self._open, parts, takes_gzip)
+            found = await trio.to_thread.run_sync(self._find, request, key, stored)
         except HTTPError as error:
             if not dialogue.has_ended:
                 dialogue.respond(error.response)
             return
-        file, facts, encoding = found
-        try:
-            await self._send(dialogue, file, facts, encoding)
-        except PeerLeftError:
-            pass
-        finally:
-            await trio.to_thread.run_sync(file.close)
+        if isinstance(found, OpenedFile):
+            await self._send(dialogue, found)
+            return
+        if isinstance(found, StoredFile):
+            if found is not stored:
+                self._cache.put(key, found)
+            found = _response_of(request, found.facts, found.whole)[0]
+        if not dialogue.has_ended:
+            dialogue.respond(found)
 
-    def _open(self, parts: tuple[str, ...], takes_gzip: bool) -> Found:
-        """Find and open a file. In a thread.
+    def _find(
+        self, request: HTTPRequest, key: Key, stored: StoredFile | None
+    ) -> StoredFile | OpenedFile | Response:
+        """Look at a file that is in memory, or find and open it, and read a small one. In a thread.
 
         Raises:
             HTTPError: there is no such file.
         """
-        if parts and parts[-1] == "":
-            parts = (*parts[:-1], "index.html")
-        for part in parts:
-            if not part or part.startswith(".") or "/" in part or "\\" in part or "\0" in part:
-                raise HTTPError(404)
-        path = self._root.joinpath(*parts)
-        try:
-            path = path.resolve(strict=True)
-            if path.is_dir():
-                path = (path / "index.html").resolve(strict=True)
-            if takes_gzip:
-                packed = self._opened(path.with_name(path.name + ".gz"), "gzip", path.name)
-                if packed is not None:
-                    return packed
-            plain = self._opened(path, "", path.name)
-        except (OSError, RuntimeError, ValueError):
-            raise HTTPError(404) from None
-        if plain is None:
-            raise HTTPError(404)
-        return plain
-
-    def _opened(self, path: Path, encoding: str, name: str) -> Found | None:
-        try:
-            path = path.resolve(strict=True)
-        except OSError:
-            return None
-        inside = path.relative_to(self._root)
-        if any(part.startswith(".") for part in inside.parts):
-            return None
-        # A pipe would block, and a device is no file.
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        facts = os.fstat(number)
-        if not stat.S_ISREG(facts.st_mode):
-            os.close(number)
-            return None
-        kind = guess_type(name)[0] or "application/octet-stream"
-        if kind.startswith("text/"):
-            kind += "; charset=utf-8"
-        return os.fdopen(number, "rb"), facts, f"{encoding}|{kind}"
-
-    async def _send(
-        self, dialogue: Dialogue, file: BinaryIO, facts: os.stat_result, told: str
-    ) -> None:
-        request = dialogue.request
-        encoding, _, kind = told.partition("|")
-        tag = f'"{facts.st_mtime_ns:x}-{facts.st_size:x}{"-gz" if encoding else ""}"'
-        fields = [
-            ("content-type", kind),
-            ("etag", tag),
-            ("last-modified", http_date(facts.st_mtime)),
-            ("vary", "accept-encoding"),
-            ("x-content-type-options", "nosniff"),
-            ("cache-control", f"max-age={self._max_age}" if self._max_age else "no-cache"),
-            ("accept-ranges", "bytes"),
-        ]
-        known = [each.strip(" \t") for each in request.headers.get("if-none-match", "").split(",")]
-        if tag in known or f"W/{tag}" in known or known == ["*"]:
-            dialogue.respond(Response(304, b"", fields[1:]))
-            return
-        if encoding:
-            fields.append(("content-encoding", encoding))
-        begin, end, status = 0, facts.st_size, 200
-        asked = request.headers.get("range")
-        if asked is not None and request.headers.get("if-range", tag) == tag:
-            chosen = _read_range(asked, facts.st_size)
-            if chosen == (-1, -1):
-                dialogue.respond(
-                    bare_response(416, [("content-range", f"bytes */{facts.st_size}")]),
-                )
-                return
-            if chosen is not None:
-                (begin, end), status = chosen, 206
-                fields.append(("content-range", f"bytes {begin}-{end - 1}/{facts.st_size}"))
-        dialogue.respond(Response(status, b"", fields, stream=True, length=end - begin))
+        if stored is not None and stored.is_current():
+            return stored
+        parts, wants_packed = key
+        is_folder = parts[-1] == "" if parts else not self.parts
+        if parts and is_folder:
+            parts = parts[:-1]
+        opened = self._directory.open(parts, wants_packed, is_folder)
+        if opened is None:
+            path, question, query = request.head.path.partition("?")
+            return bare_response(301, [("location", f"{path}/{question}{query}")])
         if request.method == "HEAD":
-            return
-        await trio.to_thread.run_sync(file.seek, begin)
-        left = end - begin
-        while left:
-            piece = await trio.to_thread.run_sync(file.read, min(_PIECE, left))
-            if not piece:
-                raise OSError("a file has become shorter while it was sent")
-            left -= len(piece)
-            await dialogue.write(piece)
-        dialogue.end()
+            return opened
+        if opened.facts.st_size > MOST_BYTES:
+            if "range" not in request.headers:
+                opened.ahead = opened.read(0, _PIECE)
+            return opened
+        try:
+            return self._read_whole(opened)
+        finally:
+            opened.close()
+
+    def _read_whole(self, opened: OpenedFile) -> StoredFile:
+        """Read a small file. Another program may change it meanwhile."""
+        for _ in range(_TRIES):
+            size = opened.facts.st_size
+            body, after = opened.read(0, size), os.fstat(opened.fd)
+            if len(body) == size:
+                facts = self._facts_of(opened)
+                return StoredFile(
+                    facts,
+                    Response(200, body, facts.fields),
+                    opened.marks,
+                    is_local=opened.is_local,
+                    changed=after.st_ctime,
+                )
+            opened.facts = after
+        raise OSError("a file becomes shorter whenever it is read")
+
+    def _facts_of(self, opened: OpenedFile) -> FileFacts:
+        return FileFacts(opened.facts, opened.name, opened.encoding, self._max_age)
+
+    async def _send(self, dialogue: Dialogue, opened: OpenedFile) -> None:
+        """Send a file in pieces."""
+        try:
+            if dialogue.has_ended:
+                return
+            response, begin, end = _response_of(dialogue.request, self._facts_of(opened), None)
+            dialogue.respond(response)
+            if dialogue.has_ended:
+                return
+            piece, opened.ahead = opened.ahead[: end - begin], b""
+            while begin < end:
+                piece = piece or await trio.to_thread.run_sync(
+                    opened.read, begin, min(begin + _PIECE, end)
+                )
+                if not piece:
+                    raise OSError("a file has become shorter while it was sent")
+                begin += len(piece)
+                await dialogue.write(piece)
+                piece = b""
+            dialogue.end()
+        except PeerLeftError:
+            pass
+        finally:
+            # On the loop, also if this task is cancelled: there is nothing to write back.
+            opened.close()
 
 
-def _read_range(asked: str, size: int) -> tuple[int, int] | None:
-    """The part of a file that a client asks for; None to send all of it, (-1, -1) if there is no
-    such part.
+def _response_of(
+    request: HTTPRequest, facts: FileFacts, whole: Response | None
+) -> tuple[Response, int, int]:
+    """The response to a request for a file, and the part of the file that has to be sent after it.
+    ``whole`` is the response with the whole file, if the file is in memory.
     """
-    match = _RANGE.fullmatch(asked.strip(" \t"))
-    if match is None or match[1] == match[2] == "":
-        return None  # several parts, or another unit: the whole file is a right answer
-    if not match[1]:
-        length = min(int(match[2]), size)
-        return (size - length, size) if length else (-1, -1)
-    begin = int(match[1])
-    end = min(int(match[2]) + 1, size) if match[2] else size
-    if match[2] and int(match[2]) < begin:
-        return None
-    return (begin, end) if begin < end else (-1, -1)
+    headers = request.headers
+    if whole is not None and asks_for_all(headers):
+        return whole, 0, 0
+    match refusal(headers, facts.tag, facts.modified, facts.seconds):
+        case 304:
+            return facts.not_modified, 0, 0
+        case 412:
+            return bare_response(412), 0, 0
+    part = None
+    if request.method == "GET":
+        part = choose_part(headers, facts.tag, facts.seconds, facts.size)
+    if part == NO_SUCH_PART:
+        return bare_response(416, [("content-range", f"bytes */{facts.size}")]), 0, 0
+    status, fields = 200, facts.fields
+    begin, end = part or (0, facts.size)
+    if part is not None:
+        status, fields = 206, [*fields, ("content-range", f"bytes {begin}-{end - 1}/{facts.size}")]
+    if whole is None:
+        return Response(status, b"", fields, stream=True, length=end - begin), begin, end
+    return whole if part is None else Response(status, whole.body[begin:end], fields), 0, 0
 
 
 show_public_names(__name__)

@@ -1,0 +1,155 @@
+"""`Directory`: finds and opens the files of a directory, and never a file outside of it."""
+
+import os
+import stat
+from collections.abc import Iterable
+from typing import Final
+
+from ..messages.responses import HTTPError
+from .file_cache import Mark, mark_of
+
+__all__ = ["Directory", "OpenedFile"]
+
+_LOCAL: Final = frozenset(
+    (
+        *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"),
+        *("tmpfs", "ramfs", "overlay", "squashfs", "erofs", "iso9660"),
+    )
+)
+"""File systems in which a look at a file that was read before does not wait for another machine."""
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_INDEX: Final = "index.html"
+WELL_KNOWN: Final = ".well-known"
+"""The only name with a dot in front that is served: such a directory is public (RFC 8615)."""
+
+
+class OpenedFile:
+    """An open file of a directory."""
+
+    __slots__ = ("ahead", "encoding", "facts", "fd", "is_local", "marks", "name")
+
+    def __init__(self, fd: int, name: str, encoding: str) -> None:
+        self.fd = fd
+        self.name = name
+        """The name that tells the type."""
+        self.encoding = encoding
+        """The encoding, if this is a compressed form of the file that was asked for."""
+        self.facts = os.fstat(fd)
+        self.is_local = False
+        """Whether a look at the file never waits for another machine."""
+        self.ahead = b""
+        """The first bytes of the file, if they are read."""
+        self.marks: list[tuple[str, Mark | None]] = []
+        """The paths that tell whether the file has changed, and their versions."""
+
+    def read(self, begin: int, end: int) -> bytes:
+        """A part of the file; shorter if the file has become shorter."""
+        return os.pread(self.fd, end - begin, begin)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+
+class Directory:
+    """The files below a directory. Its methods block: call them in a thread."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.realpath(root)
+        self._inside = self._root.rstrip("/") + "/"
+        device = os.stat(self._root).st_dev
+        self._local_device = device if _is_local(device) else None
+
+    def open(self, parts: tuple[str, ...], takes_gzip: bool, is_folder: bool) -> OpenedFile | None:
+        """Find and open the file of a path. ``is_folder`` says that the path ends with a slash.
+        Returns None for a directory with an index whose path does not.
+
+        Raises:
+            HTTPError: there is no such file.
+        """
+        if any(not part or is_hidden(part) or _is_no_name(part) for part in parts):
+            raise HTTPError(404)
+        asked = self._inside + "/".join(parts)
+        try:
+            path = os.path.realpath(asked, strict=True)
+            is_directory = os.path.isdir(path)
+            if is_directory:
+                asked = os.path.join(asked, _INDEX)
+                path = os.path.realpath(asked, strict=True)
+            elif is_folder:
+                raise FileNotFoundError(asked)
+            plain = self._open(path, os.path.basename(path), "")
+        except (OSError, ValueError):
+            raise HTTPError(404) from None
+        if is_directory and not is_folder:
+            plain.close()
+            return None
+        plain.marks.append((asked, mark_of(plain.facts)))
+        return self._packed(plain, asked, path) if takes_gzip else plain
+
+    def _packed(self, plain: OpenedFile, asked: str, path: str) -> OpenedFile:
+        """The compressed file beside a file, or the file itself."""
+        beside = f"{path}.gz"
+        try:
+            packed = self._open(os.path.realpath(beside, strict=True), plain.name, "gzip")
+        except (OSError, ValueError):
+            plain.marks.append((beside, None))
+            return plain
+        packed.marks = [*plain.marks, (beside, mark_of(packed.facts))]
+        plain.close()
+        return packed
+
+    def _open(self, path: str, name: str, encoding: str) -> OpenedFile:
+        """Open a path without links. Each step refuses a link, since another program could have put
+        it there after the path was resolved.
+
+        Raises:
+            OSError: there is no such file, it is no plain file, or it is outside.
+        """
+        if not path.startswith(self._inside):
+            raise FileNotFoundError(path)
+        parts = path[len(self._inside) :].split("/")
+        if any(map(is_hidden, parts)):
+            raise FileNotFoundError(path)
+        place = os.open(self._root, _READ | os.O_DIRECTORY)
+        try:
+            for part in parts[:-1]:
+                inner = os.open(part, _READ | os.O_DIRECTORY, dir_fd=place)
+                os.close(place)
+                place = inner
+            # A pipe would block, and a device is no file.
+            fd = os.open(parts[-1], _READ | os.O_NONBLOCK, dir_fd=place)
+        finally:
+            os.close(place)
+        opened = OpenedFile(fd, name, encoding)
+        if not stat.S_ISREG(opened.facts.st_mode):
+            opened.close()
+            raise FileNotFoundError(path)
+        opened.is_local = opened.facts.st_dev == self._local_device
+        return opened
+
+
+def is_hidden(part: str) -> bool:
+    """Whether a name does not exist for clients."""
+    return part.startswith(".") and part != WELL_KNOWN
+
+
+def _is_no_name(part: str) -> bool:
+    return "/" in part or "\\" in part or "\0" in part
+
+
+def _is_local(device: int) -> bool:
+    """Whether a device has a local file system; False if that is not known."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            return _has_local_mount(mounts, f"{os.major(device)}:{os.minor(device)}")
+    except OSError:
+        return False
+
+
+def _has_local_mount(mounts: Iterable[str], device: str) -> bool:
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        if before.split(" ")[2:3] == [device]:
+            return after.split(" ")[0] in _LOCAL
+    return False

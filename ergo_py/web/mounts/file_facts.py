@@ -1,0 +1,57 @@
+"""`FileFacts`: a version of a file, and the fields of its responses."""
+
+import os
+from mimetypes import guess_type
+from typing import Final
+
+from ..messages.responses import Response, http_date
+
+__all__ = ["FileFacts"]
+
+_PACKED: Final = {
+    "gzip": "application/gzip",
+    "bzip2": "application/x-bzip2",
+    "xz": "application/x-xz",
+    "compress": "application/x-compress",
+    "br": "application/x-brotli",
+}
+"""The types of files that are compressed, by their encoding. A client that asks for such a file by
+its name gets it as it is.
+"""
+
+
+class FileFacts:
+    """A version of a file: its size and times, and the fields that tell them."""
+
+    __slots__ = ("fields", "modified", "not_modified", "seconds", "size", "tag")
+
+    def __init__(self, facts: os.stat_result, name: str, encoding: str, max_age: int) -> None:
+        """``name`` tells the type; ``encoding`` is not empty if the file is a compressed form of
+        the file that was asked for.
+        """
+        self.size = facts.st_size
+        self.seconds = int(facts.st_mtime)
+        """When the file was modified."""
+        self.modified = http_date(self.seconds)
+        self.tag = f'"{facts.st_mtime_ns:x}-{facts.st_size:x}{"-gz" if encoding else ""}"'
+        shared = [
+            ("etag", self.tag),
+            ("last-modified", self.modified),
+            ("vary", "accept-encoding"),
+            ("x-content-type-options", "nosniff"),
+            ("cache-control", f"max-age={max_age}" if max_age else "no-cache"),
+            ("accept-ranges", "bytes"),
+        ]
+        self.not_modified = Response(304, b"", shared)
+        self.fields = [("content-type", _type_of(name)), *shared]
+        if encoding:
+            self.fields.append(("content-encoding", encoding))
+
+
+def _type_of(name: str) -> str:
+    kind, encoding = guess_type(name)
+    if encoding is not None:
+        return _PACKED.get(encoding, "application/octet-stream")
+    if kind is None:
+        return "application/octet-stream"
+    return f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
