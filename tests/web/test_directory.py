@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ergo_py.web import HTTPError
 from ergo_py.web.mounts import directory
 from ergo_py.web.mounts.directory import Directory
 
@@ -45,7 +46,7 @@ def test_files_leave_no_descriptor_behind(tmp_path: Path) -> None:
 
     assert files.open(("sub",), takes_gzip=False, is_folder=False) is None
     for parts in [("missing",), ("pipe",), ("sub", "missing"), ("a" * 300,)]:
-        with pytest.raises(directory.HTTPError):
+        with pytest.raises(HTTPError):
             files.open(parts, takes_gzip=True, is_folder=False)
     opened = files.open(("sub",), takes_gzip=True, is_folder=True)
     assert opened is not None

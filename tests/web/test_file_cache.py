@@ -71,7 +71,7 @@ def test_the_number_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_file_that_has_just_changed_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: float, is_kept: bool
 ) -> None:
-    monkeypatch.setattr(file_cache.time, "time", lambda: 1_000.0)
+    monkeypatch.setattr("time.time", lambda: 1_000.0)
     cache = FileCache(100)
     cache.put(key("a"), store(tmp_path / "a", 5, changed=1_000.0 - age))
 
