@@ -26,7 +26,7 @@ WELL_KNOWN: Final = ".well-known"
 class OpenedFile:
     """An open file of a directory."""
 
-    __slots__ = ("ahead", "encoding", "facts", "fd", "is_local", "marks", "name")
+    __slots__ = ("_ahead", "encoding", "facts", "fd", "is_local", "marks", "name")
 
     def __init__(self, fd: int, name: str, encoding: str) -> None:
         self.fd = fd
@@ -37,7 +37,7 @@ class OpenedFile:
         self.facts = os.fstat(fd)
         self.is_local = False
         """Whether a look at the file never waits for another machine."""
-        self.ahead = b""
+        self._ahead = b""
         """The first bytes of the file, if they are read."""
         self.marks: list[tuple[str, Mark | None]] = []
         """The paths that tell whether the file has changed, and their versions."""
@@ -45,6 +45,19 @@ class OpenedFile:
     def read(self, begin: int, end: int) -> bytes:
         """A part of the file; shorter if the file has become shorter."""
         return os.pread(self.fd, end - begin, begin)
+
+    def read_ahead(self, size: int) -> None:
+        """Read the first bytes of the file."""
+        self._ahead = self.read(0, size)
+
+    def take_ahead(self, size: int) -> bytes:
+        """The first bytes of the file that were read, once."""
+        taken, self._ahead = self._ahead[:size], b""
+        return taken
+
+    def look_again(self) -> None:
+        """Note the facts of the file as they are now."""
+        self.facts = os.fstat(self.fd)
 
     def close(self) -> None:
         """Close the file."""

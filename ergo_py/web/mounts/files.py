@@ -116,7 +116,7 @@ class Files(Place):
             return opened
         if opened.facts.st_size > MOST_BYTES:
             if "range" not in request.headers:
-                opened.ahead = opened.read(0, _PIECE)
+                opened.read_ahead(_PIECE)
             return opened
         try:
             return self._read_whole(opened)
@@ -126,18 +126,17 @@ class Files(Place):
     def _read_whole(self, opened: OpenedFile) -> StoredFile:
         """Read a small file. Another program may change it meanwhile."""
         for _ in range(_TRIES):
-            size = opened.facts.st_size
-            body, after = opened.read(0, size), os.fstat(opened.fd)
-            if len(body) == size:
-                facts = self._facts_of(opened)
+            facts = self._facts_of(opened)
+            body = opened.read(0, facts.size)
+            opened.look_again()
+            if len(body) == facts.size:
                 return StoredFile(
                     facts,
                     Response(200, body, facts.fields),
                     opened.marks,
                     is_local=opened.is_local,
-                    changed=after.st_ctime,
+                    changed=opened.facts.st_ctime,
                 )
-            opened.facts = after
         raise OSError("a file becomes shorter whenever it is read")
 
     def _facts_of(self, opened: OpenedFile) -> FileFacts:
@@ -152,7 +151,7 @@ class Files(Place):
             dialogue.respond(response)
             if dialogue.has_ended:
                 return
-            piece, opened.ahead = opened.ahead[: end - begin], b""
+            piece = opened.take_ahead(end - begin)
             while begin < end:
                 piece = piece or await trio.to_thread.run_sync(
                     opened.read, begin, min(begin + _PIECE, end)
