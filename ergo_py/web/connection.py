@@ -13,7 +13,7 @@ from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.reasons import Killed, Normal, Reason, Shutdown
 from ..meta.readers import start_beside
-from ..meta.sockets.messages import Cause, TCPConnected
+from ..meta.sockets.messages import Cause, TCPClose, TCPConnected
 from ..meta.sockets.options import StreamOptions
 from ..meta.sockets.streams.connection import AcceptingServer
 from ..meta.sockets.streams.parser import StreamParser
@@ -106,6 +106,18 @@ class WebConnection(TCPConnection):
     def cut(self, cause: Cause, detail: str) -> None:
         """End at once: the peer sees a reset."""
         self._line.cut(cause, detail)
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when there is no request; None if there is one, or a WebSocket."""
+        if self.connected is None or self._websocket is not None or not self._http.is_idle:
+            return None
+        return max(self._line.last_in, self._line.last_out)
+
+    def give_way(self) -> None:
+        """End an idle connection without waiting for its peer."""
+        self._http.give_way()
+        self._shutdown.close(TCPClose(linger=0.0))
 
     def drain(self) -> None:
         """End in order."""

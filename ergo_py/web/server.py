@@ -2,8 +2,10 @@
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
+from math import inf
 from typing import Final
 
 from .._core.processes.process import Process
@@ -30,6 +32,12 @@ from .waiting_peers import WaitingPeers
 
 __all__ = ["WebServer"]
 
+_GRACE: Final = 1.0
+"""Seconds for which a peer without a request keeps its place while others wait: the first bytes of
+a peer far away come some time after its connection.
+"""
+_LOOKED_AT: Final = 256
+"""Connections, the oldest first, among which a full server looks for the connection to end."""
 _IN_TURN: Final = 12
 """How many peers are accepted in a turn of the loop: the first request of each may have come with
 it, and takes a task.
@@ -66,8 +74,10 @@ class WebServer(Listener):
         tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for no TLS.
         max_connections: how many connections may be open at once; None for no limit.
         when_full: ``WhenFull.PAUSE``: further connections wait in the operating system;
-            ``WhenFull.REFUSE``: the server closes them at once.
-        head_timeout: seconds from the first byte of a request to the end of its head.
+            ``WhenFull.REFUSE``: the server closes them at once. A connection that has been without
+            a request for a second gives way to another, the oldest first.
+        head_timeout: seconds from the first byte of a request to the end of its head, and from the
+            connection to the first byte of its first request.
         body_timeout: seconds that a body may pause.
         body_rate: bytes a second that a body must reach, over 30 seconds.
         idle_timeout: seconds after which an idle connection ends, and after which a peer that takes
@@ -169,7 +179,10 @@ class WebServer(Listener):
             Proxies(trusted, forwarded, forwarded_host),
             tls is not None,
         )
+        self._site.make_room = self._wait.ring
         self._waiting: WaitingPeers | None = None
+        self._next_look: _Later | None = None
+        """Looks again for a connection that may give way."""
         self._drains: list[Caller] = []
         self._cut = 0
 
@@ -204,7 +217,38 @@ class WebServer(Listener):
     def _make(self, sock: socket.socket, address: object) -> WebConnection:
         return WebConnection.accepted_by(self, sock, address, self._options, self._site)
 
+    def _has_place(self, more: int = 0) -> bool:
+        """Whether there is a place for a further peer, or a connection that gives way."""
+        self._site.is_full = False
+        if super()._has_place(more):
+            return True
+        since, _ = self._find_idle()
+        left = since + _GRACE - self._now()
+        if left <= 0:
+            return True
+        self._site.is_full = True
+        if left < inf and (self._next_look is None or self._next_look.settled):
+            self._next_look = _Later(self._wait.ring)
+            self._meta.kernel.clock.arm_call(self._next_look, left)
+        return False
+
+    def _find_idle(self) -> tuple[float, Callable[[], None]]:
+        """Since when the connection or the peer has no request that has to give way first, and the
+        function that ends it. Infinity if there is none.
+        """
+        waiting, first, give_way = self._waiting, inf, lambda: None
+        if waiting is not None and (since := waiting.oldest) is not None:
+            first, give_way = since, waiting.end_oldest
+        for connection in islice(self._open, _LOOKED_AT):
+            assert isinstance(connection, WebConnection)
+            if (since := connection.idle_since) is not None and since < first:
+                first, give_way = since, connection.give_way
+        return first, give_way
+
     def _adopt(self, accepted: Accepted) -> None:
+        if self._most is not None and self.connections >= self._most:
+            _, give_way = self._find_idle()
+            give_way()
         if self._waiting is None:
             super()._adopt(accepted)
         else:
@@ -240,7 +284,7 @@ class WebServer(Listener):
         if not self._open:
             return 0
         self._drains.append(caller)
-        self._meta.kernel.clock.arm_call(_DrainLimit(self), request.timeout)
+        self._meta.kernel.clock.arm_call(_Later(self.cut_rest), request.timeout)
         return NO_REPLY
 
     def _stop_accepting(self) -> Sequence[Process]:
@@ -302,15 +346,15 @@ class WebServer(Listener):
         return {item: facts[item] for item in items if item in facts} if items else facts
 
 
-class _DrainLimit(Deadline):
-    __slots__ = ("_server",)
+class _Later(Deadline):
+    __slots__ = ("_act",)
 
-    def __init__(self, server: WebServer) -> None:
+    def __init__(self, act: Callable[[], None]) -> None:
         super().__init__()
-        self._server = server
+        self._act = act
 
     def awaken(self) -> None:
-        self._server.cut_rest()
+        self._act()
 
 
 show_public_names(__name__)

@@ -55,6 +55,10 @@ class Site:
         self._figures: RequestFigures | None = None
         self.tasks = TaskPool(self._start_task)
         """The tasks of requests that applications answer."""
+        self.is_full = False
+        """The server accepts no peer until a connection ends or is idle."""
+        self.make_room: Callable[[], None] = lambda: None
+        """Tells the server that a connection is idle."""
         self.statuses = [0] * 6
         """Responses by the first digit of their status."""
 

@@ -68,8 +68,8 @@ class WaitingPeer:
         self.address = address
         self.data = b""
         """The beginning of its head."""
-        self.since = 0.0
-        """When the head began."""
+        self.since = room.now()
+        """When the peer came, or its head began."""
         self.sent = 0
         """Bytes of its refusal."""
         self.queue: OrderedDict[WaitingPeer, float] | None = None
@@ -94,6 +94,9 @@ class WaitingPeers:
         self._watcher = watcher
         self._server = server
         self._linger = linger
+        options = site.options
+        self._silent_time = min(options.head_timeout, options.idle_timeout)
+        """Seconds for the first byte of the first request."""
         # Each queue has a single duration, so that its first time limit passes first.
         self._silent: OrderedDict[WaitingPeer, float] = OrderedDict()
         self._in_head: OrderedDict[WaitingPeer, float] = OrderedDict()
@@ -102,6 +105,10 @@ class WaitingPeers:
         self._at = inf
         """When the next time limit is checked."""
 
+    def now(self) -> float:
+        """The time on the node's clock."""
+        return self._site.now()
+
     def __len__(self) -> int:
         return len(self._silent) + len(self._in_head) + len(self._refused)
 
@@ -109,7 +116,7 @@ class WaitingPeers:
         """Wait for the first head of an accepted socket."""
         sock.setblocking(False)
         peer = WaitingPeer(self, sock, address)
-        self._move(peer, self._silent, self._site.options.idle_timeout)
+        self._move(peer, self._silent, self._silent_time)
         # Most peers speak first, and their bytes came with the connection.
         if peer.read():
             self._watcher.add(sock, peer.read)
@@ -141,6 +148,30 @@ class WaitingPeers:
                 self._end(peer)
         if self._watch is not None:
             self._watch.abandon()
+
+    @property
+    def oldest(self) -> float | None:
+        """Since when the peer waits that has to give way first; None if there is no peer."""
+        peer = self._find_oldest()
+        return None if peer is None else peer.since
+
+    def _find_oldest(self) -> WaitingPeer | None:
+        """A refused peer; else the peer that has been without a whole head for longest."""
+        if self._refused:
+            return next(iter(self._refused))
+        first = [next(iter(queue)) for queue in (self._silent, self._in_head) if queue]
+        return min(first, key=lambda peer: peer.since, default=None)
+
+    def end_oldest(self) -> None:
+        """End the peer that has to give way first. A peer that has begun a head is told that the
+        server is full.
+        """
+        peer = self._find_oldest()
+        assert peer is not None
+        if peer.queue is self._in_head:
+            self._refuse(peer, unavailable())
+        if peer.queue is not None:
+            self._end(peer)
 
     # -- the end of a peer -------------------------------------------------------------------------
 

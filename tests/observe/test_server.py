@@ -3,8 +3,10 @@
 import json
 from importlib import resources
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import trio
 
 from ergo_py import BadInputError, open_node
 from ergo_py.observe import Observe
@@ -288,6 +290,27 @@ async def test_a_port_that_is_taken_keeps_the_node_from_opening() -> None:
         with pytest.raises(BadInputError, match="a free port"):
             async with open_node("shop@localhost", beside=[Observe(port)]):
                 raise AssertionError("it must not open")
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"GET / HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"]
+)
+async def test_probes_and_page_answer_beside_idle_connections(
+    first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ergo_py.web.server._GRACE", 0.0)
+    observe = Observe(0, metrics=True, health=True)
+    async with open_node("shop@localhost", log_output="none", beside=[observe]):
+        place = urlsplit(observe.url)
+        idle = [await trio.open_tcp_stream("127.0.0.1", place.port or 0) for _ in range(70)]
+        with trio.fail_after(20):
+            for stream in idle[:60]:
+                await stream.send_all(first)
+            for path in ("/healthz", "/metrics", "/"):
+                status, _, _ = await in_thread(http, observe.url, path)
+                assert status == 200
+        for stream in idle:
+            await trio.aclose_forcefully(stream)
 
 
 async def test_beside_takes_a_list_of_objects_that_open() -> None:

@@ -1,17 +1,22 @@
 """The web server: requests are calls, and every request has a response."""
 
 import gc
+import ssl
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from ergo_py import NO_REPLY, PID, Actor, Alias, BadInputError, Caller, Reject
+from ergo_py.meta import TLSFiles
 from ergo_py.testing import VirtualClock
 from ergo_py.web import HTTPError, HTTPRequest, Response, Route, WebServer
 from tests.web.rig import Peer, Served, get, later, post, serving, until
+
+PLACE = Path(__file__).parent.parent / "meta" / "certificates"
 
 # -- W1: a request is a call -----------------------------------------------------------------------
 
@@ -537,12 +542,12 @@ def test_an_idle_connection_ends_after_its_time() -> None:
     async def run() -> None:
         async with serving() as served:
             fresh, used = await served.dial(), await served.dial()
-            await trio.sleep(30.0)
+            await trio.sleep(5.0)
             assert (await used.ask(get())).status == 200
             assert await fresh.rest() == b""
-            assert 60.0 <= trio.current_time() <= 61.0
+            assert 10.0 <= trio.current_time() <= 11.0
             assert await used.rest() == b""
-            assert 90.0 <= trio.current_time() <= 92.0
+            assert 65.0 <= trio.current_time() <= 67.0
             await fresh.aclose()
             await used.aclose()
 
@@ -579,6 +584,94 @@ async def test_slow_peers_cost_no_task_each_and_harm_no_other() -> None:
         assert trio.lowlevel.current_statistics().tasks_living <= before + 200 + 5
         for peer in peers:
             await peer.aclose()
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_the_first_byte_must_come_within_the_time_of_a_head(is_tls: bool) -> None:
+    async def run() -> None:
+        files = TLSFiles(PLACE / "server.pem", PLACE / "server.key") if is_tls else None
+        async with serving(tls=files) as served:
+            peer = await served.dial()
+            if isinstance(peer.stream, trio.SocketStream) and is_tls:
+                context = ssl.create_default_context(cafile=PLACE / "authority.pem")
+                peer.stream = trio.SSLStream(peer.stream, context, server_hostname="localhost")
+                await peer.stream.do_handshake()
+            began = trio.current_time()
+            assert await peer.rest() == b""
+            assert 10.0 <= trio.current_time() - began <= 10.5
+            await peer.aclose()
+
+    in_virtual_time(run)
+
+
+def test_a_full_server_ends_the_oldest_connection_without_a_request() -> None:
+    async def run() -> None:
+        async with serving(max_connections=3) as served:
+            oldest, used, silent = [await served.dial() for _ in range(3)]
+            assert (await oldest.ask(get())).status == 200
+            await trio.sleep(0.5)
+            assert (await used.ask(get())).status == 200
+            newcomer = await served.dial()
+            await newcomer.send(get())
+            assert await silent.rest() == b""
+            assert (await newcomer.reply()).status == 200
+            # Nobody gives way in the first second.
+            assert 1.0 <= trio.current_time() <= 1.1
+            another = await served.dial()
+            assert (await another.ask(get())).status == 200
+            assert await oldest.rest() == b""
+            assert (await used.ask(get())).status == 200
+            assert served.server.connections == 3
+
+    in_virtual_time(run)
+
+
+@pytest.mark.parametrize("number", [64, 65, 150])
+@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\n", get()])
+def test_a_request_gets_through_beside_idle_connections(number: int, first: bytes) -> None:
+    async def run() -> None:
+        async with serving(max_connections=64) as served:
+            peers = [await served.dial() for _ in range(number)]
+            for peer in peers[:64]:
+                await peer.send(first)
+            await trio.sleep(1.0)
+            for _ in range(3):
+                began = trio.current_time()
+                assert (await served.ask(get())).status == 200
+                assert trio.current_time() - began < 3.5
+            assert served.server.connections <= 64
+
+    in_virtual_time(run)
+
+
+def test_requests_and_websockets_under_way_never_give_way() -> None:
+    async def run() -> None:
+        routes = [Route("/"), Route("/ws", websocket=Actor)]
+        async with serving(later, routes=routes, max_connections=2) as served:
+            busy, talker, third = [await served.dial() for _ in range(3)]
+            await busy.send(get())
+            await talker.send(
+                get(
+                    "/ws",
+                    "Upgrade: websocket",
+                    "Connection: Upgrade",
+                    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+                    "Sec-WebSocket-Version: 13",
+                )
+            )
+            assert (await talker.head()).status == 101
+            await third.send(get())
+            await trio.sleep(5.0)
+            assert len(served.owner.callers) == 1
+            served.node._kernel.calls.reply(served.owner.callers[0], Response(200), None)
+            assert (await busy.reply()).status == 200
+            # The connection that is idle now gives way a second later.
+            assert await busy.rest() == b""
+            with trio.fail_after(5):
+                while len(served.owner.callers) < 2:  # noqa: ASYNC110 - in virtual time
+                    await trio.sleep(0.01)
+
+    in_virtual_time(run)
 
 
 async def test_connections_are_bounded() -> None:

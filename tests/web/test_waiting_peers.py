@@ -166,9 +166,9 @@ def test_a_refusal_has_a_line_in_the_access_log_if_there_is_any(rig: Rig) -> Non
     assert rig.logged == [(None, 408, len(body), 100.0)]
 
 
-def test_a_silent_peer_ends_after_the_idle_time(rig: Rig) -> None:
+def test_a_silent_peer_ends_after_the_time_of_a_head(rig: Rig) -> None:
     peer = rig.dial()
-    rig.advance(59.9)
+    rig.advance(9.9)
     assert len(rig.waiting) == 1
     rig.advance(0.1)
     assert (len(rig.waiting), rig.ended, peer.recv(10)) == (0, [(0, 0)], b"")
@@ -188,8 +188,9 @@ def test_a_peer_that_has_left_before_its_refusal_is_forgotten(rig: Rig) -> None:
 
 
 def test_the_end_of_the_server_is_told_to_peers_that_have_begun_a_head(rig: Rig) -> None:
-    silent, begun, refused = rig.dial(), rig.dial(), rig.dial(PART)
+    refused = rig.dial(PART)
     rig.advance(10.0)
+    silent, begun = rig.dial(), rig.dial()
     begun.sendall(PART)
     rig.read()
     rig.waiting.end_all()
@@ -199,6 +200,33 @@ def test_the_end_of_the_server_is_told_to_peers_that_have_begun_a_head(rig: Rig)
     assert refused.recv(4096).startswith(b"HTTP/1.1 408 ")
     assert (len(rig.waiting), rig.watched) == (0, {})
     assert all(deadline.settled for _, deadline in rig.armed)
+
+
+def test_a_refused_peer_gives_way_and_then_the_peer_that_waits_for_longest(rig: Rig) -> None:
+    late = rig.dial(PART)
+    rig.advance(10.0)
+    first = rig.dial()
+    rig.advance(1.0)
+    in_head = rig.dial(PART)
+    rig.advance(1.0)
+    second = rig.dial()
+
+    assert (len(rig.waiting), rig.waiting.oldest) == (4, 100.0)
+    rig.waiting.end_oldest()
+    assert (late.recv(4096)[:12], rig.waiting.oldest) == (b"HTTP/1.1 408", 110.0)
+    rig.waiting.end_oldest()
+    assert (first.recv(10), rig.waiting.oldest) == (b"", 111.0)
+    rig.waiting.end_oldest()
+    assert (in_head.recv(4096)[:12], rig.waiting.oldest) == (b"HTTP/1.1 503", 112.0)
+    rig.waiting.end_oldest()
+    assert (second.recv(10), rig.waiting.oldest) == (b"", None)
+    assert (len(rig.waiting), rig.watched, len(rig.ended)) == (0, {}, 4)
+
+
+def test_a_slow_head_that_has_left_gives_way_once(rig: Rig) -> None:
+    rig.dial(PART).close()
+    rig.waiting.end_oldest()
+    assert (len(rig.waiting), rig.ended) == (0, [(len(PART), 0)])
 
 
 # -- in a server -----------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class TimeLimits:
         "_at",
         "_body_since",
         "_head_since",
+        "_idle_time",
         "_paused_at",
         "_rate_from",
         "_site",
@@ -66,6 +67,10 @@ class TimeLimits:
         self._watch: _Watch | None = None
         self._at = inf
         self._head_since: float | None = None
+        self._idle_time = min(site.options.head_timeout, site.options.idle_timeout)
+        """Seconds after which an idle connection ends. Before the first request, they are those of
+        a head: a peer without a request holds a place that others need.
+        """
         self._body_since = 0.0
         self._paused_at = 0.0
         self._rate_from = 0.0, 0
@@ -117,6 +122,14 @@ class TimeLimits:
 
     # -- heads -------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """The connection is ready for its first request."""
+        self.check_by(self.now() + self._idle_time)
+
+    def end_first_head(self) -> None:
+        """The first request has come."""
+        self._idle_time = self._site.options.idle_timeout
+
     @property
     def in_head(self) -> bool:
         """Whether a head has begun that is not complete."""
@@ -141,7 +154,7 @@ class TimeLimits:
         """
         options = self._site.options
         if self._head_since is None:
-            return max(self._traffic.last_in, self._traffic.last_out) + options.idle_timeout
+            return max(self._traffic.last_in, self._traffic.last_out) + self._idle_time
         moment = self._head_since + options.head_timeout
         if moment <= now:
             raise late_head(options.head_timeout)

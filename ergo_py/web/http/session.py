@@ -111,7 +111,7 @@ class HTTPSession:
         head.
         """
         if head_since is None:
-            self._limits.check_by(self.site.now() + self.site.options.idle_timeout)
+            self._limits.begin()
         else:
             self._limits.begin_head(head_since)
 
@@ -176,6 +176,8 @@ class HTTPSession:
     def _begin_exchange(self, head: Head) -> None:
         site, wire = self.site, self._wire
         self.requests += 1
+        if self.requests == 1:
+            self._limits.end_first_head()
         self._head = head
         if head.length != 0:
             self._body.begin(head.expects_continue)
@@ -244,9 +246,14 @@ class HTTPSession:
             self._close()
             return False
         if parser.body_is_done:
-            self.phase = _HEAD
+            self._await_request()
             return True
         return parser.has_more
+
+    def _await_request(self) -> None:
+        self.phase = _HEAD
+        if self.site.is_full:
+            self.site.make_room()
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -364,6 +371,8 @@ class HTTPSession:
         """Some of the waiting bytes are out."""
         if self.stream is not None:
             self.stream.written()
+        if self.site.is_full:
+            self.site.make_room()
         self.advance()
 
     def say_last(self) -> None:
@@ -384,7 +393,7 @@ class HTTPSession:
         if self.closes:
             self._close()
         elif self._parser.body_is_done:
-            self.phase = _HEAD
+            self._await_request()
         else:
             self.phase = _SKIPS
             self._body.begin_skipping()
@@ -422,10 +431,24 @@ class HTTPSession:
         self._respond(HTTPError(error.status, error.detail).response)
 
     def _close(self) -> None:
+        self.give_way()
+        self._wire.hang_up()
+
+    def give_way(self) -> None:
+        """Take no further request: the connection closes."""
         self.phase = _CLOSED
         self.paused = False
         self._limits.stop()
-        self._wire.hang_up()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has begun, and everything is written."""
+        return (
+            self.phase is _HEAD
+            and not self._limits.in_head
+            and not self._parser.unread
+            and not self._wire.pending
+        )
 
     def drain(self) -> None:
         """End in order: at once if there is no exchange under way, else after it."""
