@@ -14,7 +14,7 @@ from .._core.messaging.traces import Mark, TraceState, enter, leave
 from .._core.sources import chance
 from .._core.vocabulary.envelopes import EVENT
 from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.options import check_number
+from .._core.vocabulary.options import check_flag, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.text import shown
 
@@ -36,13 +36,17 @@ class OpenTelemetry:
             ...
 
     A trace begins with an HTTP request, or with a message or call of the node itself; or it goes on
-    with the span in which the node sends, and with the header ``traceparent`` of a request. Each
+    with the span in which the node sends. The header ``traceparent`` of a request is a link of its
+    trace, unless ``trust_parent`` is set: any client could have its requests sampled. Each
     handled message of a sampled trace has a span whose parent is the span in which the message was
     sent. What is not sampled has no span, and costs a look into a context variable.
 
     Args:
         sample: the part of the traces to sample, from 0 to 1, where none has decided before.
         provider: the ``TracerProvider`` of OpenTelemetry; None for the global one.
+        trust_parent: let a trace go on with the header ``traceparent`` of an HTTP request, sampled
+            as the header says. For servers whose clients are all trusted, or behind a gateway that
+            writes the header itself.
 
     Raises:
         BadInputError: ``sample`` is not from 0 to 1; or, when the node opens, the package
@@ -51,8 +55,16 @@ class OpenTelemetry:
 
     _fraction: Callable[[], float]
 
-    def __init__(self, sample: float = 1.0, *, provider: "TracerProvider | None" = None) -> None:
+    def __init__(
+        self,
+        sample: float = 1.0,
+        *,
+        provider: "TracerProvider | None" = None,
+        trust_parent: bool = False,
+    ) -> None:
         check_number("OpenTelemetry(sample)", sample, least=0.0, most=1.0)
+        check_flag("OpenTelemetry(trust_parent)", trust_parent)
+        self._trusts_parent = trust_parent
         self._sample = float(sample)
         self._provider = provider
         self._tracer: Any = None
@@ -216,11 +228,15 @@ class OpenTelemetry:
     ) -> "RequestSpan | None":
         api = self.api
         context: Context = api.context.Context()
-        if "traceparent" in headers:
-            context = api.propagate.extract(headers, context=context)
-        found = api.trace.get_current_span(context).get_span_context()
-        if not (found.trace_flags.sampled if found.is_valid else self._draws()):
+        links: list[Any] = []
+        if self._trusts_parent:
+            context, parent = self._read_parent(headers)
+            if not (parent.trace_flags.sampled if parent.is_valid else self._draws()):
+                return None
+        elif not self._draws():
             return None
+        elif (parent := self._read_parent(headers)[1]).is_valid:
+            links.append(api.trace.Link(parent, {"ergo.link": "traceparent"}))
         span = self._tracer.start_span(
             f"{method} {route}",
             context=context,
@@ -230,8 +246,16 @@ class OpenTelemetry:
                 "http.route": route,
                 "ergo.node": self._node,
             },
+            links=links,
         )
         return RequestSpan(self, span, context, log) if span.is_recording() else None
+
+    def _read_parent(self, headers: Mapping[str, str]) -> "tuple[Context, SpanContext]":
+        """The context that the headers of a request name, and its span."""
+        context: Context = self.api.context.Context()
+        if "traceparent" in headers:
+            context = self.api.propagate.extract(headers, context=context)
+        return context, self.api.trace.get_current_span(context).get_span_context()
 
     async def inside(self, context: "Context", work: Awaitable[None]) -> None:
         """Await the work of a mounted application inside the span of its request. Threads that it

@@ -41,5 +41,5 @@ def ids(span: ReadableSpan) -> Any:
     return span.context
 
 
-def tracing(spans: Spans, sample: float = 1.0) -> OpenTelemetry:
-    return OpenTelemetry(sample, provider=spans.provider)
+def tracing(spans: Spans, sample: float = 1.0, *, trust_parent: bool = False) -> OpenTelemetry:
+    return OpenTelemetry(sample, provider=spans.provider, trust_parent=trust_parent)

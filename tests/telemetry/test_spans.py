@@ -133,7 +133,8 @@ async def test_a_trace_goes_from_http_through_a_pool_a_call_and_an_event_into_a_
 ) -> None:
     server = WebServer(routes=[Route("/orders", to="orders")])
     heard: list[Any] = []
-    async with running_node("shop@localhost", tracing=tracing(spans, 0.0)) as node:
+    traced = tracing(spans, 0.0, trust_parent=True)
+    async with running_node("shop@localhost", tracing=traced) as node:
         await node.spawn(Front, server)
         await node.spawn(Stock, name="stock")
         await node.spawn(Orders, name="orders")

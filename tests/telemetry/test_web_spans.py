@@ -8,12 +8,12 @@ import trio
 from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
-from ergo_py import NO_REPLY, Actor, Caller, LogRecord
+from ergo_py import NO_REPLY, Actor, BadInputError, Caller, LogRecord
 from ergo_py.blocking import handle
 from ergo_py.telemetry import OpenTelemetry
 from ergo_py.web import HTTPRequest, Mount, Response, Route, WebServer
 from tests.support import Puppet, running_node
-from tests.telemetry.rig import Spans, tracing
+from tests.telemetry.rig import Spans, ids, tracing
 from tests.web.rig import Peer, get, until
 
 SAMPLED = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -66,7 +66,8 @@ async def test_calls_of_a_mounted_application_belong_to_the_span_of_its_request(
         return [b"ok"]
 
     server = WebServer(routes=[Mount("/asgi", asgi=asgi), Mount("/wsgi", wsgi=wsgi)])
-    async with running_node("shop@localhost", tracing=tracing(spans, 0.0)) as node:
+    traced = tracing(spans, 0.0, trust_parent=True)
+    async with running_node("shop@localhost", tracing=traced) as node:
         await node.spawn(Second, name="second")
         await node.spawn(Front, server)
         peer = Peer(await trio.open_tcp_stream(*server.local))
@@ -175,3 +176,47 @@ async def test_a_mistake_of_the_sdk_harms_no_request(
         await until(lambda: records)
 
     assert [record.event for record in records] == ["tracing failed; this is said once"]
+
+
+# -- headers of strangers --------------------------------------------------------------------------
+
+
+async def ask_all(traced: OpenTelemetry, *fields: str) -> None:
+    server = WebServer()
+    async with running_node(tracing=traced) as node:
+        await node.spawn(Front, server)
+        peer = Peer(await trio.open_tcp_stream(*server.local))
+        for field in fields:
+            assert (await peer.ask(get("/ok", field))).body == b"ok"
+        await peer.aclose()
+
+
+async def test_a_client_cannot_have_its_requests_sampled(spans: Spans) -> None:
+    await ask_all(tracing(spans, 0.0), *[SAMPLED] * 20)
+
+    assert spans.all() == []
+
+
+@pytest.mark.parametrize("flag", ["00", "01"])
+async def test_the_header_of_a_client_is_a_link_of_an_own_trace(spans: Spans, flag: str) -> None:
+    await ask_all(tracing(spans), SAMPLED[:-2] + flag, "x: y", "traceparent: 00-bad-01")
+
+    linked, plain, bad = [span for span in spans.all() if span.name == "GET /"]
+    assert linked.parent is None
+    assert [link.context.trace_id for link in linked.links] == [0x0AF7651916CD43DD8448EB211C80319C]
+    assert ids(linked).trace_id != 0x0AF7651916CD43DD8448EB211C80319C
+    assert (plain.links, bad.links) == ((), ())
+
+
+@pytest.mark.parametrize("sample", [0.0, 1.0])
+async def test_a_trusted_header_is_the_parent_and_decides(spans: Spans, sample: float) -> None:
+    await ask_all(tracing(spans, sample, trust_parent=True), SAMPLED, SAMPLED[:-2] + "00")
+
+    (span,) = [span for span in spans.all() if span.name == "GET /"]
+    assert ids(span).trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+    assert span.links == ()
+
+
+def test_trust_is_a_flag() -> None:
+    with pytest.raises(BadInputError, match="trust_parent"):
+        OpenTelemetry(trust_parent="yes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

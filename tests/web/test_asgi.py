@@ -1,5 +1,6 @@
 """`Mount` of ASGI applications: requests and lifespan."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -173,8 +174,6 @@ async def sends_nonsense(scope: Message, receive: Receive, send: Send) -> None:
 
 
 async def needs_asyncio(scope: Message, receive: Receive, send: Send) -> None:
-    import asyncio
-
     asyncio.get_running_loop()
 
 
@@ -229,11 +228,28 @@ async def test_a_failure_of_an_application_is_its_500(app: Any) -> None:
         assert (await peer.ask(get("/api"))).status == 500
 
 
-async def test_an_application_that_needs_asyncio_is_told_so() -> None:
-    async with mounted(needs_asyncio) as served:
+async def awaits_future(scope: Any, receive: Any, send: Any) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        if scope["type"] == "http":
+            await loop.create_future()
+    finally:
+        loop.close()
+
+
+async def asks_for_a_loop(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        # The word of asyncio.gather() where no loop is current.
+        raise RuntimeError("There is no current event loop in thread 'MainThread'.")
+
+
+@pytest.mark.parametrize("app", [needs_asyncio, awaits_future, asks_for_a_loop])
+async def test_an_application_that_needs_asyncio_is_told_so(app: Any) -> None:
+    async with mounted(app) as served:
         lines = await logged(served)
         assert (await served.ask(get("/api"))).status == 500
-        await until(lambda: any("This application needs asyncio" in line for line in lines))
+        with trio.fail_after(10):
+            await until(lambda: any("This application needs asyncio" in line for line in lines))
 
 
 async def logged(served: Served) -> list[str]:

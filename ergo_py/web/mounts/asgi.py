@@ -21,7 +21,11 @@ ASGICallable = Callable[..., Awaitable[None]]
 Message = dict[str, Any]
 _PIECE: Final = 64 * 1024
 _VERSION: Final = {"version": "3.0", "spec_version": "2.4"}
-_NEEDS_ASYNCIO: Final = "no running event loop"
+_NEEDS_ASYNCIO: Final = (
+    "no running event loop",
+    "no current event loop",
+    "unrecognized yield message",  # trio's word about an awaited future of asyncio
+)
 
 
 class ASGIApplication:
@@ -116,7 +120,9 @@ class ASGIApplication:
         }
 
     def _explain(self, error: Exception) -> None:
-        if isinstance(error, RuntimeError) and _NEEDS_ASYNCIO in str(error):
+        if isinstance(error, RuntimeError | TypeError) and any(
+            words in str(error) for words in _NEEDS_ASYNCIO
+        ):
             error.add_note(
                 "This application needs asyncio, and a mounted application runs on trio. Use the "
                 "parts of its framework that run on anyio, or run it under its own server and "
