@@ -179,7 +179,7 @@ class WebServer(Listener):
             Proxies(trusted, forwarded, forwarded_host),
             tls is not None,
         )
-        self._site.make_room = self._wait.ring
+        self._site.tell_of_room(self._wait.ring)
         self._waiting: WaitingPeers | None = None
         self._next_look: _Later | None = None
         """Looks again for a connection that may give way."""
@@ -219,14 +219,14 @@ class WebServer(Listener):
 
     def _has_place(self, more: int = 0) -> bool:
         """Whether there is a place for a further peer, or a connection that gives way."""
-        self._site.is_full = False
+        self._site.note_full(False)
         if super()._has_place(more):
             return True
         since, _ = self._find_idle()
         left = since + _GRACE - self._now()
         if left <= 0:
             return True
-        self._site.is_full = True
+        self._site.note_full(True)
         if left < inf and (self._next_look is None or self._next_look.settled):
             self._next_look = _Later(self._wait.ring)
             self._meta.kernel.clock.arm_call(self._next_look, left)

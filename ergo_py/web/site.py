@@ -181,6 +181,14 @@ class Site:
             seconds=round(self.now() - since, 6),
         )
 
+    def tell_of_room(self, make_room: Callable[[], None]) -> None:
+        """Call a function of the server when it is full and a connection is idle."""
+        self.make_room = make_room
+
+    def note_full(self, is_full: bool) -> None:
+        """Note whether the server accepts no peer until a connection ends or is idle."""
+        self.is_full = is_full
+
     def begin_drain(self) -> None:
         """Take no further requests."""
         self.is_draining = True
