@@ -40,6 +40,11 @@ long as unpacking hundreds of bytes.
 _FRESH: Final = 60.0
 """Seconds for which a state counts as the state of a later moment."""
 
+_LATEST: Final = 1e12
+"""Seconds since 1970 that no recording reaches."""
+_LARGEST: Final = 1e30
+"""A figure that no sample reaches; NaN and infinity are no figures either."""
+
 COLUMNS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "rate": lambda sample: sample.get("rate"),
     "busy": lambda sample: sample.get("busy"),
@@ -236,7 +241,7 @@ def read_recording(path: str | Path) -> tuple[list[dict[str, Any]], dict[str, Hi
             states: dict[tuple[str, str], dict[str, Any]] = {}
             for line in lines:
                 _take(line, nodes, found, states, path)
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, RecursionError) as error:
         raise _refusal(path, str(error)) from error
     return nodes, found
 
@@ -294,11 +299,28 @@ def _take(
                 raise _refusal(path, f"it has a view of the unknown kind {kind!r:.100}")
             before = {} if entry.get("whole") else states.get((node, kind), {})
             value = states[node, kind] = apply_patch(before, patch)
+            if isinstance(at, bool) or not -_LATEST < at < _LATEST:
+                raise _refusal(path, "it has a line of no time")
+            if kind == "sample":
+                _check_sample(value, path)
             history = found.setdefault(node, History(node, is_bounded=False))
             given = entry.get("with", {}) if entry.get("whole") else history.arguments_of(kind)
             history.add(kind, given, value, float(at))
             return
     raise _refusal(path, "one of its lines is not that of a recording")
+
+
+def _check_sample(value: dict[str, Any], path: str | Path) -> None:
+    """Refuse a sample whose figures are no numbers."""
+    for name, read in COLUMNS.items():
+        try:
+            figure = read(value)
+        except (AttributeError, TypeError, OverflowError):
+            figure = value
+        if figure is not None and not (
+            type(figure) in (int, float) and -_LARGEST < figure < _LARGEST
+        ):
+            raise _refusal(path, f"its sample has no number for {name}")
 
 
 def _object(line: bytes, path: str | Path) -> dict[str, Any]:

@@ -257,7 +257,24 @@ def families_of(figures: Figures) -> list[Family]:
             of_program=True,
         ),
     ]
-    return [each for each in families if each.samples]
+    return [
+        each if each.samples else _bare(each, node) for each in families if _is_known(each, figures)
+    ]
+
+
+def _is_known(family: Family, figures: Figures) -> bool:
+    """Whether the node can tell a metric at all."""
+    if family.name == "ergo_loop_delay_seconds":
+        return figures.loop_delay is not None
+    return family.name != "process_resident_memory_bytes" or figures.memory is not None
+
+
+def _bare(family: Family, node: tuple[str, str]) -> Family:
+    """A metric without an event so far: a zero without further labels, since a rate or an alert
+    misses the first event of a metric that does not exist before.
+    """
+    nothing = Histogram(BOUNDS, (0,) * (len(BOUNDS) + 1), 0.0) if family.kind == "histogram" else 0
+    return family._replace(samples=[Sample((node,), nothing)])
 
 
 def cumulative(histogram: Histogram) -> Iterable[tuple[str, int]]:

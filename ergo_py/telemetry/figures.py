@@ -22,6 +22,7 @@ from .._core.runtime.bridge import Lock
 from .._core.tables.ended_totals import MOST_LABELS, OTHER, Ledger
 from .._core.tables.loop_delays import BOUNDS
 from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.messages import Why
 from .._core.vocabulary.public_names import show_public_names
 from ..web.request_figures import find_request_figures
 from .node_access import check_node, kernel_of, times_blocked, uptime_of, watchdog_of
@@ -86,7 +87,7 @@ class Figures:
     restarts: Mapping[str, int]
     """Restarts by the name in the child's specification. At most 200, and ``other``."""
     dead_letters: Mapping[str, int]
-    """By cause: the names of :class:`Why`, in small letters."""
+    """By cause: the names of :class:`Why`, in small letters; zeros included."""
     late_replies: int
     late_messages: int
     calls_waiting: int
@@ -213,7 +214,7 @@ class _Readings:
             behaviours=behaviours,
             spawned=kernel.spawned,
             restarts=ledger.restarts,
-            dead_letters={why.name.lower(): count for why, count in list(letters.counts.items())},
+            dead_letters={why.name.lower(): letters.counts.get(why, 0) for why in Why},
             late_replies=kernel.calls.late_replies,
             late_messages=letters.late,
             calls_waiting=sums.calls_waiting,

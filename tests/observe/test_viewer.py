@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import sys
 import threading
 import time
 from pathlib import Path
@@ -634,6 +635,66 @@ def test_a_small_file_that_unpacks_to_much_is_refused_early(
                 read_recording(file)
         else:
             assert read_recording(file) == ([], {})
+
+
+WRONG: list[Any] = ["x", [1], {"a": "b"}, True, float("nan"), float("inf"), 10**400, [], {}]
+"""Values that are no numbers."""
+FIGURES = ["rate", "busy", "mailbox", "processes", "metas", "cpu", "memory", "crashed"]
+SAMPLE = {"rate": 1.5, "processes": 3, "loop": {"delay": 0.1}, "dead_letters": {"full": 2}}
+
+
+def recorded(tmp_path: Path, *entries: dict[str, Any]) -> Path:
+    lines = [{"ergo-recording": 1, "nodes": [{"key": "a"}]}]
+    lines += [{"at": 1, "node": "a", "kind": "sample", "patch": {}} | entry for entry in entries]
+    file = tmp_path / "file.ergo"
+    file.write_bytes(gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode()))
+    return file
+
+
+def with_value(column: str, value: Any) -> dict[str, Any]:
+    if column == "delay":
+        return SAMPLE | {"loop": {"delay": value}}
+    if column == "letter":
+        return SAMPLE | {"dead_letters": {"full": value}}
+    return SAMPLE | {column: value}
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda value: repr(value)[:10])
+@pytest.mark.parametrize("column", [*FIGURES, "delay", "letter", "loop", "dead_letters", "at"])
+def test_a_recording_with_a_value_of_a_wrong_type_is_refused(
+    tmp_path: Path, column: str, value: Any
+) -> None:
+    if (column in ("memory", "loop", "dead_letters") and not value) or (
+        (column, value) in (("loop", {"a": "b"}), ("letter", True))
+    ):
+        return  # as good as a figure that is missing
+    good, entry = {"patch": SAMPLE}, {"patch": with_value(column, value)}
+    if column == "at":
+        entry = {"patch": SAMPLE, "at": value}
+
+    assert read_recording(recorded(tmp_path, good, good))[0] == [{"key": "a"}]
+    for entries in ([entry], [good, entry]):
+        with pytest.raises(BadInputError, match="ergo observe --record"):
+            read_recording(recorded(tmp_path, *entries))
+
+
+def test_a_recording_of_deep_views_is_read_or_refused(tmp_path: Path) -> None:
+    refused = 0
+    for depth in range(0, sys.getrecursionlimit(), 20):
+        text = '{"a":' * depth + "{}" + "}" * depth
+        file = tmp_path / "file.ergo"
+        file.write_bytes(
+            gzip.compress(
+                b'{"ergo-recording": 1, "nodes": []}\n'
+                + f'{{"at": 1, "node": "a", "kind": "tree", "patch": {text}}}\n'.encode()
+            )
+        )
+        try:
+            read_recording(file)
+        except BadInputError:
+            refused += 1
+
+    assert refused
 
 
 def test_a_recording_that_is_not_there_is_refused(tmp_path: Path) -> None:

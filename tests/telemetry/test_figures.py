@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import Actor, ChildSpec, LogRecord, Node, Supervisor, SupervisorSpec
+from ergo_py import Actor, ChildSpec, LogRecord, Node, Supervisor, SupervisorSpec, Why
 from ergo_py._core.processes.termination import _leave_table
 from ergo_py.meta import TCPClose, TCPConnection, TCPSend, TCPServer
 from ergo_py.telemetry.figures import BehaviourFigures, Figures, read_figures
@@ -94,7 +94,9 @@ async def test_dead_letters_are_counted_by_cause() -> None:
 
         figures = await in_thread(lambda: read_figures(node))
 
-        assert figures.dead_letters == {"no_process": 2}
+        assert figures.dead_letters == dict.fromkeys((why.name.lower() for why in Why), 0) | {
+            "no_process": 2
+        }
 
 
 class Shop(Supervisor):

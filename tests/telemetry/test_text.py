@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from ergo_py import Actor, BadInputError
+from ergo_py import Actor, BadInputError, Why, open_node
 from ergo_py.blocking import open_node as open_blocking_node
 from ergo_py.meta import TCPServer
 from ergo_py.telemetry import MetricsPage, read_figures, render_metrics
@@ -223,3 +223,38 @@ async def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert asked - samples - known == {"ergo_restarts_total", "ergo_loop_delay_seconds_bucket"} - (
         samples | known
     )
+
+
+# -- before the first event ------------------------------------------------------------------------
+
+
+def names_of_dashboard() -> set[str]:
+    text = (Path(__file__).parents[2] / "docs" / "grafana.json").read_text(encoding="utf-8")
+    return set(re.findall(r"\b(?:ergo|http_server|process)_[a-z_]+", text)) - {"ergo_py"}
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+async def test_all_names_of_the_dashboard_have_data_at_a_fresh_node(accept: str) -> None:
+    async with open_node("fresh@localhost", log_output="none") as node:
+        _, body = await trio.to_thread.run_sync(render_metrics, node, accept)
+    present = {line.partition("{")[0] for line in body.decode().splitlines() if line[0] != "#"}
+
+    assert names_of_dashboard() - present == set()
+
+
+async def test_dead_letters_are_zero_for_each_cause_before_the_first() -> None:
+    async with running_node() as node:
+        _, body = await trio.to_thread.run_sync(render_metrics, node, "")
+        lines = body.decode().splitlines()
+        for why in Why:
+            label = f'ergo_dead_letters_total{{node="{node.name}",why="{why.name.lower()}"}} '
+            assert [line for line in lines if line.startswith(label)] == [f"{label}0"]
+        assert f'ergo_restarts_total{{node="{node.name}"}} 0' in lines
+        assert f'http_server_request_duration_seconds_count{{node="{node.name}"}} 0' in lines
+
+
+async def test_a_metric_that_the_node_cannot_tell_is_missing() -> None:
+    async with running_node(watchdog=None) as node:
+        _, body = await trio.to_thread.run_sync(render_metrics, node, "")
+
+    assert b"ergo_loop_delay_seconds" not in body
