@@ -76,7 +76,7 @@ from .vocabulary.info import Ended
 from .vocabulary.messages import DeadLetter, GroupJoined, GroupLeft, LogRecord
 from .vocabulary.options import LEVELS, NodeOptions
 from .vocabulary.reasons import Crashed, NoProcess, Reason
-from .vocabulary.text import shown
+from .vocabulary.text import shortened, shown
 
 __all__ = ["Kernel", "TaskGuard"]
 
@@ -469,16 +469,28 @@ class Kernel:
             self.on_crash(Ended(crashed.id, crashed.name, crashed.callbacks.behaviour, reason))
 
     def log_crash(
-        self, crashed: Any, event: str, callback: str, message_type: str | None, reason: Crashed
+        self,
+        crashed: Any,
+        event: str,
+        callback: str,
+        message_type: str | None,
+        reason: Crashed,
+        advice: str = "",
     ) -> None:
-        """Log the crash of a process or meta-process."""
-        facts = {"message_type": message_type, "waiting": len(crashed.mailbox)}
+        """Log the crash of a process or meta-process. ``node.crashes()`` has the whole text of its
+        exception.
+        """
+        facts = {
+            "message_type": message_type,
+            "waiting": len(crashed.mailbox),
+            "advice": advice,
+        }
         crashed.log.error(
             event,
             callback=callback,
             **{name: fact for name, fact in facts.items() if fact},
-            error=str(reason),
-            exception=reason.traceback,
+            error=shortened(str(reason)),
+            exception=shortened(reason.traceback),
         )
 
     def escalate(self, process: Stoppable, reason: Reason) -> None:

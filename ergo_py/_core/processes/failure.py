@@ -11,6 +11,7 @@ from ..vocabulary.envelopes import EVENT, STARTED, STOP, kind_name
 from ..vocabulary.errors import CallFailedError, TargetDownError
 from ..vocabulary.hints import MAY_NEED_HINT, explain
 from ..vocabulary.reasons import Crashed, Reason
+from ..vocabulary.text import shortened
 
 if TYPE_CHECKING:
     from .process import Process
@@ -35,7 +36,8 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     message_type = type(payload).__qualname__ if has_message else None
     event = "process failed and goes on" if resumes else "process crashed"
     if process.kernel.log.wants("error"):
-        process.kernel.log_crash(process, event, callback, message_type, reason)
+        advice = "" if resumes else _advice(process)
+        process.kernel.log_crash(process, event, callback, message_type, reason, advice)
     if resumes:
         if isinstance(ref, Caller):
             ref.settle(None, CallFailedError(ref.to, ref.request, reason))
@@ -66,19 +68,30 @@ def account_for_task(process: "Process", name: str, error: BaseException) -> Rea
     resumes = _resumes(process, error)
     explain(error, process.behaviour)
     reason = Crashed(error)
+    advice = "" if resumes else _advice(process)
     process.log.error(
         "a background task failed, and the process goes on"
         if resumes
         else "a background task crashed its process",
         task=name,
-        error=str(reason),
-        exception=reason.traceback,
+        error=shortened(str(reason)),
+        exception=shortened(reason.traceback),
+        **({"advice": advice} if advice else {}),
     )
     if resumes:
         return None
     process.kernel.note_crash(process, reason)
     process.kernel.obituaries.note_crash(process, f"task {name}", None)
     return reason
+
+
+def _advice(process: "Process") -> str:
+    """The way to restart a process that the node has spawned without a supervisor."""
+    if process.slot is not None or process.parent is not None:
+        return ""
+    behaviour = process.callbacks.behaviour.rpartition(".")[2]
+    spec = f"ChildSpec({process.name or behaviour.lower()!r}, {behaviour})"
+    return f"it is not supervised, so it does not come back: await node.supervise([{spec}])"
 
 
 def _resumes(process: "Process", error: BaseException) -> bool:

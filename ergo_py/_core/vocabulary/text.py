@@ -9,10 +9,13 @@ from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
-__all__ = ["brief", "printable", "printable_lines", "shown", "text_of", "utf8"]
+__all__ = ["brief", "printable", "printable_lines", "shortened", "shown", "text_of", "utf8"]
 
 _DEEP: Final = 50
 """Maximal depth of nested containers that are shown."""
+_LONG_LINE: Final = 1000
+_LONG_TEXT: Final = 20_000
+"""Characters of a line, and of a text with many lines, that a line of the log shows."""
 
 
 def text_of(value: object) -> str:
@@ -33,6 +36,21 @@ def shown(value: object) -> str:
         raise
     except BaseException:
         return f"<{type(value).__name__}: its __repr__ raised>"
+
+
+def shortened(text: str) -> str:
+    """A text for a line of the log: long lines, and the middle of a very long text, are cut."""
+    if len(text) <= _LONG_LINE:
+        return text
+    lines = [_cut(line, _LONG_LINE) for line in text.splitlines(keepends=True)]
+    return _cut("".join(lines), _LONG_TEXT)
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} [… {len(text) - 2 * half} characters …] {text[-half:]}"
 
 
 def utf8(text: str) -> str:

@@ -1,5 +1,6 @@
 """The reports of a crash: in the log, in the error of a failed spawn and of a failed call."""
 
+import json
 import re
 import traceback
 from typing import Any
@@ -8,7 +9,15 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Actor, Caller, InitError, TargetDownError, open_node
+from ergo_py import (
+    TEMPORARY,
+    Actor,
+    Caller,
+    ChildSpec,
+    InitError,
+    TargetDownError,
+    open_node,
+)
 
 
 class Fragile(Actor):
@@ -60,7 +69,8 @@ async def test_the_console_shows_the_line_of_the_program_and_the_error_once(
             waiting = " waiting=1" if where == "post_start" else ""
             assert without_times(capsys.readouterr().err) == (
                 "TIME [error    ] process crashed pid='<PID 1 demo@localhost>' node=demo@localhost "
-                f"behaviour=Fragile {fields}{waiting}\n"
+                f'behaviour=Fragile {fields}{waiting} advice="it is not supervised, so it does not '
+                "come back: await node.supervise([ChildSpec('fragile', Fragile)])\"\n"
                 "  Traceback (most recent call last):\n"
                 f'    File "{__file__}", line N, in {where}\n'
                 f'      self.check("{where}")\n'
@@ -98,3 +108,74 @@ async def test_the_error_of_a_failed_call_ends_with_the_line_of_the_program() ->
             effect = printed.partition("direct cause of the following")[2]
             assert effect.count("fails in handle_call") == 1
             assert effect.endswith('    raise ValueError(f"fails in {callback}")\n')
+
+
+class Wordy(Actor):
+    """Fails with a long text."""
+
+    async def post_start(self) -> None:
+        raise ValueError("x" * 30_000)
+
+
+class Parent(Actor):
+    """Has a child without a supervisor: this process has to care for it."""
+
+    async def init(self) -> None:
+        await self.spawn(Wordy, name="child")
+
+
+class Failing(Actor):
+    """Fails in a background task."""
+
+    def post_start(self) -> None:
+        async def fail() -> None:
+            raise ValueError("y" * 30_000)
+
+        self.start_task(fail)
+
+
+async def test_only_a_process_without_a_supervisor_does_not_come_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="json") as node:
+            await node.spawn(Wordy, name="wordy")
+            await node.spawn(Failing)
+            await node.spawn(Parent)
+            await node.supervise([ChildSpec("kept", Wordy, restart=TEMPORARY)])
+            await wait_all_tasks_blocked()
+
+    told = {line.get("name"): line.get("advice") for line in crash_lines(capsys)}
+    assert told == {
+        "wordy": "it is not supervised, so it does not come back: "
+        "await node.supervise([ChildSpec('wordy', Wordy)])",
+        None: "it is not supervised, so it does not come back: "
+        "await node.supervise([ChildSpec('failing', Failing)])",
+        "child": None,
+        "kept": None,
+    }
+
+
+async def test_a_long_text_of_an_exception_is_cut_in_the_log_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="json") as node:
+            await node.spawn(Wordy)
+            await node.spawn(Failing)
+            await wait_all_tasks_blocked()
+            crashes = node.crashes()
+
+    lines = crash_lines(capsys)
+    assert len(lines) == len(crashes) == 2
+    for line in lines:
+        assert "characters …]" in line["error"]
+        assert len(line["error"]) < 1100
+        assert len(line["exception"]) < 3000
+    for crash in crashes:
+        assert len(str(crash.reason)) > 30_000
+
+
+def crash_lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    return [line for line in lines if "crashed" in line["event"]]

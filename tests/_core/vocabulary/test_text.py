@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ergo_py._core.vocabulary.text import brief, printable, shown, text_of
+from ergo_py._core.vocabulary.text import brief, printable, shortened, shown, text_of
 
 
 class Raises:
@@ -187,3 +187,17 @@ def test_the_error_of_a_text_is_not_hidden() -> None:
 
     with pytest.raises(LookupError):
         brief([Broken()], 100)
+
+
+def test_a_long_line_and_a_long_text_lose_their_middle() -> None:
+    short = "a" * 1000
+    assert shortened(short) is short
+    assert shortened("x" + short) == f"x{short[:499]} [… 1 characters …] {short[:500]}"
+    assert shortened(f"first\n{'b' * 1500}\nlast").splitlines()[::2] == ["first", "last"]
+
+    many = "\n".join(f"line {number}" for number in range(10_000))
+    cut = shortened(many)
+    assert cut.startswith("line 0\nline 1\n")
+    assert cut.endswith("\nline 9999")
+    assert "characters …]" in cut
+    assert len(cut) < 20_100
