@@ -77,6 +77,7 @@ from .vocabulary.messages import DeadLetter, GroupJoined, GroupLeft, LogRecord
 from .vocabulary.options import LEVELS, NodeOptions
 from .vocabulary.reasons import Crashed, NoProcess, Reason
 from .vocabulary.text import shortened, shown
+from .vocabulary.unmatched import unmatched_of
 
 __all__ = ["Kernel", "TaskGuard"]
 
@@ -239,6 +240,9 @@ class Kernel:
             callbacks = Callbacks(behaviour, known)
             check_names(behaviour, known)
             callbacks.suspect(misspelled(behaviour, known, callbacks.defined))
+            if known is CALLBACKS:
+                warn = self.logger.warning
+                callbacks.judge_by(unmatched_of(behaviour, callbacks.behaviour, warn))
             self._callbacks[behaviour] = callbacks
             for name, meant in callbacks.suspects.items():
                 self.logger.warning(

@@ -179,6 +179,8 @@ async def serve(process: "Process") -> Reason | None:
     observer = process.kernel.observer
     if observer is not None:
         handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
+    unmatched = process.callbacks.unmatched
+    seen = None if unmatched is None else unmatched.seen
     status = task._cancel_status
     no_reply = NO_REPLY
     envelope: Envelope | None
@@ -191,7 +193,7 @@ async def serve(process: "Process") -> Reason | None:
     batch = turn.begin_batch and turn.begin_batch(
         *(process, turn, box, main),
         *(handle_message, message_is_async, handle_call, call_is_async),
-        burst,
+        *(burst, seen, unmatched),
     )
     turn.batch = batch
     turn.woken = woken = clock()
@@ -287,6 +289,9 @@ async def serve(process: "Process") -> Reason | None:
             if bounded and box.waiters:
                 box.admit_waiters()
             if kind == MESSAGE:
+                if seen is not None and type(payload) not in seen:
+                    assert unmatched is not None
+                    unmatched.look(payload)
                 if message_is_async:
                     await handle_message(payload, sender)
                 elif (result := handle_message(payload, sender)) is not None:

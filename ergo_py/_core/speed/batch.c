@@ -7,6 +7,8 @@
 typedef struct {
     PyObject_HEAD PyObject *process, *turn, *mailbox, *handle_message, *handle_call;
     PyObject* status;  /* of the cancel scopes outside of the callbacks */
+    PyObject *seen, *unmatched; /* types of messages that are judged, and their judge; or NULL */
+    PyTypeObject* last_type;    /* of the last message, only to be compared: `seen` keeps it */
     PyObject* failure; /* an exception of serve_in_place(), for the process's own step; or NULL */
     Lane* lane;
     long long last; /* `handled` at the end of the burst */
@@ -32,14 +34,14 @@ static void batch_start(Batch* batch, double end) {
 }
 
 /* batch(process, turn, mailbox, lane, handle_message, message_is_async, handle_call, call_is_async,
-   burst). None if it is no MainLane. */
+   burst, seen, unmatched). None if it is no MainLane. */
 PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
-    PyObject *process, *turn, *mailbox, *lane, *handle_message, *handle_call;
+    PyObject *process, *turn, *mailbox, *lane, *handle_message, *handle_call, *seen, *unmatched;
     int message_is_async, call_is_async;
     long long burst;
-    if (!PyArg_ParseTuple(args, "O!O!O!OOpOpL", bound.Process, &process, bound.Turn, &turn,
+    if (!PyArg_ParseTuple(args, "O!O!O!OOpOpLOO", bound.Process, &process, bound.Turn, &turn,
                           bound.Mailbox, &mailbox, &lane, &handle_message, &message_is_async,
-                          &handle_call, &call_is_async, &burst)) {
+                          &handle_call, &call_is_async, &burst, &seen, &unmatched)) {
         return NULL;
     }
     if (!Py_IS_TYPE(lane, &LaneType)) Py_RETURN_NONE;
@@ -49,6 +51,8 @@ PyObject* batch_begin(PyObject* Py_UNUSED(module), PyObject* args) {
     batch->process = Py_NewRef(process), batch->turn = Py_NewRef(turn);
     batch->mailbox = Py_NewRef(mailbox);
     batch->handle_message = Py_NewRef(handle_message), batch->handle_call = Py_NewRef(handle_call);
+    batch->seen = PySet_Check(seen) ? Py_NewRef(seen) : NULL;
+    batch->unmatched = Py_NewRef(unmatched), batch->last_type = NULL;
     batch->lane = (Lane*)Py_NewRef(lane), batch->burst = burst;
     PyObject* task = SLOT(process, of_process.task);
     batch->status = Py_IS_TYPE(task, bound.Task) ? Py_XNewRef(SLOT(task, of_task.status)) : NULL;
@@ -155,10 +159,26 @@ static int check_result(Batch* batch, PyObject* name, PyObject* result) {
     return checked == NULL ? -1 : 1;
 }
 
+/* unmatched.look(message), for a type of message that is new to the class. */
+static int judge_type(Batch* batch, PyObject* message) {
+    int known = PySet_Contains(batch->seen, (PyObject*)Py_TYPE(message));
+    if (known < 0) return -1;
+    if (!known) {
+        PyObject* judged = PyObject_CallMethod(batch->unmatched, "look", "O", message);
+        if (judged == NULL) return -1;
+        Py_DECREF(judged);
+    }
+    batch->last_type = Py_TYPE(message);
+    return 0;
+}
+
 /* Serve a message. 1 if that is done; 0 if its callback waits, to be awaited as *rest; -1 with an
    error. */
 static int batch_message(Batch* batch, PyObject* sender, PyObject* message, PyObject** rest) {
     PyObject* result;
+    if (batch->seen != NULL && Py_TYPE(message) != batch->last_type &&
+        judge_type(batch, message) < 0)
+        return -1;
     int done =
         batch_callback(batch->handle_message, batch->message_is_async, message, sender, &result);
     if (done == 0) *rest = result;
@@ -417,6 +437,8 @@ static int batch_traverse(Batch* batch, visitproc visit, void* arg) {
     Py_VISIT(batch->process);
     Py_VISIT(batch->turn);
     Py_VISIT(batch->mailbox);
+    Py_VISIT(batch->seen);
+    Py_VISIT(batch->unmatched);
     Py_VISIT(batch->handle_message);
     Py_VISIT(batch->handle_call);
     Py_VISIT(batch->lane);
@@ -430,6 +452,8 @@ static void batch_dealloc(Batch* batch) {
     Py_CLEAR(batch->process);
     Py_CLEAR(batch->turn);
     Py_CLEAR(batch->mailbox);
+    Py_CLEAR(batch->seen);
+    Py_CLEAR(batch->unmatched);
     Py_CLEAR(batch->handle_message);
     Py_CLEAR(batch->handle_call);
     Py_CLEAR(batch->lane);

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from ..vocabulary.errors import BadInputError, BehaviourError, CallbackError
 from ..vocabulary.text import brief
+from ..vocabulary.unmatched import Unmatched
 
 __all__ = [
     "CALLBACKS",
@@ -119,6 +120,7 @@ class Callbacks:
         "has_stop_hooks",
         "suspects",
         "supervises",
+        "unmatched",
     )
 
     def __init__(
@@ -144,6 +146,8 @@ class Callbacks:
         """Methods that are no callbacks and look like misspelled ones, with the callbacks that may
         be meant.
         """
+        self.unmatched: Unmatched | None = None
+        """Judges messages that the ``match`` in ``handle_message`` may not know."""
         self.asynchronous = frozenset(asynchronous)
         self.has_start_hooks = bool(defined & {"post_start", "post_restart"})
         self.has_stop_hooks = bool(defined & {"pre_stop", "pre_restart"})
@@ -161,6 +165,10 @@ class Callbacks:
     def suspect(self, names: Mapping[str, str]) -> None:
         """Note methods that look like misspelled callbacks."""
         self.suspects = names
+
+    def judge_by(self, unmatched: Unmatched | None) -> None:
+        """Have each new type of message judged, if the class needs it."""
+        self.unmatched = unmatched
 
     def with_asynchronous(self, names: frozenset[str]) -> "Callbacks":
         """A copy in which these callbacks count as coroutine functions."""
