@@ -1,20 +1,23 @@
 """The web server: requests are calls, and every request has a response."""
 
 import gc
+import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import NO_REPLY, PID, Actor, Alias, BadInputError, Caller, Reject
+from ergo_py import NO_REPLY, PID, Actor, Alias, BadInputError, Caller, Down, Reject
+from ergo_py._core.runtime.detached_task import DetachedTask
 from ergo_py.meta import TLSFiles
 from ergo_py.testing import VirtualClock
 from ergo_py.web import HTTPError, HTTPRequest, Response, Route, WebServer
-from tests.web.rig import Peer, Served, get, later, post, serving, until
+from tests.web.rig import Owner, Peer, Served, get, later, post, serving, until
 
 PLACE = Path(__file__).parent.parent / "meta" / "certificates"
 
@@ -1075,3 +1078,35 @@ async def test_a_request_that_is_answered_is_freed_without_the_garbage_collector
             gc.enable()
 
     assert kept <= 2
+
+
+async def test_a_peer_that_resets_its_connection_ends_without_a_task_for_terminate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+    start = DetachedTask.start
+
+    def note(self: DetachedTask, kernel: Any, body: Any, name: str, context: Any = None) -> None:
+        begun.append(name)
+        start(self, kernel, body, name, context)
+
+    def downs(owner: Owner) -> list[object]:
+        return [message for message in owner.messages if isinstance(message, Down)]
+
+    async with serving() as served:
+        peers = [await served.dial() for _ in range(3)]
+        for peer in peers:
+            assert (await peer.ask(get())).status == 200
+        for caller in served.owner.callers:
+            served.run(partial(Owner.monitor, target=caller.pid))
+        await served.node.call(served.pid, None)
+        monkeypatch.setattr(DetachedTask, "start", note)
+        for peer in peers:
+            sock = peer.stream.socket
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+            await peer.aclose()
+        await until(lambda: len(downs(served.owner)) == 3)
+        assert begun == ["WebConnection ending"] * 3
+        assert all("reset" in str(down) for down in downs(served.owner))
+        assert (await served.facts("open"))["open"] == "0"
+        monkeypatch.undo()

@@ -352,12 +352,12 @@ class StreamConnection(MetaProcess):
         self._end_session()
 
     def _end_in_passing(self, reason: Reason) -> bool:
-        """Do the same without a task, if the peer has closed its half and taken everything, and the
-        receiver takes the message at once.
+        """Do the same without a task, if the peer has closed its half and taken everything, or has
+        reset the connection, and the receiver takes the message at once.
         """
         if self._server is None or self._writer.pending:
             return False
-        if self.cause is not Cause.EOF and not (
+        if self.cause not in (Cause.EOF, Cause.RESET) and not (
             self.cause is Cause.ASKED and self._input.state is Input.DONE
         ):
             return False
