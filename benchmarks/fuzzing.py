@@ -27,10 +27,12 @@ from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from benchmarks.http_judges import cut, judge
+from ergo_py import Alias
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
 from ergo_py.control.request import Arguments
 from ergo_py.meta import (
     Delimiter,
+    Endpoint,
     FixedLength,
     Framing,
     FramingError,
@@ -42,9 +44,17 @@ from ergo_py.meta import (
 from ergo_py.network.carriers.nats.wire import ServerParser, WireError
 from ergo_py.shell.arguments import make_parser
 from ergo_py.shell.exit_codes import Leave
+from ergo_py.web.messages.requests import HTTPRequest, read_path
+from ergo_py.web.mounts.asgi import ASGIApplication
+from ergo_py.web.parsing.deflate import Deflate
+from ergo_py.web.parsing.forwarded import FAMILIES, read_hops
+from ergo_py.web.parsing.frames import WebSocketParser, encode_frame
+from ergo_py.web.parsing.http1 import RequestError, RequestParser, is_host
 
 __all__ = ["CORPUS", "TARGETS", "corpus_of", "main"]
 
+_LONGEST = 1 << 18
+"""Bytes of the longest message of a WebSocket."""
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "corpus"
 
 # -- framings --------------------------------------------------------------------------------------
@@ -188,6 +198,96 @@ def http_request(data: bytes) -> str:
     return f"{min(len(found), 3)} requests, {end}"
 
 
+def _read_frames(pieces: list[bytes], is_masked: bool) -> tuple[list[Any], str]:
+    """The messages of a peer that may compress, and why there are no more. No step makes more than
+    a step may.
+    """
+    parser = WebSocketParser(is_masked=is_masked, max_message=_LONGEST, deflate=Deflate())
+    found: list[Any] = []
+    for piece in pieces:
+        events, error = parser.feed(piece)
+        steps = 1
+        while True:
+            assert len(events) <= 512, "a step of too many frames"
+            assert sum(len(event[1]) for event in events) <= _LONGEST + (1 << 18), "a long step"
+            found += events
+            if error is not None:
+                return found, f"{error.code} {re.sub(r'[0-9]+', 'n', error.detail)[:40]}"
+            if not parser.has_more:
+                break
+            events, error = parser.feed(b"")
+            steps += 1
+        assert steps <= 2 + len(pieces) + sum(map(len, pieces)) * 20, "too many steps"
+    return found, "more"
+
+
+def websocket_frames(data: bytes) -> str:
+    """The bytes of a WebSocket peer. The first byte says how the rest is cut into pieces, and
+    whether the peer masks.
+    """
+    first, stream = (data[0] if data else 1), data[1:]
+    step, is_masked = first % 7 + 1, first < 128
+    pieces = [stream[begin : begin + step] for begin in range(0, len(stream), step)]
+    found, end = _read_frames(pieces, is_masked)
+    whole, whole_end = _read_frames([stream], is_masked)
+    assert found == whole, "messages depend on how the stream comes"
+    if whole_end != "more":
+        assert end == whole_end, "errors depend on how the stream comes"
+    kinds = "".join(sorted({str(event[0]) for event in whole}))
+    return f"{min(len(whole), 3)} of {kinds}, {whole_end}"
+
+
+def forwarded_fields(data: bytes) -> str:
+    """The words of a client and of proxies about the client: lines of fields."""
+    names = ("forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host")
+    headers: dict[str, str] = dict(zip(names, data.decode("latin-1").split("\n"), strict=False))
+    outcome = []
+    for family in FAMILIES:
+        hops = list(read_hops(headers, family))
+        assert len(hops) <= 64, "hops without an end"
+        for hop in hops:
+            assert "," not in "".join(hop), "a word of two values"
+            assert hop.scheme in ("", "http", "https")
+            assert not hop.host or is_host(hop.host)
+        proxied = {name: f"{value}, 192.0.2.1" for name, value in headers.items()}
+        proxied["forwarded"] = f"{headers.get('forwarded', '')}, for=192.0.2.1"
+        proxied.setdefault("x-forwarded-for", "192.0.2.1")
+        assert next(read_hops(proxied, family)).client == "192.0.2.1", "a client hides a proxy"
+        words = {name for hop in hops for name, word in hop._asdict().items() if word}
+        outcome.append(f"{min(len(hops), 3)} {'+'.join(sorted(words))}")
+    return ", ".join(outcome)
+
+
+_SITE: Any = SimpleNamespace(local=Endpoint("127.0.0.1", 80), report=None)
+
+
+async def _no_application(scope: Any, receive: Any, send: Any) -> None:
+    """Is never called."""
+
+
+_MOUNTED = ASGIApplication(_no_application, "/api", _SITE)
+
+
+def asgi_scope(data: bytes) -> str:
+    """The bytes of a client of a mounted application: any head that is accepted has a scope."""
+    parser = RequestParser()
+    parser.feed(data)
+    try:
+        head = parser.next_head()
+        if head is None:
+            return "more"
+        path = read_path(head.path)
+    except RequestError as error:
+        return re.sub(r"b'.*|[0-9]+", "n", error.detail)[:40]
+    request = HTTPRequest(head.method, path, head, connection=Alias("fuzz", 1, 1), host=head.host)
+    scope = _MOUNTED._scope(request, "http")
+    assert scope["path"].startswith("/")
+    assert scope["raw_path"].decode("ascii").isprintable()
+    assert all(name.islower() or not name.isalpha() for name, _ in scope["headers"])
+    assert b"?" not in scope["raw_path"]
+    return f"a scope, {min(len(path), 3)} parts, query {bool(scope['query_string'])}"
+
+
 # -- NATS ------------------------------------------------------------------------------------------
 
 
@@ -219,6 +319,9 @@ TARGETS: dict[str, Callable[[bytes], str]] = {
     "control arguments": control_arguments,
     "command line": command_line,
     "http request": http_request,
+    "websocket frames": websocket_frames,
+    "forwarded fields": forwarded_fields,
+    "asgi scope": asgi_scope,
     "nats server": nats_server,
 }
 
@@ -319,7 +422,49 @@ _SERVER_STREAMS = st.builds(
     st.sampled_from((b"", b"", b"\r", b"\n", b" ", b"9", b"-", b"x", b"\xff")),
 )
 
+_MASK = b"\x01\x02\x03\x04"
+_PAYLOADS = (b"", b"x", b"\xc3\xa4", b"\xff", b"\x03\xe8bye", bytes(200), b"ab" * 100)
+_FRAMES = st.builds(
+    lambda opcode, payload, is_packed, is_last, is_masked: _frame(
+        opcode, payload, is_packed=is_packed, is_last=is_last, key=_MASK if is_masked else None
+    ),
+    st.sampled_from((0, 1, 2, 8, 9, 10, 3)),
+    st.sampled_from((*_PAYLOADS, bytes(_LONGEST), bytes(_LONGEST + 1))),
+    st.booleans(),
+    st.sampled_from((True, True, False)),
+    st.sampled_from((True, True, True, False)),
+)
+
+
+def _frame(
+    opcode: int, payload: bytes, *, is_packed: bool, is_last: bool, key: bytes | None
+) -> bytes:
+    payload = Deflate().compress(payload) if is_packed else payload[:300]
+    whole = encode_frame(opcode, payload, key, compressed=is_packed)
+    return bytes([whole[0] if is_last else whole[0] & 0x7F]) + whole[1:]
+
+
+_FRAME_STREAMS = st.builds(
+    lambda first, some, at, new: _spliced(
+        bytes([first]) + b"".join(some), at, 1 if new else 0, new
+    ),
+    st.integers(0, 255),
+    st.lists(_FRAMES, min_size=1, max_size=5),
+    st.integers(1, 400),
+    st.sampled_from((b"", b"", b"", b"\x00", b"\xff", b"\x80", b"\x7f")),
+)
+_FORWARDED_WORDS = (
+    *(b"for=1.2.3.4", b'for="[::1]:5"', b"proto=https", b"host=a:80", b"For=_x;Proto=HTTP"),
+    *(b"1.2.3.4:5", b"[::1]", b"::1", b"unknown", b"https", b"a.example", b'"', b";", b"=", b"%"),
+)
+_FORWARDED_FIELDS = st.lists(
+    st.lists(st.sampled_from(_FORWARDED_WORDS), max_size=4).map(b", ".join), max_size=4
+).map(b"\n".join)
+
 STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
+    "websocket frames": _FRAME_STREAMS,
+    "forwarded fields": _FORWARDED_FIELDS,
+    "asgi scope": _ONE_REQUEST,
     "nats server": _SERVER_STREAMS,
     "http request": _REQUESTS,
     "control line": st.fixed_dictionaries(

@@ -313,10 +313,11 @@ def _take(
 def _check_sample(value: dict[str, Any], path: str | Path) -> None:
     """Refuse a sample whose figures are no numbers."""
     for name, read in COLUMNS.items():
+        figure: Any
         try:
             figure = read(value)
         except (AttributeError, TypeError, OverflowError):
-            figure = value
+            figure = ""
         if figure is not None and not (
             type(figure) in (int, float) and -_LARGEST < figure < _LARGEST
         ):

@@ -237,9 +237,9 @@ def names_of_dashboard() -> set[str]:
 async def test_all_names_of_the_dashboard_have_data_at_a_fresh_node(accept: str) -> None:
     async with open_node("fresh@localhost", log_output="none") as node:
         _, body = await trio.to_thread.run_sync(render_metrics, node, accept)
-    present = {line.partition("{")[0] for line in body.decode().splitlines() if line[0] != "#"}
+        present = {line.partition("{")[0] for line in body.decode().splitlines() if line[0] != "#"}
 
-    assert names_of_dashboard() - present == set()
+        assert names_of_dashboard() - present == set()
 
 
 async def test_dead_letters_are_zero_for_each_cause_before_the_first() -> None:
@@ -256,5 +256,4 @@ async def test_dead_letters_are_zero_for_each_cause_before_the_first() -> None:
 async def test_a_metric_that_the_node_cannot_tell_is_missing() -> None:
     async with running_node(watchdog=None) as node:
         _, body = await trio.to_thread.run_sync(render_metrics, node, "")
-
-    assert b"ergo_loop_delay_seconds" not in body
+        assert b"ergo_loop_delay_seconds" not in body
