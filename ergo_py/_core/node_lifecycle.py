@@ -14,7 +14,7 @@ import trio
 from trio.lowlevel import enable_ki_protection, in_trio_task
 
 from .inspection.mailbox_backlog import Backlogs
-from .inspection.state import real_behaviour, remember_messages
+from .inspection.state import remember_messages
 from .inspection.watchdog import Watchdog
 from .kernel import Kernel, TaskGuard
 from .messaging.observer import Sight
@@ -403,13 +403,13 @@ def _needs_trio() -> str:
 def _trace_calls(before: Callable[[Any], None] | None, process: Any) -> None:
     """Let the calls of a new process of a traced node take the fast way, if there is any."""
     if installation.trace_verb is not None:
-        call_with_trace(process, real_behaviour(process), installation.trace_verb)
+        call_with_trace(process, installation.trace_verb)
     if before is not None:
         before(process)
 
 
 def _trace_sends(process: Any) -> TracedSends:
-    return TracedSends(process, real_behaviour(process))
+    return TracedSends(process)
 
 
 def _note_running(processes: list[Any], noted: list[Ended]) -> Iterator[None]:

@@ -103,7 +103,7 @@ class SupervisorHandle:
         if (
             not isinstance(found, Process)
             or found.slots is None
-            or not isinstance(found.behaviour, Supervisor)
+            or not isinstance(found.behaviour_itself, Supervisor)
         ):
             raise self._kernel.router.unknown(self._target, "supervisor")
         return found

@@ -138,7 +138,7 @@ def _of_root(process: Process, application: ApplicationInfo | None) -> TreeNode:
 
 # Flat, and with positional arguments: no other task runs until the whole tree is built, so be fast.
 def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: int) -> TreeNode:
-    is_supervisor = process.slots is not None and isinstance(process.behaviour, Supervisor)
+    is_supervisor = process.slots is not None and isinstance(process.behaviour_itself, Supervisor)
     return TreeNode(
         process.id,
         name,

@@ -187,7 +187,7 @@ def _supervisor(kernel: Kernel, under: Target, name: str) -> Process:
     if found is None or not found.accepting:
         reason = kernel.router.missing(under) if found is None else found.reason
         raise TargetDownError(under, name, reason or NoProcess())
-    behaviour = getattr(found, "behaviour", None)
+    behaviour = getattr(found, "behaviour_itself", None)
     if not isinstance(behaviour, TaskSupervisor):
         raise BadInputError(
             "run_task(under=…)",

@@ -7,12 +7,14 @@ the process, and reporting verbs replace the sending verbs of that instance.
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ..messaging.traces import Carried
+from ..processes.process import BehaviourProxy
 from ..tables.callbacks import CALLBACKS
 from ..tables.pending_calls import Caller
+from ..tables.verb_chain import Rank
 from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.messages import NO_REPLY
 
@@ -74,7 +76,7 @@ class CallbackObserver(Protocol):
 class Watch:
     """The inspection state of a process: its observers, and whether it is suspended."""
 
-    __slots__ = ("observers", "real", "recent", "suspended", "reported")
+    __slots__ = ("observers", "real", "recent", "suspended")
 
     def __init__(self) -> None:
         self.observers: list[CallbackObserver] = []
@@ -83,10 +85,6 @@ class Watch:
         """The types of the last messages; None unless the node remembers them."""
         self.real: Any = None
         """The behaviour, while a proxy replaces it."""
-        self.reported: dict[str, tuple[Any, Any]] = {}
-        """For each verb: the reporting function, and the instance attribute that it replaced, if
-        any.
-        """
 
     def suspend(self) -> None:
         """Let the process serve signals only."""
@@ -125,10 +123,6 @@ class Watch:
         except NodeStoppedError:  # in a thread: the node has stopped, and its observers with it
             pass
 
-    def reports_with(self, verb: str, function: object) -> bool:
-        """Whether this function of an instance is the reporting verb."""
-        return verb in self.reported and self.reported[verb][0] is function
-
     def note_sent(self, verb: str, to: object, message: object) -> None:
         """Report a sent message to the observers that want it."""
         for observer in tuple(self.observers):
@@ -150,13 +144,14 @@ def drop_if_unused(process: "Process", watch: Watch) -> None:
         process.kernel.watches.pop(process.id, None)
 
 
-class WatchedBehaviour:
+class WatchedBehaviour(BehaviourProxy):
     """Proxy that replaces a watched behaviour: it reports the callbacks, and forwards every other
     attribute.
     """
 
     def __init__(self, process: "Process", watch: Watch) -> None:
-        self._real = real = watch.real
+        real = watch.real
+        super().__init__(process.behaviour_itself)
         for name, parameters in CALLBACKS.items():
             wrap = _asynchronous if name in process.callbacks.asynchronous else _plain
             setattr(
@@ -164,12 +159,6 @@ class WatchedBehaviour:
                 name,
                 wrap(_CallbackReporter(process, watch, name, parameters), getattr(real, name)),
             )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    # isinstance() reads this attribute: a watched supervisor still counts as a supervisor.
-    __class__: Any = property(lambda self: type(self._real))
 
 
 # -- callbacks -------------------------------------------------------------------------------------
@@ -249,30 +238,16 @@ def _asynchronous(reporter: _CallbackReporter, function: Callable[..., Any]) -> 
 # -- verbs -----------------------------------------------------------------------------------------
 
 
-def report_sends(process: "Process", watch: Watch, behaviour: Any) -> None:
-    """Put reporting verbs into this instance of a behaviour. Other instances keep the plain
-    verbs.
-    """
-    if watch.reported:
-        return
-    own = behaviour.__dict__
+def report_sends(process: "Process", watch: Watch) -> None:
+    """Let the verbs of this process report. Other processes keep the plain verbs."""
     for verb in REPORTED_VERBS:
-        before = own.get(verb)
-        own[verb] = after = _reporting(process, watch, verb, getattr(behaviour, verb))
-        watch.reported[verb] = (after, before)
+        process.own_verbs().push(verb, Rank.REPORTED, partial(_reporting, process, watch, verb))
 
 
-def stop_reporting_sends(watch: Watch, behaviour: Any) -> None:
-    """Give the instance its former verbs back."""
-    own = behaviour.__dict__
-    for verb, (ours, before) in watch.reported.items():
-        # If the process abandoned a callback in its thread, it has replaced these verbs by refusing
-        # verbs. Leave those in place.
-        if own.get(verb) is ours:
-            del own[verb]
-            if before is not None:
-                own[verb] = before
-    watch.reported.clear()
+def stop_reporting_sends(process: "Process") -> None:
+    """Let the verbs of this process report no longer."""
+    for verb in REPORTED_VERBS:
+        process.own_verbs().pop(verb, Rank.REPORTED)
 
 
 def _reporting(
@@ -286,7 +261,6 @@ def _reporting(
         message = args[place + 1] if place + 1 < len(args) else keywords.get(content)
         result = function(*args, **keywords)
         to = to.pid if isinstance(to, Caller) else to
-        message = message.message if type(message) is Carried else message
         watch.report_sent(process, verb, to, message)
         return result
 

@@ -34,7 +34,6 @@ __all__ = [
     "ask",
     "get_state",
     "observe",
-    "real_behaviour",
     "remember_messages",
     "replace_state",
     "show",
@@ -69,14 +68,6 @@ async def ask(
 # -- state -----------------------------------------------------------------------------------------
 
 
-def real_behaviour(process: "Process") -> Any:
-    """The behaviour itself, behind the proxies of a watch and of a dispatcher."""
-    watch = process.kernel.watches.get(process.id)
-    found = process.behaviour if watch is None or watch.real is None else watch.real
-    # A process on a dispatcher thread always has a proxy in this place.
-    return getattr(found, "behaviour_itself", found)
-
-
 def _attributes(behaviour: Any) -> dict[str, object]:
     found: dict[str, object] = {}
     for cls in reversed(type(behaviour).__mro__):
@@ -92,14 +83,14 @@ def _attributes(behaviour: Any) -> dict[str, object]:
 
 async def get_state(process: "Process", caller: Caller) -> None:
     """Answer with the attributes of the behaviour."""
-    caller.settle(_attributes(real_behaviour(process)), None)
+    caller.settle(_attributes(process.behaviour_itself), None)
 
 
 def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]]) -> Any:
     """Make a request that replaces the attributes of a behaviour by the result of ``function``."""
 
     async def replace(process: "Process", caller: Caller) -> None:
-        behaviour = real_behaviour(process)
+        behaviour = process.behaviour_itself
         before = _attributes(behaviour)
         try:
             after = function(dict(before))
@@ -149,7 +140,7 @@ def observe(observer: CallbackObserver) -> Any:
         watch = watch_of(process)
         watch.observers.append(observer)
         if observer.wants_sends:
-            report_sends(process, watch, real_behaviour(process))
+            report_sends(process, watch)
         caller.settle(None, None)
         if watch.real is not None:
             return None
@@ -174,8 +165,8 @@ def stop_observing(process: "Process", observer: CallbackObserver) -> None:
     if watch is None or observer not in watch.observers:
         return
     watch.observers.remove(observer)
-    if watch.reported and not any(left.wants_sends for left in watch.observers):
-        stop_reporting_sends(watch, real_behaviour(process))
+    if process.behaviour is not None and not any(left.wants_sends for left in watch.observers):
+        stop_reporting_sends(process)
     if (
         not watch.observers
         and watch.real is not None

@@ -16,6 +16,7 @@ from trio.lowlevel import current_task
 
 from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
+from ..tables.verb_chain import Rank
 from ..vocabulary.envelopes import ADDRESSED, EVENT, MESSAGE, TRACED, Overflow, Priority
 from ..vocabulary.errors import SendError
 from ..vocabulary.ids import PID, Alias, EventName, Ref, Target
@@ -372,37 +373,25 @@ class TracedSends:
     All other verbs come to the router and the calls of the node anyway.
     """
 
-    __slots__ = ("_after", "_behaviour", "_former", "_process", "_send")
+    __slots__ = ("_process",)
 
-    def __init__(self, process: Any, behaviour: Any) -> None:
+    def __init__(self, process: Any) -> None:
         self._process = process
-        self._behaviour = behaviour
 
     def __enter__(self) -> None:
-        behaviour, process = self._behaviour, self._process
-        own = behaviour.__dict__
-        self._former = own.get("send"), own.get("send_after")
-        self._send = self._after = None
-        if type(self._former[0]) is not _TracedVerb:
-            self._send = _TracedVerb(process, behaviour.send, _send)
-            self._after = _TracedVerb(process, behaviour.send_after, _send_after)
-            own["send"], own["send_after"] = self._send, self._after
+        process = self._process
+        verbs = process.own_verbs()
+        if not verbs.has("send", Rank.TRACED):
+            verbs.push("send", Rank.TRACED, lambda plain: _TracedVerb(process, plain, _send))
+            verbs.push(
+                "send_after", Rank.TRACED, lambda plain: _TracedVerb(process, plain, _send_after)
+            )
 
     def __exit__(self, *_error: object) -> None:
-        if self._send is not None and not self._process.tasks:
-            own = self._behaviour.__dict__
-            _restore(own, "send", self._send, self._former[0])
-            _restore(own, "send_after", self._after, self._former[1])
-
-
-def _restore(own: dict[str, Any], verb: str, ours: object, former: object) -> None:
-    # If the process abandoned a callback in its thread, it has replaced these verbs by refusing
-    # verbs. Leave those in place.
-    if own.get(verb) is ours:
-        if former is None:
-            del own[verb]
-        else:
-            own[verb] = former
+        verbs = self._process.verbs
+        if verbs is not None and not self._process.tasks:
+            verbs.pop("send", Rank.TRACED)
+            verbs.pop("send_after", Rank.TRACED)
 
 
 class _TracedVerb:
@@ -423,15 +412,11 @@ class _TracedVerb:
 
 
 def _send(
-    process: Any, plain: object, to: Target, message: object, *, priority: Any = None
+    process: Any, _plain: object, to: Target, message: object, *, priority: Any = None
 ) -> bool:
     process.count_sent()
     chosen = process.priority if priority is None else priority
-    is_taken = bool(process.router.send(process.id, to, message, chosen))
-    watch = process.kernel.watches.get(process.id)
-    if watch is not None and watch.reports_with("send", plain):
-        watch.report_sent(process, "send", to, message)
-    return is_taken
+    return bool(process.router.send(process.id, to, message, chosen))
 
 
 def _send_after(
@@ -447,14 +432,16 @@ def _send_after(
     return plain(delay, to, carried, priority=priority)
 
 
-def call_with_trace(process: Any, behaviour: Any, fast: Callable[..., Any]) -> None:
+def call_with_trace(process: Any, fast: Callable[..., Any]) -> None:
     """Put a verb in C into an instance of a behaviour, which looks for a trace and then goes the
     fast way: the extension does not know the calls of a traced node.
     """
-    kind = type(behaviour)
-    if process.kernel.is_plain and type(behaviour.call) is _VERB and type(kind.call) is _METHOD:
-        # Not through `__dict__`: Python is slower with objects that have one.
-        object.__setattr__(behaviour, "call", fast("call", _current, behaviour, behaviour.call))
+    behaviour = process.behaviour_itself
+    is_usual = type(behaviour.call) is _VERB and type(type(behaviour).call) is _METHOD
+    if process.kernel.is_plain and is_usual:
+        process.own_verbs().push(
+            "call", Rank.FAST_CALL, lambda plain: fast("call", _current, behaviour, plain)
+        )
 
 
 _METHOD: Final = type(str.upper)

@@ -19,6 +19,7 @@ from ..messaging.waiters import TaskCaller
 from ..runtime.parking import PARKED, wake
 from ..tables.callbacks import Callbacks, check_waiting, runs_callbacks
 from ..tables.pending_calls import Caller
+from ..tables.verb_chain import VerbChain
 from ..vocabulary.envelopes import EXIT, KILL, URGENT_LANE, Envelope, Priority
 from ..vocabulary.errors import NotAllowedError
 from ..vocabulary.ids import PID, Alias, Target
@@ -43,11 +44,23 @@ from .message_loop import NO_TURN
 from .ownership import MANY, Owner
 from .termination import Ending, release_at_once
 
-__all__ = ["Process", "processes_of"]
+__all__ = ["BehaviourProxy", "Process", "processes_of"]
 
 R = TypeVar("R")
 
 _SHUTDOWN: Final = Shutdown()
+
+
+class BehaviourProxy:
+    """Stands in for a behaviour: has callbacks of its own, and the other attributes of the
+    behaviour.
+    """
+
+    def __init__(self, behaviour: Any) -> None:
+        self.behaviour_itself = behaviour
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behaviour_itself, name)
 
 
 class Process(Owner):
@@ -63,7 +76,7 @@ class Process(Owner):
         *("behaviour", "env", "parent", "last_receiver", "priority", "reason", "sent", "trap_exit"),
         "unhandled",
         # Created on first use.
-        *("deferred", "ending", "postponed"),
+        *("deferred", "ending", "postponed", "verbs"),
     )
 
     def __init__(
@@ -103,6 +116,8 @@ class Process(Owner):
         """Envelopes that its behaviour has postponed. They are served before the queued ones."""
         self.ending: Ending | None = None
         """The work of ending it, from the first request to end it until it is gone."""
+        self.verbs: VerbChain | None = None
+        """The verbs of its behaviour that the kernel has changed."""
 
     def allow(self, operation: Operation) -> None:
         """Raise unless ``operation`` is allowed in the current state."""
@@ -141,6 +156,20 @@ class Process(Owner):
         """Create the behaviour."""
         self.behaviour = behaviour = factory(*args)
         behaviour._process = self  # hot path: Behaviour._process
+
+    @property
+    def behaviour_itself(self) -> Any:
+        """The behaviour, also behind the proxy of a watch or of a dispatcher."""
+        behaviour = self.behaviour
+        # Not isinstance(), which asks the behaviour for its class.
+        is_proxy = issubclass(type(behaviour), BehaviourProxy)
+        return behaviour.behaviour_itself if is_proxy else behaviour
+
+    def own_verbs(self) -> VerbChain:
+        """The verbs that the kernel has put into the behaviour, created on first use."""
+        if self.verbs is None:
+            self.verbs = VerbChain(self.behaviour_itself)
+        return self.verbs
 
     def replace_behaviour(self, behaviour: Any) -> Any:
         """Put another object in the place of the behaviour, and return the former one."""
@@ -415,7 +444,7 @@ class Process(Owner):
     def become_terminated(self) -> None:
         """Enter TERMINATED, and drop the objects that the remains must not keep alive."""
         self.enter(TERMINATED)
-        self.behaviour = self.waiting = self.tasks = None
+        self.behaviour = self.waiting = self.tasks = self.verbs = None
         self.last_receiver = NO_RECEIVER
 
     def be_gone(self) -> None:

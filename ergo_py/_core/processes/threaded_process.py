@@ -21,6 +21,7 @@ from ..runtime.thread_parent import RaiseCancel
 from ..tables.callbacks import Callbacks, check_plain, check_waiting
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller, ring_of
+from ..tables.verb_chain import Rank, VerbChain
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import (
     EVENT,
@@ -36,7 +37,7 @@ from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
 from ..vocabulary.options import Options
 from ..vocabulary.states import INIT, STOPPING, TERMINATED, State
 from .envelope_handlers import handle_inspect
-from .process import Process
+from .process import BehaviourProxy, Process
 
 __all__ = ["DispatchedProcess", "adopt"]
 
@@ -78,7 +79,7 @@ def _refuse(process: str, *_args: Any, **_keywords: Any) -> NoReturn:
 class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
-    __slots__ = ("_behaviour", "_hop", "_laned", "_waiting", "thread_group", "hopping", "hurries")
+    __slots__ = ("_changed", "_hop", "_laned", "_waiting", "thread_group", "hopping", "hurries")
 
     def __init__(
         self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: Process | None
@@ -102,8 +103,9 @@ class DispatchedProcess(Process):
         """
         self.mailbox = self._laned = _Laned(self)
         self.main = self.mailbox.main
-        self._behaviour: Any = None
         self._hop: _Hop | None = None
+        self._changed: VerbChain
+        """The verbs of its behaviour, also after its end: a callback may go on in its thread."""
 
     @property
     def waiting(self) -> Any:
@@ -142,13 +144,13 @@ class DispatchedProcess(Process):
                 "give it another thread, or spawn it in an `async def` callback",
             )
         super().make_behaviour(factory, args)
-        self._behaviour = behaviour = self.behaviour
+        verbs = self._changed = self.own_verbs()
         for verb in LOOP_VERBS:
             # Only on this instance, so that no other process pays for it.
-            setattr(behaviour, verb, _on_loop(self.router.bridge, getattr(behaviour, verb)))
+            verbs.push(verb, Rank.DISPATCHER, partial(_on_loop, self.router.bridge))
         for verb in ("send", "forward"):
-            setattr(behaviour, verb, partial(self._send_on, getattr(behaviour, verb)))
-        self.behaviour = _InThread(self, behaviour)
+            verbs.push(verb, Rank.DISPATCHER, lambda plain: partial(self._send_on, plain))
+        self.behaviour = _InThread(self, self.behaviour)
 
     def _send_on(self, verb: Callable[..., Any], *args: Any, priority: Any = None) -> Any:
         if priority or self.priority:
@@ -184,8 +186,9 @@ class DispatchedProcess(Process):
 
     def silence(self) -> None:
         """Make the sending verbs raise in a callback that was abandoned in its thread."""
+        refuse = partial(_refuse, repr(self))
         for verb in SENDING_VERBS:
-            setattr(self._behaviour, verb, partial(_refuse, repr(self)))
+            self._changed.push(verb, Rank.REFUSED, lambda _plain: refuse)
 
     async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Run a plain callback in a thread, and wait for its result."""
@@ -333,18 +336,15 @@ class _Laned(Mailbox):
         return self._lane if handled == self._handled else MAIN_LANE
 
 
-class _InThread:
+class _InThread(BehaviourProxy):
     """Stands in for a behaviour: its plain callbacks are async here, all other attributes are
     unchanged.
     """
 
     def __init__(self, process: DispatchedProcess, behaviour: Any) -> None:
-        self.behaviour_itself = behaviour
+        super().__init__(behaviour)
         for name in sorted(process.hopping):
             setattr(self, name, partial(process.run_in_thread, name, getattr(behaviour, name)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.behaviour_itself, name)
 
 
 class _AsyncVerb:

@@ -142,9 +142,7 @@ async def test_statistics_and_remembered_types_do_not_replace_the_verbs(
         nursery.start_soon(lambda: node.statistics(pid, seconds=5))
         await wait_all_tasks_blocked()
 
-        verbs = (
-            REPORTED_VERBS.keys() & vars(process_of(node, pid).behaviour.__dict__["_real"]).keys()
-        )
+        verbs = REPORTED_VERBS.keys() & vars(process_of(node, pid).behaviour_itself).keys()
 
         assert verbs == set()
 
@@ -160,7 +158,7 @@ async def test_a_trace_reports_the_sends_of_a_thread_on_the_loop_and_in_order() 
         async with running_node() as node:
             pid = await node.spawn(Threaded, dispatcher=PINNED)
             # The instance has its own verbs, which pass their sends to the loop.
-            own = set(vars(process_of(node, pid).behaviour.behaviour_itself))
+            own = set(vars(process_of(node, pid).behaviour_itself))
             async with node.trace(pid, limit=5, contents=True) as trace:
                 node.send(pid, 3)
                 entries = [(entry.callback, entry.message) async for entry in trace]
@@ -172,7 +170,7 @@ async def test_a_trace_reports_the_sends_of_a_thread_on_the_loop_and_in_order() 
                 ("send_after", "'later'"),
                 ("handle_message", "3"),
             ]
-            assert set(vars(process_of(node, pid).behaviour.behaviour_itself)) == own
+            assert set(vars(process_of(node, pid).behaviour_itself)) == own
 
 
 async def test_the_end_of_a_traced_process_ends_the_trace(autojump_clock: MockClock) -> None:

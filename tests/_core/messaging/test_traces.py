@@ -3,7 +3,9 @@ tracing here is a small one of its own, without OpenTelemetry.
 """
 
 import contextvars
+import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
@@ -13,11 +15,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
+    LOOP,
+    PID,
     PINNED,
     Actor,
     Caller,
     Divert,
     Diverted,
+    Node,
     NodeStoppedError,
     Overflow,
     Pool,
@@ -27,7 +32,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.messaging.traces import Mark, TraceState, enter, leave
-from tests.support import Puppet, Recorder, running_node
+from tests.support import THOROUGH, Puppet, Recorder, process_of, running_node
 
 SPAN: contextvars.ContextVar[str | None] = contextvars.ContextVar("span", default=None)
 
@@ -439,3 +444,81 @@ def test_a_state_left_in_another_context_does_no_harm() -> None:
     token = copy_context().run(enter, TraceState(None))
 
     leave(token)
+
+
+# -- several parts of the kernel change the verbs of a process -------------------------------------
+
+
+class Busy(Actor):
+    """Sends each message on. Starts a background task if it is told so."""
+
+    def __init__(self, to: PID) -> None:
+        self.to = to
+
+    def handle_message(self, message: Any, sender: object) -> None:
+        if message == "start":
+            self.start_task(trio.sleep_forever)
+        self.send(self.to, message)
+
+
+def own_verbs(node: Node, pid: PID) -> set[str]:
+    return set(vars(process_of(node, pid).behaviour_itself)) & {"send", "send_after", "reply"}
+
+
+@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=str)
+@pytest.mark.parametrize("sampled", [True, False])
+async def test_parts_that_change_the_verbs_of_a_process_come_and_go_in_any_order(
+    dispatcher: Any, sampled: bool
+) -> None:
+    chance = random.Random(5)
+    heard: list[Any] = []
+    async with running_node(tracing=Spans(sampled)) as node:
+        sink = await node.spawn(Recorder, heard)
+        pid = await node.spawn(Busy, sink, dispatcher=dispatcher)
+        before = own_verbs(node, pid)
+        stacks: list[AsyncExitStack] = []
+        sent: list[str] = []
+
+        async def tell(message: str) -> None:
+            sent.append(message)
+            node.send(pid, message)
+            while heard != sent:
+                await trio.lowlevel.checkpoint()
+
+        for _ in range(40):
+            choice = chance.randrange(4)
+            if choice == 0:
+                stacks.append(AsyncExitStack())
+                await stacks[-1].enter_async_context(node.trace(pid))
+            elif choice == 1 and stacks:
+                await stacks.pop(chance.randrange(len(stacks))).aclose()
+            await tell("start" if choice == 2 else "message")
+        for stack in stacks:
+            await stack.aclose()
+        await tell("message")
+
+        # A process with background tasks looks for a trace between its callbacks, too.
+        kept = {"send", "send_after"} if sampled else set[str]()
+        assert own_verbs(node, pid) == before | kept
+
+
+@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=str)
+async def test_a_process_with_a_background_task_is_traced_many_times(dispatcher: Any) -> None:
+    heard: list[Any] = []
+    spans = Spans()
+    async with running_node(tracing=spans) as node:
+        sink = await node.spawn(Recorder, heard)
+        pid = await node.spawn(Busy, sink, dispatcher=dispatcher)
+        node.send(pid, "start")
+
+        for number in range(1_000 if THOROUGH else 350):
+            async with node.trace(pid):
+                node.send(pid, number)
+                while heard[-1:] != [number]:
+                    await trio.lowlevel.checkpoint()
+
+        spans.sampled = False  # a message without a trace goes through all verbs
+        async with node.trace(pid) as trace:
+            node.send(pid, "last")
+            entry = await anext(aiter(trace))
+        assert (entry.callback, entry.to) == ("send", sink)
