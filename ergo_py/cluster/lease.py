@@ -373,22 +373,23 @@ class LeaseKeeper:
         self._changed = trio.Event()
 
     async def _renew(self) -> str:
-        """Renew the lease, or tell why it is lost."""
-        own = self._own
-        assert own is not None
+        """Renew the lease, or tell why it is lost. Looks first: a store that was replaced by an
+        older copy may have given the revision of our entry to the entry of another node.
+        """
+        own = await self._own_entry()
+        if own is None or self._own is None:
+            self._own = None
+            return "another node has its lease"
+        if own.number < self._own.number:
+            # An older copy of the store: leases that were given out later are not in it.
+            self._own = None
+            return "the store of names has lost confirmed renewals of its lease"
+        self._own = own  # a renewal whose confirmation was lost has another revision
         sent_at = self._now()
         try:
             self._own = await self._store.put(self.name, self._holder.encode(), own.revision)
         except ConflictError:
-            # A renewal whose confirmation was lost has another revision, and is ours.
-            self._own = await self._own_entry()
-            if self._own is None:
-                return "another node has its lease"
-            if self._own.number < own.number:
-                # An older copy of the store: leases that were given out later are not in it.
-                self._own = None
-                return "the store of names has lost confirmed renewals of its lease"
-            self._changed.set()  # try again at once
+            self._changed.set()  # look again at once
             return ""
         self._renewed_at = sent_at
         self._complaint = ""

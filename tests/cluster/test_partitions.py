@@ -111,6 +111,34 @@ async def test_a_program_that_was_stopped_does_not_write_with_an_old_revision(
     assert await keeper.try_once()
 
 
+async def test_a_renewal_leaves_the_entry_of_another_node_with_the_same_revision_alone(
+    autojump_clock: Any,
+) -> None:
+    """A store that was replaced by an older copy gives out its last revisions again."""
+    store, terms = LateStore(), LeaseTerms(10.0, 1.0)
+    backup = store.table.copy()
+
+    def keeper(node: str) -> LeaseKeeper:
+        return LeaseKeeper(store, "only", terms, PID(node, 1, 1), trio.current_time, Silent())
+
+    a, b = keeper("a@test"), keeper("b@test")
+    first = await a.acquire()
+    entry = store.table.get("only")
+    store.table.restore(backup)
+    second = await b.acquire()
+    other = store.table.get("only")
+    assert entry is not None
+    assert other is not None
+    assert other.revision == entry.revision
+    assert second.token > first.token
+
+    with trio.fail_after(60):
+        assert await a.hold() == "another node has its lease"
+
+    assert store.table.get("only") == other
+    assert second.is_held
+
+
 async def test_a_store_that_was_lost_uses_no_revision_again(autojump_clock: Any) -> None:
     await trio.sleep(1)
     table = StoreTable()
