@@ -20,6 +20,8 @@ class FakeBucket:
 
     def __init__(self) -> None:
         self.last = 0
+        self.refusals = 0
+        """How many of the next writes are refused."""
         self.created = "2026-01-01T00:00:00Z"
         self.messages: dict[str, dict[str, Any]] = {}
         self.warnings: list[str] = []
@@ -52,6 +54,9 @@ class FakeBucket:
         self.store.receive(reply.rpartition(".")[2], 0, json.dumps(answer).encode())
 
     def _write(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+        if self.refusals:
+            self.refusals -= 1
+            return {"error": {"code": 503}}
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         if expected not in (None, str(self.messages.get(subject, {}).get("seq", 0))):
             return {"error": {"code": 400, "err_code": 10071}}
@@ -160,8 +165,7 @@ async def test_a_loss_is_told_again_if_the_server_did_not_take_the_message() -> 
     first = await bucket.store.put("key", b"value", 0)
     await bucket.store.put("key", b"value", first.revision)
     bucket.restore((1, {}))
-    write, answers = bucket._write, iter([{"error": {"code": 503}}])
-    bucket._write = lambda *given: next(answers, None) or write(*given)  # type: ignore[method-assign]
+    bucket.refusals = 1
     await bucket.store.get("key")
     assert bucket.messages == {}
 
