@@ -246,9 +246,9 @@ async def test_the_bucket_takes_no_large_entries_and_is_not_emptied(jetstream: N
         config = (await store.status())["config"]
         assert config["max_bytes"] == 64 << 20
         stream, bucket = f"KV_{bucket_of('limits')}", bucket_of("limits")
-        answer = await store._request(f"$JS.API.STREAM.PURGE.{stream}", b"", {})
+        answer = await store._ask(f"$JS.API.STREAM.PURGE.{stream}", {})
         assert "purge not permitted" in answer["error"]["description"]
-        answer = await store._request(f"$KV.{bucket}.x", b"", {"Nats-Rollup": "all"})
+        answer = await store._publish(f"$KV.{bucket}.x", b"", {"Nats-Rollup": "all"})
         assert "rollup not permitted" in answer["error"]["description"]
         assert await store.get("key") == first
 

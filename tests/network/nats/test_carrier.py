@@ -302,7 +302,7 @@ async def test_a_node_answers_a_discovery_of_each_node_once_a_second(
         await trio.sleep(1)
 
         for sender in ("b@x", "c@x"):
-            answers = [s for s, data in server.published if s == f"ergo.c.n.{sender}.a@x"]
+            answers = [s for s, _ in server.published if s == f"ergo.c.n.{sender}.a@x"]
             assert len(answers) == 3
 
 
