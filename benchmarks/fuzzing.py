@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from benchmarks import network_targets
 from benchmarks.http_judges import cut, judge
 from ergo_py import Alias
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
@@ -323,6 +324,7 @@ TARGETS: dict[str, Callable[[bytes], str]] = {
     "forwarded fields": forwarded_fields,
     "asgi scope": asgi_scope,
     "nats server": nats_server,
+    **network_targets.TARGETS,
 }
 
 _JSON = st.recursive(
@@ -489,6 +491,7 @@ STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
         },
     ).map(lambda said: json.dumps(said).encode()),
     "command line": _WORDS.map(str.encode),
+    **network_targets.STRATEGIES,
 }
 """Bytes that come further than any bytes would."""
 

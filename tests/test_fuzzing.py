@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from benchmarks import fuzzing
+from benchmarks.budgets import Budget, OverBudgetError
 from benchmarks.fuzzing import CORPUS, TARGETS, corpus_of, made_up
+from benchmarks.network_targets import grown
 
 KEPT = [
     pytest.param(target, path, id=f"{target}: {path.stem}")
@@ -60,3 +62,38 @@ def test_failures_are_printed_and_new_inputs_are_kept(
     assert status == 1
     assert "it broke" in capsys.readouterr().out
     assert len(list((tmp_path / "a" / "corpus" / "fragile").glob("*.bin"))) in (1, 2)
+
+
+def test_an_input_that_costs_more_time_than_its_size_allows_fails() -> None:
+    now = [0.0]
+    budget = Budget(1.0, 0.1, clock=lambda: now[0])
+
+    def slow(data: bytes) -> str:
+        now[0] += len(data) ** 2 / 10
+        return "read"
+
+    assert budget.spend(slow, bytes(3)) == "read"
+    with pytest.raises(OverBudgetError, match=r"10 bytes took 10.000 s; allowed are 2.000 s"):
+        budget.spend(slow, bytes(10))
+
+
+def test_a_single_slow_try_is_no_failure() -> None:
+    steps = iter([0.0, 9.0, 9.0, 9.5])
+
+    assert Budget(1.0, 0.0, clock=lambda: next(steps)).spend(lambda _: "read", b"x") == "read"
+
+
+def test_an_input_that_takes_more_memory_than_its_size_allows_fails() -> None:
+    budget = Budget(memory=1 << 16, memory_per_byte=2)
+
+    assert budget.spend(lambda data: str(len(bytes(len(data)))), bytes(1000)) == "1000"
+    with pytest.raises(OverBudgetError, match="10 bytes took"):
+        budget.spend(lambda _: str(len(bytes(1 << 20))), bytes(10))
+
+
+def test_a_seed_that_blocked_a_node_grows_to_a_message_that_is_refused() -> None:
+    """Thousands of UUIDs with the same hash; a decoder without limits takes seconds."""
+    seed = bytes((2 + 8, 13))
+
+    assert len(grown(seed)) > 100_000
+    assert TARGETS["network value"](seed).startswith("refused: a set with")

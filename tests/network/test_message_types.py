@@ -82,6 +82,13 @@ def make(*more: Any) -> MessageTypes:
     return MessageTypes([*TYPES, Point, Sized, ShopError, Described, *more])
 
 
+def noted() -> Exception:
+    """An exception that travels with an attribute."""
+    error = LookupError("x")
+    error.add_note("a note")
+    return error
+
+
 def repr_of_type(value: object) -> str:
     return type(value).__name__
 
@@ -376,7 +383,14 @@ def test_a_crash_by_an_exit_of_the_program_arrives_as_text() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [*VALUES, RemoteError("A", "b"), LookupError("x"), ShopError(), Crashed(LookupError())],
+    [
+        *VALUES,
+        RemoteError("A", "b"),
+        LookupError("x"),
+        noted(),
+        ShopError(),
+        Crashed(LookupError()),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_the_type_of_a_value_is_known_without_decoding_it(value: object) -> None:

@@ -32,9 +32,15 @@ _RANGES: Final[tuple[tuple[int, type | None], ...]] = (
 
 _TYPES: Final = tuple(next(kind for end, kind in _RANGES if lead < end) for lead in range(256))
 _read_ext: Final[Callable[[Any], Ext]] = msgspec.msgpack.Decoder(Ext).decode
-_read_name: Final[Callable[[Any], tuple[str, Any]]] = msgspec.msgpack.Decoder(
-    tuple[str, msgspec.Raw]
-).decode
+
+
+class _Named(msgspec.Struct, array_like=True):
+    """The content of an extension that begins with a name. The rest is skipped."""
+
+    name: str
+
+
+_read_named: Final[Callable[[Any], _Named]] = msgspec.msgpack.Decoder(_Named).decode
 
 
 def type_of(
@@ -51,6 +57,6 @@ def type_of(
         if kind is not Ext:
             return kind
         found = _read_ext(data)
-        return of_code(found.code, lambda: _read_name(found.data)[0])
+        return of_code(found.code, lambda: _read_named(found.data).name)
     except (msgspec.MsgspecError, IndexError, UnicodeDecodeError):
         return None

@@ -1,0 +1,206 @@
+"""Fuzzing targets for the bytes that another node sends: frames, operations, routes and values.
+
+Inputs are seeds: their first bytes say how they grow, so that small files of the corpus stand for
+messages of many kilobytes, which cost more than their size if a decoder has a weakness.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from hypothesis import strategies as st
+
+from benchmarks.budgets import Budget
+from ergo_py.network.frames import decode_frame
+from ergo_py.network.messages.message_types import MessageTypes, UnreadableValueError
+from ergo_py.network.operations import decode_operation, decode_route
+
+__all__ = ["STRATEGIES", "TARGETS", "grown"]
+
+BUDGET: Final = Budget()
+EQUAL: Final = 2**61 - 1
+"""All multiples of this number have the same hash."""
+
+encode: Final = msgspec.msgpack.encode
+Ext: Final = msgspec.msgpack.Ext
+
+
+class Colour(Enum):
+    """A listed Enum."""
+
+    RED = 1
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A listed class that the codec decodes as a whole."""
+
+    number: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Deep:
+    """A listed class with any value."""
+
+    value: Any
+    colour: Colour = Colour.RED
+
+
+class OddError(Exception):
+    """A listed exception."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} {second}")
+        self.first = first
+
+
+TYPES: Final = MessageTypes([Colour, Flat, Deep, OddError])
+
+
+def _number(key: int) -> int:
+    return key * EQUAL % 2**64
+
+
+def _uuid(key: int) -> Any:
+    return Ext(24, UUID(int=key * EQUAL).bytes)
+
+
+def _decimal(key: int) -> Any:
+    return Ext(25, str(Decimal(key * EQUAL)).encode())
+
+
+def _tuple(key: int) -> Any:
+    return Ext(1, encode([_number(key), -1 - key % 2]))
+
+
+_ELEMENTS: Final[tuple[Callable[[int], Any], ...]] = (_number, _uuid, _decimal, _tuple, str)
+
+
+def grown(seed: bytes) -> bytes:
+    """The message that a seed stands for: its first byte chooses the way to grow, and its second
+    byte how much.
+    """
+    if len(seed) < 2:
+        return seed
+    way, count, rest = seed[0], 1 << seed[1] % 14, seed[2:]
+    element = _ELEMENTS[way // 8 % len(_ELEMENTS)]
+    match way % 8:
+        case 1:
+            return b"\xdd" + count.to_bytes(4, "big") + rest * count
+        case 2:
+            return encode([Ext(2 + count % 2, encode([element(key) for key in range(count)])), 1])
+        case 3:
+            return encode(Ext(4, encode([(element(key), key) for key in range(count)])))
+        case 4:
+            return encode([{key << 32: rest for key in range(count)}])
+        case 5:
+            for _ in range(count % 300):
+                rest = encode(Ext(1, rest))
+            return rest
+        case 6:
+            return b"\x91" * count + rest
+        case 7:
+            return encode(Ext(30, encode(("Deep", {"value": [Ext(1, rest)] * count}))))
+    return rest
+
+
+def _decode_value(data: bytes) -> str:
+    kind = TYPES.type_of(data)
+    try:
+        value = TYPES.decode(data)
+    except UnreadableValueError as error:
+        return _refusal(error)
+    assert kind is type(value), "the type of a message depends on its decoding"
+    return f"a {type(value).__name__}"
+
+
+def _refusal(error: Exception) -> str:
+    text = str(error)
+    assert len(text) < 2000, "the text of an error is not bounded"
+    return "refused: " + re.sub(r"['\"`\[(<].*|\d+", "n", text)[:50]
+
+
+def _decode(function: Callable[[bytes], object]) -> Callable[[bytes], str]:
+    def attempt(data: bytes) -> str:
+        try:
+            return f"a {type(function(data)).__name__}"
+        except ValueError as error:
+            return _refusal(error)
+
+    return attempt
+
+
+TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
+    "network value": lambda data: BUDGET.spend(_decode_value, grown(data)),
+    "network reason": lambda data: BUDGET.spend(
+        lambda grown_data: f"a {type(TYPES.decode_reason(grown_data)).__name__}", grown(data)
+    ),
+    "network frame": lambda data: BUDGET.spend(_decode(decode_frame), grown(data)),
+    "network operation": lambda data: BUDGET.spend(_decode(decode_operation), grown(data)),
+    "network route": lambda data: BUDGET.spend(_decode(decode_route), grown(data)),
+}
+
+_VALUES: Final = (
+    None,
+    -1,
+    1.5,
+    "text",
+    b"\xdf\xde",
+    [1, [2]],
+    {"a": 1},
+    {1: 2},
+    {(1, 2): 3},
+    {1, 2},
+    frozenset({"x"}),
+    UUID(int=7),
+    Decimal("1.5"),
+    Flat(1),
+    Deep((1,)),
+    Colour.RED,
+    OddError(1, 2),
+    FileNotFoundError(2, "no", "file"),
+)
+_OPERATIONS: Final = (
+    [0, b"route", b"body"],
+    [2, 7, b"route", b"body", {"a": "b"}],
+    [5, 7, [2, 0, 0, "name", b""], 0],
+    [8, [0, 1, 2, ""], [False, "a@x", 1, 2], False, b"x"],
+    [12, [False, "a@x", 1, 2], 3, [[False, "b@x", 1, 2]], 4],
+    [13, {"full": 3}, [[1, 2, 3]]],
+    [15, 0, True, b"", b"data"],
+)
+_FRAMES: Final = (
+    [0, 1, 2, 3, 0, 1024],
+    [1, 1, 2, 0, 0, [b"op"]],
+    [2, 1, 2, 3, 4, True],
+    [3, 1, 2, "why"],
+)
+_ROUTES: Final = ([[0, 1, 2, "", b""], [False, "a@x", 1, 2], 0],)
+
+
+def _seeds(examples: list[bytes]) -> st.SearchStrategy[bytes]:
+    return st.builds(
+        lambda way, count, whole, at, new: (
+            bytes((way, count)) + whole[:at] + new + whole[at + len(new) :]
+        ),
+        st.integers(0, 255),
+        st.integers(0, 255),
+        st.sampled_from(examples),
+        st.integers(0, 30),
+        st.binary(max_size=3),
+    )
+
+
+STRATEGIES: Final[dict[str, st.SearchStrategy[bytes]]] = {
+    "network value": _seeds([TYPES.encode(value) for value in _VALUES]),
+    "network reason": _seeds([TYPES.encode(value) for value in _VALUES]),
+    "network frame": _seeds([encode(frame) for frame in _FRAMES]),
+    "network operation": _seeds([encode(op) for op in _OPERATIONS]),
+    "network route": _seeds([encode(route) for route in _ROUTES]),
+}
