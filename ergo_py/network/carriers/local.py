@@ -153,7 +153,7 @@ class _LocalCarrier:
         self._readers: dict[str, trio.CancelScope] = {}
         """The connections from other nodes that are read, by the names of the nodes."""
         self._halves = Halves(_HALVES)
-        self._sockets: set[socket.socket] = set()
+        self._sockets: dict[socket.socket, None] = {}
         """All connections."""
         _carriers.add(self)
 
@@ -280,12 +280,12 @@ class _LocalCarrier:
 
     @contextmanager
     def _kept(self, connection: socket.socket) -> Iterator[socket.socket]:
-        self._sockets.add(connection)
+        self._sockets[connection] = None
         try:
             with connection:
                 yield connection
         finally:
-            self._sockets.discard(connection)
+            self._sockets.pop(connection, None)
 
     async def _read_frames(self, node: str, frames: FrameReader) -> None:
         """Read the frames of a node. A node has a single connection: a new one replaces the old
