@@ -164,7 +164,7 @@ static int judge_type(Batch* batch, PyObject* message) {
     int known = PySet_Contains(batch->seen, (PyObject*)Py_TYPE(message));
     if (known < 0) return -1;
     if (!known) {
-        PyObject* judged = PyObject_CallMethod(batch->unmatched, "look", "O", message);
+        PyObject* judged = PyObject_CallMethod(batch->unmatched, "look", "(O)", message);
         if (judged == NULL) return -1;
         Py_DECREF(judged);
     }

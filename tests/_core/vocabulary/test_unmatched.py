@@ -77,7 +77,7 @@ def told_by(cls: type[Actor], *messages: object) -> list[str]:
 async def test_a_message_without_a_case_is_told_once_for_each_class_and_type(
     cls: type[Actor], dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    messages: list[object] = [Poll(1), Poll(2), Other(1), 3, None, Other(2), Poll(9), 4]
+    messages: list[object] = [Poll(1), Poll(2), Other(1), 3, None, (1, 2), Poll(9), 4, Other(2)]
     with trio.fail_after(20):
         async with open_node(watchdog=None, log_output="console") as node:
             for _ in range(2):
@@ -93,6 +93,8 @@ async def test_a_message_without_a_case_is_told_once_for_each_class_and_type(
         "int, so such a message has no effect; write `case int():`, or `case _:` to ignore all "
         "others",
         "NoneType, so such a message has no effect; write `case None:`, or `case _:` to ignore all "
+        "others",
+        "tuple, so such a message has no effect; write `case tuple():`, or `case _:` to ignore all "
         "others",
     ]
     assert all("[warning" in line and f"{cls.__name__}.handle_message" in line for line in lines)
