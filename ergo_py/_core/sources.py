@@ -31,7 +31,7 @@ class Sources(Protocol):
         """The time in seconds by which work on the loop measures its time slices."""
         ...
 
-    def chance(self, node: str, purpose: str) -> Chance:
+    def chance(self, node: str, purpose: str, /) -> Chance:
         """The random numbers of a node for a purpose."""
         ...
 
