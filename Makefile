@@ -190,8 +190,9 @@ sizing: $(DEV)  ## Simulate a network of 1,000 nodes in virtual time: traffic, d
 leaks: $(DEV)   ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.leaks $(ARGS)
 
-fuzz: $(DEV)    ## Feed generated input to all parsers, for FUZZ_MINUTES=3
+fuzz: $(DEV)    ## Feed generated input to all parsers, and random programs to both builds, for FUZZ_MINUTES=3 each
 	$(BIN)/python -m benchmarks.fuzzing --minutes $(FUZZ_MINUTES) $(ARGS)
+	$(BIN)/python -m benchmarks.fuzzing_programs --minutes $(FUZZ_MINUTES)
 
 conformance: $(DEV)     ## Run the Autobahn test suite against our WebSockets (needs Python 2.7); ARGS="--cases 1.*"
 	.ci/conformance $(BIN)/python $(ARGS)
