@@ -62,11 +62,12 @@ class PoolMailbox(Mailbox):
         "_next",
         "_owners",
         "_pool",
+        "_ring",
         "_routing",
         "_running",
         "_size",
+        "_turn_of",
         "leaving",
-        "ring",
     )
 
     def __init__(
@@ -87,8 +88,10 @@ class PoolMailbox(Mailbox):
         """Mailbox limit of each worker; 0 for unlimited."""
         self.leaving: set[str] = set()
         """Workers that get no new work."""
-        self.ring: list[Process] = []
-        """Workers that run and get work, in order."""
+        self._ring: list[Process] | None = []
+        """See `ring`; None after a change, until a message needs it."""
+        self._turn_of: Process | None = None
+        """The worker whose turn it was before the changes."""
         self._next = 0
         self._owners: dict[int, str] = {}
         self._held: dict[str, int] = {}
@@ -96,10 +99,24 @@ class PoolMailbox(Mailbox):
 
     def arrange(self) -> None:
         """Update the ring after a worker has started, stopped or left."""
-        current = self.ring[self._next] if self._next < len(self.ring) else None
-        self.ring = [worker for name, worker in self._running.items() if name not in self.leaving]
-        self._next = self.ring.index(current) if current in self.ring else 0
-        self.limit = self._size * max(1, len(self.ring))
+        if self._ring is not None:
+            self._turn_of = self._ring[self._next] if self._next < len(self._ring) else None
+            # Not built here: a pool whose workers all start or end would build a ring for each.
+            self._ring = None
+        left = sum(name in self._running for name in self.leaving)
+        self.limit = self._size * max(1, len(self._running) - left)
+
+    @property
+    def ring(self) -> list[Process]:
+        """Workers that run and get work, in order."""
+        ring = self._ring
+        if ring is None:
+            # A copy in a single step: a thread may look for room while the loop starts a worker.
+            running = list(self._running.items())
+            ring = [worker for name, worker in running if name not in self.leaving]
+            self._next = ring.index(self._turn_of) if self._turn_of in ring else 0
+            self._ring = ring
+        return ring
 
     # -- calls of the router -----------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ go.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -40,6 +40,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.messaging.router import Router
+from ergo_py.supervision.pool_mailbox import PoolMailbox
 from tests.supervised import Log
 from tests.support import Failed, Puppet, Recorder, process_of, replace_key_owners, running_node
 
@@ -777,3 +778,40 @@ async def test_a_pool_without_a_bound_refuses_no_message_during_a_restart(
 
         assert [job.number for _, job in done] == list(range(sent))
         assert node.dead_letters() == []
+
+
+class Counted(dict[str, Any]):
+    """The workers of a pool; counts how often all of them are read."""
+
+    reads = 0
+
+    def items(self) -> Any:
+        self.reads += 1
+        return super().items()
+
+
+def test_a_pool_whose_workers_all_start_arranges_them_once() -> None:
+    running = Counted()
+    box: Any = PoolMailbox(cast("Any", None), running, ROUND_ROBIN, None, 3, Overflow.RAISE)
+
+    for number in range(100):
+        running[f"worker-{number}"] = number
+        box.arrange()
+
+    assert box.limit == 300
+    assert box.ring == list(range(100))
+    assert box.ring == list(range(100))
+    assert running.reads == 1
+
+
+def test_workers_that_leave_get_no_work_and_give_no_room() -> None:
+    running = Counted(first=1, second=2)
+    box: Any = PoolMailbox(cast("Any", None), running, ROUND_ROBIN, None, 3, Overflow.RAISE)
+
+    box.leaving.update({"second", "third"})
+    box.arrange()
+
+    assert (box.ring, box.limit) == ([1], 3)
+    running.clear()
+    box.arrange()
+    assert (box.ring, box.limit) == ([], 3)
