@@ -24,6 +24,7 @@ from ergo_py.cluster import Cluster, Singleton, lease_of
 from ergo_py.network import Memory
 from ergo_py.telemetry import Health
 from ergo_py.testing import VirtualClock, explore
+from tests.network.pairs import SlowStore, carrier_of
 from tests.support import running_node
 
 
@@ -127,6 +128,42 @@ async def test_a_node_that_waits_for_a_lease_drains_without_the_holder(
 
         await trio.sleep(100)
         assert await a.call("only", "who") == "a@test"
+
+
+async def test_a_lease_whose_confirmation_is_awaited_is_given_up(
+    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes("a", "b") as (a, b):
+        carrier = carrier_of(a)
+        slow = SlowStore(carrier.store(), 0.5)
+        monkeypatch.setattr(carrier, "store", lambda: slow)
+        await a.supervise(only())
+        await trio.sleep(0.2)
+        await b.supervise(only())
+        began = trio.current_time()
+
+        assert await a.drain() == []
+
+        assert await Cluster(b).wait_for("only", timeout=10) == Name("only", "b@test")
+        assert trio.current_time() - began < 3.0, "the lease is 6 s, and was given up"
+
+
+async def test_a_name_that_is_awaited_is_refused_when_its_node_drains(autojump_clock: Any) -> None:
+    async with nodes("a", "b") as (a, b), trio.open_nursery() as nursery:
+        await Cluster(b).register("stock", await b.spawn(Echo))
+        waits = await a.spawn(Echo)
+
+        async def register() -> None:
+            with pytest.raises(NotAllowedError, match="draining"):
+                await Cluster(a).register("stock", waits, wait=100)
+
+        nursery.start_soon(register)
+        await trio.sleep(5)
+        began = trio.current_time()
+
+        assert await a.drain(10) == []
+
+        assert trio.current_time() - began < 3.0
 
 
 def test_a_drained_node_gives_up_names_and_their_processes_go_on() -> None:

@@ -196,6 +196,10 @@ class LeaseKeeper:
         self._holder = Holder(pid.node, pid.creation, 0, "", terms.seconds, token)
         self._own: Entry | None = None
         """Our own entry, while we hold the lease."""
+        self._may_own = False
+        """Whether an entry of ours may be in the store without our knowledge: its confirmation is
+        awaited, or was lost.
+        """
         self._began = 0
         """The number of the entry with which the present lease began."""
         self._renewed_at = -inf
@@ -211,11 +215,14 @@ class LeaseKeeper:
 
     # -- competing ---------------------------------------------------------------------------------
 
-    async def acquire(self) -> Lease:
-        """Wait until the lease is ours."""
+    async def acquire(self, check: Callable[[], None] = lambda: None) -> Lease:
+        """Wait until the lease is ours. ``check`` is called after each failed attempt, and may
+        raise.
+        """
         while not await self.try_once():
             fraction = sources.chance(*self._source).fraction()
             await trio.sleep(self.terms.poll * (0.75 + fraction / 2))
+            check()
         token = self._began
         # An earlier lease of this keeper stays expired when the keeper has a lease again.
         return Lease(
@@ -237,7 +244,9 @@ class LeaseKeeper:
                 # The program was stopped meanwhile. If the store was replaced by an older copy, a
                 # later entry may have got the revision that this node has read.
                 return False
+            self._may_own = True
             self._own = await self._store.put(self.name, self._holder.encode(), revision)
+            self._may_own = False
             if not await self._is_trusted(entry):
                 # The store was lost while this request was under way. The next attempt waits.
                 return False
@@ -396,19 +405,23 @@ class LeaseKeeper:
         return ""
 
     async def release(self) -> None:
-        """Give the lease up, so that another node can take it at once."""
-        own, self._own = self._own, None
+        """Give the lease up, so that another node can take it at once. If this is cut short, it can
+        be repeated.
+        """
         self._renewed_at = -inf
         try:
-            while own is not None:
+            if self._own is None and self._may_own:
+                self._own = await self._own_entry()
+            while self._own is not None:
                 try:
-                    await self._store.delete(self.name, own.revision)
-                    return
+                    await self._store.delete(self.name, self._own.revision)
+                    break
                 except ConflictError:
                     # A renewal that was cut short may have been written.
-                    own = await self._own_entry()
+                    self._own = await self._own_entry()
         except StoreError as error:
             self._complain(str(error))
+        self._own, self._may_own = None, False
 
     async def _own_entry(self) -> Entry | None:
         """The entry if it is ours."""

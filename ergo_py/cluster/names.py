@@ -6,6 +6,7 @@ from typing import Any
 
 import trio
 
+from .._core.kernel import Kernel
 from .._core.processes.process import Process
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.errors import (
@@ -87,11 +88,7 @@ class Cluster:
             BadInputError: a value is invalid.
         """
         check_number("wait", wait, least=0.0)
-        if self._kernel.draining:
-            raise NotAllowedError(
-                f"the node {self._node.name!r} is draining, and takes no names: register {name!r} "
-                "on another node"
-            )
+        _check_drain(self._kernel, name)
         terms = LeaseTerms(lease, ending)
         found = self._kernel.router.resolve(to)
         if not isinstance(found, Process):
@@ -191,6 +188,14 @@ def _process_name(name: str) -> str:
     return f"ergo.cluster.name:{name}"
 
 
+def _check_drain(kernel: Kernel, name: str) -> None:
+    if kernel.draining:
+        raise NotAllowedError(
+            f"the node {kernel.pid.node!r} is draining, and takes no names: register {name!r} on "
+            "another node"
+        )
+
+
 class NameKeeper(Actor):
     """Keeps the lease of a name for a process of this node."""
 
@@ -230,7 +235,7 @@ class NameKeeper(Actor):
 
     async def _acquire(self) -> None:
         with trio.move_on_after(self._wait):
-            await self._keeper.acquire()
+            await self._keeper.acquire(lambda: _check_drain(self._process.kernel, self._name))
             return
         if await self._keeper.try_once():
             return

@@ -17,11 +17,10 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py.cluster import Cluster, ClusterNameTakenError
-from ergo_py.cluster.lease import Holder
+from ergo_py.cluster.lease import Holder, LeaseKeeper, LeaseTerms
 from ergo_py.network import Memory, MessageTypeError, StoreError
-from ergo_py.network.stores.store import Entry
-from tests.network.pairs import carrier_of, two_nodes
-from tests.support import Puppet, Recorder, running_node
+from tests.network.pairs import SlowStore, carrier_of, two_nodes
+from tests.support import Puppet, Recorder, kernel_of, running_node
 
 
 async def wait_forever(_process: Any) -> None:
@@ -110,21 +109,6 @@ async def test_a_program_that_was_stopped_beyond_its_lease_kills_the_process_at_
         assert trio.current_time() - began < 1.0
 
 
-class SlowStore:
-    """A slow store."""
-
-    def __init__(self, store: Any, delay: float) -> None:
-        self._store = store
-        self._delay = delay
-        self.get, self.delete, self.age = store.get, store.delete, store.age
-        self.is_gone = store.is_gone
-
-    async def put(self, key: str, value: bytes, revision: int) -> Entry:
-        fresh: Entry = await self._store.put(key, value, revision)
-        await trio.sleep(self._delay)
-        return fresh
-
-
 async def test_a_name_that_is_confirmed_too_late_is_given_back(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +122,30 @@ async def test_a_name_that_is_confirmed_too_late_is_given_back(
         # Other nodes can have it at once.
         other = await b.spawn(Recorder)
         await Cluster(b).register("stock", other, **SHORT)
+
+
+async def test_a_lease_is_given_up_again_if_the_first_attempt_was_cut_short(
+    autojump_clock: Any,
+) -> None:
+    async with running_node("a@test", network=Memory(), limit=1000) as a:
+        pid = await a.spawn(Recorder)
+        keeper = LeaseKeeper(
+            carrier_of(a).store(),
+            "stock",
+            LeaseTerms(1.0, 0.2),
+            pid,
+            trio.current_time,
+            kernel_of(a).logger,
+        )
+        await keeper.acquire()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await keeper.release()
+        assert await keeper.holder() is not None
+
+        await keeper.release()
+
+        assert await keeper.holder() is None
 
 
 async def test_a_name_that_is_not_there_is_awaited_or_refused(autojump_clock: Any) -> None:

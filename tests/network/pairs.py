@@ -12,6 +12,7 @@ import trio
 
 from ergo_py import Node, Request
 from ergo_py.network import NATS, Local, Memory
+from ergo_py.network.stores.store import Entry
 from tests.support import kernel_of, running_node
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Colour",
     "Echo",
     "Order",
+    "SlowStore",
     "Total",
     "carrier_of",
     "make_network",
@@ -104,3 +106,18 @@ async def until(condition: Any) -> None:
     with trio.fail_after(30):
         while not condition():  # noqa: ASYNC110 - the condition may hold in another thread
             await trio.sleep(0.001)
+
+
+class SlowStore:
+    """A store that confirms writes late."""
+
+    def __init__(self, store: Any, delay: float) -> None:
+        self._store = store
+        self._delay = delay
+        self.get, self.delete, self.age = store.get, store.delete, store.age
+        self.is_gone = store.is_gone
+
+    async def put(self, key: str, value: bytes, revision: int) -> Entry:
+        fresh: Entry = await self._store.put(key, value, revision)
+        await trio.sleep(self._delay)
+        return fresh
