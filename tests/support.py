@@ -28,15 +28,18 @@ from ergo_py.meta.sockets.streams.writer import Output
 from ergo_py.testing.leaks import _descriptors
 
 __all__ = [
-    "THOROUGH",
     "Collected",
     "Failed",
     "Puppet",
     "Recorder",
     "Shielded",
     "Stubborn",
+    "THOROUGH",
     "Witness",
+    "ask_jetstream",
+    "begin_search",
     "block_until_reported",
+    "bytes_of_halves",
     "connection_options",
     "connections_of",
     "connections_under_way",
@@ -44,6 +47,7 @@ __all__ = [
     "crash_sites",
     "cut_ending_short",
     "epoll_of_loop",
+    "found_nodes",
     "has_searched_mailbox",
     "has_unfinished_frame",
     "has_unfinished_record",
@@ -54,6 +58,7 @@ __all__ = [
     "is_held_up",
     "is_parked",
     "kernel_of",
+    "largest_number",
     "last_blocked",
     "let_init_time_out",
     "loggers_of",
@@ -62,15 +67,20 @@ __all__ = [
     "looks_at_mailboxes",
     "meta_of",
     "needs_proc",
+    "new_way",
     "open_descriptors",
+    "open_files",
     "pause_after",
     "plan_of",
     "process_behind",
     "process_groups",
     "process_of",
     "process_of_ending",
+    "publish_to_jetstream",
     "queue_of",
     "read_size",
+    "readers_of",
+    "receiver_of",
     "refused",
     "relation_tables",
     "replace_key_owners",
@@ -80,13 +90,16 @@ __all__ = [
     "replace_queue",
     "replace_router",
     "replace_sending",
+    "replace_sink",
     "replace_timer_action",
     "router_of",
+    "routes_of",
     "running_node",
     "set_cause",
     "set_read_size",
     "short_directory",
     "signal_comes",
+    "sink_of",
     "socket_of",
     "thread_of",
     "timer_action",
@@ -97,6 +110,7 @@ __all__ = [
     "waits_to_close",
     "without_blockages",
     "write_log_to_console",
+    "write_waiting",
 ]
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -655,3 +669,87 @@ def replace_sending(connection: Any, send: Callable[..., int]) -> Callable[..., 
     before: Callable[..., int] = connection._writer._send
     connection._writer._send = send
     return before
+
+
+# -- networks --------------------------------------------------------------------------------------
+
+
+def receiver_of(connection: Any) -> Any:
+    """The process that a connection hands its messages to."""
+    return connection._reader._target
+
+
+def replace_sink(carrier: Any, sink: object) -> None:
+    """Have a carrier of NATS hand its frames to another object than its network."""
+    carrier._sink = sink
+
+
+def sink_of(carrier: Any) -> Any:
+    return carrier._sink
+
+
+def begin_search(carrier: Any) -> None:
+    """A carrier of NATS is a member of its network, and searches for nodes."""
+    carrier._is_member, carrier._searches = True, 1
+
+
+def found_nodes(carrier: Any) -> dict[str, Any]:
+    """The nodes that a carrier of NATS has found in its search."""
+    found: dict[str, Any] = carrier._found
+    return found
+
+
+def largest_number(seen: Any) -> int:
+    """The largest number that a recollection of a store has seen."""
+    largest: int = seen._largest
+    return largest
+
+
+async def ask_jetstream(store: Any, subject: str, request: dict[str, Any]) -> Any:
+    """Ask the server of a store in its own words."""
+    return await store._ask(subject, request)
+
+
+async def publish_to_jetstream(store: Any, subject: str, headers: dict[str, str]) -> Any:
+    """Write an empty entry with these headers past the methods of a store."""
+    return await store._publish(subject, b"", headers)
+
+
+def open_files(store: Any) -> None:
+    """Have a store of files open them, without an entry."""
+    store._prepare()
+
+
+def routes_of(executor: Any) -> dict[bytes, Any]:
+    """The routes that an executor remembers."""
+    routes: dict[bytes, Any] = executor._routes
+    return routes
+
+
+def readers_of(carrier: Any) -> dict[str, Any]:
+    """The connections that a carrier of files reads, by the names of their nodes."""
+    readers: dict[str, Any] = carrier._readers
+    return readers
+
+
+def bytes_of_halves(carrier: Any) -> int:
+    """How many bytes of unfinished frames a carrier of files may still hold."""
+    left: int = carrier._halves._left
+    return left
+
+
+def new_way(connection: object) -> Any:
+    """A way to another node of a carrier of files, with this connection."""
+    from ergo_py.network.carriers import local  # an extra
+
+    way: Any = local._Way()
+    way._socket = connection
+    return way
+
+
+async def write_waiting(way: Any, connection: object) -> int:
+    """Write all frames that wait, and return how many bytes are left."""
+    while way._waiting:
+        await way._write(connection)
+    left: int = way._size
+    return left

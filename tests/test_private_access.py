@@ -25,14 +25,15 @@ _FOREIGN: Final = {
     "_fields",
     "_make",
     "_replace",
+    "_exit",
     "_ALLOW_DETERMINISTIC_SCHEDULING",
     "_activate_cancel_status",
     "_cancel_status",
     "_next_send_fn",
     "_r",
 }
-"""Attributes of named tuples, which are public, and of trio: the tests that name these tell when
-trio has changed.
+"""Attributes of named tuples and of os, which are public, and of trio: the tests that name these
+tell when trio has changed.
 """
 _OWN: Final = {"self", "cls"}
 _MAYBE_PRIVATE: Final = re.compile(r"(?<!\bself)(?<!\bcls)\.(_[a-zA-Z]\w*)")

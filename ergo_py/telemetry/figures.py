@@ -14,13 +14,13 @@ from time import perf_counter, process_time
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from .._core.inspection.loop_delays import BOUNDS
 from .._core.inspection.thread_slices import in_slices
 from .._core.kernel import Kernel
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process, processes_of
 from .._core.runtime.bridge import Lock
 from .._core.tables.ended_totals import MOST_LABELS, OTHER, Ledger
-from .._core.tables.loop_delays import BOUNDS
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.public_names import show_public_names

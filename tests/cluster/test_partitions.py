@@ -12,7 +12,7 @@ from ergo_py.network.stores.memory_store import StoreTable
 from ergo_py.network.stores.recollection import Recollection
 from ergo_py.network.stores.store import Age, Entry
 from tests.cluster.partitions import Silent, Violation, simulate_keepers, simulate_nodes
-from tests.support import THOROUGH
+from tests.support import THOROUGH, largest_number
 
 
 def test_no_two_holders_in_seeded_partitions_with_bad_clocks_and_stopped_programs() -> None:
@@ -158,7 +158,7 @@ def test_the_simulation_notices_a_lease_without_a_margin(monkeypatch: pytest.Mon
 
 def test_the_simulation_notices_numbers_without_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_clock(seen: Recollection) -> int:
-        return seen._largest + 1
+        return largest_number(seen) + 1
 
     monkeypatch.setattr(Recollection, "next_number", without_clock)
 

@@ -25,7 +25,7 @@ from ergo_py.network.stores.store import LARGEST, ConflictError
 from tests.cluster.programs import Journal, singleton_program
 from tests.network.nats.server import NatsServer, ThreeServers
 from tests.network.pairs import carrier_of, until
-from tests.support import THOROUGH, Recorder, running_node
+from tests.support import THOROUGH, Recorder, ask_jetstream, publish_to_jetstream, running_node
 
 T = TypeVar("T")
 
@@ -246,9 +246,9 @@ async def test_the_bucket_takes_no_large_entries_and_is_not_emptied(jetstream: N
         config = (await store.status())["config"]
         assert config["max_bytes"] == 64 << 20
         stream, bucket = f"KV_{bucket_of('limits')}", bucket_of("limits")
-        answer = await store._ask(f"$JS.API.STREAM.PURGE.{stream}", {})
+        answer = await ask_jetstream(store, f"$JS.API.STREAM.PURGE.{stream}", {})
         assert "purge not permitted" in answer["error"]["description"]
-        answer = await store._publish(f"$KV.{bucket}.x", b"", {"Nats-Rollup": "all"})
+        answer = await publish_to_jetstream(store, f"$KV.{bucket}.x", {"Nats-Rollup": "all"})
         assert "rollup not permitted" in answer["error"]["description"]
         assert await store.get("key") == first
 

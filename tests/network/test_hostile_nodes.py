@@ -55,7 +55,7 @@ from tests.network.pairs import (
 from tests.network.test_limits import Keeper
 from tests.network.test_nodes import Counter, Talker
 from tests.network.test_permits import Forwarding
-from tests.support import Puppet, running_node
+from tests.support import Puppet, routes_of, running_node
 
 
 async def hostile(a: Node) -> Any:
@@ -197,7 +197,7 @@ async def test_an_address_that_is_too_long_ends_the_session_and_is_not_kept(act:
         }.get(act, ops.Send(route, body))
         peer.push(op)
         await until(lambda: not a.nodes() and not b.nodes())
-        assert executor._routes == {}
+        assert routes_of(executor) == {}
         assert executor.watches == 0
 
 

@@ -13,13 +13,19 @@ import trio
 
 from ergo_py import BadInputError, Down, Name, NodeName, NoNode, TargetDownError, Why, open_node
 from ergo_py.network import Local, NetworkError, NodeNameTakenError
-from ergo_py.network.carriers import local
 from ergo_py.network.carriers.nats.permissions import permissions_text
 from ergo_py.network.frames import Hello, encode_frame
 from tests.network.pairs import TYPES, Add, Echo, Total, carrier_of, make_network, network_of, until
 from tests.network.programs import COUNTER, other_program, until_it_answers
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Recorder, running_node
+from tests.support import (
+    Recorder,
+    bytes_of_halves,
+    new_way,
+    readers_of,
+    running_node,
+    write_waiting,
+)
 
 
 async def test_two_programs_send_call_and_watch(meeting_place: Path) -> None:
@@ -219,25 +225,27 @@ async def connected(meeting_place: Path, name: bytes, data: bytes) -> socket.soc
     return stranger
 
 
-async def test_a_new_connection_of_a_node_replaces_its_old_one(meeting_place: Path) -> None:
+async def test_a_new_connection_of_a_node_replaces_the_earlier_connection(
+    meeting_place: Path,
+) -> None:
     """Half of a frame is kept once for each node, not once for each connection."""
     half = struct.pack(">I", 1 << 20) + bytes(1 << 19)
     async with running_node("a@test", network=make_network("local", meeting_place)) as a:
         carrier, open_ones = carrier_of(a), []
         for _ in range(5):
             open_ones.append(await connected(meeting_place, b"c@test", half))
-            await until(lambda: carrier._halves._left <= 16 * (16 << 20) - (1 << 19))
+            await until(lambda: bytes_of_halves(carrier) <= 16 * (16 << 20) - (1 << 19))
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert list(carrier._readers) == ["c@test"]
-        assert carrier._halves._left >= 16 * (16 << 20) - (1 << 20)
+        assert list(readers_of(carrier)) == ["c@test"]
+        assert bytes_of_halves(carrier) >= 16 * (16 << 20) - (1 << 20)
         for old in open_ones[:-1]:
             assert old.recv(1) == b""
         with pytest.raises(BlockingIOError):
             open_ones[-1].recv(1)
         for connection in open_ones:
             connection.close()
-        await until(lambda: not carrier._readers)
-        assert carrier._halves._left == 16 * (16 << 20)
+        await until(lambda: not readers_of(carrier))
+        assert bytes_of_halves(carrier) == 16 * (16 << 20)
 
 
 @pytest.mark.parametrize(
@@ -350,19 +358,17 @@ class Narrow:
 
 
 async def test_the_rest_of_a_frame_that_is_partly_written_is_not_copied() -> None:
-    way, narrow = local._Way(), Narrow()
-    connection: Any = narrow
-    way._socket = connection
+    narrow = Narrow()
+    way = new_way(narrow)
     way.send(b"x" * 96)
     way.send(b"y" * 6)
-    while way._waiting:
-        await way._write(connection)
+    left = await write_waiting(way, narrow)
 
     assert narrow.written == b"\0\0\0\x60" + b"x" * 96 + b"\0\0\0\x06" + b"y" * 6
     rests = [data for data in narrow.given if isinstance(data, memoryview)]
     assert len(rests) == 9
     assert len({id(rest.obj) for rest in rests}) == 1
-    assert way._size == 0
+    assert left == 0
 
 
 async def test_a_node_survives_a_peer_that_closes_its_connections(meeting_place: Path) -> None:

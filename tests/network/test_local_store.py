@@ -17,7 +17,7 @@ from ergo_py.network import StoreError
 from ergo_py.network.stores import local_store
 from ergo_py.network.stores.local_store import LocalStore
 from tests.network.pairs import make_network
-from tests.support import Recorder, running_node
+from tests.support import Recorder, open_files, running_node
 
 
 @contextmanager
@@ -58,7 +58,7 @@ async def test_a_directory_that_was_removed_after_all_programs_had_ended_is_no_l
     with stores(tmp_path, "a@test", "b@test") as (a, b):
         await a.put("key", b"value", 0)
         # It has opened its files, and holds no entry: it waits for the lock of the names.
-        b._prepare()
+        open_files(b)
         a.close()
         shutil.rmtree(tmp_path / "names")
         with stores(tmp_path, "c@test") as (c,):

@@ -22,7 +22,7 @@ jetstream {{ store_dir: "{place}", sync_interval: always }}
 """
 
 
-def test_a_server_that_keeps_what_it_confirms_is_fine(
+def test_a_server_that_keeps_confirmed_writes_is_fine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with NatsServer(SAFE.format(place=tmp_path)) as server:

@@ -24,7 +24,7 @@ odd
     [("254:0", True), ("0:27", True), ("0:25", False), ("0:26", False), ("9:9", False)],
 )
 def test_only_known_file_systems_of_this_machine_are_local(device: str, is_local: bool) -> None:
-    assert directory._has_local_mount(MOUNTS.splitlines(), device) is is_local
+    assert directory.has_local_mount(MOUNTS.splitlines(), device) is is_local
 
 
 def test_without_a_list_of_mounts_no_file_system_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_without_a_list_of_mounts_no_file_system_is_local(monkeypatch: pytest.Mo
         raise FileNotFoundError
 
     monkeypatch.setattr("builtins.open", refuse)
-    assert directory._is_local(0) is False
+    assert directory.is_local(0) is False
 
 
 def test_files_leave_no_descriptor_behind(tmp_path: Path) -> None:

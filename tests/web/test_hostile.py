@@ -13,6 +13,7 @@ from ergo_py.web import Mount, Route
 from ergo_py.web.parsing.deflate import Deflate, Inflation
 from ergo_py.web.parsing.frames import BINARY, TEXT, encode_frame
 from ergo_py.web.websocket import WebSocket
+from tests.support import connections_of, receiver_of, router_of
 from tests.web.parsing.test_http1 import BAD, BAD_CHUNKS, line_of, with_field
 from tests.web.rig import Peer, Served, get, serving, until
 from tests.web.test_websocket import MASK, upgrade
@@ -176,8 +177,8 @@ async def test_inflated_messages_count_by_their_size_for_a_receiver_that_is_behi
     async with serving(routes=routes) as served:
         peer = await open_websocket(served)
         await peer.send(bomb * 100)
-        (connection,) = served.server._open
-        receiver = served.node._kernel.router.resolve(connection._reader._target)
+        (connection,) = connections_of(served.server)
+        receiver = router_of(served.node).resolve(receiver_of(connection))
         assert receiver is not None
         await until(lambda: len(receiver.mailbox) >= 16)
         honest = await served.dial()

@@ -17,6 +17,7 @@ from ergo_py._core.runtime.detached_task import DetachedTask
 from ergo_py.meta import TLSFiles
 from ergo_py.testing import VirtualClock
 from ergo_py.web import HTTPError, HTTPRequest, Response, Route, WebServer
+from tests.support import kernel_of
 from tests.web.rig import Owner, Peer, Served, get, later, post, serving, until
 
 PLACE = Path(__file__).parent.parent / "meta" / "certificates"
@@ -666,7 +667,7 @@ def test_requests_and_websockets_under_way_never_give_way() -> None:
             await third.send(get())
             await trio.sleep(5.0)
             assert len(served.owner.callers) == 1
-            served.node._kernel.calls.reply(served.owner.callers[0], Response(200), None)
+            kernel_of(served.node).calls.reply(served.owner.callers[0], Response(200), None)
             assert (await busy.reply()).status == 200
             # The connection that is idle now gives way a second later.
             assert await busy.rest() == b""

@@ -25,10 +25,10 @@ from ..metas.reader import Reader
 from ..processes.process import Process
 from ..runtime.bridge import Bridge
 from ..tables.callbacks import process_of
-from ..tables.loop_delays import LoopDelays
 from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.info import BlockedReport
 from ..vocabulary.text import shown
+from .loop_delays import LoopDelays
 
 __all__ = [
     "RunTimes",

@@ -71,7 +71,7 @@ class Directory:
         self._root = os.path.realpath(root)
         self._inside = self._root.rstrip("/") + "/"
         device = os.stat(self._root).st_dev
-        self._local_device = device if _is_local(device) else None
+        self._local_device = device if is_local(device) else None
 
     def open(self, parts: tuple[str, ...], takes_gzip: bool, is_folder: bool) -> OpenedFile | None:
         """Find and open the file of a path. ``is_folder`` says that the path ends with a slash.
@@ -151,16 +151,16 @@ def _is_no_name(part: str) -> bool:
     return "/" in part or "\\" in part or "\0" in part
 
 
-def _is_local(device: int) -> bool:
+def is_local(device: int) -> bool:
     """Whether a device has a local file system; False if that is not known."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-            return _has_local_mount(mounts, f"{os.major(device)}:{os.minor(device)}")
+            return has_local_mount(mounts, f"{os.major(device)}:{os.minor(device)}")
     except OSError:
         return False
 
 
-def _has_local_mount(mounts: Iterable[str], device: str) -> bool:
+def has_local_mount(mounts: Iterable[str], device: str) -> bool:
     for line in mounts:
         before, _, after = line.partition(" - ")
         if before.split(" ")[2:3] == [device]:

@@ -75,7 +75,7 @@ class VerbChainMachine(RuleBasedStateMachine):
 TestVerbChain = VerbChainMachine.TestCase
 
 
-def test_a_thousand_wrappers_of_a_rank_are_one() -> None:
+def test_a_thousand_wrappers_of_a_rank_are_a_single_wrapper() -> None:
     talker = Talker()
     chain = VerbChain(talker)
 

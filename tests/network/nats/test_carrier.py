@@ -17,7 +17,15 @@ from ergo_py.network.carriers.nats.wire import Message
 from tests.network.nats.fake_server import FakeServer, open_fake_server
 from tests.network.pairs import TYPES, Total, carrier_of, network_of
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Recorder, kernel_of, running_node
+from tests.support import (
+    Recorder,
+    begin_search,
+    found_nodes,
+    kernel_of,
+    replace_sink,
+    running_node,
+    sink_of,
+)
 
 
 @pytest.fixture
@@ -256,7 +264,7 @@ async def new_carrier(stack: AsyncExitStack) -> NatsCarrier:
     """A carrier of a node that is no member yet, with a sink that notes calls."""
     node = await stack.enter_async_context(running_node("a@x"))
     carrier = NatsCarrier(kernel_of(node), [], "c", None, None, False, 5.0, 1.0)
-    carrier._sink = Mock()
+    replace_sink(carrier, Mock())
     return carrier
 
 
@@ -278,13 +286,12 @@ async def test_answers_of_jetstream_are_never_taken_for_messages_of_nodes() -> N
         carrier = await new_carrier(stack)
         kinds = [getattr(module, name) for name in ("_FRAME", "_CLAIM", "_PRESENT")]
         assert all(len(kind) == 1 and kind.isalpha() for kind in kinds)
-        carrier._is_member, carrier._searches = True, 1
+        begin_search(carrier)
         for sender in ("a@x", "b@x"):
             carrier.message(Message(f"ergo.c.n.a@x.{sender}", 1, "", 0, b'{"type":"x"}'))
 
-        sink: Any = carrier._sink
-        assert sink.method_calls == []
-        assert (carrier._found, carrier.taken) == ({}, "")
+        assert sink_of(carrier).method_calls == []
+        assert (found_nodes(carrier), carrier.taken) == ({}, "")
 
 
 # -- discovery -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-from ergo_py._core.tables.loop_delays import BOUNDS, LoopDelays
+from ergo_py._core.inspection.loop_delays import BOUNDS, LoopDelays
 
 
 def test_delays_are_counted_by_class() -> None:
