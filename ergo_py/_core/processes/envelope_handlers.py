@@ -231,8 +231,8 @@ async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, .
 
 async def callback(process: "Process", name: str, *args: Any) -> Any:
     """Call a callback of the behaviour, and await it if it is async."""
-    unmatched = process.callbacks.unmatched
-    if unmatched is not None and name == "handle_message" and type(args[0]) not in unmatched.seen:
+    unmatched = process.judge() if name == "handle_message" else None
+    if unmatched is not None and id(type(args[0])) not in unmatched.seen:
         unmatched.look(args[0])
     result = getattr(process.behaviour, name)(*args)
     if name in process.callbacks.asynchronous:

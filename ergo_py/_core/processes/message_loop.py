@@ -179,7 +179,7 @@ async def serve(process: "Process") -> Reason | None:
     observer = process.kernel.observer
     if observer is not None:
         handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
-    unmatched = process.callbacks.unmatched
+    unmatched = process.judge()
     seen = None if unmatched is None else unmatched.seen
     status = task._cancel_status
     no_reply = NO_REPLY
@@ -289,7 +289,7 @@ async def serve(process: "Process") -> Reason | None:
             if bounded and box.waiters:
                 box.admit_waiters()
             if kind == MESSAGE:
-                if seen is not None and type(payload) not in seen:
+                if seen is not None and id(type(payload)) not in seen:
                     assert unmatched is not None
                     unmatched.look(payload)
                 if message_is_async:

@@ -35,6 +35,7 @@ from ..vocabulary.states import (
     Operation,
     check_allowed,
 )
+from ..vocabulary.unmatched import Unmatched
 from .addressee import Addressee
 from .background_task import BackgroundTask, BackgroundTasks
 from .inline_calls import answer_now
@@ -164,6 +165,15 @@ class Process(Owner):
         # Not isinstance(), which asks the behaviour for its class.
         is_proxy = issubclass(type(behaviour), BehaviourProxy)
         return behaviour.behaviour_itself if is_proxy else behaviour
+
+    def judge(self) -> Unmatched | None:
+        """The judge of messages without a case, unless the behaviour has another function in the
+        place of the method that the judge has read.
+        """
+        judge = self.callbacks.unmatched
+        if judge is None or not judge.judges(self.behaviour_itself.handle_message):
+            return None
+        return judge
 
     def own_verbs(self) -> VerbChain:
         """The verbs that the kernel has put into the behaviour, created on first use."""

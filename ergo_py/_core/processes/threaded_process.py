@@ -266,7 +266,7 @@ class DispatchedProcess(Process):
         box, main, hop, thread_group = self.mailbox, self.main, self._hop, self.thread_group
         unmatched = self.callbacks.unmatched
         for left in range(_BURST, 0, -1):  # pragma: no branch - the last round returns
-            if unmatched is not None and type(message) not in unmatched.seen:
+            if unmatched is not None and id(type(message)) not in unmatched.seen:
                 unmatched.look(message)
             check_plain(self, "handle_message", handle_message(message, sender))
             # Return early for a kill, an inspection or an urgent message, and for other processes

@@ -8,7 +8,7 @@ typedef struct {
     PyObject_HEAD PyObject *process, *turn, *mailbox, *handle_message, *handle_call;
     PyObject* status;  /* of the cancel scopes outside of the callbacks */
     PyObject *seen, *unmatched; /* types of messages that are judged, and their judge; or NULL */
-    PyTypeObject* last_type;    /* of the last message, only to be compared: `seen` keeps it */
+    PyTypeObject* last_type;    /* of the last message, only to be compared: it may be freed */
     PyObject* failure; /* an exception of serve_in_place(), for the process's own step; or NULL */
     Lane* lane;
     long long last; /* `handled` at the end of the burst */
@@ -161,7 +161,9 @@ static int check_result(Batch* batch, PyObject* name, PyObject* result) {
 
 /* unmatched.look(message), for a type of message that is new to the class. */
 static int judge_type(Batch* batch, PyObject* message) {
-    int known = PySet_Contains(batch->seen, (PyObject*)Py_TYPE(message));
+    PyObject* number = PyLong_FromVoidPtr(Py_TYPE(message)); /* id() of the type */
+    int known = number == NULL ? -1 : PySet_Contains(batch->seen, number);
+    Py_XDECREF(number);
     if (known < 0) return -1;
     if (!known) {
         PyObject* judged = PyObject_CallMethod(batch->unmatched, "look", "(O)", message);

@@ -1,15 +1,17 @@
 """`Unmatched`: messages for which the ``match`` in ``handle_message`` has no case.
 
-The source of the method is read once for each class, and each type of message is judged once. A
-case that may match, as far as its classes tell, is taken to match.
+The source of the method is read once for each class, and each type of message is judged once, by
+its first message. A case that may match, as far as its classes tell, is taken to match. A class is
+not judged if the code before its ``match`` may handle a message.
 """
 
 import ast
 import builtins
 import linecache
 import textwrap
+import tokenize
 from collections.abc import Callable, Mapping, Sequence
-from inspect import getattr_static, getclosurevars
+from inspect import getattr_static, getblock
 from types import FunctionType
 from typing import Any, Final
 
@@ -21,7 +23,9 @@ _PLAIN: Final = (str, bytes, int, float, complex, list, tuple, dict, set, frozen
 
 
 class Unmatched:
-    """Judges the types of messages that a class gets. ``seen`` has the types that are judged."""
+    """Judges the types of messages that a class gets. ``seen`` has the numbers (`id`) of the types
+    that are judged: not every type can be hashed.
+    """
 
     __slots__ = ("_behaviour", "_function", "_patterns", "_warn", "seen")
 
@@ -36,60 +40,69 @@ class Unmatched:
         self._function = function
         self._patterns = patterns
         self._warn = warn
-        self.seen: set[type] = set()
+        self.seen: set[int] = set()
+
+    def judges(self, handle_message: object) -> bool:
+        """Whether this is the method that was read, and not a function that an instance has in its
+        place.
+        """
+        return getattr(handle_message, "__func__", None) is self._function
 
     def look(self, message: object) -> None:
-        """Warn if no case can match messages of this type."""
-        kind = type(message)
+        """Warn if no case can match this message."""
         if len(self.seen) >= _MOST:
             self.seen.clear()
-        self.seen.add(kind)
-        # Messages of the framework tell of progress, and many of them may be ignored.
-        if kind.__module__.partition(".")[0] == "ergo_py":
+        self.seen.add(id(type(message)))
+        try:
+            is_known = any(self._may_match(pattern, message) for pattern in self._patterns)
+            # Messages of the framework tell of progress, and many of them may be ignored.
+            if is_known or type(message).__module__.partition(".")[0] == "ergo_py":
+                return
+        except Exception:  # of a class that asks its instances, or of a name that has no value yet
             return
-        if not any(self._may_match(pattern, kind) for pattern in self._patterns):
-            name = kind.__qualname__.rpartition(".")[2]
-            case = "None" if message is None else f"{name}()"
-            self._warn(
-                f"{self._behaviour}.handle_message has no case for {name}, so such a message has "
-                f"no effect; write `case {case}:`, or `case _:` to ignore all others"
-            )
+        name = type(message).__qualname__.rpartition(".")[2]
+        case = "None" if message is None else f"{name}()"
+        self._warn(
+            f"{self._behaviour}.handle_message has no case for {name}, so such a message has "
+            f"no effect; write `case {case}:`, or `case _:` to ignore all others"
+        )
 
-    def _may_match(self, pattern: ast.pattern, kind: type) -> bool:
+    def _may_match(self, pattern: ast.pattern, message: object) -> bool:
+        kind = type(message)
         match pattern:
             case ast.MatchClass(cls=cls):
-                return _is_a(kind, self._value(cls))
+                found = self._value(cls)
+                # As the match does: a lazy proxy, or a metaclass, may decide.
+                return not isinstance(found, type) or isinstance(message, found)
             case ast.MatchOr(patterns=patterns):
-                return any(self._may_match(each, kind) for each in patterns)
+                return any(self._may_match(each, message) for each in patterns)
             case ast.MatchAs(pattern=ast.pattern() as inner):
-                return self._may_match(inner, kind)
+                return self._may_match(inner, message)
             case ast.MatchValue(value=ast.Constant(value=value)):
                 return _may_equal(kind, value)
             case ast.MatchSingleton(value=value):
-                return _is_a(kind, type(value))
+                return kind is type(value)
             case ast.MatchMapping():
-                return _is_a(kind, Mapping)
+                return issubclass(kind, Mapping)
             case ast.MatchSequence():
-                return _is_a(kind, Sequence) and not issubclass(kind, str | bytes | bytearray)
+                return issubclass(kind, Sequence) and not issubclass(kind, str | bytes | bytearray)
         return True
 
     def _value(self, expression: ast.expr) -> object:
         """The value of a name, or of a name with attributes, in the method; None if unknown."""
         match expression:
             case ast.Name(id=name):
-                free = getclosurevars(self._function).nonlocals
-                known = (free, self._function.__globals__, vars(builtins))
+                code = self._function.__code__
+                free = dict(zip(code.co_freevars, self._function.__closure__ or (), strict=True))
+                if name in free:
+                    return free[name].cell_contents
+                if name in code.co_varnames or name in code.co_cellvars:
+                    return None
+                known = (self._function.__globals__, vars(builtins))
                 return next((space[name] for space in known if name in space), None)
             case ast.Attribute(value=value, attr=name):
                 return getattr(self._value(value), name, None)
         return None
-
-
-def _is_a(kind: type, cls: Any) -> bool:
-    try:
-        return issubclass(kind, cls)
-    except TypeError:  # no class, or unknown
-        return True
 
 
 def _may_equal(kind: type, value: object) -> bool:
@@ -108,7 +121,9 @@ def unmatched_of(cls: type[Any], behaviour: str, warn: Callable[[str], None]) ->
     no case for all others; None for other classes, and where the source is unknown.
     """
     function = getattr_static(cls, "handle_message", None)
-    if not isinstance(function, FunctionType) or function.__module__.startswith("ergo_py."):
+    if not isinstance(function, FunctionType):
+        return None
+    if (function.__module__ or "").startswith("ergo_py."):  # None for a function made by exec()
         return None
     patterns = _patterns(function)
     return None if not patterns else Unmatched(behaviour, function, patterns, warn)
@@ -117,17 +132,35 @@ def unmatched_of(cls: type[Any], behaviour: str, warn: Callable[[str], None]) ->
 def _patterns(function: FunctionType) -> list[ast.pattern]:
     """The patterns of the match; none if a case matches everything, or may do."""
     parsed = _parsed(function)
-    if parsed is None or len(parsed.args.args) < 2:
+    if parsed is None:
         return []
-    subject, *before, last = parsed.args.args[1].arg, *parsed.body
+    parameters = parsed.args.posonlyargs + parsed.args.args
+    if len(parameters) < 2:
+        return []
+    subject, *before, last = parameters[1].arg, *parsed.body
     if not isinstance(last, ast.Match) or not _is_named(last.subject, subject):
         return []
-    # Code before the match may handle the message.
-    if any(_is_named(node, subject) for each in before for node in ast.walk(each)):
+    if any(_may_handle(each, subject) for each in before):
         return []
     patterns = [case.pattern for case in last.cases]
     takes_all = any(isinstance(each, ast.MatchAs) and each.pattern is None for each in patterns)
     return [] if takes_all else patterns
+
+
+def _may_handle(statement: ast.stmt, subject: str) -> bool:
+    """Whether a statement before the match may handle a message, or may return."""
+    if any(_is_named(node, subject) for node in ast.walk(statement)):
+        return True
+    match statement:
+        case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom():
+            return False
+        case ast.Expr(value=ast.Call(func=function)):
+            return not ast.unparse(function).startswith("self.log.")
+        case ast.Assign(targets=targets):
+            return not all(isinstance(each, ast.Name) for each in targets)
+        case ast.AnnAssign(target=ast.Name()):
+            return False
+    return True
 
 
 def _is_named(node: ast.AST, name: str) -> bool:
@@ -142,7 +175,11 @@ def _parsed(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | 
     if not any(line.lstrip().startswith("match ") for line in lines):
         return None
     try:
-        (parsed,) = ast.parse(textwrap.dedent("".join(lines))).body
-    except (SyntaxError, ValueError):  # the file has changed since it was imported
+        # The code does not tell its last line: the compiler drops statements without an effect.
+        block = getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :])
+        (parsed,) = ast.parse(textwrap.dedent("".join(block))).body
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return None  # the file has changed since it was imported
+    if not isinstance(parsed, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
-    return parsed if isinstance(parsed, ast.FunctionDef | ast.AsyncFunctionDef) else None
+    return parsed if parsed.name == code.co_name else None

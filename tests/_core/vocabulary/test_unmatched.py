@@ -3,8 +3,9 @@
 import ast
 import linecache
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -46,8 +47,12 @@ class Plain(Answers):
     """A plain handler, and a guard."""
 
     def handle_message(self, message: object, sender: object) -> None:
-        """Match, with a line before."""
-        self.log.debug("a message")
+        """Match, with lines before."""
+        import math
+
+        most: float = math.inf
+        least = -most
+        self.log.debug("a message", most=most, least=least)
         match message:
             case Poll(1):
                 pass
@@ -156,6 +161,151 @@ def test_a_case_that_cannot_be_judged_is_taken_to_match() -> None:
         assert texts == []
 
 
+class Asking(type):
+    """Asks the instance, and cannot be hashed."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return instance == 3
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+    __hash__: Any = None
+
+
+class Asked(metaclass=Asking):
+    """Its metaclass decides."""
+
+
+class Proxy:
+    """Stands for an object that may be missing."""
+
+    def __init__(self, *present: object) -> None:
+        self._present = present
+
+    __class__: Any = property(lambda self: type(self._present[0]))
+
+
+class WithoutModule:
+    """Such a class comes from an extension, or from code without a module."""
+
+
+setattr(WithoutModule, "__module__", None)  # noqa: B010 - no type checker allows it
+lazy: Any = ModuleType("lazy")
+
+
+def import_later(name: str) -> object:
+    raise ImportError(name)
+
+
+lazy.__getattr__ = import_later
+
+
+class AsksInstances(Actor):
+    def handle_message(self, message: object, sender: object) -> None:
+        match message:
+            case Poll() | Asked():
+                pass
+
+
+class Later(Actor):
+    def handle_message(self, message: object, sender: object) -> None:
+        match message:
+            case lazy.Poll():
+                pass
+
+
+def test_a_class_is_asked_as_the_match_asks_it() -> None:
+    assert told_by(AsksInstances, Mock(spec=Poll), Proxy(Poll(1)), 3) == []
+    assert told_by(AsksInstances, Mock(spec=Other)) == ["Mock"]
+    assert told_by(AsksInstances, Proxy(Other(1))) == ["Proxy"]
+    assert told_by(AsksInstances, 4) == ["int"]
+
+
+def test_a_type_that_cannot_be_asked_is_not_told() -> None:
+    assert told_by(AsksInstances, Proxy(), WithoutModule()) == []
+    assert told_by(Later, 3) == []
+
+
+def test_a_name_that_has_no_value_yet_or_is_local_is_not_judged() -> None:
+    class Early(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            match message:
+                case Inner():
+                    pass
+
+    class Local(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            Poll: Any = Other  # noqa: N806
+            match message:
+                case Poll():
+                    pass
+
+    class LocalOfInner(Actor):
+        def handle_message(self, message: object, sender: object) -> None:
+            Poll = Other  # noqa: N806
+            match message:
+                case Poll():
+                    self.log.debug("later", make=lambda: Poll(1))
+
+    assert told_by(Early, 3) == []
+    assert told_by(Local, Other(1)) == []
+    assert told_by(LocalOfInner, Other(1)) == []
+
+    class Inner:
+        pass
+
+    assert told_by(Early, 3) == ["int"]
+
+
+class Becoming(Answers):
+    """Has another handler from its start on."""
+
+    def __init__(self) -> None:
+        self.handled: list[object] = []
+
+    def init(self) -> None:
+        setattr(self, "handle_message", self.handle_all)  # noqa: B010 - no type checker allows it
+
+    def handle_message(self, message: object, sender: object) -> None:
+        match message:
+            case Poll():
+                pass
+
+    def handle_all(self, message: object, sender: object) -> None:
+        self.handled.append(message)
+
+    def handle_call(self, request: object, caller: object) -> object:
+        return len(self.handled)
+
+
+async def test_a_handler_that_was_replaced_on_the_instance_is_not_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with trio.fail_after(20):
+        async with open_node(watchdog=None, log_output="console") as node:
+            pid = await node.spawn(Becoming)
+            for message in (3, Asked(), Poll(1)):
+                node.send(pid, message)
+
+            assert await node.call(pid, "after all messages") == 3
+
+    assert "has no case for" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=["loop", "thread"])
+async def test_a_message_whose_type_cannot_be_hashed_or_asked_is_handled(
+    dispatcher: Dispatcher,
+) -> None:
+    with trio.fail_after(20):
+        async with open_node(watchdog=None) as node:
+            pid = await node.spawn(Plain, dispatcher=dispatcher)
+            for message in (Asked(), WithoutModule()):
+                node.send(pid, message)
+
+            assert await node.call(pid, "goes on") == "goes on"
+
+
 def test_messages_of_the_framework_are_not_told() -> None:
     assert told_by(Coroutine, Down(unknown, unknown)) == []
 
@@ -211,6 +361,79 @@ class Without(Actor):
         pass
 
 
+class Counting(Actor):
+    """All messages have an effect."""
+
+    count = 0
+
+    def handle_message(self, message: object, sender: object) -> None:
+        self.count += 1
+        match message:
+            case Poll():
+                pass
+
+
+class Timing(Counting):
+    def handle_message(self, message: object, sender: object) -> None:
+        self.count = 0
+        match message:
+            case Poll():
+                pass
+
+
+class Touching(Counting):
+    def handle_message(self, message: object, sender: object) -> None:
+        self.touch()
+        match message:
+            case Poll():
+                pass
+
+    def touch(self) -> None: ...
+
+
+class Returning(Counting):
+    """Ignores some senders."""
+
+    def handle_message(self, message: object, sender: object) -> None:
+        if sender is None:
+            return
+        match message:
+            case Poll():
+                pass
+
+
+class OnlyPositional(Actor):
+    def handle_message(self, /, message: object, sender: object) -> None:
+        match sender:
+            case Poll():
+                pass
+
+
+class IdleCatchAll(Actor):
+    """The compiler drops the last statement."""
+
+    def handle_message(self, message: object, sender: object) -> None:
+        match message:
+            case Poll():
+                pass
+            case _:
+                "ignored"
+
+
+without_module: dict[str, Any] = {"Actor": Actor, "Poll": Poll}
+exec(
+    """
+class Made(Actor):
+    def handle_message(self, message, sender):
+        match message:
+            case Poll():
+                pass
+""",
+    without_module,
+)
+Made: Any = without_module["Made"]
+
+
 def handle_both(*both: object) -> None:
     match both:
         case [Poll()]:
@@ -220,7 +443,13 @@ def handle_both(*both: object) -> None:
 Odd: Any = type("Odd", (Actor,), {"handle_message": handle_both})
 
 
-@pytest.mark.parametrize("cls", [CatchAll, Before, After, OfSender, Without, Odd, Actor])
+@pytest.mark.parametrize(
+    "cls",
+    [
+        *(CatchAll, IdleCatchAll, Before, After, OfSender, OnlyPositional, Without, Odd, Actor),
+        *(Counting, Timing, Touching, Returning, Made),
+    ],
+)
 def test_other_classes_are_not_judged(cls: type[Actor]) -> None:
     def warn(text: str) -> None:
         raise AssertionError(text)
@@ -228,11 +457,20 @@ def test_other_classes_are_not_judged(cls: type[Actor]) -> None:
     assert unmatched_of(cls, "A", warn) is None
 
 
-@pytest.mark.parametrize("source", ["match message:\n    case (\n", "match = 3\n", "x = 1\n"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "match message:\n    case (\n",
+        "match = 3\n",
+        "x = 1\n",
+        "def handle_other(self, message, sender):\n    match message:\n        case 3:\n"
+        "            pass\n            pass\n",
+    ],
+)
 def test_a_source_that_has_changed_is_not_judged(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def getlines(name: str) -> list[str]:
+    def getlines(name: str, *_module: object) -> list[str]:
         return ["\n"] * (Coroutine.handle_message.__code__.co_firstlineno - 1) + source.splitlines(
             keepends=True
         )
@@ -247,8 +485,9 @@ def test_types_that_are_made_at_run_time_are_forgotten() -> None:
     pattern = ast.MatchClass(ast.Name("Poll"), [], [], [])
     function: Any = told_by
     judge = Unmatched("A", function, [pattern], texts.append)
-    for number in range(1001):
-        judge.look(type(f"T{number}", (), {})())
+    messages = [type(f"T{number}", (), {})() for number in range(1001)]
+    for message in messages:
+        judge.look(message)
 
     assert len(texts) == 1001
     assert len(judge.seen) == 1
