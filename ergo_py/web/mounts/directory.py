@@ -17,7 +17,6 @@ _LOCAL: Final = frozenset(
     )
 )
 """File systems in which a look at a file that was read before does not wait for another machine."""
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _INDEX: Final = "index.html"
 WELL_KNOWN: Final = ".well-known"
 """The only name with a dot in front that is served: such a directory is public (RFC 8615)."""
@@ -124,14 +123,16 @@ class Directory:
         parts = path[len(self._inside) :].split("/")
         if any(map(is_hidden, parts)):
             raise FileNotFoundError(path)
-        place = os.open(self._root, _READ | os.O_DIRECTORY)
+        # Not at the top of the module: Windows, where the server does not run, has no such flags.
+        read = os.O_RDONLY | os.O_NOFOLLOW
+        place = os.open(self._root, read | os.O_DIRECTORY)
         try:
             for part in parts[:-1]:
-                inner = os.open(part, _READ | os.O_DIRECTORY, dir_fd=place)
+                inner = os.open(part, read | os.O_DIRECTORY, dir_fd=place)
                 os.close(place)
                 place = inner
             # A pipe would block, and a device is no file.
-            fd = os.open(parts[-1], _READ | os.O_NONBLOCK, dir_fd=place)
+            fd = os.open(parts[-1], read | os.O_NONBLOCK, dir_fd=place)
         finally:
             os.close(place)
         opened = OpenedFile(fd, name, encoding)

@@ -32,7 +32,10 @@ sys.meta_path.insert(0, NotHere())
 for name in MISSING & sys.modules.keys():
     del sys.modules[name]
 for module, names in {
-    os: "fork register_at_fork geteuid getuid killpg eventfd O_NONBLOCK O_CLOEXEC set_blocking",
+    os: (
+        "fork register_at_fork geteuid getuid killpg eventfd set_blocking "
+        "O_NONBLOCK O_CLOEXEC O_NOFOLLOW O_DIRECTORY"
+    ),
     select: "poll PIPE_BUF POLLIN POLLOUT",
     signal: "SIGHUP SIGKILL SIGUSR1 SIGWINCH pthread_kill",
     socket: "SO_REUSEPORT MSG_DONTWAIT",
