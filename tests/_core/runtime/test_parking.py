@@ -384,3 +384,32 @@ async def test_a_finalizer_that_wakes_the_task_that_is_being_woken_schedules_it_
         wake_it()
 
     assert ends == ["woken"]
+
+
+async def test_a_thread_that_tries_to_wake_a_marked_task_is_refused_and_the_mark_stays(
+    autojump_clock: MockClock,
+) -> None:
+    tasks: list[Task] = []
+    errors: list[BaseException] = []
+
+    async def wait() -> None:
+        tasks.append(current_task())
+        await park_as(tasks[0], "a mark")
+
+    def from_a_thread() -> None:
+        try:
+            wake_with(tasks[0], "a mark")
+        except RuntimeError as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        thread = threading.Thread(target=from_a_thread)
+        thread.start()
+        thread.join()
+
+        assert tasks[0].custom_sleep_data == "a mark"
+        assert wake_with(tasks[0], "a mark") is True
+
+    assert len(errors) == 1

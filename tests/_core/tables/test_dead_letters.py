@@ -2,6 +2,7 @@ import gc
 import weakref
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -192,8 +193,7 @@ class Unbound:
     request.
     """
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
+    def __getattribute__(self, name: str) -> Any:
         raise RuntimeError("working outside of request context")
 
 
