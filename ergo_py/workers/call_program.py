@@ -34,7 +34,8 @@ def main() -> None:
     from ..network.messages.message_types import MessageTypes  # noqa: PLC0415 - after sys.path
     from .references import referent_of  # noqa: PLC0415
 
-    types = MessageTypes([referent_of(reference) for reference in settings["types"]])
+    listed = [referent_of(reference) for reference in settings["types"]]
+    types = MessageTypes(listed, is_limited=False)
     functions: dict[str, Any] = {}
     _write(answers, b"")
     while True:

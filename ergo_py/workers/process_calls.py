@@ -161,7 +161,7 @@ class ProcessCalls(Actor):
         if timeout is not None:
             check_number("timeout", timeout, least=0.001)
         self._listed = tuple(types)
-        self._types = MessageTypes(self._listed)
+        self._types = MessageTypes(self._listed, is_limited=False)
         self._settings = json.dumps(
             {
                 "types": [reference_of(entry, "types") for entry in self._listed],

@@ -459,6 +459,45 @@ def test_a_sender_is_told_of_sets_and_dicts_that_would_be_unreadable(value: obje
 
 
 @pytest.mark.parametrize(
+    "sizes, fits",
+    [
+        ([5_000] * 10, True),
+        ([5_000] * 10 + [256] * 10, True),
+        ([5_000] * 10 + [257], False),
+        ([5_000] * 11, False),
+        ([2_000] * 62, True),
+        ([2_000] * 63, False),
+    ],
+)
+def test_all_sets_and_dicts_of_a_message_share_a_limit(sizes: list[int], fits: bool) -> None:
+    types = make()
+    sets = [set(range(size)) for size in sizes[::2]]
+    dicts = [dict.fromkeys(range(size), 1) for size in sizes[1::2]]
+    bare = [Ext(2, encode(list(range(size)))) for size in sizes]
+    for _ in range(2):  # each message counts for itself
+        if fits:
+            data = types.encode([sets, dicts])
+            assert types.decode(data) == [sets, dicts]
+            assert types.decode(encode(bare))
+        else:
+            with pytest.raises(RefusedValueError, match=r"allowed are 250000000.*send a list"):
+                types.encode([sets, dicts])
+            with pytest.raises(UnreadableValueError, match=r"allowed are 250000000.*send a list"):
+                types.decode(encode(bare))
+
+
+def test_sets_and_dicts_of_this_program_itself_have_any_size() -> None:
+    types = MessageTypes(is_limited=False)
+    value = [
+        *(set(range(50_000)) for _ in range(3)),
+        dict.fromkeys(range(50_000), 1),
+        {UUID(int=number * EQUAL) for number in range(17)},
+    ]
+
+    assert types.decode(types.encode(value)) == value
+
+
+@pytest.mark.parametrize(
     "value",
     [
         {UUID(int=number * EQUAL) for number in range(16)},

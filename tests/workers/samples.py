@@ -113,3 +113,8 @@ def hold_lock(path: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(str(os.getpid()))
     re.match("(a+)+$", "a" * 100 + "b")
+
+
+def turned(numbers: dict[int, int]) -> dict[int, int]:
+    """The dict with keys and values exchanged."""
+    return {value: key for key, value in numbers.items()}

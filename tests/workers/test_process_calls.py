@@ -84,7 +84,9 @@ async def test_a_function_runs_in_another_program_and_its_result_or_error_is_the
         with pytest.raises(UnhandledCallError):
             await ask(node, pid, "something else")
         assert await ask(node, pid, Compute(samples.say, "printed")) == "printed"
-        assert (await node.inspect(pid))["done"] == "10"
+        large = {number: number + 1 for number in range(20_000)}
+        assert await ask(node, pid, Compute(samples.turned, large)) == samples.turned(large)
+        assert (await node.inspect(pid))["done"] == "11"
 
 
 async def test_a_program_that_ends_is_replaced_and_its_call_fails() -> None:

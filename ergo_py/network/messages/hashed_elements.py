@@ -3,7 +3,8 @@
 The hash of a text or of bytes is salted, and differs in every program. All other hashes are known:
 another node can choose thousands of elements with the same hash, or with hashes that lead to the
 same places of a table, so that each new element is compared with all others. So a set or a dict
-has a limited number of such elements, and few of them have the same hash.
+has a limited number of such elements, and few of them have the same hash. All sets and dicts of a
+message share a limit, too: a message has room for hundreds of them.
 
 A dict with many keys travels as pairs, which are checked before the dict is made. The codec makes
 dicts by itself, so a value with a large map in it is refused before it is decoded.
@@ -12,13 +13,20 @@ dicts by itself, so a value with a large map in it is refused before it is decod
 import re
 from collections.abc import Collection
 from operator import eq
+from threading import local  # noqa: TID251 - a thread encodes the messages that it sends
 from typing import Final
 
-__all__ = ["FEW", "MOST", "has_large_map", "may_have_large_map", "problem_of"]
+__all__ = ["FEW", "MOST", "SMALL", "Work", "has_large_map", "may_have_large_map"]
 
 MOST: Final = 5_000
 """Most elements of a set, or keys of a dict, that are neither text nor bytes. The worst choice of
 5,000 numbers needs 12 million probes of a table, about 20 ms; 50,000 need a hundred times as many.
+"""
+SMALL: Final = 256
+"""Elements that need no count: a message full of such sets is about as slow as one of lists."""
+_WORK: Final = 10 * MOST**2
+"""The most work for the sets and dicts of a message. A set with chosen elements compares each with
+all others, so the work for a set is the square of its size: some 0.3 s for all of them.
 """
 FEW: Final = 1_024
 """A dict with fewer keys travels as a map of MessagePack."""
@@ -31,22 +39,40 @@ _SHORT: Final = 16 << 10
 _SALTED: Final = frozenset({str, bytes})
 
 
-def problem_of(what: str, elements: Collection[object]) -> str:
-    """Why these elements of a set or keys of a dict cannot travel; empty if they can."""
-    if len(elements) <= _EQUAL or _SALTED.issuperset(map(type, elements)):
+class Work(local):
+    """Counts the work for the sets and dicts of the message that a thread encodes or decodes."""
+
+    def __init__(self, is_limited: bool) -> None:
+        self._is_limited = is_limited
+        self.done = 0
+        """The work so far. Set it to 0 for each message."""
+
+    def problem_of(self, what: str, elements: Collection[object]) -> str:
+        """Why these elements of a set or keys of a dict cannot travel; empty if they can."""
+        size = len(elements)
+        if size <= _EQUAL or not self._is_limited or _SALTED.issuperset(map(type, elements)):
+            return ""
+        if size > MOST:
+            return (
+                f"{what} with {size} entries; allowed are {MOST} if they are not all text or "
+                "bytes, since other hashes can be chosen to make it slow: send a list instead"
+            )
+        hashes = sorted(map(hash, elements))
+        if any(map(eq, hashes, hashes[_EQUAL:])):
+            return (
+                f"{what} with more than {_EQUAL} entries that have the same hash, which make it "
+                "slow: send a list instead"
+            )
+        if size > SMALL:
+            self.done += size**2
+        if self.done > _WORK:
+            return (
+                f"{what} with {size} entries, after other large sets and dicts in the message that "
+                f"are not all text or bytes: the squares of their sizes add up to {self.done}; "
+                f"allowed are {_WORK}, which is {_WORK // MOST**2} sets of {MOST} entries: send a "
+                "list instead, or several messages"
+            )
         return ""
-    if len(elements) > MOST:
-        return (
-            f"{what} with {len(elements)} entries; allowed are {MOST} if they are not all text or "
-            "bytes, since other hashes can be chosen to make it slow: send a list instead"
-        )
-    hashes = sorted(map(hash, elements))
-    if any(map(eq, hashes, hashes[_EQUAL:])):
-        return (
-            f"{what} with more than {_EQUAL} entries that have the same hash, which make it slow: "
-            "send a list instead"
-        )
-    return ""
 
 
 # -- large maps ------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from ..errors import RemoteError
 from .closed_types import MARK, closed_type
 from .codec import Ext, msgspec
 from .exceptions import BUILTIN, UNRAISABLE, arguments_of, attributes_of, remade
-from .hashed_elements import FEW, has_large_map, may_have_large_map, problem_of
+from .hashed_elements import FEW, SMALL, Work, has_large_map, may_have_large_map
 from .type_names import type_of
 
 __all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError", "reason_of"]
@@ -147,8 +147,15 @@ class MessageTypes:
     """
 
     def __init__(
-        self, listed: Iterable[type | types.ModuleType] = (), own: Iterable[type] = ()
+        self,
+        listed: Iterable[type | types.ModuleType] = (),
+        own: Iterable[type] = (),
+        is_limited: bool = True,
     ) -> None:
+        """List the types. Without limits, sets and dicts have any size: their elements come from
+        this program itself.
+        """
+        self._work = Work(is_limited)
         self._by_name: dict[str, _Class] = {}
         self._enums: dict[str, type[Enum]] = {}
         self._exceptions: dict[str, type[Exception]] = dict(BUILTIN)
@@ -271,6 +278,7 @@ class MessageTypes:
             raise RefusedValueError(utf8(text_of(error))) from None
 
     def _encode_parts(self, value: object) -> bytes:
+        self._work.done = 0
         return _encode(self._plain(value))
 
     def encode_reason(self, reason: Reason) -> bytes:
@@ -310,7 +318,7 @@ class MessageTypes:
         return Ext(code, _encode(self._list(values)))
 
     def _hashed(self, code: int, values: list[Any]) -> Ext:
-        if problem := problem_of("a set", values):
+        if problem := self._work.problem_of("a set", values):
             raise RefusedValueError(problem)
         return self._tagged(code, values)
 
@@ -323,7 +331,7 @@ class MessageTypes:
                 key: value if type(value) in _LEAVES else self._plain(value)
                 for key, value in values.items()
             }
-        if problem := problem_of("a dict", values):
+        if problem := self._work.problem_of("a dict", values):
             raise RefusedValueError(problem)
         return Ext(
             _PAIRS,
@@ -427,12 +435,20 @@ class MessageTypes:
         return entry.make(self._decode(memoryview(data)[start:]))
 
     def _decode(self, data: bytes | memoryview) -> Any:
+        if len(data) > SMALL:
+            self._work.done = 0
         return (self._carefully if may_have_large_map(data) else self._quickly)(data)
 
     def _carefully(self, data: bytes | memoryview) -> Any:
         if has_large_map(data):
             raise UnreadableValueError(f"a dict with {FEW} keys or more travels as pairs")
         return self._with_checks(data)
+
+    def _distinct(self, what: str, elements: list[Any]) -> list[Any]:
+        """The elements, unless a set or dict of them would be slow."""
+        if problem := self._work.problem_of(what, elements):
+            raise UnreadableValueError(problem)
+        return elements
 
     def _read(self, decoders: list[Callable[[Any], Any]], code: int, data: memoryview) -> Any:
         """The value of an extension."""
@@ -446,6 +462,13 @@ class MessageTypes:
         read = _READERS.get(code)
         if read is not None:
             return read(decode(data) if code in _NESTED else bytes(data))
+        if code in (_SET, _FROZENSET):
+            elements = self._distinct("a set", decode(data))
+            return set(elements) if code == _SET else frozenset(elements)
+        if code == _PAIRS:
+            pairs = decode(data)
+            keys = self._distinct("a dict", [key for key, _ in pairs])
+            return dict(zip(keys, [value for _, value in pairs], strict=True))
         if code == _ENUM:
             name, member = decode(data)
             if name not in self._enums or member not in self._enums[name].__members__:
@@ -499,9 +522,6 @@ def reason_of(value: object) -> Reason:
 _NESTED: Final = frozenset(
     {
         _TUPLE,
-        _SET,
-        _FROZENSET,
-        _PAIRS,
         _PID,
         _ALIAS,
         _REF,
@@ -529,20 +549,8 @@ def _checked(cls: Any, *field_types: type) -> Callable[[list[Any]], Any]:
     return read
 
 
-def _distinct(what: str, elements: list[Any]) -> list[Any]:
-    """The elements, unless a set or dict of them would be slow."""
-    if problem := problem_of(what, elements):
-        raise UnreadableValueError(problem)
-    return elements
-
-
 _READERS: Final[dict[int, Callable[[Any], Any]]] = {
     _TUPLE: tuple,
-    _SET: lambda values: set(_distinct("a set", values)),
-    _FROZENSET: lambda values: frozenset(_distinct("a set", values)),
-    _PAIRS: lambda pairs: dict(
-        zip(_distinct("a dict", [k for k, _ in pairs]), [v for _, v in pairs], strict=True)
-    ),
     _PID: _checked(PID, str, int, int),
     _ALIAS: _checked(Alias, str, int, int),
     _REF: _checked(Ref, str, int, int),
