@@ -4,6 +4,7 @@ import os
 import ssl
 from collections import deque
 from typing import Final
+from weakref import WeakSet
 
 import trio
 from trio.lowlevel import Task, current_task
@@ -36,6 +37,7 @@ class Connection:
         self.address = address
         self.info = ServerInfo()
         self._stream = stream
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._parser = ServerParser()
         self._early: deque[ServerOperation] = deque()
         """Operations that came together with an awaited one."""
@@ -46,11 +48,12 @@ class Connection:
         self._is_open = True
         self._is_encrypted = False
         # Bytes to a server without TLS are written at once, in the turn of the sender.
-        self._fd = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else -1
+        self._fd = -1 if self._socket is None else self._socket.fileno()
         self._may_have_more = True
         self._watched = -1
         """A second descriptor of the socket: the writer waits for the first."""
         self._watch: SocketWatch | None = None
+        _connections.add(self)
 
     @classmethod
     async def open(
@@ -266,3 +269,26 @@ class Connection:
             os.close(self._watched)
             self._watch = None
         await trio.aclose_forcefully(self._stream)
+
+    def forked(self) -> None:
+        """Close the copies of a forked child: the server would take the program for connected, and
+        its name for taken, when it has ended.
+        """
+        self._is_open = False
+        # Without a word to the loop, which would forget the socket of the parent.
+        fd = -1 if self._socket is None else self._socket.detach()
+        for copy in (fd, self._watched if self._watch is not None else -1):
+            if copy >= 0:
+                os.close(copy)
+
+
+_connections: Final[WeakSet[Connection]] = WeakSet()
+
+
+def _close_in_forked_child() -> None:
+    for connection in tuple(_connections):
+        connection.forked()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
+    os.register_at_fork(after_in_child=_close_in_forked_child)
