@@ -18,6 +18,7 @@ from ergo_py import (
     Node,
     NotAllowedError,
     Reject,
+    SpawnError,
     TargetDownError,
 )
 from ergo_py.cluster import Cluster, Singleton, lease_of
@@ -244,6 +245,19 @@ async def test_a_drain_tells_the_calls_that_are_not_answered_in_time(
         assert await a.drain(5) == ["1 calls of other nodes are not answered"]
         assert trio.current_time() - began == pytest.approx(5, abs=0.1)
         nursery.cancel_scope.cancel()
+
+
+async def test_other_nodes_start_no_processes_on_a_drained_node(autojump_clock: Any) -> None:
+    network = Memory(spawns={"echo": Echo}, allow={"*": "default,spawn"})
+    async with (
+        running_node("a@test", network=network) as a,
+        running_node("b@test", network=network) as b,
+    ):
+        await b.at("a@test").spawn("echo")
+        await a.drain()
+        with pytest.raises(SpawnError, match="'a@test' is draining; start it on another node"):
+            await b.at("a@test").spawn("echo")
+        await a.spawn(Echo)  # the node itself does
 
 
 async def test_processes_that_take_part_are_asked_at_once_and_their_failures_told(

@@ -11,7 +11,7 @@ from ..._core.processes.process import Process
 from ..._core.processes.spawn import spawn_process
 from ..._core.tables.relations import Kind
 from ..._core.verbs.behaviour import behaviour_of
-from ..._core.vocabulary.errors import NotAllowedError
+from ..._core.vocabulary.errors import NotAllowedError, SpawnError
 from ..._core.vocabulary.ids import PID, Alias, Key, Name, NodeName
 from ..._core.vocabulary.options import Options, read_options
 from ..._core.vocabulary.reasons import Reason, Shutdown
@@ -175,6 +175,8 @@ class Answers:
                 parent is None or parent.node == self._peer.node
             ):
                 here = self._kernel.pid.node
+                if self._kernel.draining:
+                    raise SpawnError(f"the node {here!r} is draining; start it on another node")
                 behaviour = self._peer.network.spawns.find(here, listed)
                 self._budget.take(here)
                 options = read_options({} if name is None else {"name": name})
