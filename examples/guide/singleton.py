@@ -34,6 +34,7 @@ async def start(node: Node) -> None:
 
 async def main() -> None:
     network = Memory(types=[NextNumber])
+    first = (0, 0)
     async with open_node("shop@berlin", network=network) as berlin:
         async with open_node("shop@paris", network=network) as paris:
             await start(paris)

@@ -159,6 +159,7 @@ async def test_only_a_process_without_a_supervisor_does_not_come_back(
 async def test_a_long_text_of_an_exception_is_cut_in_the_log_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    crashes: list[Any] = []
     with trio.fail_after(10):
         async with open_node(watchdog=None, log_output="json") as node:
             await node.spawn(Wordy)
