@@ -149,6 +149,25 @@ async def test_a_lease_whose_confirmation_is_awaited_is_given_up(
         assert trio.current_time() - began < 3.0, "the lease is 6 s, and was given up"
 
 
+async def test_a_drain_tells_the_leases_that_it_cannot_give_up(autojump_clock: Any) -> None:
+    network = Memory()
+    async with running_node("a@test", network=network, limit=100_000) as a:
+        await a.supervise(only())
+        await Cluster(a).wait_for("only", timeout=10)
+        await Cluster(a).register("stock", await a.spawn(Echo))
+        network.cut_store("a@test")
+
+        singleton, name = sorted(await a.drain())
+
+        assert singleton.startswith("SingletonKeeper ")
+        assert name.startswith("ergo.cluster.name:stock ")
+        assert singleton.endswith(
+            "StoreError: the store of this network does not answer within 2 s"
+        )
+        assert name.endswith("StoreError: the store of this network does not answer within 2 s")
+        assert a.whereis("only") is None
+
+
 async def test_a_name_that_is_awaited_is_refused_when_its_node_drains(autojump_clock: Any) -> None:
     async with nodes("a", "b") as (a, b), trio.open_nursery() as nursery:
         await Cluster(b).register("stock", await b.spawn(Echo))

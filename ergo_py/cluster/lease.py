@@ -405,10 +405,10 @@ class LeaseKeeper:
         return ""
 
     async def release(self) -> None:
-        """Give the lease up, so that another node can take it at once. If this is cut short, it can
-        be repeated.
+        """Give the lease up, so that another node can take it at once; if the store cannot be used,
+        which ``fault`` tells, only after its time. If this is cut short, it can be repeated.
         """
-        self._renewed_at = -inf
+        self._renewed_at, self.fault = -inf, None
         try:
             if self._own is None and self._may_own:
                 self._own = await self._own_entry()
@@ -420,6 +420,7 @@ class LeaseKeeper:
                     # A renewal that was cut short may have been written.
                     self._own = await self._own_entry()
         except StoreError as error:
+            self.fault = error
             self._complain(str(error))
         self._own, self._may_own = None, False
 

@@ -285,6 +285,8 @@ class NameKeeper(Actor):
         await self._is_over.wait()
         await self._keeper.release()
         self.stop(Shutdown("the node is draining"))
+        if self._keeper.fault is not None:
+            raise Reject(self._keeper.fault)
         return 0
 
     def handle_message(self, message: object, sender: object) -> None:

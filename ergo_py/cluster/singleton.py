@@ -189,7 +189,10 @@ class SingletonKeeper(Actor):
         await self._is_over.wait()
         await self._end("the node is draining")
         await self._keeper.release()
-        self.reply(caller, 0)
+        if self._keeper.fault is None:
+            self.reply(caller, 0)
+        else:
+            self.reply_error(caller, self._keeper.fault)
 
     def handle_child_exit(self, child: Any, reason: Reason) -> None:
         """Note the end of the child."""
