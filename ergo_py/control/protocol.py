@@ -47,7 +47,7 @@ class ControlError(Exception):
     ``too_large``, ``busy``, ``cancelled``, ``failed``.
     """
 
-    def __init__(self, code: str, text: str, **more: object) -> None:
+    def __init__(self, code: str, text: str, /, **more: object) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
@@ -110,7 +110,10 @@ def read_question(line: bytes) -> Question:
     return Question(number, do, arguments)
 
 
-_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_STRINGS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+"""Strings. A string without an end matches, too: otherwise each quote in it would be tried as the
+beginning of a string, and each time up to the end of the text.
+"""
 _BRACKETS: Final = re.compile(r"[\[\]{}]")
 _DEEPEST: Final = 50
 

@@ -3,12 +3,15 @@
 import json
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.budgets import Budget
 from ergo_py import PID, Alias, Crashed, Killed, Name, Why
+from ergo_py.control.client import read_refusal
 from ergo_py.control.protocol import (
     MAX_ANSWER,
     ControlError,
@@ -55,6 +58,22 @@ def test_any_json_is_a_request_or_an_error(value: object) -> None:
 def test_a_request_has_a_command_arguments_and_a_number() -> None:
     assert read_question(b'{"v":1,"id":7,"do":"ps","with":{"a":1}}') == Question(7, "ps", {"a": 1})
     assert read_question(b'{"v":1,"do":"ps"}') == Question(None, "ps", {})
+
+
+def test_a_string_without_an_end_is_searched_once() -> None:
+    """Each of its quotes could be the beginning of a string."""
+    line = b"[]" * 60 + b'"' + b'\\"' * 16_000
+
+    assert Budget().spend(verdict, line).outcome == "bad_request"
+
+
+def test_a_refusal_may_have_details_of_any_name() -> None:
+    details = {"code": "busy", "text": "later", "self": 1, "report": 2}
+
+    error = read_refusal(details, Path("node.sock"))
+
+    assert isinstance(error, ControlError)
+    assert error.more == {"self": 1, "report": 2}
 
 
 def test_brackets_inside_of_strings_do_not_count_as_depth() -> None:
