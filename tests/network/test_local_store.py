@@ -16,6 +16,7 @@ from ergo_py.cluster import Cluster
 from ergo_py.network import StoreError
 from ergo_py.network.stores import local_store
 from ergo_py.network.stores.local_store import LocalStore
+from ergo_py.network.stores.store import LARGEST, Entry
 from tests.network.pairs import make_network
 from tests.support import Recorder, open_files, running_node
 
@@ -162,3 +163,31 @@ async def test_a_name_on_a_full_disk_is_refused_with_the_reason(
             await Cluster(node).register("second", pid)
         disk.room += 2
         await Cluster(node).register("second", pid)
+
+
+@pytest.mark.parametrize("last", [b"9" * 20, b"9" * 40, b"-1", b"x", b"1_0", b"", b"\xff"])
+async def test_a_damaged_last_revision_counts_as_missing(tmp_path: Path, last: bytes) -> None:
+    with stores(tmp_path, "a@test") as (a,):
+        first = await a.put("key", b"value", 0)
+        (tmp_path / "names" / ".last").write_bytes(last)
+
+        second = await a.put("key", b"other", first.revision)
+
+        assert await a.get("key") == second == Entry(b"other", second.revision, second.number)
+        assert first.number < second.number <= LARGEST
+
+
+@pytest.mark.parametrize("digits", [b"9" * 20, b"-" + b"1" * 19, b"0" * 20, b" 1", b""])
+async def test_a_file_without_a_revision_is_no_entry(tmp_path: Path, digits: bytes) -> None:
+    with stores(tmp_path, "a@test") as (a,):
+        await a.age()
+        (tmp_path / "names" / "=key").write_bytes(digits)
+
+        with pytest.raises(StoreError, match="is no entry of a name; remove the file"):
+            await a.get("key")
+
+
+def test_a_node_with_a_name_that_no_file_can_have_is_not_gone(tmp_path: Path) -> None:
+    with stores(tmp_path, "a@test") as (a,):
+        for node in ("\ud800", "\x00", "x" * 5000, "../a"):
+            assert not a.is_gone(node, 1)

@@ -238,3 +238,32 @@ async def test_malformed_answers_are_errors_or_ages_of_nothing() -> None:
             await bucket.store.get("odd")
     bucket.created = "yesterday"
     assert (await bucket.store.age()).made == 0.0
+
+
+@pytest.mark.parametrize("sequence", ["7", None, inf, -1, LARGEST + 1, True, [1], 1.5])
+async def test_an_answer_with_an_odd_sequence_is_malformed(sequence: Any) -> None:
+    bucket = FakeBucket()
+    bucket.messages["$KV.ergo-c.odd"] = {"data": "", "seq": sequence}
+    with pytest.raises(StoreError, match="malformed: its sequence is"):
+        await bucket.store.get("odd")
+    bucket.mark = {"stream": "KV_ergo-c", "seq": sequence}
+
+    with pytest.raises(StoreError, match="malformed: its sequence is"):
+        await bucket.store.put("key", b"value", 0)
+
+
+async def test_an_answer_with_the_largest_sequence_is_read() -> None:
+    bucket = FakeBucket()
+    bucket.messages["$KV.ergo-c.odd"] = {"data": "eA==", "seq": LARGEST}
+
+    assert await bucket.store.get("odd") == Entry(b"x", LARGEST, LARGEST)
+
+
+async def test_a_refusal_with_odd_values_is_an_error_of_a_few_words() -> None:
+    bucket = FakeBucket()
+    bucket.mark = {"error": {"code": 404, "err_code": [1] * 999, "description": "x" * 9999}}
+
+    with pytest.raises(StoreError, match="JetStream refuses") as caught:
+        await bucket.store.get("key")
+
+    assert len(str(caught.value)) < 1000

@@ -18,7 +18,7 @@ import trio
 
 from ..errors import StoreError
 from .file_locks import is_same_file, is_unlocked, locked_file
-from .store import TIMEOUT, Age, ConflictError, Entry
+from .store import LARGEST, TIMEOUT, Age, ConflictError, Entry
 
 __all__ = ["LocalStore"]
 
@@ -95,10 +95,9 @@ class LocalStore:
             data = self._file(key).read_bytes()
         except FileNotFoundError:
             return None
-        try:
-            revision = int(data[:_REVISION])
-        except ValueError:
-            raise StoreError(f"{self._file(key)} is no entry of a name; remove the file") from None
+        revision = _revision(data[:_REVISION])
+        if not revision:
+            raise StoreError(f"{self._file(key)} is no entry of a name; remove the file")
         return Entry(data[_REVISION:], revision, revision)
 
     def _check(self, key: str, revision: int) -> None:
@@ -125,8 +124,8 @@ class LocalStore:
         """
         path = self._directory / ".last"
         try:
-            last = int(path.read_bytes())
-        except (FileNotFoundError, ValueError):
+            last = _revision(path.read_bytes())
+        except FileNotFoundError:
             last = 0
         fresh = max(last + 1, time.time_ns())
         self._write(path, b"%d" % fresh)
@@ -195,7 +194,8 @@ class LocalStore:
     # -- programs ----------------------------------------------------------------------------------
 
     def _presence_file(self, node: str, creation: int) -> Path:
-        return self._place / f".{quote(node, safe='')}+{creation}"
+        # An entry may name a node of any characters, also of those that no file name has.
+        return self._place / f".{quote(node, safe='', errors='surrogatepass')}+{creation}"
 
     def _presences(self) -> list[Path]:
         """The files of the other programs."""
@@ -239,6 +239,12 @@ class LocalStore:
         lock, self._presence_lock = self._presence_lock, -1
         if lock >= 0:
             os.close(lock)
+
+
+def _revision(digits: bytes) -> int:
+    """The revision in a file; 0 if the file does not hold one."""
+    is_number = digits.isdigit() and len(digits) <= _REVISION
+    return int(digits) if is_number and int(digits) <= LARGEST else 0
 
 
 def _is_used(presence: Path) -> bool:

@@ -27,7 +27,7 @@ __all__ = ["NatsStore", "Publisher", "bucket_of", "subjects_of_store"]
 _NO_RESPONDERS: Final = 503
 _NOT_FOUND: Final = 404
 _WRONG_SEQUENCE: Final = 10071
-_FEW_SERVERS: Final = frozenset({10005, 10074})
+_FEW_SERVERS: Final = (10005, 10074)
 """Errors of a server that cannot place three replicas."""
 _EXISTS: Final = 10058
 _MARKER: Final = "3600s"
@@ -146,7 +146,7 @@ class NatsStore:
             raise ConflictError(key)
         if "error" in answer:
             raise self._refusal(answer)
-        written = Entry(value, int(answer.get("seq", 0)), number)
+        written = Entry(value, _sequence(answer.get("seq", 0)), number)
         if self._seen.shows_lost_writes(key, written, expected):
             await self._note_loss()
         return written
@@ -338,8 +338,8 @@ class NatsStore:
     def _refusal(self, answer: dict[str, Any]) -> StoreError:
         error = answer["error"]
         return StoreError(
-            f"JetStream refuses: {error.get('description', 'no reason')} "
-            f"(code {error.get('err_code', error.get('code', 0))})"
+            f"JetStream refuses: {error.get('description', 'no reason')!s:.500} "
+            f"(code {error.get('err_code', error.get('code', 0))!s:.20})"
         )
 
 
@@ -372,13 +372,27 @@ def _entry(message: dict[str, Any]) -> Entry:
         StoreError: the message is malformed.
     """
     try:
-        data, sequence = b64decode(message.get("data", "")), int(message["seq"])
-    except (KeyError, TypeError, ValueError, AttributeError, Base64Error):
+        data = b64decode(message.get("data", ""))
+    except (TypeError, ValueError, AttributeError, Base64Error):
         raise StoreError("the server's answer about an entry is malformed") from None
+    sequence = _sequence(message.get("seq"))
     digits = data[:_NUMBER]
     if len(digits) == _NUMBER and digits.isdigit() and int(digits) <= LARGEST:
         return Entry(data[_NUMBER:], sequence, int(digits))
     return Entry(data, sequence, sequence)
+
+
+def _sequence(value: object) -> int:
+    """The sequence of a message, as a server tells it.
+
+    Raises:
+        StoreError: the value is none.
+    """
+    if type(value) is int and 0 <= value <= LARGEST:
+        return value
+    raise StoreError(
+        f"the server's answer about an entry is malformed: its sequence is {value!r:.40}"
+    )
 
 
 def _last_sequence(info: dict[str, Any]) -> int:

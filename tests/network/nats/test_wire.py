@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from benchmarks.budgets import Budget
 from ergo_py.network.carriers.nats import wire
 from ergo_py.network.carriers.nats.wire import (
     Message,
@@ -58,6 +59,34 @@ def test_a_cut_at_any_byte_changes_nothing() -> None:
 
 def test_single_bytes_change_nothing() -> None:
     assert parsed(*(STREAM[n : n + 1] for n in range(len(STREAM)))) == OPERATIONS
+
+
+def test_a_long_line_that_comes_in_pieces_is_not_copied_for_each_piece() -> None:
+    parser = ServerParser()
+    long = b'INFO {"server_name":"' + b"x" * 500_000
+    for piece in (long, b"x", b"x"):
+        assert list(parser.feed(piece)) == []
+
+    def feed(piece: bytes) -> str:
+        return f"{len(list(parser.feed(piece)))} operations"
+
+    budget = Budget(memory=100_000, memory_per_byte=0)
+    assert budget.spend(feed, b"x").outcome == "0 operations"
+
+    assert list(parser.feed(b'"}\r')) == []
+    assert list(parser.feed(b"\nPING\r\n")) == [ServerInfo("x" * 500_004), Ping()]
+
+
+def test_a_long_line_that_comes_in_pieces_is_refused_at_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "_LINE", 100)
+    parser = ServerParser()
+    for piece in (b"INFO ", b"x" * 90, b"x" * 5):
+        assert list(parser.feed(piece)) == []
+
+    with pytest.raises(WireError, match="a line is longer than 100 bytes"):
+        list(parser.feed(b"x"))
 
 
 def test_messages_with_a_known_header_are_read_as_the_first() -> None:

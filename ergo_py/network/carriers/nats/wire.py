@@ -116,6 +116,8 @@ class ServerParser:
         """
         self._needed = 0
         """The bytes of it that must be there before it is read again."""
+        self._is_in_line = False
+        """Whether the line end of its first line is missing."""
 
     @property
     def is_empty(self) -> bool:
@@ -130,19 +132,23 @@ class ServerParser:
         """
         buffer = self._buffer
         if buffer:
+            searched = len(buffer)
             buffer += data
             if len(buffer) < self._needed:
                 return
+            # Do not search the same bytes again; but a line end may have been cut in two.
+            if self._is_in_line and buffer.find(b"\r\n", searched - 1) < 0:
+                _check_line(len(buffer))
+                return
             data = bytes(buffer)
             buffer.clear()
-        start = needed = 0
+        start, needed, is_in_line = 0, 0, False
         try:
             while True:
                 end = data.find(b"\r\n", start)
                 if end < 0:
-                    if len(data) - start > _LINE:
-                        raise WireError(f"a line is longer than {_LINE} bytes")
-                    needed = len(data) - start + 1
+                    _check_line(len(data) - start)
+                    is_in_line = True
                     return
                 line = bytes(data[start:end])
                 end += 2
@@ -184,9 +190,14 @@ class ServerParser:
                         yield operation
         finally:
             # Also if the reader of these operations leaves early.
-            self._needed = needed
+            self._needed, self._is_in_line = needed, is_in_line
             if start < len(data):
                 buffer += data[start:]
+
+
+def _check_line(size: int) -> None:
+    if size > _LINE:
+        raise WireError(f"a line is longer than {_LINE} bytes")
 
 
 def _message(fields: list[bytes], sizes: int, body: bytes) -> Message:
