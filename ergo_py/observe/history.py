@@ -37,6 +37,8 @@ _FEW_LINES: Final = 100_000
 """A file has at most a line for so many of its bytes, and these lines more: reading a line takes as
 long as unpacking hundreds of bytes.
 """
+_CHANGES: Final = 200
+"""A state is written whole each minute, and changes at most so many times in between."""
 _FRESH: Final = 60.0
 """Seconds for which a state counts as the state of a later moment."""
 
@@ -236,14 +238,12 @@ def read_recording(path: str | Path) -> tuple[list[dict[str, Any]], dict[str, Hi
     try:
         with gzip.open(path, "rb") as file:
             lines = _bounded_lines(file, path)
-            nodes = _read_header(next(lines, b""), path)
-            found: dict[str, History] = {}
-            states: dict[tuple[str, str], dict[str, Any]] = {}
+            reading = _Reading(path, _read_header(next(lines, b""), path))
             for line in lines:
-                _take(line, nodes, found, states, path)
+                reading.take(line)
     except (OSError, EOFError, zlib.error, RecursionError) as error:
         raise _refusal(path, str(error)) from error
-    return nodes, found
+    return list(reading.nodes.values()), reading.found
 
 
 def _bounded_lines(file: Any, path: str | Path) -> Iterator[bytes]:
@@ -274,40 +274,72 @@ def _read_header(line: bytes, path: str | Path) -> list[dict[str, Any]]:
     raise _refusal(path, "its first line is not that of a recording")
 
 
-def _take(
-    line: bytes,
-    nodes: list[dict[str, Any]],
-    found: dict[str, History],
-    states: dict[tuple[str, str], dict[str, Any]],
-    path: str | Path,
-) -> None:
-    entry = _object(line, path)
-    match entry:
-        case {"nodes": [*later]} if all(
-            isinstance(node, dict) and isinstance(node.get("key"), str) for node in later
-        ):
-            known = {node["key"] for node in nodes}
-            nodes += [node for node in later if node["key"] not in known]
-            return
-        case {
-            "at": int() | float() as at,
-            "node": str(node),
-            "kind": str(kind),
-            "patch": dict(patch),
-        }:
-            if kind not in KINDS or not isinstance(entry.get("with", {}), dict):
-                raise _refusal(path, f"it has a view of the unknown kind {kind!r:.100}")
-            before = {} if entry.get("whole") else states.get((node, kind), {})
-            value = states[node, kind] = apply_patch(before, patch)
-            if isinstance(at, bool) or not -_LATEST < at < _LATEST:
-                raise _refusal(path, "it has a line of no time")
-            if kind == "sample":
-                _check_sample(value, path)
-            history = found.setdefault(node, History(node, is_bounded=False))
-            given = entry.get("with", {}) if entry.get("whole") else history.arguments_of(kind)
-            history.add(kind, given, value, float(at))
-            return
-    raise _refusal(path, "one of its lines is not that of a recording")
+class _Reading:
+    """The lines of a recording that were read so far."""
+
+    def __init__(self, path: str | Path, nodes: list[dict[str, Any]]) -> None:
+        self._path = path
+        self.nodes: dict[str, dict[str, Any]] = {}
+        """The nodes by their keys."""
+        self._add_nodes(nodes)
+        self.found: dict[str, History] = {}
+        self._states: dict[tuple[str, str], dict[str, Any]] = {}
+        self._sizes: dict[tuple[str, str], int] = {}
+        """The bytes of the lines of each state, since its last whole line."""
+        self._size = 0
+        """The bytes of all lines."""
+        self._work = 0
+        """The bytes of the states that were compared, a state for each line."""
+
+    def take(self, line: bytes) -> None:
+        """Read the next line."""
+        entry = _object(line, self._path)
+        match entry:
+            case {"nodes": [*later]} if all(
+                isinstance(node, dict) and isinstance(node.get("key"), str) for node in later
+            ):
+                self._add_nodes(later)
+            case {
+                "at": int() | float() as at,
+                "node": str(node),
+                "kind": str(kind),
+                "patch": dict(patch),
+            }:
+                if isinstance(at, bool) or not -_LATEST < at < _LATEST:
+                    raise _refusal(self._path, "it has a line of no time")
+                if kind not in KINDS or not isinstance(entry.get("with", {}), dict):
+                    raise _refusal(self._path, f"it has a view of the unknown kind {kind!r:.100}")
+                self._count(node, kind, len(line), bool(entry.get("whole")))
+                self._take_view(entry, node, kind, patch, float(at))
+            case _:
+                raise _refusal(self._path, "one of its lines is not that of a recording")
+
+    def _add_nodes(self, nodes: list[dict[str, Any]]) -> None:
+        for node in nodes:
+            self.nodes.setdefault(node["key"], node)
+
+    def _count(self, node: str, kind: str, size: int, is_whole: bool) -> None:
+        """Refuse a file whose small lines change large states again and again: a line takes as long
+        as its whole state.
+        """
+        self._size += size
+        known = 0 if is_whole else self._sizes.get((node, kind), 0)
+        self._sizes[node, kind] = known + size
+        self._work += known + size
+        if self._work > _CHANGES * self._size + _SLACK:
+            raise _refusal(self._path, "its views change more often than those of any recording")
+
+    def _take_view(
+        self, entry: dict[str, Any], node: str, kind: str, patch: dict[str, Any], at: float
+    ) -> None:
+        is_whole = entry.get("whole")
+        before = {} if is_whole else self._states.get((node, kind), {})
+        value = self._states[node, kind] = apply_patch(before, patch)
+        if kind == "sample":
+            _check_sample(value, self._path)
+        history = self.found.setdefault(node, History(node, is_bounded=False))
+        given = entry.get("with", {}) if is_whole else history.arguments_of(kind)
+        history.add(kind, given, value, at)
 
 
 def _check_sample(value: dict[str, Any], path: str | Path) -> None:

@@ -678,6 +678,44 @@ def test_a_recording_with_a_value_of_a_wrong_type_is_refused(
             read_recording(recorded(tmp_path, *entries))
 
 
+class Counted(str):
+    """A key that counts how often it is looked up."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        Counted.looks += 1
+        return super().__hash__()
+
+
+def test_the_nodes_of_a_recording_are_read_in_their_order_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of many lines, each with a node, takes no longer for the later lines."""
+    names = [f"n{number % 500}" for number in range(510)]
+    lines = ({"nodes": [{"key": Counted(name)}]} for name in names)
+    entries = iter([{"ergo-recording": 1, "nodes": [{"key": Counted("a")}]}, *lines])
+    monkeypatch.setattr("ergo_py.observe.history._object", lambda _line, _path: next(entries))
+    file = tmp_path / "file.ergo"
+    file.write_bytes(gzip.compress(b"{}\n" * (1 + len(names))))
+
+    nodes, found = read_recording(file)
+
+    assert [node["key"] for node in nodes] == ["a", *names[:500]]
+    assert found == {}
+    assert Counted.looks < 5 * len(names)
+
+
+def test_a_recording_that_changes_a_large_view_again_and_again_is_refused(tmp_path: Path) -> None:
+    large: dict[str, Any] = {"whole": True, "kind": "rows", "patch": {"rows": "x" * 100_000}}
+    small: dict[str, Any] = {"kind": "rows", "patch": {"rate": 1}}
+
+    for entries in ([large, *[small] * 150], [large, *[small] * 90] * 4, [small] * 150):
+        assert read_recording(recorded(tmp_path, *entries))[0] == [{"key": "a"}]
+    with pytest.raises(BadInputError, match="its views change more often than those of any"):
+        read_recording(recorded(tmp_path, large, *[small] * 500))
+
+
 def test_a_recording_of_deep_views_is_read_or_refused(tmp_path: Path) -> None:
     refused = 0
     for depth in range(0, sys.getrecursionlimit(), 20):
