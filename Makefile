@@ -190,7 +190,7 @@ sizing: $(DEV)  ## Simulate a network of 1,000 nodes in virtual time: traffic, d
 leaks: $(DEV)   ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.leaks $(ARGS)
 
-fuzz: $(DEV)    ## Feed generated input to all parsers, and random programs to both builds, for FUZZ_MINUTES=3 each
+fuzz: $(DEV)    ## Feed generated input to all parsers, and random programs to both builds, for FUZZ_MINUTES=3; ARGS="--each 10" for each parser
 	$(BIN)/python -m benchmarks.fuzzing --minutes $(FUZZ_MINUTES) $(ARGS)
 	$(BIN)/python -m benchmarks.fuzzing_programs --minutes $(FUZZ_MINUTES)
 

@@ -3,6 +3,7 @@ parser accepts must be a request for them, with the same content and the same la
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import h11
 import httptools
@@ -10,6 +11,9 @@ import httptools
 from ergo_py.web.parsing.http1 import RequestError, RequestParser
 
 __all__ = ["CutRequest", "cut", "judge", "llhttp_methods"]
+
+_AFTER: Final = 200
+"""Bytes after a request that a judge sees, too, and must not take for a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class CutRequest:
 def cut(pieces: list[bytes]) -> tuple[list[CutRequest], RequestError | None]:
     """The requests of a stream that comes in these pieces, and the error that ends it."""
     parser, found, fed, begin = RequestParser(), list[CutRequest](), 0, 0
-    head, body = None, b""
+    head, body = None, bytearray()
     for piece in pieces:
         parser.feed(piece)
         fed += len(piece)
@@ -37,7 +41,7 @@ def cut(pieces: list[bytes]) -> tuple[list[CutRequest], RequestError | None]:
                     head = parser.next_head()
                     if head is None:
                         break
-                    body = b""
+                    body = bytearray()
                 while not parser.body_is_done:
                     more = parser.take_body(1 << 30)
                     body += more
@@ -47,7 +51,9 @@ def cut(pieces: list[bytes]) -> tuple[list[CutRequest], RequestError | None]:
                     break
                 end = fed - parser.unread
                 found.append(
-                    CutRequest(head.method, head.target, tuple(head.fields), body, begin, end)
+                    CutRequest(
+                        head.method, head.target, tuple(head.fields), bytes(body), begin, end
+                    )
                 )
                 head, begin = None, end
         except RequestError as error:
@@ -63,7 +69,7 @@ def judge(stream: bytes) -> list[CutRequest]:
     """
     found, _ = cut([stream])
     for request in found:
-        _ask_h11(request, stream[request.begin :])
+        _ask_h11(request, stream[request.begin : request.end + _AFTER])
         if request.method in llhttp_methods:
             _ask_llhttp(request, stream[request.begin : request.end])
     return found

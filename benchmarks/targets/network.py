@@ -15,14 +15,13 @@ from uuid import UUID
 import msgspec
 from hypothesis import strategies as st
 
-from benchmarks.budgets import Budget
+from benchmarks.targets.target import Target, spliced
 from ergo_py.network.frames import decode_frame
 from ergo_py.network.messages.message_types import MessageTypes, UnreadableValueError
 from ergo_py.network.operations import decode_operation, decode_route
 
-__all__ = ["STRATEGIES", "TARGETS", "grown"]
+__all__ = ["TARGETS", "grown"]
 
-BUDGET: Final = Budget()
 EQUAL: Final = 2**61 - 1
 """All multiples of this number have the same hash."""
 
@@ -136,15 +135,9 @@ def _decode(function: Callable[[bytes], object]) -> Callable[[bytes], str]:
     return attempt
 
 
-TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
-    "network value": lambda data: BUDGET.spend(_decode_value, grown(data)),
-    "network reason": lambda data: BUDGET.spend(
-        lambda grown_data: f"a {type(TYPES.decode_reason(grown_data)).__name__}", grown(data)
-    ),
-    "network frame": lambda data: BUDGET.spend(_decode(decode_frame), grown(data)),
-    "network operation": lambda data: BUDGET.spend(_decode(decode_operation), grown(data)),
-    "network route": lambda data: BUDGET.spend(_decode(decode_route), grown(data)),
-}
+def _decode_reason(data: bytes) -> str:
+    return f"a {type(TYPES.decode_reason(data)).__name__}"
+
 
 _VALUES: Final = (
     None,
@@ -186,9 +179,7 @@ _ROUTES: Final = ([[0, 1, 2, "", b""], [False, "a@x", 1, 2], 0],)
 
 def _seeds(examples: list[bytes]) -> st.SearchStrategy[bytes]:
     return st.builds(
-        lambda way, count, whole, at, new: (
-            bytes((way, count)) + whole[:at] + new + whole[at + len(new) :]
-        ),
+        lambda way, count, whole, at, new: bytes((way, count)) + spliced(whole, at, len(new), new),
         st.integers(0, 255),
         st.integers(0, 255),
         st.sampled_from(examples),
@@ -197,10 +188,14 @@ def _seeds(examples: list[bytes]) -> st.SearchStrategy[bytes]:
     )
 
 
-STRATEGIES: Final[dict[str, st.SearchStrategy[bytes]]] = {
-    "network value": _seeds([TYPES.encode(value) for value in _VALUES]),
-    "network reason": _seeds([TYPES.encode(value) for value in _VALUES]),
-    "network frame": _seeds([encode(frame) for frame in _FRAMES]),
-    "network operation": _seeds([encode(op) for op in _OPERATIONS]),
-    "network route": _seeds([encode(route) for route in _ROUTES]),
+def _target(read: Callable[[bytes], str], examples: list[bytes]) -> Target:
+    return Target(read, _seeds(examples), grown)
+
+
+TARGETS: Final[dict[str, Target]] = {
+    "network value": _target(_decode_value, [TYPES.encode(value) for value in _VALUES]),
+    "network reason": _target(_decode_reason, [TYPES.encode(value) for value in _VALUES]),
+    "network frame": _target(_decode(decode_frame), [encode(frame) for frame in _FRAMES]),
+    "network operation": _target(_decode(decode_operation), [encode(op) for op in _OPERATIONS]),
+    "network route": _target(_decode(decode_route), [encode(route) for route in _ROUTES]),
 }
