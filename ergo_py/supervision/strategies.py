@@ -324,7 +324,7 @@ class Supervision:
             if decision is Decision.STOP:
                 self._finish(child, reason)
                 return
-        if child.spec.restart.wants(reason):
+        if child.spec.restart.wants(reason) or not counts:
             self._restart(child, reason, now, counts)
         else:
             self._finish(child, reason)
@@ -371,7 +371,9 @@ class Supervision:
         delay = child.awaits_restart(now, self._chance)
         self.history.append((now, child.name, reason, delay))
         self._order.wait(child)
-        if self._order.is_group:
+        # A child that is tried until it has started is tried alone: the siblings before it run on,
+        # and those behind it wait for it.
+        if self._order.is_group and counts:
             self._order.cycle(
                 [
                     sibling

@@ -42,6 +42,7 @@ from ergo_py import (
     Phase,
     Reason,
     RestartLimit,
+    RestartPolicy,
     Shutdown,
     Strategy,
     SupervisorSpec,
@@ -240,7 +241,7 @@ class Model:
         failed = is_failure(reason)
         if failed and decision is ESCALATE:
             self.ended = reason
-        elif (failed and decision is STOP) or not kid.spec.restart.wants(reason):
+        elif (failed and decision is STOP) or (counts and not kid.spec.restart.wants(reason)):
             self.finish(kid, reason)
         else:
             self.restart(kid, reason, now, counts)
@@ -267,6 +268,7 @@ class Model:
         counted = kid.failures if budget is not None else self.failures
         most = budget.restarts if budget is not None else self.spec.intensity
         period = budget.period if budget is not None else self.spec.period
+        is_alone = not counts
         counts = counts or budget is not None
         if counts:
             counted.append(now)
@@ -289,7 +291,7 @@ class Model:
         together = {ALL_FOR_ONE: self.kids, REST_FOR_ONE: self.kids[place + 1 :]}.get(
             self.strategy, []
         )
-        for one in together:
+        for one in [] if is_alone else together:
             if one is not kid and one.phase in (P.RUNNING, P.STARTING) and not one.cycles:
                 one.cycles, one.wanted, one.leaves_as = (
                     True,
@@ -867,6 +869,30 @@ def test_children_beside_a_first_start_that_is_tried_again_restart_as_usual() ->
 
     assert then == [Start("b", None)]
     assert actions == [Start("b", Custom("no room"))]
+
+
+@pytest.mark.parametrize("strategy", [ONE_FOR_ONE, ALL_FOR_ONE, REST_FOR_ONE])
+@pytest.mark.parametrize("restart", [PERMANENT, TRANSIENT, TEMPORARY])
+def test_siblings_run_on_while_a_start_is_tried_again(
+    strategy: Strategy, restart: RestartPolicy
+) -> None:
+    patience = Backoff(1.0, 1.0, until_started=True)
+    patient = ChildSpec("b", Worker, restart=restart, backoff=patience)
+    specs = [ChildSpec("a", Worker), patient, ChildSpec("c", Worker)]
+    plan = Supervision(SupervisorSpec(specs, strategy, intensity=0), lambda: 0.0)
+    plan.begin(0.0)
+    plan.started("a", 1, 0.0)
+    if plan.start_failed("b", OSError(), Crashed(OSError()), None, 0.0)[0] == Start("c", None):
+        plan.started("c", 2, 0.0)
+
+    assert plan.woken(1.0) == [Start("b", None)]
+    (wake,) = plan.start_failed("b", OSError(), Crashed(OSError()), None, 1.0)
+    assert wake == Wake(2.0)
+    assert plan.find("a").phase is P.RUNNING
+    assert plan.woken(2.0) == [Start("b", None)]
+    then = plan.started("b", 3, 2.0)
+
+    assert then == ([] if strategy is ONE_FOR_ONE else [Start("c", None)])
 
 
 def test_a_first_start_without_the_option_still_ends_the_supervisor() -> None:
