@@ -51,6 +51,9 @@ class ByReference:
     def decode_reason(self, data: bytes) -> Any:
         return self.decode(data)
 
+    def type_of(self, data: bytes) -> type:
+        return type(self.decode(data))
+
 
 class Shared(Memory):
     """A network whose nodes share their values."""

@@ -266,6 +266,8 @@ def _is_known(family: Family, figures: Figures) -> bool:
     """Whether the node can tell a metric at all."""
     if family.name == "ergo_loop_delay_seconds":
         return figures.loop_delay is not None
+    if family.name == "ergo_network_joined":
+        return figures.network_joined is not None
     return family.name != "process_resident_memory_bytes" or figures.memory is not None
 
 

@@ -588,3 +588,17 @@ def test_a_client_takes_all_parameters_of_an_answer() -> None:
     )
 
     assert offered_deflate(answer)[1] is not None
+
+
+def test_an_inflation_counts_each_compressed_byte_once() -> None:
+    packed = Deflate().compress(bytes(range(256)) * 1000)
+    inflation = Deflate().begin(packed, 1 << 20)
+    read = made = 0
+
+    while not inflation.is_done:
+        clear, cost = inflation.step(1000)
+        made += len(clear)
+        read += cost - len(clear)
+
+    assert made == 256_000
+    assert read == len(packed) + 4  # the end of a block, which the sender leaves out
