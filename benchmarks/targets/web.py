@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from benchmarks.budgets import Budget
 from benchmarks.http_judges import cut, judge
 from benchmarks.targets.target import Target, in_pieces, spliced
 from ergo_py import Alias
@@ -331,7 +332,10 @@ _CONDITIONS = st.tuples(
 
 TARGETS: Final[dict[str, Target]] = {
     "http request": Target(http_request, _REQUESTS),
-    "websocket frames": Target(websocket_frames, _FRAME_STREAMS),
+    # A packed byte stands for up to a thousand bytes, which are inflated and checked twice.
+    "websocket frames": Target(
+        websocket_frames, _FRAME_STREAMS, budget=Budget(seconds_per_byte=80e-6)
+    ),
     "websocket handshake": Target(websocket_handshake, _HANDSHAKES),
     "forwarded fields": Target(forwarded_fields, _FORWARDED_FIELDS),
     "asgi scope": Target(asgi_scope, _ONE_REQUEST),
