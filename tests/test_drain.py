@@ -131,7 +131,7 @@ async def test_a_node_that_waits_for_a_lease_drains_without_the_holder(
         assert await a.call("only", "who") == "a@test"
 
 
-async def test_a_lease_whose_confirmation_is_awaited_is_given_up(
+async def test_a_lease_that_is_not_confirmed_yet_is_given_up(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes("a", "b") as (a, b):

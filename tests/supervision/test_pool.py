@@ -790,7 +790,7 @@ class Counted(dict[str, Any]):
         return super().items()
 
 
-def test_a_pool_whose_workers_all_start_arranges_them_once() -> None:
+def test_a_pool_arranges_its_workers_once_when_all_start() -> None:
     running = Counted()
     box: Any = PoolMailbox(cast("Any", None), running, ROUND_ROBIN, None, 3, Overflow.RAISE)
 

@@ -294,7 +294,7 @@ async def test_a_handler_that_was_replaced_on_the_instance_is_not_judged(
 
 
 @pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=["loop", "thread"])
-async def test_a_message_whose_type_cannot_be_hashed_or_asked_is_handled(
+async def test_a_message_of_a_type_that_cannot_be_hashed_or_asked_is_handled(
     dispatcher: Dispatcher,
 ) -> None:
     with trio.fail_after(20):
