@@ -505,7 +505,8 @@ def open_node(
     Args:
         name: the node's name, by convention ``name@host``.
         max_processes: how many processes may live at once; None for no limit.
-        burst: after how many messages a busy process yields to the others.
+        burst: after how many messages a busy process yields to the others. A publication counts for
+            each of its receivers as well.
         dead_letters: how many dead letters the node keeps for inspection. It counts all of them.
         stop_timeout: seconds that the graceful shutdown may take before the node kills the
             remaining processes.

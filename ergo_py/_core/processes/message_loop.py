@@ -56,13 +56,26 @@ class Turn:
     """Creates a batch of the C extension, which serves messages of the main lane; None without the
     extension.
     """
-    __slots__ = ("abandonable", "batch", "handled", "handling", "running_time", "scope", "woken")
+    __slots__ = (
+        "abandonable",
+        "batch",
+        "handled",
+        "handling",
+        "published",
+        "running_time",
+        "scope",
+        "woken",
+    )
 
     def __init__(self) -> None:
         self.handling: Envelope | None = None
         """The envelope that the process handles now."""
         self.handled = 0
         """How many envelopes it has handled."""
+        self.published = 0
+        """How many subscribers its publications have reached, since a burst last ended: the
+        publications count in the burst, because the subscribers have to handle them.
+        """
         self.running_time = 0.0
         """Seconds spent in callbacks, up to the end of the last turn."""
         self.woken = 0.0
@@ -111,6 +124,10 @@ class Turn:
     def count_aside(self) -> None:
         """Count an envelope that was served beside the envelope in progress."""
         self.handled += 1
+
+    def count_published(self, receivers: int) -> None:
+        """Count the receivers of a publication in the burst."""
+        self.published += receivers
 
     def close(self) -> None:
         """End the turn, and drop the envelope and the cancel scope: the process has ended."""
@@ -334,14 +351,15 @@ async def serve(process: "Process") -> Reason | None:
             if handled & mask:
                 continue
             # Fairness: read the clock every few messages, or after each message if messages turn
-            # out to be slow.
+            # out to be slow or to be published to others.
             now = sources.slice_clock()
             if box.waiters:
                 box.admit_waiters()
             if end == 0.0:
                 end = now + SLICE
-            elif now >= end or handled >= last:
-                mask = 0 if now >= end else often
+            elif now >= end or handled + turn.published >= last:
+                mask = 0 if now >= end or turn.published else often
+                turn.published = 0
                 is_root = turns.end(task)
                 await yield_turn(task)
                 last, end = turn.handled + burst, sources.slice_clock() + SLICE

@@ -20,12 +20,15 @@ typedef struct {
     char is_over;   /* other tasks have to run, after serve_in_place() */
 } Batch;
 
-static long long batch_handled(Batch* batch) {
-    PyObject* handled = SLOT(batch->turn, of_turn.handled);
-    if (handled == NULL) return 0;
-    digit* only = only_digit(handled);
-    return only == NULL ? PyLong_AsLongLong(handled) : *only;
+/* A counter of the turn. */
+static long long batch_count(Batch* batch, Py_ssize_t offset) {
+    PyObject* counter = SLOT(batch->turn, offset);
+    if (counter == NULL) return 0;
+    digit* only = only_digit(counter);
+    return only == NULL ? PyLong_AsLongLong(counter) : *only;
 }
+
+static long long batch_handled(Batch* batch) { return batch_count(batch, of_turn.handled); }
 
 /* start(end): a new burst, after a sleep (end is 0.0) or after other tasks have run. */
 static void batch_start(Batch* batch, double end) {
@@ -71,7 +74,7 @@ static int admit_waiters(Batch* batch) {
 }
 
 /* Fairness, as in serve(): read the clock on every eighth message, or after each message if messages
-   are slow. 1 if other tasks have to run, -1 with an error. */
+   are slow or are published to others. 1 if other tasks have to run, -1 with an error. */
 static int batch_is_over(Batch* batch) {
     long long handled = batch_handled(batch);
     if (handled & batch->mask) return 0;
@@ -81,8 +84,14 @@ static int batch_is_over(Batch* batch) {
         batch->end = time + SLICE;
         return 0;
     }
-    if (time < batch->end && handled < batch->last) return 0;
-    batch->mask = time >= batch->end ? 0 : batch->often;
+    long long published = batch_count(batch, of_turn.published);
+    if (time < batch->end && handled + published < batch->last) return 0;
+    batch->mask = time >= batch->end || published > 0 ? 0 : batch->often;
+    if (published > 0) {
+        PyObject* none = PyLong_FromLong(0);
+        if (none == NULL) return -1;
+        Py_XSETREF(SLOT(batch->turn, of_turn.published), none);
+    }
     return 1;
 }
 

@@ -111,7 +111,7 @@ extern struct OfProcess {
 } of_process;
 
 extern struct OfTurn {
-    Py_ssize_t abandonable, batch, handled, handling, running_time, woken;
+    Py_ssize_t abandonable, batch, handled, handling, published, running_time, woken;
 } of_turn;
 
 extern struct OfRouter {

@@ -156,8 +156,11 @@ class LinksAndEvents:
             NotAllowedError: the event belongs to another process, is not open, and ``token`` is not
                 its token.
         """
-        publishing = self._process.kernel.publisher
-        return publishing.publish(self._process.id, publishing.name(event), message, token)
+        process = self._process
+        publishing = process.kernel.publisher
+        receivers = publishing.publish(process.id, publishing.name(event), message, token)
+        process.turn.count_published(receivers)
+        return receivers
 
     def subscribe(self, event: str | EventName, *, link: bool = False) -> tuple[Published, ...]:
         """Subscribe to an event: its publications arrive in ``handle_event``. Returns the last

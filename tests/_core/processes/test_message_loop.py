@@ -36,7 +36,7 @@ from ergo_py import (
 )
 from ergo_py._core.processes.envelope_handlers import HANDLERS
 from ergo_py._core.vocabulary import envelopes
-from tests.support import Failed, Puppet, Recorder, Witness, running_node
+from tests.support import Failed, Puppet, Recorder, Witness, replace_private, running_node
 
 
 def fail(me: Any) -> None:
@@ -241,6 +241,84 @@ async def test_a_process_with_slow_handlers_lets_other_tasks_run_after_a_time_sl
 
     in_one_turn = max(seen.count(turn) for turn in set(seen))
     assert in_one_turn <= 24
+
+
+class Passes(trio.abc.Instrument):
+    """Counts the passes of the event loop: in each pass, all tasks that can run do so once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+class Broadcaster(Actor):
+    """Feeds itself, and publishes an event with each message up to a pass of the event loop. Notes
+    the pass in which it handles each message.
+    """
+
+    def __init__(self, passes: Passes, seen: list[int], until: int) -> None:
+        self.passes, self.seen, self.until = passes, seen, until
+
+    def init(self) -> None:
+        self.register_event("news")
+
+    def feed(self, message: Any) -> None:
+        self.seen.append(self.passes.count)
+        if self.passes.count < self.until:
+            self.publish("news", message)
+        self.send(self.pid, message)
+
+
+class PlainBroadcaster(Broadcaster):
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.feed(message)
+
+
+class AsyncBroadcaster(Broadcaster):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.feed(message)
+
+
+class Subscriber(Actor):
+    def init(self) -> None:
+        self.subscribe("news")
+
+    def handle_event(self, event: Any) -> None:
+        pass
+
+    def handle_down(self, down: Down) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [PlainBroadcaster, AsyncBroadcaster])
+@pytest.mark.parametrize("subscribers, in_a_turn", [(0, 40), (1, 20), (10, 4), (39, 1), (50, 1)])
+async def test_a_publication_counts_in_the_burst_for_each_of_its_receivers(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Broadcaster],
+    subscribers: int,
+    in_a_turn: int,
+) -> None:
+    replace_private(monkeypatch, "clock of time slices", lambda: 0.0)  # no time slice ends
+    passes = Passes()
+    seen: list[int] = []
+    with trio.fail_after(30):
+        async with running_node(burst=40) as node:
+            pid = await node.spawn(kind, passes, seen, 10)
+            for _ in range(subscribers):
+                await node.spawn(Subscriber)
+            await wait_all_tasks_blocked()
+            trio.lowlevel.add_instrument(passes)
+            node.send(pid, "on")
+            while passes.count < 20:
+                await trio.lowlevel.checkpoint()
+            trio.lowlevel.remove_instrument(passes)
+            node.kill(pid)
+
+    # The first burst begins after a sleep, and is longer.
+    assert [seen.count(number) for number in range(3, 10)] == [in_a_turn] * 7
+    assert [seen.count(number) for number in range(12, 20)] == [40] * 8
 
 
 # -- P4: a single callback at a time ---------------------------------------------------------------
