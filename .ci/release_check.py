@@ -3,9 +3,9 @@
     python .ci/release_check.py DIST [--upload]
 
 DIST is the folder with the built files. It prints every problem, and exits with status 1 if there
-is any; `make release-check` builds the files first. The addresses in pyproject.toml are needed for
-an upload only: a placeholder among them is a problem with --upload, and a reminder without. So are
-wheels that an index refuses.
+is any; `python -m benchmarks release-check` builds the files first. The addresses in
+pyproject.toml are needed for an upload only: a placeholder among them is a problem with --upload,
+and a reminder without. So are wheels that an index refuses.
 """
 
 import re

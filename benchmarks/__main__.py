@@ -1,4 +1,6 @@
-"""``python -m benchmarks``: measure, print the table, keep the figures."""
+"""``python -m benchmarks``: measure, print the table, keep the figures. With the name of a command
+as its first argument, it runs this command.
+"""
 
 import argparse
 import json
@@ -6,6 +8,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
+from .commands import listed, run
 from .harness import ROUNDS, Case, discover, measure
 from .pages import publish
 from .progress import progress
@@ -15,7 +18,15 @@ _RESULTS = Path(__file__).parent / "results"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and not given[0].startswith("-"):
+        run(given[0], given[1:])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog=f"commands, each with options of its own:\n{listed()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     rounds = (
         f"how often each variant is measured (default: {ROUNDS}); "
         "slow variants are measured less often, in proportion"
@@ -35,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--from", type=Path, metavar="JSON", dest="kept", help="measure nothing: use what was kept"
     )
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(given)
     if chosen.kept:
         _publish(chosen.kept, chosen.page)
         return 0

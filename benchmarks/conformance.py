@@ -1,4 +1,4 @@
-"""``make conformance``: the Autobahn test suite as a client of our WebSocket server."""
+"""``python -m benchmarks conformance``: the Autobahn test suite against our WebSocket server."""
 
 import argparse
 import json

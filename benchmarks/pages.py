@@ -174,7 +174,7 @@ def _unit(of_case: str, line: str) -> str:
 
 
 def _written_by(command: str) -> str:
-    return f"<!-- Written by `make {command}`. -->\n"
+    return f"<!-- Written by `python -m benchmarks {command}`. -->\n"
 
 
 # -- peers -----------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def _written_by(command: str) -> str:
 def peers(content: Content) -> dict[str, str]:
     """The tables and drawings of a run with peers."""
     made: dict[str, str] = {}
-    page = [_written_by("bench-peers"), _about(content), ""]
+    page = [_written_by("peers"), _about(content), ""]
     for group in GROUPS:
         found = [(shown, _times(content, shown, group.peers)) for shown in group.rows]
         rows = [(shown, times) for shown, times in found if times]
@@ -278,7 +278,7 @@ def goals(content: Content) -> dict[str, str]:
         for goal in figures["goals"]
     ]
     rows.sort(key=lambda row: _rank(row[3]["name"]))
-    page = [_written_by("bench-page"), _about(content), ""]
+    page = [_written_by("goals"), _about(content), ""]
     for heading, dreams in (("To be reached", False), ("Ambitions", True)):
         some = [row for row in rows if row[3]["dream"] is dreams]
         met = sum(goal["met"] for *_, goal in some)

@@ -1,5 +1,5 @@
-"""``make slow-peers``: thousands of peers that begin the head of a request and never end it, and
-other peers beside them.
+"""``python -m benchmarks slow-peers``: thousands of peers that begin the head of a
+request and never end it, and other peers beside them.
 
 Every request of the others must have its response, and every slow peer must be refused with status
 408 in its time. The times of the others are printed beside their times without slow peers, and

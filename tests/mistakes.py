@@ -1,6 +1,6 @@
 """The mistakes on the page "Common mistakes", and the text that the framework answers to each.
 
-`make docs-code` runs this module, which writes the texts into the page.
+`make docs` runs this module, which writes the texts into the page.
 """
 
 # The mistakes are on purpose, and type checkers see them.

@@ -11,7 +11,7 @@ A comment above a block names its file, and the part of the file if the page sho
 ``object`` names classes, functions and constants of a module; ``from``, ``before`` and ``line``
 are texts of lines; ``since`` names the file whose lines are not new to the reader, which the built
 page needs. A whole page between ``<!-- part: PATH -->`` and ``<!-- end of part -->`` is a copy as
-well. `make docs-code` runs this module, which writes all blocks and parts from their files.
+well. `make docs` runs this module, which writes all blocks and parts from their files.
 """
 
 import ast
@@ -29,7 +29,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
 ]
-COMMAND = "make docs-code"
+COMMAND = "make docs"
 
 FENCED = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)\n"

@@ -1,9 +1,9 @@
 """The pictures of terminals in the documentation: recorded from the programs, and drawn as SVG.
 
-`make pictures` runs this module. It records `ergo top` on the gateway of the examples, and the
-demonstration, into asciicast files (version 2) in ``docs/pictures``, and draws a picture of each
-recording. A picture depends on its recording only. ``--draw`` draws the pictures again without
-recording.
+`python -m benchmarks pictures` runs this module. It records `ergo top` on the gateway of
+the examples, and the demonstration, into asciicast files (version 2) in ``docs/pictures``, and
+draws a picture of each recording. A picture depends on its recording only. ``--draw`` draws the
+pictures again without recording.
 """
 
 import json

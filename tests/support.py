@@ -114,7 +114,9 @@ __all__ = [
 ]
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-"""Whether a test may take its time: ``make test-deep``. Only the number of tries depends on it."""
+"""Whether a test may take its time: ``python -m benchmarks test-deep``. Only the number of
+tries depends on it.
+"""
 
 
 class Failed(Exception):

@@ -209,7 +209,7 @@ def test_the_published_pages_are_made_from_the_figures_beside_them(
 
     assert {path.name: path.read_text(encoding="utf-8") for path in made} == {
         path.name: (DOCUMENTED / path.name).read_text(encoding="utf-8") for path in made
-    }, "make performance-page writes it anew"
+    }, "python -m benchmarks performance-page writes it anew"
 
 
 def test_the_first_reason_that_fits_is_given() -> None:

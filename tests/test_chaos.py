@@ -132,7 +132,9 @@ def test_the_report_shows_strikes_losses_and_violations() -> None:
     assert [scenario["name"] for scenario in document["scenarios"]] == ["one", "two"]
 
 
-@pytest.mark.skipif(not THOROUGH, reason="three servers take two minutes: make test-deep")
+@pytest.mark.skipif(
+    not THOROUGH, reason="three servers take two minutes: python -m benchmarks test-deep"
+)
 def test_singletons_on_three_servers_write_into_a_fenced_table() -> None:
     assert servers.main([]) == 0
 

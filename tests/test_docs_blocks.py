@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.commands import COMMANDS
 from ergo_py.shell.arguments import make_parser
 from tests.examples.programs import EXAMPLES, promises
 from tests.examples.test_readmes import ELSEWHERE
@@ -105,6 +106,8 @@ def unknown_command(line: str) -> str | None:
                 )
                 else f"no {line!r}"
             )
+        case ["python", "-m", "benchmarks", name, *_]:
+            return None if name in COMMANDS else f"no {line!r}"
         case ["ergo", *arguments]:
             try:
                 make_parser().parse_args(arguments)

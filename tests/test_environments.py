@@ -1,5 +1,5 @@
-"""The odd environments in which ``make test-environments`` runs the tests have the properties they
-are named after.
+"""The odd environments in which ``python -m benchmarks test-environments`` runs the tests
+have the properties they are named after.
 """
 
 import os

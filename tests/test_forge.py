@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.commands import COMMANDS
+
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -26,8 +28,16 @@ def load(path: str) -> Any:
     return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
 
 
-def is_target(command: str) -> bool:
-    return bool(re.search(rf"^{re.escape(command.removeprefix('make '))}:", MAKEFILE, re.MULTILINE))
+def is_known(command: str) -> bool:
+    """Whether a command is a target of make, a command of the benchmarks or a program of .ci."""
+    match command.removeprefix(".venv/bin/").split():
+        case ["make", target]:
+            return bool(re.search(rf"^{re.escape(target)}:", MAKEFILE, re.MULTILINE))
+        case ["python", "-m", "benchmarks", name]:
+            return name in COMMANDS
+        case [program]:
+            return program.startswith(".ci/") and (ROOT / program).is_file()
+    return False
 
 
 def test_the_workflow_runs_make_check_on_every_supported_python_on_linux_and_macos() -> None:
@@ -40,12 +50,13 @@ def test_the_workflow_runs_make_check_on_every_supported_python_on_linux_and_mac
     assert [step["run"] for step in job["steps"] if "run" in step] == ["make check"]
 
 
-def test_every_command_of_the_workflow_is_a_target_of_make() -> None:
+def test_every_command_of_the_workflow_exists() -> None:
     jobs = load(".github/workflows/check.yml")["jobs"]
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
 
-    assert {"make check", "make test-bounds", "make walk", "make release-check"} <= set(commands)
-    assert [command for command in commands if not is_target(command)] == []
+    assert {"make check", ".ci/test-bounds", "make walk"} <= set(commands)
+    assert ".venv/bin/python -m benchmarks release-check" in commands
+    assert [command for command in commands if not is_known(command)] == []
 
 
 def test_the_local_run_of_the_checks_is_that_of_the_workflow() -> None:
@@ -56,13 +67,13 @@ def test_the_hooks_of_pre_commit_are_targets_of_make() -> None:
     (repository,) = load(".pre-commit-config.yaml")["repos"]
 
     assert repository["repo"] == "local"
-    assert [hook for hook in repository["hooks"] if not is_target(hook["entry"])] == []
+    assert [hook for hook in repository["hooks"] if not is_known(hook["entry"])] == []
 
 
 def test_the_development_container_is_set_up_by_make() -> None:
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
 
-    assert is_target(container["postCreateCommand"])
+    assert is_known(container["postCreateCommand"])
     assert container["image"].rpartition(":")[2] in PYTHONS
 
 
@@ -98,17 +109,17 @@ def test_a_form_for_issues_has_fields_with_labels(name: str) -> None:
 def test_the_template_of_a_pull_request_names_the_checks() -> None:
     template = (GITHUB / "pull_request_template.md").read_text(encoding="utf-8")
 
-    assert all(map(is_target, re.findall(r"`(make [a-z-]+)`", template)))
+    assert all(map(is_known, re.findall(r"`(make [a-z-]+)`", template)))
     assert "*Deprecation* in `CONTRIBUTING.md`" in template
     assert "\n## Deprecation\n" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_the_commands_of_the_release_process_are_targets_of_make() -> None:
+def test_the_commands_of_the_release_process_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Releases")[2]
-    commands = re.findall(r"`(make [a-z-]+)`", text)
+    commands = re.findall(r"`((?:make|python -m benchmarks) [a-z-]+)`", text)
 
-    assert "make release-check" in commands
-    assert [command for command in commands if not is_target(command)] == []
+    assert "python -m benchmarks release-check" in commands
+    assert [command for command in commands if not is_known(command)] == []
 
 
 def test_the_metadata_names_addresses_and_platforms() -> None:
@@ -121,6 +132,6 @@ def test_the_metadata_names_addresses_and_platforms() -> None:
     ).read_text(encoding="utf-8")
 
 
-def test_dependencies_have_a_lowest_version_that_make_test_bounds_can_install() -> None:
+def test_dependencies_have_a_lowest_version_that_test_bounds_can_install() -> None:
     for bounds in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()):
         assert [bound for bound in bounds if not re.fullmatch(r"[\w-]+>=[\d.]+", bound)] == []

@@ -1,5 +1,5 @@
-"""Ended processes leave nothing behind: not in a table, and not in memory. ``make leaks`` does the
-same for longer.
+"""Ended processes leave nothing behind: not in a table, and not in memory. ``python -m
+benchmarks leaks`` does the same for longer.
 """
 
 import gc

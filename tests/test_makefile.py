@@ -1,6 +1,7 @@
 """`make` says what it is doing before it begins to install, and refuses an old Python."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -85,3 +86,47 @@ def test_every_step_of_the_installation_says_its_purpose() -> None:
         slow = [number for number, line in enumerate(lines) if " pip install " in line]
         assert slow
         assert any(line.startswith("@echo") for line in lines[: slow[0]])
+
+
+def test_help_lists_the_targets_that_a_newcomer_needs() -> None:
+    done = subprocess.run(
+        ["make", "help"],
+        cwd=ROOT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+
+    *targets, others = done.stdout.splitlines()
+    assert [line.split()[1] for line in targets] == [
+        "setup",
+        "fmt",
+        "lint",
+        "types",
+        "test",
+        "check",
+        "docs",
+        "demo",
+        "build",
+        "bench",
+        "soak",
+        "fuzz",
+        "chaos",
+        "browser",
+        "walk",
+        "clean",
+    ]
+    assert "python -m benchmarks list" in others
+
+
+def test_targets_without_a_line_in_the_help_are_parts_of_others() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    hidden = re.findall(r"^([a-z-]+):(?!.*## )", makefile, re.MULTILINE)
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+
+    for target in set(hidden) - {"help"}:
+        assert re.search(
+            rf"^(\t\$\(MAKE\)|[a-z-]+:).* {target}\b", makefile + hooks, re.MULTILINE
+        ), target

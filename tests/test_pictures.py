@@ -36,7 +36,9 @@ def masked(text: str) -> set[str]:
 def test_a_picture_is_the_drawing_of_its_recording(name: str) -> None:
     drawn = draw(read(FOLDER / f"{name}.cast"), LABELS[name])
 
-    assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == drawn, "run make pictures"
+    assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == drawn, (
+        "run python -m benchmarks pictures"
+    )
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -99,7 +101,7 @@ def test_the_recording_of_the_demonstration_has_all_lines_that_it_prints() -> No
 
     assert done.returncode == 0, done.stderr
     assert masked(done.stdout) - masked(printed(read(FOLDER / "demo.cast"))) == set(), (
-        "run make pictures"
+        "run python -m benchmarks pictures"
     )
 
 

@@ -128,7 +128,7 @@ def main() -> None:
     if find_spec("xoscar") is not None:
         contestants["xoscar"] = _xoscar
     else:
-        print("left out: xoscar (not installed; `make bench-nodes` brings it)")
+        print("left out: xoscar (not installed; `python -m benchmarks nodes` brings it)")
     rounds = [
         {name: work(chosen.size) for name, work in contestants.items()}
         for _ in range(chosen.rounds)

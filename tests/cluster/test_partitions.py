@@ -1,4 +1,6 @@
-"""No two singletons run at once, in seeded partitions; `make partitions` runs many more seeds."""
+"""No two singletons run at once, in seeded partitions; `python -m benchmarks partitions` runs many
+more seeds.
+"""
 
 from typing import Any
 

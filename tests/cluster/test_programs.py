@@ -105,7 +105,9 @@ async def test_names_survive_a_killed_server_and_are_refused_without_jetstream(
                 await Cluster(a).whereis("stock")
 
 
-@pytest.mark.skipif(not THOROUGH, reason="three servers take a while: make test-deep")
+@pytest.mark.skipif(
+    not THOROUGH, reason="three servers take a while: python -m benchmarks test-deep"
+)
 async def test_a_killed_leader_of_three_servers_costs_no_name(place: Path) -> None:
     with ThreeServers(place) as servers:
         network = NATS([server.url for server in servers], patience=60.0)

@@ -162,7 +162,9 @@ def on_a_terminal() -> Iterator[tuple["subprocess.Popen[bytes]", Screen]]:
         os.close(ours)
 
 
-@pytest.mark.skipif(not THOROUGH, reason="it takes its time for people: make test-deep runs it")
+@pytest.mark.skipif(
+    not THOROUGH, reason="it takes its time for people: python -m benchmarks test-deep runs it"
+)
 def test_at_a_terminal_the_demo_serves_until_ctrl_c() -> None:
     with on_a_terminal() as (process, screen):
         screen.wait_for("Ctrl-C stops everything in order.")

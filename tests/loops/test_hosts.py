@@ -17,7 +17,8 @@ from examples.guide.guest import trio_in_asyncio
 from tests.examples.programs import ROOT
 
 takes_seconds = pytest.mark.skipif(
-    "ERGO_TEST_LOOPS" not in os.environ, reason="takes seconds: make test-loops runs it"
+    "ERGO_TEST_LOOPS" not in os.environ,
+    reason="takes seconds: python -m benchmarks test-loops runs it",
 )
 
 # -- FastAPI under uvicorn -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Thousands of connections at once. ``make test-deep`` takes the large numbers."""
+"""Thousands of connections at once. ``python -m benchmarks test-deep`` takes the large numbers."""
 
 import gc
 import resource

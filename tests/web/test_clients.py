@@ -1,5 +1,5 @@
 """Clients of others: curl, wrk, node's `ws` and a browser. A test is skipped if its client is not
-installed; those that take seconds run in ``make clients`` and ``make test-deep`` only.
+installed; those that take seconds run in ``python -m benchmarks clients`` and ``test-deep`` only.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.observe.browser import CHROMIUM, open_tab, start_chromium
 from tests.support import THOROUGH
 from tests.web.rig import Served, serving
 
-takes_seconds = pytest.mark.skipif(not THOROUGH, reason="make clients runs it")
+takes_seconds = pytest.mark.skipif(not THOROUGH, reason="python -m benchmarks clients runs it")
 
 
 class Echo(Actor):

@@ -1,5 +1,6 @@
 """A plugin of pytest: let the tests use another build of the C extension, at the path in the
-environment variable ``ERGO_SPEED``. `make sanitize` uses it for a build with sanitizers.
+environment variable ``ERGO_SPEED``. `python -m benchmarks sanitize` uses it for a build with
+sanitizers.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
 """The pictures of the observer page in README and documentation.
 
-`make screenshots` runs this module: Chromium shows a made-up node, which looks the same each time,
-in light and in dark, and the pictures go to ``docs/pictures``.
+`python -m benchmarks screenshots` runs this module: Chromium shows a made-up node, which looks the
+same each time, in light and in dark, and the pictures go to ``docs/pictures``.
 """
 
 import sys

@@ -1,7 +1,8 @@
 """What a second costs an open page: processor time of the browser's main thread.
 
-`make redraws` runs this module on a made-up node of 10,000 processes with ten minutes of history.
-Chromium's own tracing measures the processor time, so a busy machine changes the figures little.
+`python -m benchmarks redraws` runs this module on a made-up node of 10,000 processes with ten
+minutes of history. Chromium's own tracing measures the processor time, so a busy machine changes
+the figures little.
 """
 
 import sys
