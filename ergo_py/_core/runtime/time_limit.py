@@ -14,7 +14,13 @@ import trio
 __all__ = ["TimeLimit", "wait_within"]
 
 _FIRST: Final = 0.02
-"""Seconds of the first turn. Each turn is twice as long as the turn before, up to 1 s."""
+"""Least seconds of the first turn. Each turn is twice as long as the turn before, up to `_LONGEST`.
+"""
+_LONGEST: Final = 1.0
+_PART: Final = 8
+"""The first turn takes the limit divided by this number, unless there is ``again`` to call. In a
+deep tree that stops, each process waits for its child: all of them would wake up for short turns.
+"""
 
 
 class TimeLimit:
@@ -39,7 +45,10 @@ class TimeLimit:
         Each turn calls ``wait()`` again, so it must wait for a state (level-triggered) and not for
         an event. ``again`` is called before each turn.
         """
-        pause = _FIRST if self._end < inf or again is not None else inf
+        pause = _FIRST
+        if again is None:
+            left = self._end - trio.current_time()
+            pause = inf if left == inf else max(_FIRST, min(left / _PART, _LONGEST))
         is_over = False
         while not is_over:
             if again is not None:
@@ -51,7 +60,7 @@ class TimeLimit:
             now = trio.current_time()
             self._end += max(0.0, now - self._scope.deadline)
             is_over = now >= self._end
-            pause = min(2 * pause, 1.0)
+            pause = min(2 * pause, _LONGEST)
         return False
 
 

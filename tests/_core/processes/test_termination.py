@@ -1230,3 +1230,45 @@ async def test_a_child_that_its_owner_stops_while_many_are_killed_is_not_cut_sho
         assert steps == [Shutdown(), "done"]
         assert not ending.forced
         assert node.processes() == []
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of all tasks, and lets 2 ms pass with each pass of the event loop."""
+
+    def __init__(self, clock: MockClock) -> None:
+        self._clock = clock
+        self.count = 0
+
+    def before_task_step(self, task: object) -> None:
+        self.count += 1
+
+    def before_io_wait(self, timeout: float) -> None:
+        self._clock.jump(0.002)
+
+
+class Parent(Actor):
+    """Spawns a child on request, and answers its pid."""
+
+    async def handle_call(self, request: Any, caller: Caller) -> PID:
+        return await self.spawn(Parent)
+
+
+async def test_a_process_takes_as_many_steps_to_stop_in_a_long_chain_of_generations_as_in_a_short(
+    mock_clock: MockClock,
+) -> None:
+    async def stop_chain(generations: int) -> float:
+        """Steps for each generation."""
+        steps = Steps(mock_clock)
+        async with running_node() as node:
+            youngest = await node.spawn(Parent)
+            for _ in range(generations - 1):
+                youngest = await node.call(youngest, "spawn")
+            await wait_all_tasks_blocked()
+            trio.lowlevel.add_instrument(steps)
+        trio.lowlevel.remove_instrument(steps)
+        return steps.count / generations
+
+    short = await stop_chain(20)
+    long = await stop_chain(100)
+
+    assert long <= 1.1 * short

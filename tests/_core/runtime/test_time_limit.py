@@ -95,3 +95,39 @@ async def test_a_limit_can_be_shortened(limit: float, autojump_clock: MockClock)
 
     assert answers == [False]
     assert trio.current_time() == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize(
+    "seconds, turns",
+    [
+        (0.1, [0.0, 0.02, 0.06]),
+        (0.8, [0.0, 0.1, 0.3, 0.7]),
+        (5.0, [0.0, 0.625, 1.625, 2.625, 3.625, 4.625]),
+        (8.5, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]),
+    ],
+)
+async def test_a_wait_wakes_up_a_few_times_within_its_limit(
+    seconds: float, turns: list[float], autojump_clock: MockClock
+) -> None:
+    woken: list[float] = []
+
+    async def wait() -> None:
+        woken.append(trio.current_time())
+        await trio.sleep_forever()
+
+    assert not await wait_within(seconds, wait)
+    assert woken == pytest.approx(turns)
+
+
+@pytest.mark.parametrize("seconds", [5.0, inf])
+async def test_a_wait_that_asks_again_asks_soon(seconds: float, autojump_clock: MockClock) -> None:
+    asked: list[float] = []
+    event = trio.Event()
+
+    def ask() -> None:
+        asked.append(trio.current_time())
+        if len(asked) == 9:
+            event.set()
+
+    assert await TimeLimit(seconds).wait(event.wait, ask)
+    assert asked == pytest.approx([0.0, 0.02, 0.06, 0.14, 0.3, 0.62, 1.26, 2.26, 3.26])
