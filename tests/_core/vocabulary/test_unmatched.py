@@ -124,6 +124,31 @@ class Patterns(Actor):
                 self.log.debug(special)
 
 
+class Split(Answers):
+    """Serves messages to its aliases apart, and messages to its name by the match."""
+
+    def handle_message(self, message: object, sender: object) -> None:
+        match message:
+            case Poll():
+                pass
+
+    def handle_message_alias(self, alias: object, message: object, sender: object) -> None:
+        pass
+
+
+async def test_a_message_to_the_name_of_a_process_is_told_as_well(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with trio.fail_after(20):
+        async with open_node(watchdog=None, log_output="console") as node:
+            await node.spawn(Split, name="split")
+            for message in (Poll(1), Other(2), Other(3)):
+                node.send("split", message)
+            await node.call("split", "done")
+
+    assert capsys.readouterr().err.count("has no case for Other,") == 1
+
+
 def test_a_case_that_may_match_is_taken_to_match() -> None:
     some = [Poll(1), Special(2), "other", b"other", {}, [], (), True, None, Equal()]
     assert told_by(Patterns, *some) == []
