@@ -1253,7 +1253,7 @@ class Parent(Actor):
         return await self.spawn(Parent)
 
 
-async def test_a_process_takes_as_many_steps_to_stop_in_a_long_chain_of_generations_as_in_a_short(
+async def test_a_process_in_a_long_chain_of_generations_stops_in_few_steps(
     mock_clock: MockClock,
 ) -> None:
     async def stop_chain(generations: int) -> float:
