@@ -127,6 +127,8 @@ class Patterns(Actor):
 class Split(Answers):
     """Serves messages to its aliases apart, and messages to its name by the match."""
 
+    split_handle = True
+
     def handle_message(self, message: object, sender: object) -> None:
         match message:
             case Poll():
