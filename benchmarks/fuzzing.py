@@ -71,7 +71,7 @@ def made_up(target: str, longest: int = _LONGEST) -> st.SearchStrategy[bytes]:
     if TARGETS[target].grow is None:
         ways.append(
             st.builds(
-                _stretched,
+                stretched,
                 st.one_of(ways),
                 st.integers(0, 200),
                 st.integers(1, 40) | st.just(longest),
@@ -81,7 +81,7 @@ def made_up(target: str, longest: int = _LONGEST) -> st.SearchStrategy[bytes]:
     return st.one_of(ways)
 
 
-def _stretched(whole: bytes, at: int, size: int, longest: int) -> bytes:
+def stretched(whole: bytes, at: int, size: int, longest: int) -> bytes:
     """An input in which a part is repeated until it has many bytes."""
     part = whole[at : at + size] or whole[-1:]
     return spliced(whole, at, 0, part * ((longest - len(whole)) // max(len(part), 1)))

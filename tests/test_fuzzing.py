@@ -112,7 +112,7 @@ def test_the_cost_for_a_byte_is_told_of_inputs_that_are_not_small() -> None:
     ],
 )
 def test_a_long_input_repeats_a_part_of_a_short_input(whole: bytes, at: int, long: bytes) -> None:
-    assert fuzzing._stretched(whole, at, 2, 1024) == long
+    assert fuzzing.stretched(whole, at, 2, 1024) == long
 
 
 def test_an_input_that_costs_more_time_than_its_size_allows_fails() -> None:

@@ -29,7 +29,7 @@ from ergo_py.testing.recording_verbs import RecordingVerbs
 THROUGH_THE_NODE = {"inspect_meta", "meta_info"}
 # A test sets the connection itself; without that it says, as in any process, that there is none.
 # The spec of a class needs no process.
-ATTRIBUTES = {"connection", "spec", "handle_idle"}
+ATTRIBUTES = {"connection", "drains", "spec", "handle_idle"}
 
 
 def verbs() -> list[str]:

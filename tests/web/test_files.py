@@ -317,7 +317,7 @@ async def test_an_empty_file_has_no_parts(public: Path) -> None:
 @pytest.fixture(params=["local", "remote", "not kept"])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which files are kept in memory, and where a look at them happens."""
-    monkeypatch.setattr(directory, "_is_local", lambda device: request.param == "local")
+    monkeypatch.setattr(directory, "is_local", lambda device: request.param == "local")
     if request.param != "not kept":
         monkeypatch.setattr(file_cache, "_SETTLED", -1e9)
     return str(request.param)
@@ -530,7 +530,7 @@ async def test_a_file_comes_whole_while_the_server_stops(public: Path) -> None:
 async def test_a_file_in_memory_is_sent_without_a_thread(
     public: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "_is_local", lambda device: True)
+    monkeypatch.setattr(directory, "is_local", lambda device: True)
     monkeypatch.setattr(file_cache, "_SETTLED", -1e9)
     async with serving(routes=[Files("/", public)]) as served:
         peer = await served.dial()

@@ -44,8 +44,12 @@ class Work(local):
 
     def __init__(self, is_limited: bool) -> None:
         self._is_limited = is_limited
-        self.done = 0
-        """The work so far. Set it to 0 for each message."""
+        self._done = 0
+        """The work so far."""
+
+    def begin(self) -> None:
+        """Begin to count for another message."""
+        self._done = 0
 
     def problem_of(self, what: str, elements: Collection[object]) -> str:
         """Why these elements of a set or keys of a dict cannot travel; empty if they can."""
@@ -64,11 +68,11 @@ class Work(local):
                 "slow: send a list instead"
             )
         if size > SMALL:
-            self.done += size**2
-        if self.done > _WORK:
+            self._done += size**2
+        if self._done > _WORK:
             return (
                 f"{what} with {size} entries, after other large sets and dicts in the message that "
-                f"are not all text or bytes: the squares of their sizes add up to {self.done}; "
+                f"are not all text or bytes: the squares of their sizes add up to {self._done}; "
                 f"allowed are {_WORK}, which is {_WORK // MOST**2} sets of {MOST} entries: send a "
                 "list instead, or several messages"
             )

@@ -278,7 +278,7 @@ class MessageTypes:
             raise RefusedValueError(utf8(text_of(error))) from None
 
     def _encode_parts(self, value: object) -> bytes:
-        self._work.done = 0
+        self._work.begin()
         return _encode(self._plain(value))
 
     def encode_reason(self, reason: Reason) -> bytes:
@@ -436,7 +436,7 @@ class MessageTypes:
 
     def _decode(self, data: bytes | memoryview) -> Any:
         if len(data) > SMALL:
-            self._work.done = 0
+            self._work.begin()
         return (self._carefully if may_have_large_map(data) else self._quickly)(data)
 
     def _carefully(self, data: bytes | memoryview) -> Any:
