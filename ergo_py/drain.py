@@ -7,7 +7,7 @@ import trio
 
 from ._core.kernel import Kernel
 from ._core.metas.meta import Meta
-from ._core.processes.process import processes_of
+from ._core.processes.process import Process, processes_of
 from ._core.vocabulary.errors import CallTimeoutError, TargetDownError
 from ._core.vocabulary.ids import PID, Alias
 from ._core.vocabulary.messages import Drain
@@ -68,16 +68,12 @@ async def drain(
 def _draining(kernel: Kernel) -> list[tuple[PID | Alias, str]]:
     """The processes and meta-processes that take part in a drain, with their names."""
     metas = [meta for meta in kernel.router.registry.aliases.values() if isinstance(meta, Meta)]
-    processes = processes_of(kernel.router).values()
+    named: list[tuple[Process | Meta, str | None]] = [
+        *((process, process.name) for process in processes_of(kernel.router).values()),
+        *((meta, None) for meta in metas),
+    ]
     return [
-        *(
-            (each.id, f"{each.name or each.callbacks.behaviour} {each.id}")
-            for each in processes
-            if getattr(each.behaviour, "drains", False)
-        ),
-        *(
-            (each.id, f"{each.callbacks.behaviour} {each.id}")
-            for each in metas
-            if getattr(each.behaviour, "drains", False)
-        ),
+        (each.id, f"{name or each.callbacks.behaviour} {each.id}")
+        for each, name in named
+        if getattr(each.behaviour, "drains", False)
     ]

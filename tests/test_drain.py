@@ -25,6 +25,7 @@ from ergo_py.cluster import Cluster, Singleton, lease_of
 from ergo_py.network import Memory
 from ergo_py.telemetry import Health
 from ergo_py.testing import VirtualClock, explore
+from ergo_py.web import WebServer
 from tests.network.pairs import SlowStore, carrier_of
 from tests.support import running_node
 
@@ -326,6 +327,24 @@ async def test_a_node_without_network_and_work_drains_and_is_not_ready() -> None
         assert status == 503
         assert b"the node is draining" in body
         assert (await trio.to_thread.run_sync(health.answer, "/healthz"))[0] == 200
+
+
+async def test_web_servers_of_a_drained_node_take_no_further_requests() -> None:
+    class Site(Actor):
+        async def init(self) -> None:
+            self.server = WebServer()
+            await self.spawn_meta(self.server)
+
+        def handle_call(self, request: object, caller: Caller) -> object:
+            return self.server
+
+    async with running_node() as node:
+        server = await node.call(await node.spawn(Site), "server")
+        assert not server.is_draining
+
+        assert await node.drain() == []
+
+        assert server.is_draining
 
 
 async def test_a_drain_refuses_a_time_below_zero() -> None:

@@ -110,6 +110,9 @@ class WebServer(Listener):
 
     kind = "web"
 
+    drains = True
+    """``node.drain()`` drains the server."""
+
     def __init__(
         self,
         host: str = "127.0.0.1",
