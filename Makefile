@@ -17,6 +17,8 @@ BIN  := $(VENV)/bin
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 AXE   := .axe/package/axe.min.js
+# The groups of packages that only the benchmarks need.
+BENCH := benchmarks/pyproject.toml
 # The C extension was built from its sources as they are, or cannot be built.
 SPEED := $(VENV)/.built-speed
 # The tests of the C extension, and of the functions that it replaces. `make test` runs all tests
@@ -45,10 +47,10 @@ $(RUN): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(DEV): $(RUN) | $(SPEED)
+$(DEV): $(RUN) $(BENCH) | $(SPEED)
 	@echo "installing the tests, linters and documentation tools into $(VENV); this takes a minute or two ..."
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet --group dev
+	@$(BIN)/python -m pip install --quiet --group dev --group $(BENCH):bench
 	@touch $@
 
 $(SPEED): $(RUN) hatch_build.py $(wildcard ergo_py/_core/speed/*.[ch])
@@ -158,16 +160,16 @@ $(AXE):
 	@touch $@
 
 # Environments for commands of `python -m benchmarks`.
-.venv-peers/.installed: pyproject.toml
+.venv-peers/.installed: pyproject.toml $(BENCH)
 	@echo "installing peers to measure against into .venv-peers ..."
 	@$(PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip install --quiet --upgrade pip
-	@.venv-peers/bin/python -m pip install --quiet --editable '.[network]' --group peers
+	@.venv-peers/bin/python -m pip install --quiet --editable '.[network]' --group $(BENCH):peers
 	@touch $@
 
-.venv-loops/.installed: pyproject.toml
+.venv-loops/.installed: pyproject.toml $(BENCH)
 	@echo "installing libraries of asyncio into .venv-loops ..."
 	@$(PYTHON) -m venv .venv-loops
 	@.venv-loops/bin/python -m pip install --quiet --upgrade pip
-	@.venv-loops/bin/python -m pip install --quiet --editable . --group loops
+	@.venv-loops/bin/python -m pip install --quiet --editable . --group test --group $(BENCH):loops
 	@touch $@

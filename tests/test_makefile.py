@@ -20,6 +20,8 @@ def place(tmp_path: Path) -> Path:
     """A checkout without an environment, with a Python that does nothing before it is released."""
     for name in ("Makefile", "pyproject.toml", "hatch_build.py"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    shutil.copy(ROOT / "benchmarks" / "pyproject.toml", tmp_path / "benchmarks")
     os.mkfifo(tmp_path / "released")
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nread line < released\nexit 3\n", encoding="utf-8")
