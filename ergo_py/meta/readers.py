@@ -74,7 +74,7 @@ class ReaderWait:
         """
         process = self._process
         end = inf if timeout is None else process._now() + timeout
-        alarm: _Alarm | None = None
+        alarm: Deadline | None = None
         try:
             while not process.stopping:
                 # Publish the parker before checking: the loop changes the condition first and rings
@@ -85,8 +85,11 @@ class ReaderWait:
                 if process.stopping or process._now() >= end:
                     return False
                 if timeout is not None and alarm is None:
-                    alarm = _Alarm(process._meta, self.ring)
-                    alarm.set(timeout)
+                    alarm = Deadline(self.ring)
+                    # The clock has a queue for each duration: round it up to 1/64 s, so that many
+                    # connections share a queue.
+                    arm = process._meta.kernel.clock.arm_call
+                    process._meta.router.bridge.post(arm, alarm, ceil(timeout * 64) / 64)
                 parker.wait(None)
         finally:
             self._waits = None
@@ -179,25 +182,3 @@ class _Fence(Caller):
 
     def awaken(self) -> None:
         self._then()
-
-
-class _Alarm(Deadline):
-    """Rings on the loop when its time is over. It is on the node's clock, so it follows virtual
-    time.
-    """
-
-    __slots__ = ("_meta", "_ring")
-
-    def __init__(self, meta: Meta, ring: Callable[[], None]) -> None:
-        super().__init__()
-        self._meta = meta
-        self._ring = ring
-
-    def set(self, seconds: float) -> None:
-        """Let it ring ``seconds`` from now, or up to 1/64 s later. From any thread."""
-        # The clock has a queue for each duration: round it, so that many connections share a queue.
-        rounded = ceil(seconds * 64) / 64
-        self._meta.router.bridge.post(lambda: self._meta.kernel.clock.arm_call(self, rounded))
-
-    def awaken(self) -> None:
-        self._ring()

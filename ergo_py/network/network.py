@@ -60,20 +60,6 @@ _DESKS: Final = 1024
 """The most services whose end is remembered for other nodes."""
 
 
-class _Alarm(Deadline):
-    """Wakes the network at the next deadline of a session."""
-
-    __slots__ = ("_network", "at")
-
-    def __init__(self, network: "Network", at: float) -> None:
-        super().__init__()
-        self._network = network
-        self.at = at
-
-    def awaken(self) -> None:
-        self._network.ring(self)
-
-
 class Network:
     """The network of a running node."""
 
@@ -113,7 +99,10 @@ class Network:
         self._is_root = False
         self._held: list[Peer] = []
         """The peers whose operations go out at the end of the pass."""
-        self._alarm: _Alarm | None = None
+        self._alarm: Deadline | None = None
+        """Wakes the network at the next deadline of a session."""
+        self._alarm_at = inf
+        """The moment of the alarm, by the node's clock."""
         self._logged: set[str] = set()
         self._senders: dict[PID | Alias, None] = {}
         """The processes here that have sent to other nodes, those that sent last at the end."""
@@ -490,18 +479,16 @@ class Network:
 
     def arm(self, deadline: float) -> None:
         """Wake the network at ``deadline``, if that is earlier than its next alarm."""
-        if deadline == inf or (self._alarm is not None and self._alarm.at <= deadline):
+        if deadline == inf or (self._alarm is not None and self._alarm_at <= deadline):
             return
         if self._alarm is not None:
             self._alarm.abandon()
-        self._alarm = alarm = _Alarm(self, deadline)
+        self._alarm, self._alarm_at = Deadline(self._ring), deadline
         clock = self.kernel.clock
-        clock.arm_call(alarm, max(0.0, deadline - clock.now()))
+        clock.arm_call(self._alarm, max(0.0, deadline - clock.now()))
 
-    def ring(self, alarm: _Alarm) -> None:
+    def _ring(self) -> None:
         """Act on all deadlines that have come."""
-        if alarm is not self._alarm:
-            return
         self._alarm = None
         now = self.kernel.clock.now()
         for peer in list(self.peers.values()):

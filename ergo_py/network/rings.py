@@ -27,19 +27,6 @@ _LONGEST: Final = 64
 """Most processes of a ring that is found."""
 
 
-class _Alarm(Deadline):
-    """Follows the suspects."""
-
-    __slots__ = ("_rings",)
-
-    def __init__(self, rings: "Rings") -> None:
-        super().__init__()
-        self._rings = rings
-
-    def awaken(self) -> None:
-        self._rings.follow_suspects()
-
-
 class Rings:
     """The suspects of a node."""
 
@@ -54,7 +41,7 @@ class Rings:
             self._suspects.append(waiting)
         if not self._is_armed:
             self._is_armed = True
-            self._network.kernel.clock.arm_call(_Alarm(self), _AFTER)
+            self._network.kernel.clock.arm_call(Deadline(self.follow_suspects), _AFTER)
 
     def follow_suspects(self) -> None:
         """Send the probes that are due."""

@@ -46,14 +46,14 @@ class TaskProcess(Behaviour):
         self._completion = completion
         self._timeout = timeout
         self._host = host
-        self._limit: _Limit | None = None
+        self._limit: Deadline | None = None
 
     def init(self) -> None:
         process, name = self._process, self._completion.name
         process.be_shown_as(f"Task {name}")
         process.start_task(self._work, name, self._host)
         if self._timeout is not None:
-            self._limit = _Limit(self._expire)
+            self._limit = Deadline(self._expire)
             process.kernel.clock.arm_call(self._limit, self._timeout)
 
     async def _work(self) -> None:
@@ -88,20 +88,6 @@ class TaskProcess(Behaviour):
 
     def handle_call(self, request: object, caller: Caller) -> object:
         raise refusal(self._process, request)
-
-
-class _Limit(Deadline):
-    """The time limit of a task."""
-
-    __slots__ = ("_expire",)
-
-    def __init__(self, expire: Callable[[], None]) -> None:
-        super().__init__()
-        self._expire = expire
-
-    def awaken(self) -> None:
-        """Cancel the task."""
-        self._expire()
 
 
 class TaskSupervisor(Behaviour):

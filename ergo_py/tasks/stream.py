@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -249,7 +250,7 @@ class _Items:
                 await self._call(process, number, item)
                 return
             with trio.CancelScope() as scope:
-                limit = _ItemLimit(self, number, item, scope)
+                limit = Deadline(partial(self._expire, number, item, scope))
                 process.kernel.clock.arm_call(limit, self._timeout)
                 try:
                     await self._call(process, number, item)
@@ -274,11 +275,12 @@ class _Items:
         else:
             self._put(number, outcome.capture(self._on_failure, item, error))
 
-    def expire(self, number: int, item: Any) -> None:
-        """Note that an item has taken too long."""
+    def _expire(self, number: int, item: Any, scope: trio.CancelScope) -> None:
+        """Give an item its failure at once, although its function may take a while to end."""
         assert self._timeout is not None
         if number in self._open:
             self.fail(number, item, TaskTimeoutError(self.name, self._timeout))
+        scope.cancel()
 
     def _put(self, number: int, result: outcome.Outcome[Any]) -> None:
         # After its time limit, an item has a result already.
@@ -292,21 +294,6 @@ class _Items:
         else:
             self._finished.append(result)
         self._ready.set()
-
-
-class _ItemLimit(Deadline):
-    """The time limit of an item."""
-
-    __slots__ = ("_item", "_items", "_number", "_scope")
-
-    def __init__(self, items: _Items, number: int, item: Any, scope: trio.CancelScope) -> None:
-        super().__init__()
-        self._items, self._number, self._item, self._scope = items, number, item, scope
-
-    def awaken(self) -> None:
-        """Give the item its failure at once, although its function may take a while to end."""
-        self._items.expire(self._number, self._item)
-        self._scope.cancel()
 
 
 async def each(source: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, None]:

@@ -184,7 +184,7 @@ class WebServer(Listener):
         )
         self._site.tell_of_room(self._wait.ring)
         self._waiting: WaitingPeers | None = None
-        self._next_look: _Later | None = None
+        self._next_look: Deadline | None = None
         """Looks again for a connection that may give way."""
         self._drains: list[Caller] = []
         self._cut = 0
@@ -231,7 +231,7 @@ class WebServer(Listener):
             return True
         self._site.note_full(True)
         if left < inf and (self._next_look is None or self._next_look.settled):
-            self._next_look = _Later(self._wait.ring)
+            self._next_look = Deadline(self._wait.ring)
             self._meta.kernel.clock.arm_call(self._next_look, left)
         return False
 
@@ -287,7 +287,7 @@ class WebServer(Listener):
         if not self._open:
             return 0
         self._drains.append(caller)
-        self._meta.kernel.clock.arm_call(_Later(self.cut_rest), request.timeout)
+        self._meta.kernel.clock.arm_call(Deadline(self.cut_rest), request.timeout)
         return NO_REPLY
 
     def _stop_accepting(self) -> Sequence[Process]:
@@ -347,17 +347,6 @@ class WebServer(Listener):
             facts[f"{digit}xx"] = str(statuses[digit])
         facts["draining"] = "yes" if self._site.is_draining else ""
         return {item: facts[item] for item in items if item in facts} if items else facts
-
-
-class _Later(Deadline):
-    __slots__ = ("_act",)
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        super().__init__()
-        self._act = act
-
-    def awaken(self) -> None:
-        self._act()
 
 
 show_public_names(__name__)

@@ -101,7 +101,7 @@ class WaitingPeers:
         self._silent: OrderedDict[WaitingPeer, float] = OrderedDict()
         self._in_head: OrderedDict[WaitingPeer, float] = OrderedDict()
         self._refused: OrderedDict[WaitingPeer, float] = OrderedDict()
-        self._watch: _Watch | None = None
+        self._watch: Deadline | None = None
         self._at = inf
         """When the next time limit is checked."""
 
@@ -218,7 +218,7 @@ class WaitingPeers:
             return
         if self._watch is not None:
             self._watch.abandon()
-        self._watch, self._at = _Watch(self._check), moment
+        self._watch, self._at = Deadline(self._check), moment
         self._site.clock.arm_call(self._watch, max(SLICE, moment - self._site.now()))
 
     def _check(self) -> None:
@@ -236,16 +236,3 @@ class WaitingPeers:
                     self._refuse(peer, HTTPError(error.status, error.detail).response)
                 else:
                     self._end(peer)
-
-
-class _Watch(Deadline):
-    """Acts when a time limit may have passed."""
-
-    __slots__ = ("_act",)
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        super().__init__()
-        self._act = act
-
-    def awaken(self) -> None:
-        self._act()

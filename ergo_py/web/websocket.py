@@ -137,7 +137,7 @@ class WebSocket:
         """The code and the reason of the peer's close."""
         self._pinged: float | None = None
         """When a ping was sent that is not answered yet."""
-        self._watch: _Alarm | None = None
+        self._watch: Deadline | None = None
         self.state = State.OPEN
         self.messages_out = 0
         # The parser of the connection's input
@@ -276,7 +276,7 @@ class WebSocket:
 
     def _alarm(self, seconds: float) -> None:
         self._stop()
-        self._watch = watch = _Alarm(self._check_time)
+        self._watch = watch = Deadline(self._check_time)
         self._line.arm(watch, seconds)
 
     def _stop(self) -> None:
@@ -349,14 +349,3 @@ def write_last(meta: Meta, websocket: WebSocket, reason: Reason) -> None:
             websocket.say_last(1001)
         case _:
             websocket.say_last(1011)
-
-
-class _Alarm(Deadline):
-    __slots__ = ("_act",)
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        super().__init__()
-        self._act = act
-
-    def awaken(self) -> None:
-        self._act()

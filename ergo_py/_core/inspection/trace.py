@@ -110,7 +110,7 @@ class Trace:
         self._left = limit
         self._seconds = seconds
         self._process: Process | None = None
-        self._alarm: _Alarm | None = None
+        self._alarm: Deadline | None = None
         self._entries, self._reader = trio.open_memory_channel[TraceEntry](_BUFFER)
         self.missed = 0
         """How many entries the trace dropped because its reader was too slow."""
@@ -119,7 +119,7 @@ class Trace:
         process = self._find()
         await self._attach(process, self)
         self._process = process
-        self._alarm = _Alarm(self.over)
+        self._alarm = Deadline(self.over)
         self._kernel.clock.arm_call(self._alarm, self._seconds)
         return self
 
@@ -214,19 +214,6 @@ class Trace:
         if process is not None:
             stop_observing(process, self)
         self._entries.close()
-
-
-class _Alarm(Deadline):
-    """A deadline on the node's clock that calls a function."""
-
-    __slots__ = ("_ring",)
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        super().__init__()
-        self._ring = ring
-
-    def awaken(self) -> None:
-        self._ring()
 
 
 @dataclass(frozen=True, slots=True)

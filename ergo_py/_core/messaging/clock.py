@@ -7,7 +7,7 @@ import trio
 from trio.lowlevel import current_task
 
 from ..runtime.parking import park, wake, yield_turn
-from ..tables.pending_calls import Deadline, Deadlines
+from ..tables.pending_calls import Deadlines, Expiry
 from ..tables.timers import Timer, Timers
 
 __all__ = ["Clock"]
@@ -42,7 +42,7 @@ class Clock:
         self._task: trio.lowlevel.Task | None = None
         self._stopped = False
 
-    def arm_call(self, caller: Deadline, timeout: float) -> None:
+    def arm_call(self, caller: Expiry, timeout: float) -> None:
         """Let a call in flight, or another deadline, expire in ``timeout`` seconds."""
         deadline = self.now() + timeout
         self.deadlines.arm(caller, timeout, deadline)
@@ -85,5 +85,5 @@ class Clock:
             self._scope.deadline = deadline
 
 
-def _expire(deadline: Deadline, timeout: float) -> None:
+def _expire(deadline: Expiry, timeout: float) -> None:
     deadline.expire(timeout)

@@ -2,7 +2,7 @@
 its time limit.
 """
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -17,7 +17,7 @@ from ..vocabulary.reasons import Crashed, Reason
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["GRACE", "LastCallback", "Patience", "run_plain"]
+__all__ = ["GRACE", "LastCallback", "run_plain"]
 
 _TURN: Final = 1.0
 """Length in seconds of a turn of a last callback. After each turn the countdown checks whether the
@@ -41,7 +41,10 @@ class LastCallback:
         self._process = process
         self._name = name
         self._clock = process.kernel.clock
-        self._patience = Patience(process, process.abandon, f"leave {name} behind")
+        self._patience = Deadline(
+            partial(process.kernel.start, process.abandon, name=f"leave {name} behind")
+        )
+        """Abandons the process: its callback has ignored the cancellation."""
         self.scope = trio.CancelScope(shield=True)
         """Cancelled when the limit is over, or by a kill."""
 
@@ -76,7 +79,7 @@ class LastCallback:
             self._patience.abandon()
         return False
 
-    def end_turn(self) -> None:
+    def _end_turn(self) -> None:
         """A turn is over: begin the next one, or cancel the callback."""
         now = self._clock.now()
         self._end += max(0.0, now - self._due)
@@ -89,44 +92,8 @@ class LastCallback:
     def _begin_turn(self, most: float) -> None:
         seconds = min(most, _TURN)
         self._due = self._clock.now() + seconds
-        self._turn = _Turn(self)
+        self._turn = Deadline(self._end_turn)
         self._clock.arm_call(self._turn, seconds)
-
-
-class _Turn(Deadline):
-    """A single turn of the time limit."""
-
-    __slots__ = ("_callback",)
-
-    def __init__(self, callback: LastCallback) -> None:
-        super().__init__()
-        self._callback = callback
-
-    def awaken(self) -> None:
-        self._callback.end_turn()
-
-
-class Patience(Deadline):
-    """The deadline of a cancelled callback. When it expires, the callback has ignored its
-    cancellation, so the process is abandoned.
-    """
-
-    __slots__ = ("_end", "_name", "process")
-
-    def __init__(self, process: "Process", end: Callable[[], Awaitable[object]], name: str) -> None:
-        super().__init__()
-        self.process: Process | None = process
-        self._end = end
-        self._name = name
-
-    def awaken(self) -> None:
-        # An abandoned deadline does not expire: so the process is still set.
-        assert self.process is not None
-        self.process.kernel.start(self._end, name=self._name)
-
-    def abandon(self) -> None:
-        super().abandon()
-        self.process = None
 
 
 def run_plain(process: "Process", name: str, reason: Reason) -> None:

@@ -14,7 +14,7 @@ from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.child_slot import ChildSlot
-from ..tables.pending_calls import Caller
+from ..tables.pending_calls import Caller, Deadline
 from ..vocabulary.dispatchers import LOOP
 from ..vocabulary.errors import (
     InitError,
@@ -27,7 +27,7 @@ from ..vocabulary.hints import explain
 from ..vocabulary.options import Options
 from ..vocabulary.reasons import Crashed, Killed
 from ..vocabulary.states import CALLS_ALLOWED, INIT, SLEEP, TERMINATED
-from .last_callback import GRACE, Patience
+from .last_callback import GRACE
 from .message_loop import run, run_guarded
 from .process import Process
 from .threaded_process import DispatchedProcess
@@ -210,7 +210,9 @@ async def _wait_for_init(process: Process, context: Context) -> None:
     # cancellation.
     abandonable = Abandonable()
     turn.guard(abandonable)
-    patience = Patience(process, partial(_leave_init, process), "leave an init behind")
+    patience = Deadline(
+        partial(process.kernel.start, partial(_leave_init, process), name="leave an init behind")
+    )
     process.kernel.clock.arm_call(patience, timeout + 2 * GRACE)
     try:
         with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:

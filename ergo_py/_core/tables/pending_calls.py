@@ -1,5 +1,5 @@
 """`Caller`: a call in flight and its result. `Deadlines`: the timeouts of all calls in flight, and
-of other work of the kernel (`Deadline`).
+of other work (`Deadline`).
 
 The reference of a call is its future: a slotted object holds the waiting task and the result. So
 an answer costs a single ``reschedule``, and there is no table to clean up. A call is settled
@@ -20,7 +20,16 @@ from ..vocabulary.messages import answer_but_not_none
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Reason
 
-__all__ = ["Callee", "Caller", "Deadline", "Deadlines", "OwedCalls", "ring_of", "waiting_process"]
+__all__ = [
+    "Callee",
+    "Caller",
+    "Deadline",
+    "Deadlines",
+    "Expiry",
+    "OwedCalls",
+    "ring_of",
+    "waiting_process",
+]
 
 
 class Callee(Protocol):
@@ -40,8 +49,8 @@ class Callee(Protocol):
         ...
 
 
-class Deadline:
-    """A moment on the clock. It expires once, unless it is abandoned before."""
+class Expiry:
+    """An entry of the clock. It expires once, unless it is abandoned before."""
 
     __slots__ = ("settled",)
 
@@ -50,12 +59,7 @@ class Deadline:
         """It has expired or was abandoned: the clock drops it."""
 
     def expire(self, timeout: float) -> None:
-        """Note that the moment has come, ``timeout`` seconds after it was armed."""
-        self.settled = True
-        self.awaken()
-
-    def awaken(self) -> None:
-        """Act: the moment has come. A call wakes its waiting task or thread, also for an answer."""
+        """Act: the entry was armed ``timeout`` seconds ago."""
         raise NotImplementedError
 
     def abandon(self) -> None:
@@ -63,7 +67,33 @@ class Deadline:
         self.settled = True
 
 
-class Caller(Deadline):
+class Deadline(Expiry):
+    """Calls a function at a moment of the node's clock, and so follows virtual time."""
+
+    __slots__ = ("_act",)
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act = act
+
+    def expire(self, timeout: float) -> None:
+        """Call the function."""
+        self.settled = True
+        self._act()
+
+    def abandon(self) -> None:
+        """Never call the function, and drop it: the clock may keep the deadline until its moment,
+        and must not keep the objects of the function.
+        """
+        self.settled = True
+        self._act = _nothing
+
+
+def _nothing() -> None:
+    """Stand for the function of an abandoned deadline."""
+
+
+class Caller(Expiry):
     """A call in flight: the ``pid`` of the calling process and the ``ref`` of the call. Keep it to
     answer later with ``reply``.
     """
@@ -81,7 +111,7 @@ class Caller(Deadline):
     )
 
     def __init__(self, pid: PID | Alias, number: int, to: Any, request: Any) -> None:
-        # Deadline.__init__ inlined: each call pays for this.
+        # Expiry.__init__ inlined: each call pays for this.
         self.settled = False
         self.pid = pid
         self.number = number
@@ -162,6 +192,10 @@ class Caller(Deadline):
     def settle_in(self, _turns: Any, value: Any, error: BaseException | None) -> bool:
         """The same in the turn of a reader: if it is a root, the waiting task runs in this turn."""
         return self.settle(value, error)
+
+    def awaken(self) -> None:
+        """Wake the task or the thread that waits: the call is settled."""
+        raise NotImplementedError
 
     def expire(self, timeout: float) -> None:
         """End the call with a timeout."""
@@ -300,8 +334,8 @@ class Deadlines:
     """Maximal number of answered calls that `next` removes from the heaps at a time."""
 
     def __init__(self) -> None:
-        self._queues: dict[float, deque[tuple[float, Deadline]]] = {}
-        self._heaps: deque[list[tuple[float, int, Deadline, float]]] = deque([[]])
+        self._queues: dict[float, deque[tuple[float, Expiry]]] = {}
+        self._heaps: deque[list[tuple[float, int, Expiry, float]]] = deque([[]])
         """New calls go to the last heap. An entry is (deadline, number, call, timeout): the number
         keeps calls from being compared.
         """
@@ -310,7 +344,7 @@ class Deadlines:
     def __len__(self) -> int:
         return sum(map(len, self._queues.values())) + sum(map(len, self._heaps))
 
-    def arm(self, caller: Deadline, timeout: float, deadline: float) -> None:
+    def arm(self, caller: Expiry, timeout: float, deadline: float) -> None:
         """Let ``caller`` wait until ``deadline``, which is ``timeout`` from now."""
         queue = self._queues.get(timeout)
         if queue is None:
@@ -352,7 +386,7 @@ class Deadlines:
                 first = heap[0][0]
         return first
 
-    def expire(self, now: float, most: int, give_up: Callable[[Deadline, float], None]) -> int:
+    def expire(self, now: float, most: int, give_up: Callable[[Expiry, float], None]) -> int:
         """Time out at most ``most`` calls that are overdue at ``now``; return their number."""
         count = 0
         # Heaps first: their calls are older than the calls with the same timeout in a queue.
@@ -372,7 +406,7 @@ class Deadlines:
                     give_up(caller, timeout)
         return count
 
-    def _new_queue(self, timeout: float) -> deque[tuple[float, Deadline]] | None:
+    def _new_queue(self, timeout: float) -> deque[tuple[float, Expiry]] | None:
         """A queue for another timeout; None if `QUEUES` exist already and the oldest is in use."""
         queues = self._queues
         if len(queues) >= self.QUEUES:
@@ -387,7 +421,7 @@ class Deadlines:
         queue = queues[timeout] = deque()
         return queue
 
-    def _push(self, deadline: float, caller: Deadline, timeout: float) -> None:
+    def _push(self, deadline: float, caller: Expiry, timeout: float) -> None:
         heap = self._heaps[-1]
         heappush(heap, (deadline, next(self._sequence), caller, timeout))
         if len(heap) >= self.HEAP:
@@ -397,7 +431,7 @@ class Deadlines:
         """Add a heap for new calls, and remove answered calls from the two heaps that were searched
         longest ago.
         """
-        fresh: list[tuple[float, int, Deadline, float]] = []
+        fresh: list[tuple[float, int, Expiry, float]] = []
         for _ in range(min(2, len(self._heaps))):
             unanswered = [entry for entry in self._heaps.popleft() if not entry[2].settled]
             if len(fresh) + len(unanswered) <= self.HEAP // 2:

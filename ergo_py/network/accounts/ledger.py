@@ -1,7 +1,6 @@
 """`Ledger`: what a node and another node refuse each other."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..._core.tables.pending_calls import Deadline
@@ -23,19 +22,6 @@ _CAUSES: Final = 100
 """Most causes that another node may tell."""
 
 
-class _Tell(Deadline):
-    """Tells the other node its refused operations, a while after the first."""
-
-    __slots__ = ("_tell",)
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def awaken(self) -> None:
-        self._tell()
-
-
 class Ledger:
     """The accounts of a single other node."""
 
@@ -43,7 +29,7 @@ class Ledger:
         self._peer = peer
         self._refused: Counter[str] = Counter()
         self._refused_there: dict[str, int] = {}
-        self._telling: _Tell | None = None
+        self._telling: Deadline | None = None
         self._creation = 0
         """The start of the other node that is counted; 0 before the first session."""
 
@@ -63,7 +49,7 @@ class Ledger:
         self._refused[cause] += 1
         if self._telling is None:
             network = self._peer.network
-            self._telling = telling = _Tell(self._tell)
+            self._telling = telling = Deadline(self._tell)
             network.kernel.clock.arm_call(telling, network.timing.beat / 2)
 
     def refuse_act(self, permit: str) -> NotPermittedError:

@@ -64,7 +64,7 @@ class TimeLimits:
         self._traffic = traffic
         self._site = site
         self._act = act
-        self._watch: _Watch | None = None
+        self._watch: Deadline | None = None
         self._at = inf
         self._head_since: float | None = None
         self._idle_time = min(site.options.head_timeout, site.options.idle_timeout)
@@ -83,7 +83,7 @@ class TimeLimits:
             if self._at <= moment:
                 return
             self._watch.abandon()
-        self._watch = watch = _Watch(self._expired)
+        self._watch = watch = Deadline(self._expired)
         self._at = moment
         # The clock has a queue for each duration: round it, so that connections share them.
         left = ceil((moment - self.now()) * 64) / 64
@@ -200,16 +200,3 @@ class TimeLimits:
             begun = now
             self._rate_from = now, traffic.bytes_in
         return min(pause, begun + _RATE_TIME)
-
-
-class _Watch(Deadline):
-    """Acts when a time limit may have passed."""
-
-    __slots__ = ("_act",)
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        super().__init__()
-        self._act = act
-
-    def awaken(self) -> None:
-        self._act()

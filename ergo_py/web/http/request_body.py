@@ -3,6 +3,7 @@ skipped.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from ..._core.tables.pending_calls import Caller, Deadline
@@ -22,8 +23,8 @@ class RequestBody:
     """The bodies of a connection's requests, a single one at a time."""
 
     __slots__ = (
-        *("_answer_limit", "_limits", "_pieces", "_put", "_reader", "_reply", "_size", "_was_read"),
-        "awaits_sign",
+        *("_answer_due", "_answer_limit", "_answer_timeout", "_limits", "_pieces", "_put"),
+        *("_reader", "_reply", "_size", "_was_read", "awaits_sign"),
     )
 
     def __init__(
@@ -42,8 +43,12 @@ class RequestBody:
         """A call that waits for the next piece, and how much it takes."""
         self._was_read = False
         """A piece was wanted before."""
-        self._answer_limit: _AnswerLimit | None = None
-        """The time for the answer to a request whose body is pulled."""
+        self._answer_limit: Deadline | None = None
+        """Ends the time for the answer to a request whose body is pulled."""
+        self._answer_timeout = 0.0
+        """Seconds for the answer, after the last piece was handed over."""
+        self._answer_due = 0.0
+        """When the time for the answer is over, unless another piece is handed over before."""
         self.awaits_sign = False
         """The peer waits for ``100 Continue``."""
 
@@ -138,7 +143,7 @@ class RequestBody:
             self._reader = None
             self._limits.pause_body()
             if self._answer_limit is not None:
-                self.prolong(self._answer_limit)
+                self._prolong_answer()
             self._reply(caller, piece, None)
             return False
         return parser.has_more
@@ -147,20 +152,25 @@ class RequestBody:
         """Let the exchange expire ``timeout`` seconds after the last piece was handed over. The
         time in which a call waits for the peer does not count: the body has its own limits.
         """
-        self._answer_limit = limit = _AnswerLimit(self, exchange, timeout)
-        self.prolong(limit)
-        self._limits.arm(limit, timeout)
+        self._answer_timeout = timeout
+        self._prolong_answer()
+        self._check_answer_in(timeout, exchange)
 
-    def prolong(self, limit: "_AnswerLimit") -> None:
+    def _prolong_answer(self) -> None:
         """The time for the answer begins again."""
-        limit.moment = self._limits.now() + limit.timeout
+        self._answer_due = self._limits.now() + self._answer_timeout
 
-    def check_answer(self, limit: "_AnswerLimit") -> bool:
-        """Whether the time for the answer is over. Otherwise it is checked again."""
-        left = limit.timeout if self.has_reader else limit.moment - self._limits.now()
+    def _check_answer_in(self, seconds: float, exchange: Exchange) -> None:
+        self._answer_limit = limit = Deadline(partial(self._check_answer, exchange))
+        self._limits.arm(limit, seconds)
+
+    def _check_answer(self, exchange: Exchange) -> None:
+        timeout = self._answer_timeout
+        left = timeout if self.has_reader else self._answer_due - self._limits.now()
         if left > 0:
-            self._limits.arm(limit, left)
-        return left <= 0
+            self._check_answer_in(left, exchange)
+        else:
+            exchange.expire(timeout)
 
     def leave_reader(self) -> None:
         """The exchange has ended: so has the waiting call."""
@@ -170,23 +180,3 @@ class RequestBody:
         if self._reader is not None:
             (caller, _), self._reader = self._reader, None
             self._reply(caller, None, NotAllowedError("the exchange has ended"))
-
-
-class _AnswerLimit(Deadline):
-    """The time for the answer to a request whose body is pulled."""
-
-    __slots__ = ("_body", "_exchange", "moment", "timeout")
-
-    def __init__(self, body: RequestBody, exchange: Exchange, timeout: float) -> None:
-        super().__init__()
-        self._body = body
-        self._exchange = exchange
-        self.timeout = timeout
-        self.moment = 0.0
-        """When the time is over, unless another piece is handed over before."""
-
-    def expire(self, timeout: float) -> None:
-        """End the exchange, unless its time goes on."""
-        if self._body.check_answer(self):
-            self.abandon()
-            self._exchange.expire(self.timeout)

@@ -1,6 +1,7 @@
 """`Dialogue`: an exchange, as an application uses it that is no actor."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -89,11 +90,18 @@ class Dialogue:
         """The response has begun: its time limit is over. Call ``write_head`` if the response is
         not written soon.
         """
-        due = _HeadDue(self, write_head)
+        due = Deadline(partial(self._write_head, write_head))
         if not self.has_ended:
             self.request.exchange.abandon()
             self._session.site.clock.arm_call(due, _HELD_BACK)
         return due
+
+    def _write_head(self, write_head: Callable[[], None]) -> None:
+        if not self.has_ended:
+            try:
+                write_head()
+            except Exception as error:
+                self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """Tell the peer that there is no response."""
@@ -132,24 +140,6 @@ class Dialogue:
         if self.has_ended:
             raise PeerLeftError
         self._session.end_stream()
-
-
-class _HeadDue(Deadline):
-    """Writes the head of a response whose body does not come with it."""
-
-    __slots__ = ("_dialogue", "_write_head")
-
-    def __init__(self, dialogue: Dialogue, write_head: Callable[[], None]) -> None:
-        super().__init__()
-        self._dialogue = dialogue
-        self._write_head = write_head
-
-    def awaken(self) -> None:
-        if not self._dialogue.has_ended:
-            try:
-                self._write_head()
-            except Exception as error:
-                self._dialogue.fail(error)
 
 
 class TaskCall(Caller):

@@ -37,11 +37,11 @@ class Moment(Deadline):
     __slots__ = ("began", "times")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self.note)
         self.began = trio.current_time()
         self.times: list[float] = []
 
-    def awaken(self) -> None:
+    def note(self) -> None:
         self.times.append(trio.current_time() - self.began)
 
 

@@ -13,6 +13,7 @@ from ergo_py._core.tables.pending_calls import (
     Caller,
     Deadline,
     Deadlines,
+    Expiry,
     ring_of,
     waiting_process,
 )
@@ -290,6 +291,50 @@ def test_the_process_that_waits_in_a_call_is_found_while_it_does() -> None:
     assert waiting_process(FakeCaller(), {}) is None
 
 
+# -- a deadline that is no call --------------------------------------------------------------------
+
+
+class Thing:
+    """An object with a function for a deadline."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def act(self) -> None:
+        self.times += 1
+
+
+def test_a_deadline_calls_its_function() -> None:
+    thing = Thing()
+    deadline = Deadline(thing.act)
+
+    deadline.expire(1.0)
+
+    assert deadline.settled
+    assert thing.times == 1
+
+
+def test_an_abandoned_deadline_drops_its_function() -> None:
+    thing = Thing()
+    deadline, alive = Deadline(thing.act), weakref.ref(thing)
+    del thing
+
+    deadline.abandon()
+
+    assert deadline.settled
+    assert alive() is None
+
+
+def test_an_abandoned_deadline_calls_nothing() -> None:
+    thing = Thing()
+    deadline = Deadline(thing.act)
+
+    deadline.abandon()
+    deadline.expire(1.0)
+
+    assert thing.times == 0
+
+
 # -- all deadlines ---------------------------------------------------------------------------------
 
 
@@ -311,12 +356,12 @@ class DeadlinesMachine(RuleBasedStateMachine):
         self.deadlines = EagerDeadlines()
         self.now = 0.0
         self.armed: list[tuple[float, float, FakeCaller]] = []
-        self.gave_up: list[tuple[Deadline, float]] = []
+        self.gave_up: list[tuple[Expiry, float]] = []
 
     def open(self) -> list[tuple[float, float, FakeCaller]]:
         return [one for one in self.armed if not one[2].settled]
 
-    def give_up(self, caller: Deadline, timeout: float) -> None:
+    def give_up(self, caller: Expiry, timeout: float) -> None:
         caller.expire(timeout)
         self.gave_up.append((caller, timeout))
 
@@ -410,7 +455,7 @@ def test_open_calls_with_distinct_timeouts_are_kept_among_many_answered_calls() 
         deadlines.arm(caller, 1.0 + number, 1.0 + number)
         if number % 3:
             caller.settle("answer", None)
-    gave_up: list[Deadline] = []
+    gave_up: list[Expiry] = []
 
     while deadlines.next() < inf:
         deadlines.expire(inf, 100, lambda caller, _: gave_up.append(caller))

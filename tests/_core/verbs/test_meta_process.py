@@ -37,7 +37,7 @@ from ergo_py import (
     TooManyReadersError,
 )
 from ergo_py._core.metas.spawn import spawn_meta_from_thread
-from ergo_py._core.tables.pending_calls import Deadline
+from ergo_py._core.tables.pending_calls import Expiry
 from ergo_py._core.vocabulary.options import META_DEFAULTS
 from ergo_py._core.vocabulary.states import (
     META_ALLOWED,
@@ -429,7 +429,7 @@ async def test_a_cancelled_request_has_no_response(colour: type[Any]) -> None:
         ref = await owned.in_reader(meta, lambda me: me.request(oracle, "silence", timeout=60))
         taken = await owned.in_handler(meta, lambda me: me.cancel_request(ref))
         again = await owned.in_reader(meta, lambda me: me.cancel_request(ref))
-        overdue: list[Deadline] = []
+        overdue: list[Expiry] = []
         kernel_of(owned.node).clock.deadlines.expire(
             inf, 100, lambda caller, _: overdue.append(caller)
         )

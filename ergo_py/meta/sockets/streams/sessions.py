@@ -1,10 +1,12 @@
 """`end_session`: the actor that a server spawned for a connection ends with that connection."""
 
+from functools import partial
+
 from ...._core.kernel import Kernel
 from ...._core.processes.process import Process, processes_of
 from ...._core.tables.pending_calls import Deadline
 from ...._core.vocabulary.envelopes import STOP, Lane
-from ...._core.vocabulary.ids import Alias
+from ...._core.vocabulary.ids import PID, Alias
 from ...._core.vocabulary.reasons import Normal
 
 __all__ = ["end_session"]
@@ -20,33 +22,24 @@ def end_session(session: Process, connection: Alias) -> None:
     """
     session.router.signal(session, Lane.MAIN, (STOP, connection, None, Normal()))
     if not session.leave_wait(Normal()) and session.callbacks.any_async:
-        _CallbackDeadline(session).arm()
+        _limit_callback(session)
 
 
-class _CallbackDeadline(Deadline):
-    """Ends a callback that runs for long after the connection has ended."""
+def _limit_callback(session: Process) -> None:
+    """End a callback that runs for long after the connection has ended."""
+    # The deadline finds the session by its number: a reference would keep a session that has ended
+    # in memory.
+    look = partial(_look_at_callback, session.kernel, session.id, session.handled)
+    session.kernel.clock.arm_call(Deadline(look), session.options.shutdown)
 
-    __slots__ = ("handled", "kernel", "patience", "pid")
 
-    def __init__(self, session: Process) -> None:
-        super().__init__()
-        self.pid = session.id
-        self.kernel: Kernel = session.kernel
-        self.patience = session.options.shutdown
-        self.handled = session.handled
-
-    def arm(self) -> None:
-        self.kernel.clock.arm_call(self, self.patience)
-
-    def awaken(self) -> None:
-        # Look the session up by its number: a reference would keep a session that has ended in
-        # memory.
-        session = processes_of(self.kernel.router).get(self.pid)
-        if session is None or session.leave_wait(Normal()):
-            return
-        is_in_same_callback = session.handling is not None and session.handled == self.handled
-        if is_in_same_callback and not session.waits_within_limit():
-            session.cut(Normal())
-        else:
-            # The session is still working through its messages, or is suspended.
-            _CallbackDeadline(session).arm()
+def _look_at_callback(kernel: Kernel, pid: PID, handled: int) -> None:
+    session = processes_of(kernel.router).get(pid)
+    if session is None or session.leave_wait(Normal()):
+        return
+    is_in_same_callback = session.handling is not None and session.handled == handled
+    if is_in_same_callback and not session.waits_within_limit():
+        session.cut(Normal())
+    else:
+        # The session is still working through its messages, or is suspended.
+        _limit_callback(session)
