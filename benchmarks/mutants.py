@@ -35,7 +35,7 @@ __all__ = ["Explained", "explained", "install", "page"]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPLAINED = Path(__file__).with_suffix(".toml")
-PAGE = ROOT / "docs" / "design.md"
+PAGE = ROOT / "docs" / "design" / "tests.md"
 BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 
 _OF_META: Final = (
@@ -408,7 +408,7 @@ def explained() -> dict[str, Explained]:
 
 
 def page(known: Mapping[str, Explained]) -> str:
-    """The table in ``docs/design.md`` about them."""
+    """The table in ``docs/design/tests.md`` about them."""
     rows = [
         "| module | mutants | tried | a test notices | no test notices |",
         "|---|---:|---:|---:|---:|",
@@ -445,7 +445,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--only", help="the name of one mutant; the tests then say what they notice"
     )
     parser.add_argument(
-        "--page", action="store_true", help="only write what is known into docs/design.md"
+        "--page", action="store_true", help="only write what is known into docs/design/tests.md"
     )
     chosen = parser.parse_args(arguments)
     unknown = [module for module in chosen.modules if module not in TESTS]

@@ -254,15 +254,20 @@ def _margin(spread: float) -> str:
 
 
 def _losses(content: Content) -> Iterator[str]:
+    """A row for each reason, with all work that it is the reason for."""
+    found: dict[str, dict[str, list[str]]] = {}
     for group in GROUPS:
         for shown in group.rows:
-            by_reason: dict[str, list[str]] = {}
             for dot in _times(content, shown, group.peers):
                 if dot.value * _DEARER < 1:
                     reason = why(LOSSES, shown.case, shown.line, dot.series)
-                    by_reason.setdefault(reason, []).append(f"{1 / dot.value:.2g}× {dot.series}")
-            for reason, found in by_reason.items():
-                yield f"- *{shown.title}*: ergo_py costs {', '.join(found)}. {reason}".rstrip()
+                    works = found.setdefault(reason, {})
+                    works.setdefault(shown.title, []).append(f"{1 / dot.value:.2g}× {dot.series}")
+    yield "| work, and the cost of ergo_py | reason |"
+    yield "|---|---|"
+    for reason, works in found.items():
+        costs = "; ".join(f"*{work}* {', '.join(of)}" for work, of in works.items())
+        yield f"| {costs} | {reason} |"
 
 
 # -- goals -----------------------------------------------------------------------------------------

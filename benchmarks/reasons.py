@@ -168,6 +168,7 @@ LOSSES: tuple[Reason, ...] = (
     ),
     Reason("UDP", _C, of=("uvloop",)),
     Reason("UDP", "Each datagram becomes a message to a process."),
+    Reason("", "Compiled code, and wall time on all processors.", of=("Erlang", "Go")),
 )
 
 GOALS: tuple[Reason, ...] = (

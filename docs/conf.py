@@ -101,17 +101,12 @@ NAVIGATION = {
             "network",
             "clusters",
             "nats",
-            "sizing",
             "testing",
             "shutting-down",
         ],
         "Reference": [
             "api/index",
             "semantics",
-            "chaos",
-            "soak",
-            "performance",
-            "design",
             "changelog",
         ],
         "Coming from": [
@@ -121,6 +116,8 @@ NAVIGATION = {
             "Ray <coming-from/ray>",
             "asyncio <coming-from/asyncio>",
         ],
+        "Design": ["design/map", "design/decisions", "design/fast-paths", "design/tests"],
+        "Evidence": ["performance", "soak", "chaos", "sizing"],
     },
     "api/index": {
         "API": [

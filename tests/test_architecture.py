@@ -1,8 +1,11 @@
 """The rules of the house that neither ruff nor import-linter can express."""
 
 import ast
+from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ergo_py"
@@ -167,7 +170,7 @@ BRIDGES_USE = {
     "tables.timers": "the type of a timer",
 }
 """The kernel modules that the built-in bridges import beyond vocabulary and verbs, each with its
-reason. docs/design.md has the same list.
+reason. docs/design/decisions.md has the same list.
 """
 
 
@@ -188,17 +191,34 @@ def test_bridges_import_only_the_listed_modules_of_the_kernel() -> None:
     assert beyond == set(BRIDGES_USE)
 
 
-def test_the_design_page_lists_the_kernel_modules_of_the_bridges() -> None:
-    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+def test_a_design_page_lists_the_kernel_modules_of_the_bridges() -> None:
+    page = (ROOT / "docs" / "design" / "decisions.md").read_text(encoding="utf-8")
 
     missing = [name for name, why in BRIDGES_USE.items() if f"| `{name}` | {why} |" not in page]
 
     assert missing == []
 
 
-def test_the_design_page_lists_the_modules_of_the_package() -> None:
-    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    for folder in (PACKAGE, PACKAGE / "_core"):
-        names = sorted(path.name for path in folder.iterdir() if path.name != "__pycache__")
+def layers_of_contract(name: str) -> list[str]:
+    contracts = ConfigParser()
+    contracts.read(ROOT / ".importlinter", encoding="utf-8")
+    return contracts[f"importlinter:contract:{name}"]["layers"].split("\n")[1:]
 
-        assert f"$ ls {folder.relative_to(ROOT)}\n{'  '.join(names)}\n" in page
+
+def layers_of_drawing(folder: str) -> list[str]:
+    """The names before the column of explanations; a line that ends in a dot goes on."""
+    page = (ROOT / "docs" / "design" / "map.md").read_text(encoding="utf-8")
+    drawing = page.partition(f"## `ls {folder}`")[2].partition("```text\n")[2].partition("```")[0]
+    names = "\n".join(line[:40].rstrip() for line in drawing.splitlines())
+    return names.replace("·\n", "· ").replace(" · ", " | ").splitlines()
+
+
+@pytest.mark.parametrize("folder, contract", [("ergo_py", "package"), ("ergo_py/_core", "kernel")])
+def test_the_map_draws_the_layers_of_the_import_contracts(folder: str, contract: str) -> None:
+    assert layers_of_drawing(folder) == layers_of_contract(contract)
+
+
+def test_the_map_fits_on_a_screen() -> None:
+    page = (ROOT / "docs" / "design" / "map.md").read_text(encoding="utf-8")
+
+    assert len(page.splitlines()) <= 64
