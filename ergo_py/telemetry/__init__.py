@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from .instruments import instrument, register
     from .pages import HealthPage, MetricsPage
     from .spans import OpenTelemetry
-    from .statsd import StatsdReporter
     from .text import render_metrics
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "LoopDelay",
     "MetricsPage",
     "OpenTelemetry",
-    "StatsdReporter",
     "instrument",
     "read_figures",
     "register",
@@ -38,7 +36,6 @@ if not TYPE_CHECKING:
             "instruments": "instrument register",
             "pages": "HealthPage MetricsPage",
             "spans": "OpenTelemetry",
-            "statsd": "StatsdReporter",
             "text": "render_metrics",
         },
     )

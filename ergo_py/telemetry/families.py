@@ -1,5 +1,5 @@
 """`Family`: a metric with its samples. `families_of` makes the metrics of a node out of its
-figures; every output (text, statsd, OpenTelemetry, prometheus_client) writes these.
+figures; every output (text, OpenTelemetry, prometheus_client) writes these.
 """
 
 from collections.abc import Callable, Iterable, Mapping
