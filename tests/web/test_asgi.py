@@ -515,9 +515,8 @@ def test_tasks_of_an_application_end_with_the_server() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"asgi": 5},
-        {"wsgi": "app"},
+        {"asgi": None},
         {"asgi": echo, "origins": "https://a.example"},
         {"asgi": echo, "max_message": 0},
         {"asgi": echo, "compress": 1},

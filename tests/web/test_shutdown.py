@@ -1,7 +1,6 @@
 """The end of a web server with its owner: graceful shutdown through the supervision tree."""
 
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -106,16 +105,6 @@ async def endless(scope: Message, receive: Receive, send: Send) -> None:
         pass
 
 
-RELEASE = threading.Event()
-
-
-def endless_wsgi(environ: Message, start_response: Any) -> Iterator[bytes]:
-    """The same in a thread."""
-    start_response("200 OK", [])
-    yield b"part"
-    RELEASE.wait()
-
-
 class Streaming(Owner):
     """Begins a stream that has no end, unless another place answers."""
 
@@ -133,7 +122,6 @@ class Streaming(Owner):
 PLACES: dict[str, Callable[[], Place]] = {
     "actor": lambda: Route("/"),
     "asgi": lambda: Mount("/", asgi=endless),
-    "wsgi": lambda: Mount("/", wsgi=endless_wsgi),
 }
 
 
@@ -143,7 +131,6 @@ PLACES: dict[str, Callable[[], Place]] = {
 async def test_a_part_of_a_response_never_looks_like_the_whole(
     place: str, end: str, version: str
 ) -> None:
-    RELEASE.clear()
     server = WebServer(routes=[PLACES[place]()])
     async with open_node("web@localhost", log_output="none", log_level="critical") as node:
         pid = await node.spawn(Streaming, server, None)
@@ -166,7 +153,6 @@ async def test_a_part_of_a_response_never_looks_like_the_whole(
             with pytest.raises(trio.BrokenResourceError):
                 await peer.rest()
         finally:
-            RELEASE.set()
             await peer.aclose()
 
 
@@ -179,7 +165,6 @@ class Shop:
     def __init__(self) -> None:
         self.begun = 0
         self.release = trio.Event()
-        self.released = threading.Event()
         self.heard: list[str] = []
 
     async def asgi(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -205,21 +190,13 @@ class Shop:
     async def listen(self, receive: Receive) -> None:
         self.heard.append((await receive())["type"])
 
-    def wsgi(self, environ: Message, start_response: Any) -> list[bytes]:
-        self.begun += 1
-        self.released.wait(60)
-        start_response("200 OK", [])
-        return [b"in time"]
-
     def let_go(self) -> None:
         self.release.set()
-        self.released.set()
 
 
-@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-async def test_a_request_of_an_application_finishes_while_the_server_stops(kind: str) -> None:
+async def test_a_request_of_an_application_finishes_while_the_server_stops() -> None:
     shop = Shop()
-    server = WebServer(routes=[Mount("/", **{kind: getattr(shop, kind)})])
+    server = WebServer(routes=[Mount("/", asgi=shop.asgi)])
     async with open_node("web@localhost", log_output="none") as node:
         pid = await node.spawn(Owner, server, None)
         peers = [Peer(await trio.open_tcp_stream(*server.local)) for _ in range(3)]
@@ -238,8 +215,7 @@ async def test_a_request_of_an_application_finishes_while_the_server_stops(kind:
             await peer.aclose()
         await node.wait_ended(pid)
 
-    if kind == "asgi":
-        assert shop.heard == ["http.disconnect"] * 3 + ["lifespan.shutdown"]
+    assert shop.heard == ["http.disconnect"] * 3 + ["lifespan.shutdown"]
 
 
 def test_a_request_of_an_application_that_takes_too_long_is_503() -> None:

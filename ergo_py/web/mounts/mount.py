@@ -1,7 +1,7 @@
-"""`Mount`: an ASGI or WSGI application below a prefix."""
+"""`Mount`: an ASGI application below a prefix."""
 
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_flag, check_number
@@ -12,29 +12,22 @@ from ..routes import STREAM, Application, Place, read_origins
 from ..site import Site
 from .asgi import ASGIApplication, ASGICallable
 from .dialogue import Dialogue
-from .wsgi import WSGIApplication, WSGICallable
 
 __all__ = ["Mount"]
 
-_MOST_THREADS: Final = 1_000
-
 
 class Mount(Place):
-    """An ASGI or WSGI application below a prefix: ``Mount("/api", asgi=app)``.
+    """An ASGI application below a prefix: ``Mount("/api", asgi=app)``.
 
-    An ASGI application runs on the node's own loop, which is trio's: it may ``await
-    node.call(...)``. Frameworks that use anyio, such as Starlette and FastAPI, run on trio; an
-    application that needs asyncio does not, and its requests are status 500 with a hint in the log.
-    Run such an application under its own server, and reach the node with ``node.ask``.
-
-    A WSGI application runs in threads; it reaches actors through ``ergo_py.blocking.handle(node)``.
+    The application runs on the node's own loop, which is trio's: it may ``await node.call(...)``.
+    Frameworks that use anyio, such as Starlette and FastAPI, run on trio; an application that needs
+    asyncio does not, and its requests are status 500 with a hint in the log. Run such an
+    application, and a WSGI application, under its own server, and reach the node with ``node.ask``
+    or ``ergo_py.blocking.handle(node)``.
 
     Args:
-        prefix: the path of the application's root. The application sees it as its ``root_path`` or
-            ``SCRIPT_NAME``.
+        prefix: the path of the application's root. The application sees it as its ``root_path``.
         asgi: an ASGI 3 application: http, websocket and lifespan.
-        wsgi: a WSGI application (PEP 3333). Give exactly one of both.
-        threads: for WSGI: how many requests the application serves at once; further requests wait.
         max_body: the longest body, in bytes; longer ones get status 413.
         request_timeout: seconds until the response begins, from the whole body or the piece that
             the application has read last; then the peer gets status 504.
@@ -45,7 +38,7 @@ class Mount(Place):
         ping_interval: for WebSockets: seconds between two pings.
 
     Raises:
-        BadInputError: a value has a wrong type, or there is not exactly one application.
+        BadInputError: a value has a wrong type.
     """
 
     kind = "application"
@@ -56,9 +49,7 @@ class Mount(Place):
         self,
         prefix: str,
         *,
-        asgi: ASGICallable | None = None,
-        wsgi: WSGICallable | None = None,
-        threads: int = 8,
+        asgi: ASGICallable,
         max_body: int = 1024 * 1024,
         request_timeout: float = 30.0,
         origins: Sequence[str] = (),
@@ -67,18 +58,12 @@ class Mount(Place):
         ping_interval: float = 20.0,
     ) -> None:
         super().__init__(prefix, body=STREAM, max_body=max_body, request_timeout=request_timeout)
-        if (asgi is None) is (wsgi is None):
-            raise BadInputError("Mount(asgi)", asgi, "exactly one of asgi=app and wsgi=app")
-        for name, app in (("asgi", asgi), ("wsgi", wsgi)):
-            if app is not None and not callable(app):
-                raise BadInputError(f"Mount({name})", app, "an application, which is callable")
-        check_number("Mount(threads)", threads, least=1, whole=True, most=_MOST_THREADS)
+        if not callable(asgi):
+            raise BadInputError("Mount(asgi)", asgi, "an application, which is callable")
         check_number("Mount(max_message)", max_message, least=1, whole=True)
         check_flag("Mount(compress)", compress)
         check_number("Mount(ping_interval)", ping_interval, least=0.001)
         self._asgi = asgi
-        self._wsgi = wsgi
-        self._threads = threads
         self.origins = read_origins("Mount(origins)", origins)
         self.max_message = max_message
         self.compress = compress
@@ -86,15 +71,11 @@ class Mount(Place):
 
     def application(self, site: Site) -> Application:
         """The application, as a part of a server."""
-        root = self.prefix.rstrip("/")
-        if self._asgi is not None:
-            return ASGIApplication(self._asgi, root, site)
-        assert self._wsgi is not None
-        return WSGIApplication(self._wsgi, root, self._threads, site)
+        return ASGIApplication(self._asgi, self.prefix.rstrip("/"), site)
 
     def takes_websocket(self, head: Head) -> bool:
         """Whether a request is for a WebSocket."""
-        return self._asgi is not None and "websocket" in head.headers.get("upgrade", "").lower()
+        return "websocket" in head.headers.get("upgrade", "").lower()
 
     def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None]:
         """Let the application answer."""
