@@ -8,7 +8,6 @@ from ._core.processes.process import Process
 from ._core.tables.callbacks import default
 from ._core.tables.pending_calls import Caller
 from ._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
-from ._core.vocabulary.ids import Alias
 from ._core.vocabulary.messages import LogRecord, Response
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
@@ -65,11 +64,6 @@ class Actor(StreamVerbs, IdleVerbs):
 
     An exception that leaves a callback ends the process; ``raise Reject(error)`` in ``handle_call``
     only refuses the call. ``self.stop(reason)`` ends the process after the callback.
-    """
-
-    split_handle: bool = False
-    """True: messages and calls that arrive by name or by alias go to ``handle_message_name``,
-    ``handle_message_alias``, ``handle_call_name`` and ``handle_call_alias``.
     """
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -151,28 +145,6 @@ class Actor(StreamVerbs, IdleVerbs):
             None,
         )
         raise Reject(UnhandledCallError(self.pid, request, process.callbacks.behaviour, why))
-
-    @default
-    def handle_message_name(self, name: str, message: Any, sender: Any) -> Awaitable[None] | None:
-        """With ``split_handle``: called for messages sent to the process's name."""
-        return self.handle_message(message, sender)
-
-    @default
-    def handle_message_alias(
-        self, alias: Alias, message: Any, sender: Any
-    ) -> Awaitable[None] | None:
-        """With ``split_handle``: called for messages sent to an alias of the process."""
-        return self.handle_message(message, sender)
-
-    @default
-    def handle_call_name(self, name: str, request: Any, caller: Caller) -> object:
-        """With ``split_handle``: called for calls to the process's name."""
-        return self.handle_call(request, caller)
-
-    @default
-    def handle_call_alias(self, alias: Alias, request: Any, caller: Caller) -> object:
-        """With ``split_handle``: called for calls to an alias of the process."""
-        return self.handle_call(request, caller)
 
     @default
     def handle_response(self, response: Response) -> Awaitable[None] | None:

@@ -9,7 +9,7 @@ from .._core.messaging.traces import Mark
 from .._core.runtime.parking import PARKED
 from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
-from .._core.vocabulary.envelopes import ADDRESSED, CALL, MESSAGE, Lane, Overflow, Priority
+from .._core.vocabulary.envelopes import CALL, MESSAGE, Lane, Overflow, Priority
 from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, TargetDownError
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
 from .._core.vocabulary.messages import Why
@@ -340,8 +340,7 @@ class Executor:
             and receiver.mailbox.overflow is Overflow.WAIT
             and not receiver.mailbox.has_room(lane)
         ):
-            kind = ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE
-            envelope = (kind, sender, to, message)
+            envelope = (MESSAGE, sender, to, message)
             if self.calls_in_flight >= self._limits.calls:
                 self.router.discard(envelope, to, Why.FULL, receiver)
                 self._refuse_further(op)
@@ -401,7 +400,7 @@ class Executor:
             caller.settle(None, UnreadableError(text, to, None))
             return
         callee: Any = self._processes.get(to) if self._is_plain and not priority else None
-        if callee is None or not callee.takes_direct or callee.has_split_handlers:
+        if callee is None or not callee.takes_direct:
             self._begin(caller, priority)
             return
         # Inlined Calls.begin() and Router.post(): most callees take direct appends.

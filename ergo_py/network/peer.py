@@ -75,7 +75,6 @@ class Peer(OpenCalls, Notices):
 
     is_remote: Final = True
     accepting: Final = True
-    has_split_handlers: Final = False
     inline: Final = False
     takes_direct: Final = False
     takes_bounded: Final = False

@@ -54,7 +54,7 @@ def crashing(
     plan = _Plan(on)
 
     def hook(_: Any, name: str, args: tuple[Any, ...]) -> object:
-        if plan.strikes(message_of(name, args)):
+        if plan.strikes(message_of(args)):
             raise (
                 Fault(f"{behaviour.__qualname__} was told to crash in {name}")
                 if error is None
@@ -77,7 +77,7 @@ def dropping(behaviour: type[B], *, on: When = 1, callbacks: Collection[str] = M
     plan = _Plan(on)
 
     def hook(_: Any, name: str, args: tuple[Any, ...]) -> object:
-        if not plan.strikes(message_of(name, args)):
+        if not plan.strikes(message_of(args)):
             return GO_ON
         return NO_REPLY if name.startswith("handle_call") else None
 
@@ -113,7 +113,7 @@ def delaying(
 
             @wraps(original)
             def plain_callback(self: Any, *args: Any) -> Any:
-                if plan.strikes(message_of(name, args)):
+                if plan.strikes(message_of(args)):
                     self.pause(seconds)
                 return original(self, *args)
 
@@ -121,7 +121,7 @@ def delaying(
 
         @wraps(original)
         async def async_callback(self: Any, *args: Any) -> Any:
-            if plan.strikes(message_of(name, args)):
+            if plan.strikes(message_of(args)):
                 await trio.sleep(seconds)
             result = original(self, *args)
             return await result if is_async else result

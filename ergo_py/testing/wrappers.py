@@ -78,11 +78,11 @@ def before(hook: Hook) -> Around:
     return around
 
 
-def message_of(name: str, args: tuple[Any, ...]) -> Any:
+def message_of(args: tuple[Any, ...]) -> Any:
     """The subject of a callback: the message, request, event or reason; None for ``init`` and
     others without arguments.
     """
-    return args[1] if name.endswith(("_name", "_alias")) else args[0] if args else None
+    return args[0] if args else None
 
 
 def _not_default(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,15 +39,9 @@ def test_the_kernel_calls_a_wrapped_callback_that_the_original_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, args, expected",
-    [
-        ("handle_message", ("m", "sender"), "m"),
-        ("handle_message_name", ("name", "m", "sender"), "m"),
-        ("handle_call_alias", ("alias", "r", "caller"), "r"),
-        ("init", (), None),
-    ],
+    "args, expected", [(("message", "sender"), "message"), (("reason",), "reason"), ((), None)]
 )
 def test_message_of_returns_the_message_of_a_callback(
-    name: str, args: tuple[Any, ...], expected: object
+    args: tuple[Any, ...], expected: object
 ) -> None:
-    assert message_of(name, args) == expected
+    assert message_of(args) == expected

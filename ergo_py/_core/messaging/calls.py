@@ -12,7 +12,6 @@ from ..runtime.parking import PARKED, park_as, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.pending_calls import Callee, Caller, ring_of, waiting_process
 from ..vocabulary.envelopes import (
-    ADDRESSED_CALL,
     CALL,
     CONTROL,
     INSPECT,
@@ -176,7 +175,7 @@ class Calls:
             else:
                 is_due = self._look(task)
             waiter = None
-        elif callee.takes_direct and not callee.has_split_handlers and not priority:
+        elif callee.takes_direct and not priority:
             # Instead of _post_call(): most callees take direct appends.
             waiter = None
             is_due = False
@@ -346,8 +345,7 @@ class Calls:
             peer: Any = callee  # a RemoteReceiver
             if peer.take_call(caller, priority):
                 return None
-        kind = ADDRESSED_CALL if callee.has_split_handlers and type(caller.to) is not PID else CALL
-        envelope = (kind, caller.pid, caller, caller.request)
+        envelope = (CALL, caller.pid, caller, caller.request)
         lane = LANES[priority]
         if (
             not callee.takes_direct

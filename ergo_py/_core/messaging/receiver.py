@@ -35,8 +35,6 @@ class Receiver(Callee, Protocol):
     mailbox: Mailbox
     accepting: bool
     """Whether it takes user messages. It takes signals of the kernel until it has ended."""
-    has_split_handlers: bool
-    """Whether it has separate callbacks for messages addressed to a name or to an alias."""
 
     @property
     def is_remote(self) -> bool:

@@ -21,7 +21,6 @@ from ..tables.dead_letters import DeadLetters
 from ..tables.mailbox import Verdict
 from ..tables.pending_calls import Caller, ring_of, waiting_process
 from ..vocabulary.envelopes import (
-    ADDRESSED,
     CALL,
     EVENT,
     MAIN_LANE,
@@ -78,7 +77,7 @@ def _is_message(envelope: Envelope) -> bool:
     kind, _, ref, _ = envelope
     if kind == TRACED:
         return not isinstance(ref, Caller) and ref.kind != EVENT
-    return kind in (MESSAGE, ADDRESSED)
+    return kind == MESSAGE
 
 
 class Router(Addresses):
@@ -209,8 +208,7 @@ class Router(Addresses):
             for message in messages:
                 self.send(sender, to, message, priority)
             return
-        kind = self._kind(receiver, to)
-        receiver.mailbox.main.extend([(kind, sender, to, message) for message in messages])
+        receiver.mailbox.main.extend([(MESSAGE, sender, to, message) for message in messages])
         receiver.wake_from_any_thread()
 
     def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
@@ -220,12 +218,7 @@ class Router(Addresses):
             return self._send_from_thread(sender, to, message, priority, receiver)
         if receiver is None:
             return self._add_dead_letter(sender, to, message)
-        return self.post(
-            receiver, to, LANES[priority], (self._kind(receiver, to), sender, to, message)
-        )
-
-    def _kind(self, receiver: Receiver, to: Target) -> int:
-        return ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE
+        return self.post(receiver, to, LANES[priority], (MESSAGE, sender, to, message))
 
     def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
         """Turn messages into dead letters, and fail calls, that threads appended to a mailbox while
@@ -388,7 +381,7 @@ class Router(Addresses):
             await self.pause()
             return sent
         waiter = TaskWaiter(current_task())
-        envelope = (self._kind(receiver, to), sender, to, message)
+        envelope = (MESSAGE, sender, to, message)
         receiver.mailbox.wait_for_room(lane, envelope, waiter)
         self.note(sender, to, message)
         try:
@@ -441,7 +434,7 @@ class Router(Addresses):
         self.bridge.check_open()
         if receiver is None or not receiver.accepting:
             return self.record_undelivered(sender, to, message, receiver)
-        envelope = (self._kind(receiver, to), sender, to, message)
+        envelope = (MESSAGE, sender, to, message)
         if receiver.takes_direct and not priority:
             # Append directly, as a send to its PID does. Otherwise the messages of a thread that
             # uses both addresses could overtake each other.

@@ -17,7 +17,7 @@ from trio.lowlevel import current_task
 from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
 from ..tables.verb_chain import Rank
-from ..vocabulary.envelopes import ADDRESSED, EVENT, MESSAGE, TRACED, Overflow, Priority
+from ..vocabulary.envelopes import EVENT, MESSAGE, TRACED, Overflow, Priority
 from ..vocabulary.errors import SendError
 from ..vocabulary.ids import PID, Alias, EventName, Ref, Target
 from ..vocabulary.messages import Published
@@ -216,8 +216,7 @@ class TracedRouter:
             return bool(router.send(sender, to, message, priority))
         check_priority(priority)
         message = _copied(self, sender, to, message)
-        kind = ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE
-        envelope = (TRACED, sender, Mark(kind, to, context), message)
+        envelope = (TRACED, sender, Mark(MESSAGE, to, context), message)
         self.note(sender, to, message)
         if receiver.is_remote:
             return bool(receiver.send_traced(sender, to, message, priority, context))

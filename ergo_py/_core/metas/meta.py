@@ -30,7 +30,7 @@ from ..vocabulary.reasons import Crashed, Custom, Reason
 from ..vocabulary.states import MetaOperation, MetaState, Operation, check_meta_allowed
 from .handler import Handler
 from .inbox import TwoLanes
-from .outbox import Outbox, envelope
+from .outbox import Outbox
 from .reader import Reader
 from .resources import Resources
 from .termination import Ending, Phase
@@ -60,7 +60,6 @@ class Meta:
     """Its calls are never answered inline, and senders never append to its lanes directly: they
     must ask the mailbox.
     """
-    has_split_handlers = False
     is_remote = False
     waiting = None
     """It never waits in a call."""
@@ -400,7 +399,7 @@ class Meta:
             return sent
         waiter = TaskWaiter(current_task())
         receiver.mailbox.wait_for_room(
-            lane, envelope(receiver, self.id, to, message), waiter, outbox.backlog
+            lane, (MESSAGE, self.id, to, message), waiter, outbox.backlog
         )
         try:
             await park_as(waiter.task, waiter)

@@ -12,7 +12,7 @@ from ..messaging.waiters import TaskWaiter
 from ..runtime.bridge import Parker
 from ..runtime.parking import park_as
 from ..tables.mailbox import Waiter
-from ..vocabulary.envelopes import ADDRESSED, MESSAGE, Envelope, Lane, Overflow, Priority
+from ..vocabulary.envelopes import MESSAGE, Lane, Overflow, Priority
 from ..vocabulary.errors import MailboxFullError
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import Why
@@ -139,13 +139,10 @@ class Outbox:
         if that is not possible.
         """
         receiver: Any = self._peer
-        kind = MESSAGE
         if to is not receiver.id:
             receiver = self._router.resolve(to)
             if receiver is None or not receiver.takes_direct:
                 receiver = NO_RECEIVER
-            elif receiver.has_split_handlers and type(to) is not PID:
-                kind = ADDRESSED
             self._peer = receiver
         # Check the queue first, as _is_clear does: its call would cost too much here.
         if self._queue or self._holds or self._overran or priority:
@@ -154,7 +151,7 @@ class Outbox:
             return False
         self.direct += 1
         # inlined copy of Router.send
-        receiver.main.append((kind, self._sender, to, message))
+        receiver.main.append((MESSAGE, self._sender, to, message))
         if receiver.task.custom_sleep_data is not None:
             receiver.wake_from_any_thread()
         return True
@@ -373,7 +370,7 @@ class Outbox:
             receiver, lane = router.resolve(to), LANES[priority]
             if receiver is not None and receiver.accepting and self.is_behind(receiver, lane):
                 self._waits_at_mailbox = (receiver, lane, entry)
-                letter = envelope(receiver, self._sender, to, message)
+                letter = MESSAGE, self._sender, to, message
                 receiver.mailbox.wait_for_room(lane, letter, self, self.backlog)
                 router.note(self._sender, to, message)
                 return
@@ -494,13 +491,3 @@ class _Waker:
 def packed(receiver: Any, to: Target, message: object) -> object:
     """Encode a message to another node in the turn, and in the thread, of its sender."""
     return receiver.pack(to, message)
-
-
-def envelope(receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> Envelope:
-    """Make the envelope for a message that has to wait for room at its receiver."""
-    return (
-        ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE,
-        sender,
-        to,
-        message,
-    )

@@ -30,7 +30,7 @@ class Addressee:
 
     __slots__ = (
         *("_logger", "aliases", "callbacks", "id", "kernel", "name", "options", "router"),
-        *("accepting", "has_split_handlers", "inline", "takes_bounded", "takes_direct"),
+        *("accepting", "inline", "takes_bounded", "takes_direct"),
         *("left_to", "mailbox", "main", "slot", "task", "wake_requested"),
     )
 
@@ -71,12 +71,10 @@ class Addressee:
         """Whether senders may append to the main lane after checking only the mailbox's bound."""
         self.wake_requested = False
         """Whether a thread has already asked the loop to wake this process."""
-        self.has_split_handlers = callbacks.has_split_handlers
         self.inline = (
             router.inline_calls
             and "handle_call" in callbacks.defined
             and "handle_call" not in callbacks.asynchronous
-            and not callbacks.has_split_handlers
         )
         """Whether a call may be served inline, in the caller's task, while this process sleeps."""
         self.slot: ChildSlot | None = None

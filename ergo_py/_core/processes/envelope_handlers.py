@@ -9,8 +9,6 @@ from ..messaging.observer import Delivered
 from ..tables.callbacks import check_plain, diagnostics
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import (
-    ADDRESSED,
-    ADDRESSED_CALL,
     CHILD_EXIT,
     CONTROL,
     DOWN,
@@ -28,9 +26,9 @@ from ..vocabulary.envelopes import (
     STARTED,
     STOP,
     TRACED,
+    TRACED_CALL,
     Envelope,
 )
-from ..vocabulary.ids import PID, Alias, Name
 from ..vocabulary.messages import Down, Exit
 from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 
@@ -51,56 +49,24 @@ def handle_other(process: "Process", envelope: Envelope) -> "Coroutine[Any, Any,
     return HANDLERS[kind](process, sender, ref, payload)
 
 
-async def _handle_addressed(process: "Process", sender: Any, to: Any, message: Any) -> None:
-    name, args = _callback_for(process, "handle_message", to)
-    await callback(process, name, *args, message, sender)
-
-
-async def _handle_addressed_call(
-    process: "Process", _sender: Any, caller: Caller, request: Any
-) -> None:
-    name, args = _callback_for(process, "handle_call", caller.to)
-    await process.kernel.calls.serve(
-        process, caller, callback, process, name, *args, request, caller
-    )
-
-
-def _callback_for(process: "Process", general: str, to: Any) -> tuple[str, tuple[Any, ...]]:
-    """The callback for an address that is no PID, and its first arguments."""
-    suffix, address = (
-        ("alias", to) if type(to) is Alias else ("name", to.name if type(to) is Name else to)
-    )
-    special = f"{general}_{suffix}"
-    # A behaviour without a callback for this kind of address is served by the general callback.
-    return (special, (address,)) if special in process.callbacks.defined else (general, ())
-
-
 async def _handle_traced(process: "Process", sender: Any, ref: Any, payload: Any) -> None:
     """Serve a message, a call or an event of a sampled trace inside a span."""
     kernel, turn = process.kernel, process.turn
     tracing = kernel.tracing
     # Other kinds than CALL and MESSAGE: a thread must not serve the next envelopes, too.
     if isinstance(ref, Caller):
-        turn.handle_again((ADDRESSED_CALL, sender, ref, payload))
+        turn.handle_again((TRACED_CALL, sender, ref, payload))
         with tracing.serve(process, ref.mark, "handle_call", payload), kernel.trace_sends(process):
-            if process.has_split_handlers and type(ref.to) is not PID:
-                await _handle_addressed_call(process, sender, ref, payload)
-            else:
-                await kernel.calls.serve(
-                    process, ref, callback, process, "handle_call", payload, ref
-                )
+            await kernel.calls.serve(process, ref, callback, process, "handle_call", payload, ref)
     elif ref.kind == EVENT:
         turn.handle_again((EVENT, sender, None, payload))
         message = payload.message
         with tracing.serve(process, ref, "handle_event", message), kernel.trace_sends(process):
             await callback(process, "handle_event", payload)
     else:
-        turn.handle_again((ADDRESSED, sender, ref.to, payload))
+        turn.handle_again((TRACED, sender, ref, payload))
         with tracing.serve(process, ref, "handle_message", payload), kernel.trace_sends(process):
-            if ref.kind == ADDRESSED:
-                await _handle_addressed(process, sender, ref.to, payload)
-            else:
-                await callback(process, "handle_message", payload, sender)
+            await callback(process, "handle_message", payload, sender)
 
 
 async def _handle_event(process: "Process", _sender: Any, _ref: Any, publication: Any) -> None:
@@ -194,8 +160,6 @@ async def _handle_look(
 
 _Handler = Callable[["Process", Any, Any, Any], Coroutine[Any, Any, Reason | None]]
 HANDLERS: Final[Mapping[int, _Handler]] = {
-    ADDRESSED: _handle_addressed,
-    ADDRESSED_CALL: _handle_addressed_call,
     TRACED: _handle_traced,
     EVENT: _handle_event,
     EXIT: _handle_exit,

@@ -88,7 +88,6 @@ static int serves_inline(PyObject* callee) {
    step inside the turn of the caller. */
 static int serves_in_step(PyObject* callee, PyObject* router) {
     return SLOT(callee, of_process.inline_calls) == Py_False && takes_direct(callee) &&
-           SLOT(callee, of_process.has_split_handlers) == Py_False &&
            may_step(SLOT(router, of_router.turns), callee);
 }
 

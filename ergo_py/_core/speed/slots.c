@@ -31,7 +31,7 @@ static const SlotName slots[] = {
     IN(Process, of_process, task), IN(Process, of_process, accepting),
     IN(Process, of_process, behaviour), IN(Process, of_process, callback_task),
     IN(Process, of_process, state), IN(Process, of_process, turn),
-    IN(Process, of_process, has_split_handlers), IN(Process, of_process, history),
+    IN(Process, of_process, history),
     IN(Process, of_process, kernel), IN(Process, of_process, mailbox),
     IN(Process, of_process, waiting), {"Process", "inline", &of_process.inline_calls},
     IN(Turn, of_turn, abandonable), IN(Turn, of_turn, batch),

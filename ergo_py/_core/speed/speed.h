@@ -106,7 +106,7 @@ extern struct Bound {
 
 extern struct OfProcess {
     Py_ssize_t id, last_receiver, main, priority, router, sent, takes_direct, task;
-    Py_ssize_t accepting, behaviour, callback_task, has_split_handlers, history, inline_calls, kernel,
+    Py_ssize_t accepting, behaviour, callback_task, history, inline_calls, kernel,
         mailbox, state, turn, waiting;
 } of_process;
 

@@ -34,10 +34,6 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "post_restart": ("reason",),
     "handle_message": ("message", "sender"),
     "handle_call": ("request", "caller"),
-    "handle_message_name": ("name", "message", "sender"),
-    "handle_message_alias": ("alias", "message", "sender"),
-    "handle_call_name": ("name", "request", "caller"),
-    "handle_call_alias": ("alias", "request", "caller"),
     "handle_response": ("response",),
     "handle_event": ("event",),
     "handle_log": ("record",),
@@ -115,7 +111,6 @@ class Callbacks:
         "asynchronous",
         "behaviour",
         "defined",
-        "has_split_handlers",
         "has_start_hooks",
         "has_stop_hooks",
         "suspects",
@@ -129,8 +124,6 @@ class Callbacks:
         self.behaviour = cls.__qualname__
         self.defined: frozenset[str]
         self.asynchronous: frozenset[str]
-        self.has_split_handlers: bool = getattr(cls, "split_handle", False)
-        """Messages to a name or alias go to callbacks of their own."""
         defined, asynchronous = set(), set()
         for name, parameters in callbacks.items():
             function = getattr(cls, name, None)

@@ -48,6 +48,14 @@ def check_names(cls: type[Any], callbacks: Mapping[str, tuple[str, ...]]) -> Non
         BehaviourError: it does. The error shows the line.
     """
     own = {name: value for each in _programs_classes(cls) for name, value in vars(each).items()}
+    if own.get("split_handle"):
+        raise BehaviourError(
+            f"{cls.__qualname__}.split_handle",
+            own["split_handle"],
+            "no such attribute, it has left ergo_py: messages to a name and to an alias go to "
+            "handle_message; put into the message what the callback has to tell apart, or spawn "
+            "a process for each address",
+        )
     taken = _taken_names(cls, callbacks)
     for name in sorted(taken & own.keys()):
         # A descriptor, such as a property, is a decision to replace the verb.

@@ -13,8 +13,6 @@ from .errors import BadInputError
 from .public_names import show_public_names
 
 __all__ = [
-    "ADDRESSED",
-    "ADDRESSED_CALL",
     "CALL",
     "CHILD_EXIT",
     "CONTROL",
@@ -37,6 +35,7 @@ __all__ = [
     "STOP",
     "SYSTEM_LANE",
     "TRACED",
+    "TRACED_CALL",
     "URGENT_LANE",
     "Divert",
     "Envelope",
@@ -52,31 +51,31 @@ Envelope = tuple[int, Any, Any, Any]
 # limit; all later kinds are signals, which do not.
 MESSAGE: Final = 0
 CALL: Final = 1
-ADDRESSED: Final = 2
-ADDRESSED_CALL: Final = 3
-TRACED: Final = 4
+TRACED: Final = 2
 """A message, a call or an event of a sampled trace, in a traced node only. The reference is its
 `Mark`; of a call it is the caller, as ever.
 """
-EVENT: Final = 5
-EXIT: Final = 6
-DOWN: Final = 7
-CHILD_EXIT: Final = 8
-INSPECT: Final = 9
-LOG: Final = 10
-STOP: Final = 11
-KILL: Final = 12
-FAILED: Final = 13
-RESPONSE: Final = 14
-CONTROL: Final = 15
-STARTED: Final = 16
-FENCE: Final = 17
+TRACED_CALL: Final = 3
+"""A call of a sampled trace, while its callee serves it."""
+EVENT: Final = 4
+EXIT: Final = 5
+DOWN: Final = 6
+CHILD_EXIT: Final = 7
+INSPECT: Final = 8
+LOG: Final = 9
+STOP: Final = 10
+KILL: Final = 11
+FAILED: Final = 12
+RESPONSE: Final = 13
+CONTROL: Final = 14
+STARTED: Final = 15
+FENCE: Final = 16
 """Marks that all earlier envelopes of its lane have been handled."""
-LOOK: Final = 18
+LOOK: Final = 17
 """From an inspection: the payload is a function to run as the process, in its turn."""
-NOTICE: Final = 19
+NOTICE: Final = 18
 """From the node to the producer of an event: the first subscriber came, or the last left."""
-END_NOTICE: Final = 20
+END_NOTICE: Final = 19
 """The normal end of another process, in MAIN, behind the messages of that process. The payload is
 the envelope of the signal: EXIT, DOWN or CHILD_EXIT.
 """
@@ -86,7 +85,6 @@ _KIND_NAMES: Final = (
     "handle_call",
     "handle_message",
     "handle_call",
-    "handle_message",
     "handle_event",
     "exit",
     "handle_message",

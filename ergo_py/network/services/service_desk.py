@@ -34,7 +34,6 @@ class ServiceDesk:
 
     is_remote: Final = False
     accepting: Final = True
-    has_split_handlers: Final = False
     inline: Final = False
     takes_direct: Final = False
     takes_bounded: Final = False

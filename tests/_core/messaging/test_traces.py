@@ -198,33 +198,6 @@ async def test_a_background_task_goes_on_with_the_trace() -> None:
         assert (callback, "first.handle_call") in spans.found
 
 
-class Split(Actor):
-    split_handle = True
-
-    def __init__(self, heard: list[Any]) -> None:
-        self.heard = heard
-
-    def handle_message(self, message: object, sender: object) -> None:
-        self.heard.append(("pid", message))
-
-    def handle_message_name(self, name: object, message: object, sender: object) -> None:
-        self.heard.append((name, message))
-
-    def handle_call_name(self, name: object, request: object, caller: Caller) -> object:
-        return name, request
-
-
-async def test_callbacks_for_names_get_messages_of_a_trace() -> None:
-    heard: list[Any] = []
-    async with running_node(tracing=Spans()) as node:
-        pid = await node.spawn(Split, heard, name="split")
-        node.send("split", 1)
-        node.send(pid, 2)
-        assert await node.call("split", 3) == ("split", 3)
-
-    assert heard == [("split", 1), ("pid", 2)]
-
-
 class Hearing(Recorder):
     def init(self) -> None:
         self.subscribe("news")

@@ -982,30 +982,6 @@ async def test_a_reader_delivers_no_message_directly_after_close() -> None:
         assert owned.heard == ["before"]
 
 
-async def test_a_receiver_gets_the_address_to_which_a_reader_sent() -> None:
-    heard: list[Any] = []
-
-    class Split(Recorder):
-        split_handle = True
-
-        def handle_message_name(self, name: str, message: Any, sender: Any) -> None:
-            self.heard.append((name, message))
-
-    async with owning() as owned:
-        meta = InThread()
-        receiver = await owned.node.spawn(Split, heard, name="ada")
-        await owned.spawn(meta, backlog=BACKLOG)
-
-        meta.give(
-            lambda me: [
-                me.send(to, number) for number, to in enumerate(("ada", receiver, "ada", receiver))
-            ]
-        )
-        await owned.until(lambda: len(heard) == 4)
-
-        assert heard == [("ada", 0), 1, ("ada", 2), 3]
-
-
 async def test_a_reader_that_finds_room_before_it_waits_does_not_wait() -> None:
     class Drained(deque[Any]):
         """The loop delivers between the first look and the second."""

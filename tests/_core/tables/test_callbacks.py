@@ -67,9 +67,7 @@ def test_any_async_does_not_count_init() -> None:
     assert Callbacks(behaviour(init=plain, terminate=coloured)).any_async
 
 
-def test_split_handle_decides_whether_a_class_has_split_handlers() -> None:
-    assert Callbacks(behaviour(split_handle=True)).has_split_handlers
-    assert not Callbacks(behaviour()).has_split_handlers
+def test_the_behaviour_is_the_name_of_the_class() -> None:
     assert Callbacks(behaviour()).behaviour == "Counter"
 
 

@@ -108,12 +108,19 @@ def test_a_value_of_the_class_with_a_name_of_the_framework_is_refused() -> None:
         check_names(Clock, CALLBACKS)
 
 
+def test_a_class_that_splits_its_handlers_learns_the_replacement() -> None:
+    class Split(Actor):
+        split_handle = True
+
+    with pytest.raises(BehaviourError, match=r"Split\.split_handle: got True.* handle_message;"):
+        check_names(Split, CALLBACKS)
+
+
 class Innocent(Actor):
     """Uses names of the framework, and replaces none of them by accident."""
 
     other: Any = None
     connection = None
-    split_handle = True
 
     @property
     def parent(self) -> Any:  # a decision, not an accident

@@ -18,8 +18,6 @@ from hypothesis.stateful import (
 from ergo_py._core.tables import mailbox
 from ergo_py._core.tables.mailbox import LOG_LIMIT, Mailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import (
-    ADDRESSED,
-    ADDRESSED_CALL,
     CALL,
     CHILD_EXIT,
     DOWN,
@@ -31,6 +29,8 @@ from ergo_py._core.vocabulary.envelopes import (
     LOG,
     MESSAGE,
     STOP,
+    TRACED,
+    TRACED_CALL,
     Divert,
     Envelope,
     Lane,
@@ -39,7 +39,7 @@ from ergo_py._core.vocabulary.envelopes import (
 )
 from ergo_py._core.vocabulary.errors import BadInputError
 
-USER_KINDS = [MESSAGE, CALL, ADDRESSED, ADDRESSED_CALL, EVENT]
+USER_KINDS = [MESSAGE, CALL, TRACED, TRACED_CALL, EVENT]
 USER_LANES = [Lane.URGENT, Lane.SYSTEM, Lane.MAIN]
 SIGNAL_KINDS = [EXIT, DOWN, CHILD_EXIT, INSPECT]
 LAST_WORDS = [STOP, KILL, FAILED]

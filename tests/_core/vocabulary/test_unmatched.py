@@ -124,18 +124,11 @@ class Patterns(Actor):
                 self.log.debug(special)
 
 
-class Split(Answers):
-    """Serves messages to its aliases apart, and messages to its name by the match."""
-
-    split_handle = True
-
+class Named(Answers):
     def handle_message(self, message: object, sender: object) -> None:
         match message:
             case Poll():
                 pass
-
-    def handle_message_alias(self, alias: object, message: object, sender: object) -> None:
-        pass
 
 
 async def test_a_message_to_the_name_of_a_process_is_told_as_well(
@@ -143,10 +136,10 @@ async def test_a_message_to_the_name_of_a_process_is_told_as_well(
 ) -> None:
     with trio.fail_after(20):
         async with open_node(watchdog=None, log_output="console") as node:
-            await node.spawn(Split, name="split")
+            await node.spawn(Named, name="named")
             for message in (Poll(1), Other(2), Other(3)):
-                node.send("split", message)
-            await node.call("split", "done")
+                node.send("named", message)
+            await node.call("named", "done")
 
     assert capsys.readouterr().err.count("has no case for Other,") == 1
 
