@@ -36,9 +36,9 @@ from .tasks.process import Runner
 from .tasks.verbs import TaskVerbs
 
 if TYPE_CHECKING:
-    from .network.accounts.info import NetworkInfo
     from .network.network import Network
     from .network.remote_node import RemoteNode
+    from .network.traffic.info import NetworkInfo
 
 __all__ = ["Node", "open_node"]
 

@@ -39,7 +39,7 @@ __all__ = [
     "ask_jetstream",
     "begin_search",
     "block_until_reported",
-    "bytes_of_halves",
+    "bytes_of_partial_frames",
     "connection_options",
     "connections_of",
     "connections_under_way",
@@ -734,9 +734,9 @@ def readers_of(carrier: Any) -> dict[str, Any]:
     return readers
 
 
-def bytes_of_halves(carrier: Any) -> int:
+def bytes_of_partial_frames(carrier: Any) -> int:
     """How many bytes of unfinished frames a carrier of files may still hold."""
-    left: int = carrier._halves._left
+    left: int = carrier._partial_frames._left
     return left
 
 

@@ -37,7 +37,7 @@ from .handles import BlockingService, BlockingStream, BlockingSupervisor
 from .tasks import BlockingTaskVerbs
 
 if TYPE_CHECKING:
-    from ..network.accounts.info import NetworkInfo
+    from ..network.traffic.info import NetworkInfo
 
 __all__ = ["BlockingNode"]
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .accounts.info import NetworkInfo, PeerInfo
     from .carriers.local import Local
     from .carriers.memory import Memory
     from .carriers.nats.nats_network import NATS
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         UnreadableError,
     )
     from .remote_node import RemoteNode
+    from .traffic.info import NetworkInfo, PeerInfo
 
 __all__ = [
     "NATS",
@@ -56,7 +56,7 @@ if not TYPE_CHECKING:
                 "NodeNameTakenError NotPermittedError RemoteError StoreError TooManyCallsError "
                 "UnreadableError"
             ),
-            "accounts.info": "NetworkInfo PeerInfo",
+            "traffic.info": "NetworkInfo PeerInfo",
             "carriers.local": "Local",
             "carriers.memory": "Memory",
             "carriers.nats.nats_network": "NATS",

@@ -14,17 +14,17 @@ from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, Tar
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Custom, Reason, Shutdown
-from .accounts.limits import ADDRESS, TOO_MANY_CALLS, TOO_MANY_WATCHES, Budget
 from .errors import NotPermittedError, UnreadableError
 from .lost_messages import Unreadable, lost_messages
 from .messages.message_types import UnreadableValueError
 from .messages.signals import SIGNALS, not_a_message
+from .node_requests.answers import Answers
 from .operations import (
-    Ask,
     Call,
+    ConfirmedSend,
     Exit,
+    NodeRequest,
     Place,
-    Question,
     Route,
     Send,
     Unwatch,
@@ -36,8 +36,8 @@ from .operations import (
     sender_of,
     target_of,
 )
-from .questions.answers import Answers
-from .services.service_desk import Confirmed
+from .services.service_receiver import Confirmed
+from .traffic.limits import ADDRESS, TOO_MANY_CALLS, TOO_MANY_WATCHES, Budget
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -166,12 +166,12 @@ class Executor:
         self.handlers: dict[type, Callable[[Any], None]] = {
             Send: self._send if may("send") else self._refuse_message,
             Call: self._call if may("call") else self._refuse_call,
-            Ask: self._ask if may("send") else self._refuse_message,
+            ConfirmedSend: self._ask if may("send") else self._refuse_message,
             Watch: self._watch if may("watch") else self._refuse_watch,
             Unwatch: self._unwatch,
             Exit: self._exit,
             Withdraw: self._withdraw,
-            Question: self._answers.answer,
+            NodeRequest: self._answers.answer,
         }
         """The function that carries out each kind of operation."""
         if self._kernel.draining:
@@ -206,7 +206,7 @@ class Executor:
         if "forward" not in self.permits:
             raise _SenderError(self._refusal("forward"))
         if sender.node == self.router.node and not self._peer.network.has_sent(sender):
-            raise _SenderError(self._peer.ledger.refuse_sender(sender))
+            raise _SenderError(self._peer.refusals.refuse_sender(sender))
 
     def _receiver(self, place: Place) -> Any:
         _check_place(place)
@@ -233,13 +233,15 @@ class Executor:
 
     def _refusal(self, permit: str) -> NotPermittedError:
         """Count an operation that is not permitted, and return the error that says so."""
-        return self._peer.ledger.refuse_act(permit)
+        return self._peer.refusals.refuse_act(permit)
 
-    def _refuse_message(self, op: Send | Ask, refusal: NotPermittedError | None = None) -> None:
+    def _refuse_message(
+        self, op: Send | ConfirmedSend, refusal: NotPermittedError | None = None
+    ) -> None:
         error = refusal or self._refusal("send")
         route, sender = self._read_route(op.route)
         self._bury_unread(sender, self._address(route.to), op.body, Why.NOT_PERMITTED)
-        if isinstance(op, Ask):
+        if isinstance(op, ConfirmedSend):
             self._peer.send_answer(op.number, None, error)
 
     def _refuse_call(self, op: Call, refusal: NotPermittedError | None = None) -> None:
@@ -256,13 +258,13 @@ class Executor:
     # -- limits ------------------------------------------------------------------------------------
 
     def _count_excess(self, cause: str) -> None:
-        self._peer.ledger.refuse(cause)
+        self._peer.refusals.refuse(cause)
         self._peer.network.log_once(
             f"the node {self._peer.node} asks for {cause}",
             "max_calls= and max_watches= of this network limit them",
         )
 
-    def _refuse_further(self, op: Call | Ask) -> None:
+    def _refuse_further(self, op: Call | ConfirmedSend) -> None:
         """Refuse a call, or a message that would wait: too many are open."""
         self._count_excess(TOO_MANY_CALLS)
         here, there = self.router.node, self._peer.node
@@ -271,7 +273,7 @@ class Executor:
     def _refuse_new_call(self, op: Call) -> None:
         """Refuse a call as a process does that has ended: the caller looks for another."""
         to = self._address(decode_route(op.route).to)
-        self._peer.ledger.refuse("draining")
+        self._peer.refusals.refuse("draining")
         self._peer.send_answer(
             op.number, None, TargetDownError(to, None, Shutdown("its node is draining"))
         )
@@ -286,7 +288,7 @@ class Executor:
             return
         if to not in self._processes and self._is_missing(to):
             self._bury_unread(sender, to, op.body, Why.NO_PROCESS)
-            self._peer.ledger.refuse("undelivered")
+            self._peer.refusals.refuse("undelivered")
             return
         try:
             message = self._decode(op.body)
@@ -301,9 +303,9 @@ class Executor:
             else:
                 is_taken = self.router.send(sender, to, message, priority)
             if not is_taken:
-                self._peer.ledger.refuse("undelivered")
+                self._peer.refusals.refuse("undelivered")
         except MailboxFullError:  # the message is a dead letter
-            self._peer.ledger.refuse("full")
+            self._peer.refusals.refuse("full")
 
     def _send_traced(
         self, sender: PID | Alias, to: Any, message: object, priority: Priority, headers: Any
@@ -314,7 +316,7 @@ class Executor:
             return bool(router.send(sender, to, message, priority))
         return bool(router.send_marked(sender, to, message, priority, context))
 
-    def _ask(self, op: Ask) -> None:
+    def _ask(self, op: ConfirmedSend) -> None:
         try:
             to, sender, priority = self._route(op.route)
         except _SenderError as refused:
@@ -323,7 +325,7 @@ class Executor:
         receiver: Any = self.router.resolve(to)
         if receiver is None:
             self._bury_unread(sender, to, op.body, Why.NO_PROCESS)
-            self._peer.ledger.refuse("undelivered")
+            self._peer.refusals.refuse("undelivered")
             self._peer.send_answer(op.number, False, None)
             return
         try:
@@ -352,11 +354,11 @@ class Executor:
         try:
             taken = self.router.send(sender, to, message, priority)
         except MailboxFullError as error:
-            self._peer.ledger.refuse("full")
+            self._peer.refusals.refuse("full")
             self._peer.send_answer(op.number, None, error)
         else:
             if not taken:
-                self._peer.ledger.refuse("undelivered")
+                self._peer.refusals.refuse("undelivered")
             self._peer.send_answer(op.number, taken, None)
 
     def confirm(
@@ -367,7 +369,7 @@ class Executor:
             return  # the session in which the message came has ended
         del self._confirmations[waiter]
         if not taken:
-            self._peer.ledger.refuse("undelivered")
+            self._peer.refusals.refuse("undelivered")
         self._peer.send_answer(waiter.number, taken, error)
 
     def _call(self, op: Call) -> None:
@@ -380,7 +382,7 @@ class Executor:
             self._refuse_further(op)
             return
         if to not in self._processes and self._is_missing(to):
-            self._peer.ledger.refuse("undelivered")
+            self._peer.refusals.refuse("undelivered")
             error = TargetDownError(to, None, self.router.missing(to))
             self._peer.send_answer(op.number, None, error)
             return
@@ -396,7 +398,7 @@ class Executor:
             caller.carry(Mark(MESSAGE, to, context))
         if type(request) is Unreadable:
             text = f"{to!r} cannot read the request: {request.why}"
-            self._peer.ledger.refuse("unreadable")
+            self._peer.refusals.refuse("unreadable")
             caller.settle(None, UnreadableError(text, to, None))
             return
         callee: Any = self._processes.get(to) if self._is_plain and not priority else None
@@ -409,22 +411,22 @@ class Executor:
         if callee.task.custom_sleep_data is PARKED:
             self.router.turns.wake(callee)
         if callee.waiting is not None:
-            self._peer.network.rings.suspect(caller)
+            self._peer.network.deadlocks.suspect(caller)
 
     def _begin(self, caller: RemoteCaller, priority: Priority) -> None:
         self._kernel.calls.begin(caller, priority)
         if caller.settled:
             if isinstance(caller.error, TargetDownError):
-                self._peer.ledger.refuse("undelivered")
+                self._peer.refusals.refuse("undelivered")
             elif isinstance(caller.error, MailboxFullError):
-                self._peer.ledger.refuse("full")
+                self._peer.refusals.refuse("full")
         elif (callee := caller.callee) is not None and callee.waiting is not None:
-            self._peer.network.rings.suspect(caller)
+            self._peer.network.deadlocks.suspect(caller)
 
     def _withdraw(self, op: Withdraw) -> None:
         caller = self.call_in_flight(op.number)
         if caller is not None:
-            self._peer.network.rings.withdraw(caller)
+            self._peer.network.deadlocks.withdraw(caller)
             self._calls.pop(caller, None)
             caller.abandon()
 
@@ -462,7 +464,7 @@ class Executor:
         self.router.dead_letters.add_type(sender, to, kind, why)
 
     def _bury(self, sender: PID | Alias, to: Any, message: Unreadable) -> None:
-        self._peer.ledger.refuse("unreadable")
+        self._peer.refusals.refuse("unreadable")
         self.router.dead_letters.add(sender, to, message, Why.UNREADABLE)
 
     def dead_letters(self, lost: list[bytes], was_up: bool) -> Iterator[None]:
@@ -487,7 +489,7 @@ class Executor:
         to = self._address(op.to)
         receiver: Any = self.router.resolve(to)
         if receiver is None:
-            self._peer.ledger.refuse("undelivered")
+            self._peer.refusals.refuse("undelivered")
         elif op.is_kill:
             receiver.kill()
         else:

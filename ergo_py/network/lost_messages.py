@@ -4,7 +4,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._core.vocabulary.ids import PID, Alias
-from .operations import Ask, Part, Send, decode_operation, decode_route, receiver_of, sender_of
+from .operations import (
+    ConfirmedSend,
+    Part,
+    Send,
+    decode_operation,
+    decode_route,
+    receiver_of,
+    sender_of,
+)
 
 __all__ = ["Unreadable", "lost_messages"]
 
@@ -50,7 +58,7 @@ def _routes(
                 yield op.route or None, Unreadable
                 continue
             op = decode_operation(whole)
-        if isinstance(op, Send | Ask):
+        if isinstance(op, Send | ConfirmedSend):
             yield op.route, type_of(op.body) or Unreadable
         else:
             yield None, Unreadable

@@ -26,21 +26,21 @@ from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.options import check_name
 from .._core.vocabulary.reasons import Reason
 from .._core.vocabulary.text import brief, shown
-from .accounts.info import NetworkInfo
-from .accounts.limits import LARGEST, Limits, too_large
-from .carriers.carrier import Carrier
+from .carrier import Carrier
+from .deadlocks import Deadlocks
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
 from .frames import NOT_A_FRAME, read_frame
 from .messages.message_types import MessageTypes, RefusedValueError
 from .messages.signals import SIGNALS
 from .node_names import is_node_name
+from .node_requests.permits import PERMITS, Permits, refusal_text
+from .node_requests.snapshots import snapshot_types
+from .node_requests.spawns import Spawns
 from .peer import Peer
-from .questions.permits import PERMITS, Permits, refusal_text
-from .questions.snapshots import snapshot_types
-from .questions.spawns import Spawns
-from .rings import Rings
-from .services.service_desk import ServiceDesk
+from .services.service_receiver import ServiceReceiver
 from .session import Timing
+from .traffic.info import NetworkInfo
+from .traffic.limits import LARGEST, Limits, too_large
 
 __all__ = ["Network"]
 
@@ -56,7 +56,7 @@ _SMALLEST: Final = 32 << 10
 """Bytes that each of `_NODES` nodes may have on the way here."""
 _SENDERS: Final = 100_000
 """The most processes here whose messages other nodes may forward back."""
-_DESKS: Final = 1024
+_SERVICE_RECEIVERS: Final = 1024
 """The most services whose end is remembered for other nodes."""
 
 
@@ -81,7 +81,7 @@ class Network:
         self.permits = permits
         self.spawns = spawns
         self.limits = limits
-        self.rings = Rings(self)
+        self.deadlocks = Deadlocks(self)
         self.timing = timing
         self.backlog = backlog
         self.carrier = carrier
@@ -90,7 +90,7 @@ class Network:
         """Why this node has left its network; empty while it is a member. From any thread."""
         self._window = timing.window
         """Bytes that each connected node may have on the way here."""
-        self._desks: dict[ServiceName, ServiceDesk] = {}
+        self._service_receivers: dict[ServiceName, ServiceReceiver] = {}
         """The services here that other nodes use."""
         self._dirty: list[Peer] = []
         self._flusher: Task | None = None
@@ -245,16 +245,16 @@ class Network:
         remote = RemoteNode(self.kernel, self, node)
         return RemoteService(self.kernel, remote, check_name(name), process)
 
-    def service_desk(self, address: ServiceName) -> ServiceDesk:
+    def service_receiver(self, address: ServiceName) -> ServiceReceiver:
         """Takes messages and calls of other nodes to the service of a child of this node."""
-        desk = self._desks.get(address)
-        if desk is None:
-            desk = ServiceDesk(self.kernel, address)
+        receiver = self._service_receivers.get(address)
+        if receiver is None:
+            receiver = ServiceReceiver(self.kernel, address)
             if address.name in self.kernel.services:
-                if len(self._desks) >= _DESKS:
-                    self._desks.clear()
-                self._desks[address] = desk
-        return desk
+                if len(self._service_receivers) >= _SERVICE_RECEIVERS:
+                    self._service_receivers.clear()
+                self._service_receivers[address] = receiver
+        return receiver
 
     def watch(self, target: Any, watcher: PID) -> None:
         """Watch a target on another node."""
@@ -338,14 +338,14 @@ class Network:
 
     def info(self) -> NetworkInfo:
         """A snapshot of the traffic with all other nodes."""
-        peers = {name: peer.ledger.info() for name, peer in sorted(self.peers.items())}
+        peers = {name: peer.refusals.info() for name, peer in sorted(self.peers.items())}
         return NetworkInfo(self.kernel.pid.node, peers, self.why_left)
 
     def suspect(self, process: Any) -> None:
         """A process here is about to wait for a process that waits, too: perhaps for a process of
         another node, in a ring.
         """
-        self.rings.suspect(process)
+        self.deadlocks.suspect(process)
 
     def warn_of_refusal(self, node: str, permit: str) -> None:
         """Log that another node does not permit an act to this node."""

@@ -8,7 +8,7 @@ from .messages.codec import msgspec
 
 __all__ = [
     "Answer",
-    "Ask",
+    "ConfirmedSend",
     "Call",
     "Counts",
     "Ended",
@@ -21,7 +21,7 @@ __all__ = [
     "Part",
     "Place",
     "Probe",
-    "Question",
+    "NodeRequest",
     "Route",
     "Send",
     "Sender",
@@ -85,7 +85,7 @@ class Send(msgspec.Struct, array_like=True, tag=0, frozen=True):
     """The context of its trace."""
 
 
-class Ask(msgspec.Struct, array_like=True, tag=1, frozen=True):
+class ConfirmedSend(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """A message whose sender waits until a mailbox has taken it."""
 
     number: int
@@ -171,9 +171,9 @@ class Subscribed(msgspec.Struct, array_like=True, tag=10, frozen=True):
     subscriber: int
 
 
-class Question(msgspec.Struct, array_like=True, tag=11, frozen=True):
-    """A question to the node itself. ``number`` identifies it for its answer. A node that does not
-    know the question says so, and the session continues.
+class NodeRequest(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """A request to the node itself. ``number`` identifies it for its answer. A node that does not
+    know the request says so, and the session continues.
     """
 
     number: int
@@ -223,7 +223,7 @@ class Part(msgspec.Struct, array_like=True, tag=15, frozen=True):
 
 Operation = (
     Send
-    | Ask
+    | ConfirmedSend
     | Call
     | Answer
     | Failed
@@ -233,7 +233,7 @@ Operation = (
     | Exit
     | Event
     | Subscribed
-    | Question
+    | NodeRequest
     | Probe
     | Counts
     | Withdraw
@@ -282,7 +282,7 @@ def decode_operation(data: bytes) -> Operation:
 def parts_of(data: bytes, longest: int) -> Iterator[bytes]:
     """An encoded operation, cut into encoded parts with at most ``longest`` bytes of it each."""
     op = decode_operation(data)
-    route = op.route if isinstance(op, Send | Ask) else b""
+    route = op.route if isinstance(op, Send | ConfirmedSend) else b""
     for number, start in enumerate(range(0, len(data), longest)):
         end = start + longest
         yield encode_operation(Part(number, end >= len(data), route, data[start:end]))

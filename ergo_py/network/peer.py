@@ -17,8 +17,6 @@ from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import NoNode, Reason, Shutdown
 from .._core.vocabulary.text import shown, utf8
-from .accounts.ledger import Ledger
-from .accounts.limits import ADDRESS, ANSWERS, LARGEST, too_large
 from .errors import (
     MessageTooLargeError,
     MessageTypeError,
@@ -46,10 +44,12 @@ from .operations import (
     read_operation,
     sender_place,
 )
-from .outlets.notices import Notices
-from .outlets.open_calls import OpenCalls
-from .outlets.outlet import Outlet, Packed
+from .outgoing.notices import Notices
+from .outgoing.open_calls import OpenCalls
+from .outgoing.peer_mailbox import Packed, PeerMailbox
 from .session import Session, State
+from .traffic.limits import ADDRESS, ANSWERS, LARGEST, too_large
+from .traffic.refusals import Refusals
 from .watches import Watches
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ class Peer(OpenCalls, Notices):
         )
         self._parts = bytearray()
         """The parts of an operation that has not arrived whole."""
-        self.ledger = Ledger(self)
-        self.mailbox = Outlet(self, network.backlog)
+        self.refusals = Refusals(self)
+        self.mailbox = PeerMailbox(self, network.backlog)
         self._most_waiting = network.backlog + ANSWERS
         self.executor = Executor(self)
         self.watches = Watches(self)
@@ -122,7 +122,7 @@ class Peer(OpenCalls, Notices):
             Subscribed: self.watches.note_subscribed,
             Probe: self._take_probe,
             Part: self._take_part,
-            Counts: self.ledger.note_counts,
+            Counts: self.refusals.note_counts,
         }
         self._routes: dict[tuple[Any, PID | Alias, Lane], bytes] = {}
         """Encoded routes of messages, which mostly repeat."""
@@ -209,9 +209,9 @@ class Peer(OpenCalls, Notices):
             MessageTypeError: the message cannot travel.
             NodeBusyError: too many bytes wait.
         """
-        lane, outlet = LANES[priority], self.mailbox
-        if outlet.waiters or outlet.inbound or self.session.queued_bytes >= outlet.limit:
-            outlet.admit(lane, (MESSAGE, sender, to, message))
+        lane, mailbox = LANES[priority], self.mailbox
+        if mailbox.waiters or mailbox.inbound or self.session.queued_bytes >= mailbox.limit:
+            mailbox.admit(lane, (MESSAGE, sender, to, message))
         else:
             encode = self._encoders.get(type(message))
             if encode is None:
@@ -286,8 +286,8 @@ class Peer(OpenCalls, Notices):
 
     def take_call(self, caller: Caller, priority: Priority) -> bool:
         """Send a call, on the loop. False if too many bytes wait."""
-        lane, outlet, session = LANES[priority], self.mailbox, self.session
-        if outlet.waiters or outlet.inbound or session.queued_bytes >= outlet.limit:
+        lane, mailbox, session = LANES[priority], self.mailbox, self.session
+        if mailbox.waiters or mailbox.inbound or session.queued_bytes >= mailbox.limit:
             return False
         to, number, request, sender = caller.to, caller.number, caller.request, caller.pid
         encode = self._encoders.get(type(request))
@@ -382,7 +382,7 @@ class Peer(OpenCalls, Notices):
         self.wake()
 
     def _take_probe(self, op: Probe) -> None:
-        self.network.rings.take(self, op)
+        self.network.deadlocks.take(self, op)
 
     async def wait_sent(self) -> None:
         """Wait until all operations are given to the carrier, or the session ends."""
@@ -452,7 +452,7 @@ class Peer(OpenCalls, Notices):
         """Note that the node is connected."""
         self.creation = creation
         self.reason = None
-        self.ledger.begin(creation)
+        self.refusals.begin(creation)
         self.network.arm(self.session.next_deadline())
         self.network.note_up(self)
 

@@ -21,8 +21,8 @@ from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..service import Service
 from .network import Network
+from .node_requests.verbs import RemoteVerbs
 from .peer import Peer
-from .questions.verbs import RemoteVerbs
 from .services.remote_service import RemoteService
 
 __all__ = ["RemoteNode"]
@@ -33,12 +33,12 @@ _LONGEST_DELAY: Final = 0.5
 
 @dataclass(frozen=True)
 class Ping:
-    """The question of :meth:`RemoteNode.ping`, as errors show it."""
+    """The request of :meth:`RemoteNode.ping`, as errors show it."""
 
 
 @dataclass(frozen=True)
 class WhereIs:
-    """The question of :meth:`RemoteNode.whereis`, as errors show it."""
+    """The request of :meth:`RemoteNode.whereis`, as errors show it."""
 
     name: str
 

@@ -6,14 +6,14 @@ from types import ModuleType
 from .._core.kernel import Kernel
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
-from .accounts.limits import Limits
-from .carriers.carrier import Carrier
+from .carrier import Carrier
 from .messages.message_types import MessageTypes
 from .network import Network
 from .node_names import check_node_name
-from .questions.permits import Allow, Permits
-from .questions.spawns import SpawnList, Spawns
+from .node_requests.permits import Allow, Permits
+from .node_requests.spawns import SpawnList, Spawns
 from .session import Timing
+from .traffic.limits import Limits
 
 __all__ = ["NetworkSettings"]
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 from .._core.vocabulary.ids import PID, EventName, NodeName
 from .._core.vocabulary.messages import Published
 from .._core.vocabulary.reasons import Custom, Reason
-from .accounts.limits import Limits
 from .messages.message_types import UnreadableValueError
 from .operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
+from .traffic.limits import Limits
 
 if TYPE_CHECKING:
     from .peer import Peer

@@ -25,11 +25,11 @@ from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.shutdown import Reminder
 from ..meta.sockets.tcp import TCPConnection
 from ..meta.sockets.tls import TLSFiles
-from .line import StreamLine
 from .messages.responses import Headers, Response
 from .messages.websockets import WSConnected, WSDisconnected
 from .parsing.deflate import Deflate, offered_deflate
 from .parsing.handshake import client_request, read_answer
+from .transport import Transport
 from .websocket import WebSocket, call_websocket, serve_websocket, write_last
 
 __all__ = ["WebSocketClient"]
@@ -128,7 +128,7 @@ class WebSocketClient(TCPConnection):
         return self._new_websocket(b"", None)
 
     def _new_websocket(self, rest: bytes, deflate: Deflate | None) -> WebSocket:
-        line = StreamLine(
+        line = Transport(
             self,
             self.peer,
             (self._reader, self._input, self._writer, self._shutdown),

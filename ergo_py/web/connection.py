@@ -1,4 +1,4 @@
-"""`WebConnection`: a connection of a web server. Its session speaks HTTP or WebSocket."""
+"""`WebConnection`: a connection of a web server. Its protocol speaks HTTP or WebSocket."""
 
 import socket
 from collections.abc import Awaitable, Callable
@@ -21,13 +21,13 @@ from ..meta.sockets.streams.sessions import end_session
 from ..meta.sockets.streams.shutdown import Reminder
 from ..meta.sockets.tcp import TCPConnection
 from .http.exchange import unavailable
+from .http.protocol import HTTPProtocol
 from .http.response_stream import ResponseStream, WrongLengthError
-from .http.session import HTTPSession
-from .http.traced_session import TracedHTTPSession
-from .line import StreamLine
+from .http.traced_protocol import TracedHTTPProtocol
 from .messages.requests import End, HTTPRequest, ReadBody, SentEvent, Write
 from .messages.websockets import WSClose, WSConnected
 from .site import Site
+from .transport import Transport
 from .upgrade import Agreement, Upgrade
 from .websocket import WebSocket, call_websocket, serve_websocket, write_last
 
@@ -41,11 +41,11 @@ _NO_STREAM = "there is no streamed response with this reference; it has ended, o
 
 
 class WebConnection(TCPConnection):
-    """A connection of a web server. It receives the callbacks; its session decides."""
+    """A connection of a web server. It receives the callbacks; its protocol decides."""
 
     kind = "http"
-    _http: HTTPSession
-    _line: StreamLine
+    _http: HTTPProtocol
+    _transport: Transport
     _site: Site
     _head_since: float | None = None
     _websocket: WebSocket | None = None
@@ -78,15 +78,15 @@ class WebConnection(TCPConnection):
         self._head_since = head_since
 
     def _begin_http(self, _alias: Alias) -> StreamParser:
-        self._line = StreamLine(
+        self._transport = Transport(
             self,
             self.peer,
             (self._reader, self._input, self._writer, self._shutdown),
             receiver=self._receiver,
             drop_if_slow=self._drop_if_slow,
         )
-        kind = HTTPSession if self._meta.kernel.tracing is None else TracedHTTPSession
-        self._http = kind(self, self._line, self._site)
+        kind = HTTPProtocol if self._meta.kernel.tracing is None else TracedHTTPProtocol
+        self._http = kind(self, self._transport, self._site)
         return self._http
 
     def _receiver(self) -> Target:
@@ -97,7 +97,7 @@ class WebConnection(TCPConnection):
         self._http.begin(self._head_since)
         return None
 
-    # -- for the session ---------------------------------------------------------------------------
+    # -- for the protocol --------------------------------------------------------------------------
 
     def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run an async function beside the reader."""
@@ -105,14 +105,14 @@ class WebConnection(TCPConnection):
 
     def cut(self, cause: Cause, detail: str) -> None:
         """End at once: the peer sees a reset."""
-        self._line.cut(cause, detail)
+        self._transport.cut(cause, detail)
 
     @property
     def idle_since(self) -> float | None:
         """Since when there is no request; None if there is one, or a WebSocket."""
         if self.connected is None or self._websocket is not None or not self._http.is_idle:
             return None
-        return max(self._line.last_in, self._line.last_out)
+        return max(self._transport.last_in, self._transport.last_out)
 
     def give_way(self) -> None:
         """End an idle connection without waiting for its peer."""
@@ -128,9 +128,9 @@ class WebConnection(TCPConnection):
 
     # -- WebSocket ---------------------------------------------------------------------------------
 
-    def upgrade(self, session: HTTPSession, request: HTTPRequest, place: Any) -> None:
+    def upgrade(self, http: HTTPProtocol, request: HTTPRequest, place: Any) -> None:
         """Begin to answer a request for a WebSocket."""
-        Upgrade(self, session, request, place, self._site).begin()
+        Upgrade(self, http, request, place, self._site).begin()
 
     def begin_websocket(self, agreement: Agreement) -> None:
         """Go on as a WebSocket: the actor that was spawned for it owns the connection now."""
@@ -151,18 +151,18 @@ class WebConnection(TCPConnection):
         self._reader.use(self._socket, actor.id)
         place = agreement.place
         self._websocket = websocket = WebSocket(
-            self._line,
+            self._transport,
             is_client=False,
             max_message=place.max_message,
             interval=place.ping_interval,
             deflate=agreement.deflate,
             rest=rest,
         )
-        self._line.put(agreement.answer)
+        self._transport.put(agreement.answer)
         self.send(actor.id, WSConnected(self.id, agreement.request, agreement.subprotocol))
         self._input.use(websocket, self._now)
         websocket.begin()
-        self._line.read_on()
+        self._transport.read_on()
         if self._site.is_draining:
             self.drain()
 

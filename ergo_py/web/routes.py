@@ -101,7 +101,7 @@ class Place:
         """Whether a request is for a WebSocket."""
         return self.kind == "websocket"
 
-    def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None] | None:
+    def answer(self, http: Any, request: HTTPRequest) -> Awaitable[None] | None:
         """The work that answers a request, for an application or a file; None if the request is
         answered.
         """

@@ -11,7 +11,7 @@ from .._core.vocabulary.errors import InitError, MailboxFullError, SpawnError
 from .._core.vocabulary.ids import Alias
 from ..meta.receivers import Plan, make_actor
 from .http.exchange import unavailable
-from .http.session import HTTPSession
+from .http.protocol import HTTPProtocol
 from .messages.requests import HTTPRequest
 from .messages.responses import HTTPError, Response, bare_response, upgrade_response
 from .messages.websockets import Accept, WSUpgrade
@@ -78,10 +78,10 @@ class Upgrade:
     """Answers a request for a WebSocket. Everything here happens on the loop."""
 
     def __init__(
-        self, host: Host, session: HTTPSession, request: HTTPRequest, place: Route, site: Site
+        self, host: Host, http: HTTPProtocol, request: HTTPRequest, place: Route, site: Site
     ) -> None:
         self._host = host
-        self._session = session
+        self._http = http
         self.site = site
         self._agreement = Agreement(request, place)
         self._key_answer = ""
@@ -132,7 +132,7 @@ class Upgrade:
 
     def refuse(self, response: Response) -> None:
         """Answer with a response, unless the exchange has ended."""
-        self._session.refuse_upgrade(self._agreement.request, response)
+        self._http.refuse_upgrade(self._agreement.request, response)
 
     def _ask(self, to: Any) -> None:
         """Ask a process. Its answer, or the error of the call, comes to :meth:`_answered`."""

@@ -1,6 +1,6 @@
 """`WaitingPeers`: accepted sockets whose first request has not come.
 
-A connection with its reader, handler and session costs a hundred objects and a task. Peers that
+A connection with its reader, handler and protocol costs a hundred objects and a task. Peers that
 begin a request and never end it would cost the server that much each, and all other peers the time
 to make them, to end them, and to collect their garbage. So a connection is made when the first head
 is there, or when it is clear that it can be none. Until then a peer is a socket in the poller, and

@@ -95,7 +95,7 @@ class WebSocket:
         "_close",
         "_deflate",
         "_interval",
-        "_line",
+        "_transport",
         "_new_key",
         "_parser",
         "_pinged",
@@ -125,7 +125,7 @@ class WebSocket:
         """``rest`` are bytes that came behind the handshake. ``new_key`` makes the masks of a
         client.
         """
-        self._line = line
+        self._transport = line
         self._parser = WebSocketParser(
             is_masked=not is_client, max_message=max_message, deflate=deflate
         )
@@ -161,11 +161,11 @@ class WebSocket:
             self.has_more, self.count = False, 0
             if not data and self.state is State.ANSWERING:
                 # The messages before the close are handed over.
-                self._line.when_answered(self._answer_close)
+                self._transport.when_answered(self._answer_close)
             return messages
         events, error = self._parser.feed(data)
         self._pinged = None
-        alias = self._line.id
+        alias = self._transport.id
         for kind, content, code in events:
             if kind == TEXT:
                 messages.append(WSText(alias, content))
@@ -173,7 +173,7 @@ class WebSocket:
                 messages.append(WSBinary(alias, content))
             elif kind == PING:
                 if self.state is State.OPEN:
-                    self._line.put(self._frame(PONG, content))
+                    self._transport.put(self._frame(PONG, content))
             elif kind == CLOSE:
                 self._closed_by_peer(code, content)
                 error = None
@@ -207,22 +207,22 @@ class WebSocket:
             assert self._close is not None
             code, _ = self._close
             payload = b"" if code == _NO_CODE else code.to_bytes(2, "big")
-            self._line.put(self._frame(CLOSE, payload))
+            self._transport.put(self._frame(CLOSE, payload))
             self._end()
 
     def _refuse(self, error: FrameError) -> None:
         """Tell the peer of its error, and end."""
         if self.state is State.OPEN:
             payload = error.code.to_bytes(2, "big") + error.detail.encode()[:100]
-            self._line.put(self._frame(CLOSE, payload))
+            self._transport.put(self._frame(CLOSE, payload))
         self.state = State.CLOSED
         self._stop()
-        self._line.blame(error.detail)
+        self._transport.blame(error.detail)
 
     def _end(self) -> None:
         self.state = State.CLOSED
         self._stop()
-        self._line.hang_up()
+        self._transport.hang_up()
 
     @property
     def takes_messages(self) -> bool:
@@ -242,14 +242,14 @@ class WebSocket:
             frame = encode_frame(opcode, deflate.compress(payload), key, compressed=True)
         else:
             frame = self._frame(opcode, payload)
-        return self._line.put(frame, caller), size
+        return self._transport.put(frame, caller), size
 
     def close(self, message: WSClose) -> None:
         """Close with a code and a reason. The peer answers with its own close."""
         if self.state is not State.OPEN:
             return
         payload = message.code.to_bytes(2, "big") + message.reason.encode(errors="replace")
-        self._line.put(self._frame(CLOSE, payload))
+        self._transport.put(self._frame(CLOSE, payload))
         self.state = State.CLOSING
         self._alarm(_LINGER)
 
@@ -258,7 +258,7 @@ class WebSocket:
         if self.state is State.ANSWERING:
             self._answer_close()
         elif self.state is State.OPEN:
-            self._line.put(self._frame(CLOSE, code.to_bytes(2, "big")))
+            self._transport.put(self._frame(CLOSE, code.to_bytes(2, "big")))
         self.state = State.CLOSED
         self._stop()
 
@@ -270,14 +270,14 @@ class WebSocket:
         self.state = State.CLOSED
         self._stop()
         code, reason = (None, "") if self._close is None else self._close
-        return WSDisconnected(self._line.id, code, reason, cause, detail)
+        return WSDisconnected(self._transport.id, code, reason, cause, detail)
 
     # -- time --------------------------------------------------------------------------------------
 
     def _alarm(self, seconds: float) -> None:
         self._stop()
         self._watch = watch = Deadline(self._check_time)
-        self._line.arm(watch, seconds)
+        self._transport.arm(watch, seconds)
 
     def _stop(self) -> None:
         if self._watch is not None:
@@ -292,7 +292,7 @@ class WebSocket:
         elif self.state is State.ANSWERING:
             self._answer_close()
         elif self.state is State.OPEN:
-            line = self._line
+            line = self._transport
             if self._pinged is not None and not line.is_held_up:
                 self.state = State.CLOSED
                 line.cut(Cause.TIMEOUT, f"no answer to a ping within {self._interval:g} s")

@@ -11,7 +11,7 @@ from ergo_py import PID
 from ergo_py.cluster import lease
 from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
 from ergo_py.network.stores.memory_store import StoreTable
-from ergo_py.network.stores.recollection import Recollection
+from ergo_py.network.stores.seen_revisions import SeenRevisions
 from ergo_py.network.stores.store import Age, Entry
 from tests.cluster.partitions import Silent, Violation, simulate_keepers, simulate_nodes
 from tests.support import THOROUGH, largest_number
@@ -159,10 +159,10 @@ def test_the_simulation_notices_a_lease_without_a_margin(monkeypatch: pytest.Mon
 
 
 def test_the_simulation_notices_numbers_without_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_clock(seen: Recollection) -> int:
+    def without_clock(seen: SeenRevisions) -> int:
         return largest_number(seen) + 1
 
-    monkeypatch.setattr(Recollection, "next_number", without_clock)
+    monkeypatch.setattr(SeenRevisions, "next_number", without_clock)
 
     with pytest.raises(Violation):
         for seed in range(30):

@@ -8,7 +8,7 @@ from ergo_py import Node, NotAllowedError
 from ergo_py.control.commands import COMMANDS
 from ergo_py.control.protocol import ControlError
 from ergo_py.control.request import Arguments, Client
-from ergo_py.network.questions import control
+from ergo_py.network.node_requests import control
 from tests.network.pairs import make_network, two_nodes
 from tests.network.test_nodes import Counter
 from tests.support import running_node

@@ -11,7 +11,7 @@ import trio.testing
 
 from ergo_py._core import sources
 from ergo_py.network.carriers import frame_reader
-from ergo_py.network.carriers.frame_reader import HEADER, FrameReader, Halves, ProtocolError
+from ergo_py.network.carriers.frame_reader import HEADER, FrameReader, PartialFrames, ProtocolError
 
 
 class Passes:
@@ -42,12 +42,14 @@ def wire(*frames: bytes) -> bytes:
     return b"".join(HEADER.pack(len(frame)) + frame for frame in frames)
 
 
-async def read_all(pieces: list[bytes], longest: int = 100, halves: Halves | None = None) -> Passes:
+async def read_all(
+    pieces: list[bytes], longest: int = 100, partial_frames: PartialFrames | None = None
+) -> Passes:
     ours, theirs = socket.socketpair()
     sink: Any = Passes()
     with ours, theirs:
         ours.setblocking(False)
-        reader = FrameReader(ours, halves or Halves(1 << 20))
+        reader = FrameReader(ours, partial_frames or PartialFrames(1 << 20))
 
         async def write() -> None:
             for piece in pieces:
@@ -116,19 +118,19 @@ async def test_a_connection_that_ends_early_has_no_first_frame() -> None:
         theirs.sendall(HEADER.pack(10) + b"half")
         theirs.close()
 
-        assert await FrameReader(ours, Halves(100)).first(100) == b""
+        assert await FrameReader(ours, PartialFrames(100)).first(100) == b""
 
 
 async def test_the_bytes_of_half_frames_of_all_connections_are_bounded() -> None:
-    halves = Halves(60)
+    partial_frames = PartialFrames(60)
     whole = wire(b"name") + wire(b"x" * 40)
     pieces = [whole[begin : begin + 10] for begin in range(0, len(whole), 10)]
-    sink = await read_all(pieces, halves=halves)
+    sink = await read_all(pieces, partial_frames=partial_frames)
     assert sink.frames == [b"x" * 40]
 
-    halves.take(60)  # the frame was given back when it was whole
+    partial_frames.take(60)  # the frame was given back when it was whole
     with pytest.raises(ExceptionGroup) as caught:
-        await read_all(pieces, halves=halves)
+        await read_all(pieces, partial_frames=partial_frames)
     assert caught.group_contains(ProtocolError)
-    halves.give_back(44)
-    assert (await read_all(pieces, halves=halves)).frames == [b"x" * 40]
+    partial_frames.give_back(44)
+    assert (await read_all(pieces, partial_frames=partial_frames)).frames == [b"x" * 40]

@@ -26,7 +26,7 @@ from ergo_py import (
 )
 from ergo_py.meta import UnixServer
 from ergo_py.network import RemoteError, UnreadableError
-from ergo_py.network.questions import pieces, spawns
+from ergo_py.network.node_requests import chunks, spawns
 from tests.network.pairs import Add, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Puppet, running_node
@@ -143,7 +143,7 @@ async def test_a_look_at_a_missing_process_raises_the_error_of_its_node(networks
             a.peek(pid)
         peer = network_of(a).peer("b@test")
         for asked in (["stop", [], {}], ["info"], 5, ["get_state", [pid], {}]):
-            with pytest.raises(UnreadableError, match="does not know the question 'look'"):
+            with pytest.raises(UnreadableError, match="does not know the request 'look'"):
                 await peer.ask("look", None, asked, 5.0)
 
 
@@ -161,7 +161,7 @@ async def test_a_busy_process_is_given_up_after_the_time_limit(autojump_clock: A
 
 
 async def test_a_large_tree_travels_in_pieces(monkeypatch: Any) -> None:
-    monkeypatch.setattr(pieces, "_PIECE", 1000)
+    monkeypatch.setattr(chunks, "_CHUNK", 1000)
     async with two_nodes(make_network("memory", **LOOK)) as (a, b):
         for number in range(100):
             await b.spawn(Puppet, name=f"process {number}")
@@ -182,7 +182,7 @@ async def test_a_large_tree_travels_in_pieces(monkeypatch: Any) -> None:
             await peer.ask("more", None, [first[0][1], 1000], 5.0)
         assert await peer.ask("more", None, [first[1][1], 1000], 5.0)
 
-        monkeypatch.setattr(pieces, "LARGEST_ANSWER", 5000)
+        monkeypatch.setattr(chunks, "LARGEST_ANSWER", 5000)
         with pytest.raises(NotAllowedError, match="the limit between nodes is 5000; ask for less"):
             await there.tree()
 

@@ -36,11 +36,11 @@ from ergo_py.network import (
     UnreadableError,
 )
 from ergo_py.network import operations as ops
-from ergo_py.network.accounts.limits import ADDRESS, LARGEST
+from ergo_py.network.node_requests.chunks import Chunks
+from ergo_py.network.node_requests.look import Look, look
+from ergo_py.network.node_requests.permits import Permits
 from ergo_py.network.operations import sender_place
-from ergo_py.network.questions.look import Look, look
-from ergo_py.network.questions.permits import Permits
-from ergo_py.network.questions.pieces import Pieces
+from ergo_py.network.traffic.limits import ADDRESS, LARGEST
 from tests.network.pairs import (
     Add,
     Colour,
@@ -126,7 +126,7 @@ async def test_a_signal_of_the_runtime_is_no_message_of_another_node(signal: Any
 
         route, body = route_to(peer, watcher), peer.network.types.encode(signal)
         peer.push(ops.Send(route, body))
-        peer.push(ops.Ask(1000, route, body))
+        peer.push(ops.ConfirmedSend(1000, route, body))
         peer.push(ops.Call(1001, route, body))
         a.send(watcher, Echo(signal))  # a value of a message is what its sender says
         await until(lambda: heard)
@@ -164,7 +164,7 @@ async def confirmed(peer: Any, route: bytes, body: bytes) -> Any:
     number = next(peer.router.references)
     caller = TaskCaller(peer.network.kernel.pid, number, None, None, task, peer)
     caller.wait_without_limit()
-    peer.push(ops.Ask(peer.remember(caller), route, body))
+    peer.push(ops.ConfirmedSend(peer.remember(caller), route, body))
     with trio.fail_after(30):
         await park_as(task, caller)
     return caller.result()
@@ -191,7 +191,7 @@ async def test_an_address_that_is_too_long_ends_the_session_and_is_not_kept(act:
         body = peer.network.types.encode(1)
         op: Any = {
             "call": ops.Call(1000, route, body),
-            "ask": ops.Ask(1000, route, body),
+            "ask": ops.ConfirmedSend(1000, route, body),
             "watch": ops.Watch(1000, place, 0),
             "exit": ops.Exit(place, me, False, body),
         }.get(act, ops.Send(route, body))
@@ -444,7 +444,7 @@ async def test_a_node_looks_into_no_third_node_for_another() -> None:
             await a.inspect(pid)
         # By a keyword neither.
         for keywords in ({"to": pid}, {"to": pid, "timeout": 1.0}):
-            with pytest.raises(UnreadableError, match="does not know the question 'look'"):
+            with pytest.raises(UnreadableError, match="does not know the request 'look'"):
                 await look(peer, Look("inspect"), keywords, 5.0)
         assert "b@test" not in c.network().peers
 
@@ -467,7 +467,7 @@ async def test_a_look_has_the_arguments_of_honest_nodes_only(
     """``node.events(name)`` would make a stream of publications, which no code closes."""
     async with two_nodes(make_network("memory", allow="default,look")) as (a, b):
         peer = await hostile(a)
-        with pytest.raises(UnreadableError, match="does not know the question 'look'"):
+        with pytest.raises(UnreadableError, match="does not know the request 'look'"):
             await look(peer, Look(verb, arguments), keywords, 5.0)
         assert b.nodes() == ["a@test"]
 
@@ -483,8 +483,8 @@ async def test_an_answer_about_a_node_is_limited_where_it_arrives(
             ([3, 1, b"no "], b"JSON"),
             (["size", 1, b""], b""),
         ):
-            monkeypatch.setattr(Pieces, "first", lambda _self, _answer, first=first: first)
-            monkeypatch.setattr(Pieces, "next", lambda _self, *_at, more=more: more)
+            monkeypatch.setattr(Chunks, "first", lambda _self, _answer, first=first: first)
+            monkeypatch.setattr(Chunks, "next", lambda _self, *_at, more=more: more)
             with pytest.raises(UnreadableError, match="gave another kind of answer"):
                 await there.ask_control(1, "ps", {})
         assert b.nodes() == ["a@test"]
@@ -495,7 +495,7 @@ async def test_a_spawned_process_is_linked_to_processes_of_the_asking_node_only(
     async with two_nodes(hub) as (a, b):
         pid = await b.spawn(Puppet)
         peer = await hostile(a)
-        with pytest.raises(UnreadableError, match="does not know the question 'spawn'"):
+        with pytest.raises(UnreadableError, match="does not know the request 'spawn'"):
             await peer.ask("spawn", "asked", ["counter", [], None, pid], 5.0)
         assert b.processes() == [pid]
 

@@ -23,8 +23,8 @@ from ergo_py import (
     Why,
 )
 from ergo_py.network import NATS, Local, Memory, TooManyCallsError
-from ergo_py.network.accounts.limits import Limits
-from ergo_py.network.operations import Ask, Call, Route, Watch, encode_route, sender_place
+from ergo_py.network.operations import Call, ConfirmedSend, Route, Watch, encode_route, sender_place
+from ergo_py.network.traffic.limits import Limits
 from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Puppet
@@ -214,7 +214,7 @@ async def test_a_node_that_keeps_no_limits_cannot_make_the_tables_grow() -> None
             peer.push(Watch(10_000 + number, peer.place(pid), 0))
             # All calls have the same number.
             peer.push(Call(7, encode_route(Route(peer.place(keeper), me, 0)), body))
-            peer.push(Ask(8, encode_route(Route(peer.place(full), me, 0)), body))
+            peer.push(ConfirmedSend(8, encode_route(Route(peer.place(full), me, 0)), body))
         assert await a.at("b@test").ping() >= 0.0
         there = b.network().peers["a@test"]
         assert (there.calls_in, there.watches_in) == (3, 3)

@@ -91,15 +91,15 @@ async def test_a_node_is_awaited_until_it_starts_and_until_it_is_lost(
             ]
 
 
-async def test_a_question_that_a_node_does_not_know_costs_that_question_only(
+async def test_a_request_that_a_node_does_not_know_costs_that_request_only(
     network: Any,
 ) -> None:
     async with two_nodes(network) as (a, b):
         pid = await b.spawn(Counter)
         peer = network_of(a).peer("b@test")
-        with pytest.raises(UnreadableError, match="'b@test' does not know the question 'dance'"):
+        with pytest.raises(UnreadableError, match="'b@test' does not know the request 'dance'"):
             await peer.ask("dance", None, None, 5.0)
-        with pytest.raises(UnreadableError, match="'b@test' does not know the question 'whereis'"):
+        with pytest.raises(UnreadableError, match="'b@test' does not know the request 'whereis'"):
             await peer.ask("whereis", None, 17, 5.0)
 
         assert await a.call(pid, Total()) == 0

@@ -144,7 +144,7 @@ class RemoteNodes(Protocol):
         """The service of a child on another node, for the messages and calls of a process."""
         ...
 
-    def service_desk(self, address: ServiceName, /) -> Receiver:
+    def service_receiver(self, address: ServiceName, /) -> Receiver:
         """Takes messages and calls of other nodes to the service of a child of this node."""
         ...
 
@@ -248,11 +248,13 @@ class _RemoteAddresses:
 
 
 def _service(router: Any, to: ServiceName) -> Receiver | None:
-    """The receiver for a service: another node, or the desk of this node."""
+    """The receiver for a service: another node, or the service of a child of this node."""
     if router.stopped or router.remote is None:
         return None
     found: Receiver = (
-        router.remote.service_desk(to) if to.node == router.node else router.remote.peer(to.node)
+        router.remote.service_receiver(to)
+        if to.node == router.node
+        else router.remote.peer(to.node)
     )
     return found
 

@@ -12,9 +12,9 @@ from trio.lowlevel import Task, checkpoint, current_task, wait_readable
 from ..._core import sources
 from ..._core.runtime.socket_watch import SocketWatch
 from ..._core.runtime.time_slices import SLICE
-from .carrier import Sink
+from ..carrier import Sink
 
-__all__ = ["CHUNK", "HEADER", "FrameReader", "Halves", "ProtocolError"]
+__all__ = ["CHUNK", "HEADER", "FrameReader", "PartialFrames", "ProtocolError"]
 
 HEADER: Final = struct.Struct(">I")
 """The length of a frame, in front of it."""
@@ -26,7 +26,7 @@ class ProtocolError(Exception):
     """The other end does not send frames."""
 
 
-class Halves:
+class PartialFrames:
     """Counts the bytes of all frames that have not arrived whole: a program that never completes
     its frames must not take all memory.
     """
@@ -52,23 +52,23 @@ class Halves:
 class FrameReader:
     """Cuts the bytes of a connection into frames."""
 
-    def __init__(self, connection: socket.socket, halves: Halves) -> None:
+    def __init__(self, connection: socket.socket, partial_frames: PartialFrames) -> None:
         self._connection = connection
-        self._halves = halves
+        self._partial_frames = partial_frames
         self._kept = 0
-        """Bytes of `_rest` that `_halves` counts."""
+        """Bytes of `_rest` that `_partial_frames` counts."""
         self._rest = bytearray()
         """The beginning of a frame that has not arrived whole."""
         self._may_have_more = True
 
     def _keep(self, data: bytes | memoryview) -> None:
-        self._halves.take(len(data))
+        self._partial_frames.take(len(data))
         self._kept += len(data)
         self._rest += data
 
     def close(self) -> None:
         """Forget the beginning of a frame whose end will not come."""
-        self._halves.give_back(self._kept)
+        self._partial_frames.give_back(self._kept)
         self._kept = 0
         self._rest = bytearray()
 

@@ -26,14 +26,14 @@ from ..._core.runtime.parking import park, wake
 from ..._core.vocabulary.errors import ControlSocketError
 from ..._core.vocabulary.public_names import show_public_names
 from ...control import socket_paths
+from ..carrier import Sink
 from ..errors import NetworkError, NodeNameTakenError
 from ..network import Network
-from ..questions.permits import Allow
-from ..questions.spawns import SpawnList
+from ..node_requests.permits import Allow
+from ..node_requests.spawns import SpawnList
 from ..settings import NetworkSettings
 from ..stores.local_store import LocalStore
-from .carrier import Sink
-from .frame_reader import HEADER, FrameReader, Halves, ProtocolError
+from .frame_reader import HEADER, FrameReader, PartialFrames, ProtocolError
 from .node_socket import NodeSocket, remove_leftovers
 
 __all__ = ["Local"]
@@ -48,7 +48,7 @@ _NO_LISTENER: Final = frozenset(
     {errno.ECONNREFUSED, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR}
 )
 """Errors of a connection to a file at which no program of this user listens."""
-_HALVES: Final = 16 * _FRAME
+_PARTIAL_FRAMES: Final = 16 * _FRAME
 """Bytes of frames that have not arrived whole, of all connections together."""
 _LONGEST: Final = 100
 """Most bytes of a path; operating systems allow 104 or 108."""
@@ -152,7 +152,7 @@ class _LocalCarrier:
         """The connections to other nodes, by their names."""
         self._readers: dict[str, trio.CancelScope] = {}
         """The connections from other nodes that are read, by the names of the nodes."""
-        self._halves = Halves(_HALVES)
+        self._partial_frames = PartialFrames(_PARTIAL_FRAMES)
         self._sockets: dict[socket.socket, None] = {}
         """All connections."""
         _carriers.add(self)
@@ -268,7 +268,7 @@ class _LocalCarrier:
             connection.setblocking(False)
             try:
                 if socket_paths.peer_user(connection) == os.geteuid():
-                    frames = FrameReader(connection, self._halves)
+                    frames = FrameReader(connection, self._partial_frames)
                     with trio.move_on_after(5.0):
                         node = (await frames.first(_NAME)).decode("utf-8", "replace")
                     if node not in ("", self._name):

@@ -15,13 +15,13 @@ from ..._core.runtime.parking import park, wake
 from ..._core.runtime.time_slices import SLICE
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
+from ..carrier import Sink
 from ..errors import NodeNameTakenError
 from ..network import Network
-from ..questions.permits import Allow
-from ..questions.spawns import SpawnList
+from ..node_requests.permits import Allow
+from ..node_requests.spawns import SpawnList
 from ..settings import NetworkSettings
 from ..stores.memory_store import MemoryStore, StoreTable
-from .carrier import Sink
 
 __all__ = ["Memory"]
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from ..errors import StoreError
-from .recollection import Recollection
+from .seen_revisions import SeenRevisions
 from .store import TIMEOUT, Age, ConflictError, Entry
 
 __all__ = ["MemoryStore", "StoreFaults", "StoreTable"]
@@ -94,7 +94,7 @@ class MemoryStore:
         self._table = table
         self._faults = faults
         self._node = node
-        self._seen = Recollection(lambda: int(trio.current_time() * 1e9))
+        self._seen = SeenRevisions(lambda: int(trio.current_time() * 1e9))
         self._made_at = table.made_at
 
     async def get(self, key: str) -> Entry | None:

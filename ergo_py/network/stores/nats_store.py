@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from ..errors import StoreError
-from .recollection import Recollection
+from .seen_revisions import SeenRevisions
 from .store import LARGEST, TIMEOUT, Age, ConflictError, Entry
 
 __all__ = ["NatsStore", "Publisher", "bucket_of", "subjects_of_store"]
@@ -92,7 +92,7 @@ class NatsStore:
         self._fresh = fresh
         self._answers: dict[str, _Answer] = {}
         self._is_open = False
-        self._seen = Recollection(time.time_ns)
+        self._seen = SeenRevisions(time.time_ns)
         self._created: object = None
         """When the bucket was made, on the clock of its server, as the server writes it."""
         self._is_loss_told = True

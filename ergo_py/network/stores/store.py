@@ -4,7 +4,7 @@ An entry changes only by compare-and-set: a write names the revision that it rep
 holder expires by itself: nodes compare revisions, each on its own clock.
 
 A store may be lost, and may be replaced by an older copy of itself: a backup, or a disk that had
-confirmed writes only in memory. `Recollection` notices the copy, and the numbers of entries come
+confirmed writes only in memory. `SeenRevisions` notices the copy, and the numbers of entries come
 from the clock, so they grow nevertheless.
 """
 

@@ -6,7 +6,7 @@ __all__ = ["Phase"]
 
 
 class Phase(Enum):
-    """What the session waits for."""
+    """What the protocol waits for."""
 
     HEAD = "head"
     BODY = "body"

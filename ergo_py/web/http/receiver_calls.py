@@ -21,7 +21,7 @@ _NORMAL: Final = Priority.NORMAL
 
 
 class Asker(Protocol):
-    """The session, which gets the answers."""
+    """The protocol, which gets the answers."""
 
     def limit(self, exchange: Exchange, timeout: float) -> None:
         """Let the exchange expire ``timeout`` seconds after its request is complete."""
@@ -39,7 +39,7 @@ class Asker(Protocol):
 
 
 class ReceiverCalls:
-    """The calls of a session. Their answers come to the session when they are settled."""
+    """The calls of a protocol. Their answers come to the protocol when they are settled."""
 
     __slots__ = ("_asker", "_begin_beside", "_site")
 

@@ -23,17 +23,17 @@ class Wire(Traffic, Outlet, Protocol):
         ...
 
     def read_on(self) -> None:
-        """Wake the reader, which waits because the session was paused."""
+        """Wake the reader, which waits because the protocol was paused."""
         ...
 
 
 class Host(Protocol):
-    """The connection of a session."""
+    """The connection of a protocol."""
 
     def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run an async function beside the reader."""
         ...
 
-    def upgrade(self, session: Any, request: HTTPRequest, place: Any) -> None:
+    def upgrade(self, http: Any, request: HTTPRequest, place: Any) -> None:
         """Begin to answer a request for a WebSocket."""
         ...

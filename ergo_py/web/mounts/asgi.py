@@ -8,8 +8,8 @@ from ...meta.sockets.messages import Endpoint
 from ..messages.requests import HTTPRequest
 from ..messages.responses import HOP_BY_HOP, Response
 from ..site import Site
+from .application_exchange import ApplicationExchange, PeerLeftError
 from .asgi_websocket import Talk
-from .dialogue import Dialogue, PeerLeftError
 from .lifespan import Lifespan
 from .running_tasks import RunningTasks
 
@@ -56,16 +56,16 @@ class ASGIApplication:
             self._site.log.error("tasks of an application do not end", tasks=left)
         await self._lifespan.stop()
 
-    async def answer(self, dialogue: Dialogue) -> None:
+    async def answer(self, exchange: ApplicationExchange) -> None:
         """Let the application answer a request."""
-        exchange = HTTPExchange(dialogue)
+        http = HTTPExchange(exchange)
         task = self._site.tasks.current()
         self._tasks.enter(task)
         try:
-            facts = self._scope(dialogue.request, "http")
-            await self._app(facts, exchange.receive, exchange.send)
+            facts = self._scope(exchange.request, "http")
+            await self._app(facts, http.receive, http.send)
         except Exception as error:
-            if exchange.heard_of_end:
+            if http.heard_of_end:
                 # Frameworks raise an exception of their own when the client has left.
                 self._site.log.info("an application ended after its client", error=str(error))
                 return
@@ -73,7 +73,7 @@ class ASGIApplication:
             raise
         finally:
             self._tasks.leave(task)
-        if not dialogue.has_ended:
+        if not exchange.has_ended:
             self._site.log.error("an application has ended without a whole response")
 
     async def talk(self, upgrade: Any, request: HTTPRequest) -> None:
@@ -134,12 +134,12 @@ class HTTPExchange:
     """``receive`` and ``send`` of a request."""
 
     __slots__ = (
-        *("_asked", "_dialogue", "_drops", "_head_due", "_is_done", "_is_streaming", "_start"),
+        *("_asked", "_exchange", "_drops", "_head_due", "_is_done", "_is_streaming", "_start"),
         "heard_of_end",
     )
 
-    def __init__(self, dialogue: Dialogue) -> None:
-        self._dialogue = dialogue
+    def __init__(self, exchange: ApplicationExchange) -> None:
+        self._exchange = exchange
         self._start: Message | None = None
         self._head_due: Deadline | None = None
         """Writes the head of a response whose body does not come at once."""
@@ -155,15 +155,15 @@ class HTTPExchange:
 
     async def receive(self) -> Message:
         """The next piece of the body, or the end of the exchange."""
-        dialogue = self._dialogue
+        exchange = self._exchange
         if not self._asked:
             try:
-                piece = b"" if dialogue.body_is_done else await dialogue.read(_PIECE)
-                self._asked = dialogue.body_is_done
+                piece = b"" if exchange.body_is_done else await exchange.read(_PIECE)
+                self._asked = exchange.body_is_done
                 return {"type": "http.request", "body": piece, "more_body": not self._asked}
             except PeerLeftError:
                 pass
-        await dialogue.wait_until_ended()
+        await exchange.wait_until_ended()
         self.heard_of_end = True
         return {"type": "http.disconnect"}
 
@@ -178,7 +178,7 @@ class HTTPExchange:
             if self._start is not None:
                 raise RuntimeError("http.response.start was sent before")
             self._start = message
-            self._head_due = self._dialogue.begin(self._write_head)
+            self._head_due = self._exchange.begin(self._write_head)
         elif kind == "http.response.body":
             if self._start is None:
                 raise RuntimeError("http.response.start must be sent before http.response.body")
@@ -191,33 +191,33 @@ class HTTPExchange:
             raise ValueError(f"{kind!r} is no message of a response")
 
     async def _write(self, body: bytes, more: bool) -> None:
-        dialogue = self._dialogue
+        exchange = self._exchange
         if self._is_done:
             raise RuntimeError("the response is complete: http.response.body had no more_body")
         self._is_done = not more
         if self._drops:
             return
-        if dialogue.has_ended:
+        if exchange.has_ended:
             raise PeerLeftError
         if not self._is_streaming:
             self._write_head(body, more)
             if self._drops:
                 return
         if body:
-            await dialogue.write(body)
+            await exchange.write(body)
         if not more:
-            dialogue.end()
+            exchange.end()
 
     def _write_head(self, body: bytes = b"", more: bool = True) -> None:
         """Write the response, or the head of a streamed one."""
         assert self._start is not None
         assert self._head_due is not None
         self._head_due.abandon()
-        is_head = self._dialogue.request.method == "HEAD"
+        is_head = self._exchange.request.method == "HEAD"
         response = make_response(self._start, body, more, is_head)
         self._drops = is_head or not response.stream
         self._is_streaming = True
-        self._dialogue.respond(response)
+        self._exchange.respond(response)
 
 
 def make_response(start: Message, body: bytes, more: bool, is_head: bool) -> Response:

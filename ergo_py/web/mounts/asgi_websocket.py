@@ -25,7 +25,7 @@ from ..messages.websockets import (
     WSText,
 )
 from ..parsing.handshake import offered_names
-from .dialogue import PeerLeftError, TaskCall
+from .application_exchange import PeerLeftError, TaskCall
 
 __all__ = ["SocketActor", "Talk"]
 

@@ -13,7 +13,7 @@ from ..._core.vocabulary.public_names import show_public_names
 from ..messages.requests import HTTPRequest
 from ..messages.responses import HTTPError, Response, bare_response
 from ..routes import Place
-from .dialogue import Dialogue, PeerLeftError
+from .application_exchange import ApplicationExchange, PeerLeftError
 from .directory import Directory, OpenedFile
 from .file_cache import MOST_BYTES, FileCache, Key, StoredFile
 from .file_conditions import NO_SUCH_PART, asks_for_all, choose_part, refusal, takes_gzip
@@ -66,33 +66,35 @@ class Files(Place):
         self._max_age = max_age
         self._cache = FileCache(cache)
 
-    def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None] | None:
+    def answer(self, http: Any, request: HTTPRequest) -> Awaitable[None] | None:
         """Answer at once if the file is in memory; otherwise read it in a thread, and write it."""
         accepted = request.headers.get("accept-encoding")
         key = request.path[len(self.parts) :], accepted is not None and takes_gzip(accepted)
         stored = self._cache.get(key)
         if stored is not None and stored.is_local and stored.is_current():
-            session.answer(request.exchange, _response_of(request, stored.facts, stored.whole)[0])
+            http.answer(request.exchange, _response_of(request, stored.facts, stored.whole)[0])
             return None
-        return self._serve(Dialogue(session, request), key, stored)
+        return self._serve(ApplicationExchange(http, request), key, stored)
 
-    async def _serve(self, dialogue: Dialogue, key: Key, stored: StoredFile | None) -> None:
-        request = dialogue.request
+    async def _serve(
+        self, exchange: ApplicationExchange, key: Key, stored: StoredFile | None
+    ) -> None:
+        request = exchange.request
         try:
             found = await trio.to_thread.run_sync(self._find, request, key, stored)
         except HTTPError as error:
-            if not dialogue.has_ended:
-                dialogue.respond(error.response)
+            if not exchange.has_ended:
+                exchange.respond(error.response)
             return
         if isinstance(found, OpenedFile):
-            await self._send(dialogue, found)
+            await self._send(exchange, found)
             return
         if isinstance(found, StoredFile):
             if found is not stored:
                 self._cache.put(key, found)
             found = _response_of(request, found.facts, found.whole)[0]
-        if not dialogue.has_ended:
-            dialogue.respond(found)
+        if not exchange.has_ended:
+            exchange.respond(found)
 
     def _find(
         self, request: HTTPRequest, key: Key, stored: StoredFile | None
@@ -142,14 +144,14 @@ class Files(Place):
     def _facts_of(self, opened: OpenedFile) -> FileFacts:
         return FileFacts(opened.facts, opened.name, opened.encoding, self._max_age)
 
-    async def _send(self, dialogue: Dialogue, opened: OpenedFile) -> None:
+    async def _send(self, exchange: ApplicationExchange, opened: OpenedFile) -> None:
         """Send a file in pieces."""
         try:
-            if dialogue.has_ended:
+            if exchange.has_ended:
                 return
-            response, begin, end = _response_of(dialogue.request, self._facts_of(opened), None)
-            dialogue.respond(response)
-            if dialogue.has_ended:
+            response, begin, end = _response_of(exchange.request, self._facts_of(opened), None)
+            exchange.respond(response)
+            if exchange.has_ended:
                 return
             piece = opened.take_ahead(end - begin)
             while begin < end:
@@ -159,9 +161,9 @@ class Files(Place):
                 if not piece:
                     raise OSError("a file has become shorter while it was sent")
                 begin += len(piece)
-                await dialogue.write(piece)
+                await exchange.write(piece)
                 piece = b""
-            dialogue.end()
+            exchange.end()
         except PeerLeftError:
             pass
         finally:

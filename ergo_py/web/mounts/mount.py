@@ -10,8 +10,8 @@ from ..messages.requests import HTTPRequest
 from ..parsing.http1 import Head
 from ..routes import STREAM, Application, Place, read_origins
 from ..site import Site
+from .application_exchange import ApplicationExchange
 from .asgi import ASGIApplication, ASGICallable
-from .dialogue import Dialogue
 
 __all__ = ["Mount"]
 
@@ -77,14 +77,14 @@ class Mount(Place):
         """Whether a request is for a WebSocket."""
         return "websocket" in head.headers.get("upgrade", "").lower()
 
-    def answer(self, session: Any, request: HTTPRequest) -> Awaitable[None]:
+    def answer(self, http: Any, request: HTTPRequest) -> Awaitable[None]:
         """Let the application answer."""
-        running: Any = session.site.applications[self]
-        work: Awaitable[None] = running.answer(Dialogue(session, request))
+        running: Any = http.site.applications[self]
+        work: Awaitable[None] = running.answer(ApplicationExchange(http, request))
         mark = request.exchange.mark
         if mark is None:
             return work
-        traced: Awaitable[None] = session.site.meta.kernel.tracing.inside(mark.context, work)
+        traced: Awaitable[None] = http.site.meta.kernel.tracing.inside(mark.context, work)
         return traced
 
     def talk(self, upgrade: Any, request: HTTPRequest) -> Awaitable[None]:

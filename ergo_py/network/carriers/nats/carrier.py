@@ -22,9 +22,9 @@ import trio
 from trio.lowlevel import Task
 
 from ...._core.kernel import Kernel
+from ...carrier import Sink
 from ...errors import NetworkError, NodeNameTakenError
 from ...stores.nats_store import NatsStore, subjects_of_store
-from ..carrier import Sink
 from .client import Client
 from .login import Credentials, ServerAddress
 from .wire import Message, ServerInfo, publish_head

@@ -1,5 +1,5 @@
-"""`HTTPSession`: the HTTP of a connection. It turns the bytes of the peer into calls of actors, and
-their answers into responses, one exchange at a time.
+"""`HTTPProtocol`: the HTTP of a connection. It turns the bytes of the peer into calls of actors,
+and their answers into responses, one exchange at a time.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from .request_body import MOST_SKIPPED, RequestBody
 from .response_stream import BodyWriter, ResponseStream
 from .wire import Host, Wire
 
-__all__ = ["HTTPSession"]
+__all__ = ["HTTPProtocol"]
 
 _IN_A_ROW: Final = 64
 """Requests to begin in one step, so that other work gets its turn."""
@@ -36,7 +36,7 @@ _HEAD, _BODY, _UNDER_WAY = Phase.HEAD, Phase.BODY, Phase.UNDER_WAY
 _SKIPS, _UPGRADING, _CLOSED = Phase.SKIPS, Phase.UPGRADING, Phase.CLOSED
 
 
-class HTTPSession:
+class HTTPProtocol:
     """The HTTP of a connection: a parser, as the connection's reader sees it. Everything here
     happens on the loop.
     """

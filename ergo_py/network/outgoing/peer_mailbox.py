@@ -1,5 +1,5 @@
-"""`Outlet`: the mailbox of another node. It holds no envelopes: each becomes an operation of the
-session at once, and its bound counts the bytes that wait there.
+"""`PeerMailbox`: the mailbox of another node. It holds no envelopes: each becomes an operation of
+the session at once, and its bound counts the bytes that wait there.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from ..errors import NodeBusyError
 if TYPE_CHECKING:
     from ..peer import Peer
 
-__all__ = ["CallerWaiter", "Outlet", "Packed"]
+__all__ = ["CallerWaiter", "PeerMailbox", "Packed"]
 
 _PROMISES: Final = 64
 """Most messages of threads that may be on their way to the loop. Their size is not known yet."""
@@ -34,7 +34,7 @@ class Packed:
         """The context of its trace."""
 
 
-class Outlet(Mailbox):
+class PeerMailbox(Mailbox):
     """The mailbox through which all messages to another node pass."""
 
     __slots__ = ("_peer",)

@@ -1,4 +1,4 @@
-"""`Rings`: finds processes of several nodes that wait for each other in calls, in a ring.
+"""`Deadlocks`: finds processes of several nodes that wait for each other in calls, in a ring.
 
 A call to a process that itself waits is a suspect. If it is not answered after a while, a probe
 follows the processes that wait, from node to node. If it comes back to a process that still waits
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .network import Network
     from .peer import Peer
 
-__all__ = ["Rings"]
+__all__ = ["Deadlocks"]
 
 _AFTER: Final = 0.1
 """Seconds after which a call that is not answered is followed. A ring stays, and most calls to a
@@ -27,7 +27,7 @@ _LONGEST: Final = 64
 """Most processes of a ring that is found."""
 
 
-class Rings:
+class Deadlocks:
     """The suspects of a node."""
 
     def __init__(self, network: "Network") -> None:

@@ -1,21 +1,21 @@
-"""`Pieces`: answers that are larger than a message, handed out in pieces."""
+"""`Chunks`: answers that are larger than a message, handed out in chunks."""
 
 from itertools import count
 from typing import Final
 
 from ..._core.vocabulary.errors import NotAllowedError
 
-__all__ = ["LARGEST_ANSWER", "Pieces"]
+__all__ = ["LARGEST_ANSWER", "Chunks"]
 
 LARGEST_ANSWER: Final = 16 << 20
 """Most bytes of an answer."""
-_PIECE: Final = 256 << 10
-"""Most bytes of a piece."""
+_CHUNK: Final = 256 << 10
+"""Most bytes of a chunk."""
 _KEPT: Final = 4
-"""How many answers are kept until all their pieces are fetched."""
+"""How many answers are kept until all their chunks are fetched."""
 
 
-class Pieces:
+class Chunks:
     """The answers to a single other node that it has not fetched completely."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Pieces:
         self._kept: dict[int, bytes] = {}
 
     def first(self, answer: bytes) -> list[object]:
-        """The size of an answer, its number, and its first piece.
+        """The size of an answer, its number, and its first chunk.
 
         Raises:
             NotAllowedError: the answer is too large.
@@ -34,15 +34,15 @@ class Pieces:
                 f"{LARGEST_ANSWER}; ask for less: for single processes, or with a smaller count"
             )
         number = next(self._numbers)
-        piece = answer[:_PIECE]
-        if len(piece) < len(answer):
+        chunk = answer[:_CHUNK]
+        if len(chunk) < len(answer):
             self._kept[number] = answer
             if len(self._kept) > _KEPT:
                 del self._kept[next(iter(self._kept))]
-        return [len(answer), number, piece]
+        return [len(answer), number, chunk]
 
     def next(self, number: int, offset: int) -> bytes:
-        """The piece at ``offset``.
+        """The chunk at ``offset``.
 
         Raises:
             NotAllowedError: the answer is no longer kept.
@@ -50,7 +50,7 @@ class Pieces:
         answer = self._kept.get(number)
         if answer is None:
             raise NotAllowedError("the rest of the answer is no longer kept; ask again")
-        end = offset + _PIECE
+        end = offset + _CHUNK
         if end >= len(answer):
             del self._kept[number]
         return answer[offset:end]

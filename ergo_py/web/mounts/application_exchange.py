@@ -1,4 +1,4 @@
-"""`Dialogue`: an exchange, as an application uses it that is no actor."""
+"""`ApplicationExchange`: an exchange, as an application uses it that is no actor."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from ..._core.vocabulary.ids import PID, Alias
 from ..messages.requests import HTTPRequest, ReadBody
 from ..messages.responses import Response
 
-__all__ = ["Dialogue", "PeerLeftError", "TaskCall"]
+__all__ = ["ApplicationExchange", "PeerLeftError", "TaskCall"]
 
 _HELD_BACK: Final = 0.005
 """Seconds for which the head of a response waits for the body: most applications send both at once,
@@ -27,15 +27,15 @@ class PeerLeftError(OSError):
         super().__init__("the client has left, or the exchange has ended")
 
 
-class Dialogue:
+class ApplicationExchange:
     """Reads the body of a request, and writes its response. Nothing is written after the end of
     the exchange, since the connection may serve another request by then. On the loop.
     """
 
-    __slots__ = ("_ended", "_session", "_stream", "request")
+    __slots__ = ("_ended", "_http", "_stream", "request")
 
-    def __init__(self, session: Any, request: HTTPRequest) -> None:
-        self._session = session
+    def __init__(self, http: Any, request: HTTPRequest) -> None:
+        self._http = http
         self._stream: Any = None
         self._ended: trio.Event | None = None
         self.request = request
@@ -58,7 +58,7 @@ class Dialogue:
     @property
     def body_is_done(self) -> bool:
         """Whether the whole body was read. Ask only before the exchange has ended."""
-        done: bool = self._session.body_is_done
+        done: bool = self._http.body_is_done
         return done
 
     async def read(self, most: int) -> bytes:
@@ -73,7 +73,7 @@ class Dialogue:
         waiter = TaskCall(exchange.pid, exchange.number, None, None)
         piece: bytes | None
         try:
-            piece = self._session.read_body(ReadBody(exchange.ref, most), waiter)
+            piece = self._http.read_body(ReadBody(exchange.ref, most), waiter)
             if piece is None:
                 await waiter.wait()
                 piece = waiter.result()
@@ -93,7 +93,7 @@ class Dialogue:
         due = Deadline(partial(self._write_head, write_head))
         if not self.has_ended:
             self.request.exchange.abandon()
-            self._session.site.clock.arm_call(due, _HELD_BACK)
+            self._http.site.clock.arm_call(due, _HELD_BACK)
         return due
 
     def _write_head(self, write_head: Callable[[], None]) -> None:
@@ -105,9 +105,9 @@ class Dialogue:
 
     def fail(self, error: Exception) -> None:
         """Tell the peer that there is no response."""
-        site = self._session.site
+        site = self._http.site
         site.report(f"the application failed at {self.request!r}", error)
-        self._session.fail(self.request.exchange, "an application failed at its response")
+        self._http.fail(self.request.exchange, "an application failed at its response")
 
     def respond(self, response: Response) -> None:
         """Write a response, or the head of a streamed one.
@@ -117,9 +117,9 @@ class Dialogue:
         """
         if self.has_ended:
             raise PeerLeftError
-        self._session.answer(self.request.exchange, response)
+        self._http.answer(self.request.exchange, response)
         if not self.has_ended:
-            self._stream = self._session.stream
+            self._stream = self._http.stream
 
     async def write(self, data: bytes) -> None:
         """Write a piece of a streamed response, and wait while the peer is slow.
@@ -139,7 +139,7 @@ class Dialogue:
         """
         if self.has_ended:
             raise PeerLeftError
-        self._session.end_stream()
+        self._http.end_stream()
 
 
 class TaskCall(Caller):

@@ -16,7 +16,7 @@ from ..._core.vocabulary.messages import DeadLetter
 from ..._core.vocabulary.options import check_flag, check_name
 from ...control.protocol import ControlError
 from ...supervision.tree import TreeNode
-from ..accounts.info import NetworkInfo
+from ..traffic.info import NetworkInfo
 from .look import Look, checked, fetch, look, not_an_answer
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Spawn:
-    """The question of :meth:`RemoteNode.spawn`, as errors show it."""
+    """The request of :meth:`RemoteNode.spawn`, as errors show it."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""`TracedHTTPSession`: the HTTP of a connection of a traced node. An exchange has a span, and its
+"""`TracedHTTPProtocol`: the HTTP of a connection of a traced node. An exchange has a span, and its
 call carries the context.
 """
 
@@ -10,13 +10,13 @@ from ...meta.sockets.messages import Cause
 from ..messages.requests import HTTPRequest
 from ..routes import Place
 from .exchange import Exchange
-from .session import HTTPSession
+from .protocol import HTTPProtocol
 
-__all__ = ["TracedHTTPSession"]
+__all__ = ["TracedHTTPProtocol"]
 
 
-class TracedHTTPSession(HTTPSession):
-    """An HTTP session with spans. A node without tracing has none."""
+class TracedHTTPProtocol(HTTPProtocol):
+    """An HTTP protocol with spans. A node without tracing has none."""
 
     __slots__ = ("_span",)
 

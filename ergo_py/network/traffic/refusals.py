@@ -1,4 +1,4 @@
-"""`Ledger`: what a node and another node refuse each other."""
+"""`Refusals`: what a node and another node refuse each other."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 from ..._core.tables.pending_calls import Deadline
 from ..._core.vocabulary.ids import NodeName
 from ..errors import NotPermittedError
+from ..node_requests.permits import PERMITS, refusal_text
 from ..operations import Counts
-from ..questions.permits import PERMITS, refusal_text
 from .info import PeerInfo
 
 if TYPE_CHECKING:
     from ..peer import Peer
 
-__all__ = ["NOT_PERMITTED", "Ledger"]
+__all__ = ["NOT_PERMITTED", "Refusals"]
 
 FORGED: Final = "forged sender"
 NOT_PERMITTED: Final = "not permitted: "
@@ -22,7 +22,7 @@ _CAUSES: Final = 100
 """Most causes that another node may tell."""
 
 
-class Ledger:
+class Refusals:
     """The accounts of a single other node."""
 
     def __init__(self, peer: "Peer") -> None:

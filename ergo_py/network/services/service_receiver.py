@@ -1,4 +1,4 @@
-"""`ServiceDesk`: takes messages and calls of other nodes to the service of a child of this node."""
+"""`ServiceReceiver`: takes messages and calls of other nodes to the service of a child here."""
 
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from ..._core.vocabulary.messages import Why
 from ..._core.vocabulary.reasons import Reason
 from ...service import Service
 
-__all__ = ["Confirmed", "ServiceDesk"]
+__all__ = ["Confirmed", "ServiceReceiver"]
 
 _PRIORITIES: Final = {lane: Priority(number) for number, lane in enumerate(LANES)}
 
@@ -27,7 +27,7 @@ class Confirmed(Waiter):
         raise NotImplementedError
 
 
-class ServiceDesk:
+class ServiceReceiver:
     """A receiver that passes everything on to the child, now or after its restart. The queue of the
     service is on this node, so the order of a sender holds across the restart.
     """
@@ -94,13 +94,13 @@ class ServiceDesk:
 
 
 class _Queue(Mailbox):
-    """The mailbox of a desk. It holds nothing: the service has the queue."""
+    """The mailbox of a receiver. It holds nothing: the service has the queue."""
 
-    __slots__ = ("_desk",)
+    __slots__ = ("_receiver",)
 
-    def __init__(self, desk: ServiceDesk) -> None:
+    def __init__(self, receiver: ServiceReceiver) -> None:
         super().__init__(1, Overflow.WAIT)
-        self._desk = desk
+        self._receiver = receiver
 
     def has_room(self, lane: Lane) -> bool:
         """Always False: the service decides whether a sender waits."""
@@ -108,7 +108,7 @@ class _Queue(Mailbox):
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
         """Pass a message on."""
-        self._desk.take(lane, envelope, None)
+        self._receiver.take(lane, envelope, None)
         return Verdict.PASSED, None
 
     def wait_for_room(
@@ -116,19 +116,19 @@ class _Queue(Mailbox):
     ) -> None:
         """Pass a call on, or a message whose sender waits."""
         assert envelope is not None
-        self._desk.take(lane, envelope, waiter)
+        self._receiver.take(lane, envelope, waiter)
 
 
 class _RepeatedCaller(Caller):
     """A call that the successor gets again, if the child ends while it has the request."""
 
-    __slots__ = ("_desk", "_origin", "_priority", "_service")
+    __slots__ = ("_receiver", "_origin", "_priority", "_service")
 
     def __init__(
-        self, desk: ServiceDesk, service: Service, origin: Caller, priority: Priority
+        self, receiver: ServiceReceiver, service: Service, origin: Caller, priority: Priority
     ) -> None:
         super().__init__(origin.pid, origin.number, origin.to, origin.request)
-        self._desk = desk
+        self._receiver = receiver
         self._service = service
         self._origin = origin
         self._priority = priority
@@ -144,6 +144,6 @@ class _RepeatedCaller(Caller):
             and error.request is origin.request
             and isinstance(error.target, PID)
         ):
-            self._desk.ask(self._service, origin, self._priority)
+            self._receiver.ask(self._service, origin, self._priority)
         else:
             origin.settle(self.value, error)

@@ -1,4 +1,4 @@
-"""`Answers`: the answers of this node to the questions of another node."""
+"""`Answers`: the answers of this node to the requests of another node."""
 
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -17,9 +17,9 @@ from ..._core.vocabulary.options import Options, read_options
 from ..._core.vocabulary.reasons import Reason, Shutdown
 from ..errors import UnreadableError
 from ..messages.message_types import UnreadableValueError
-from ..operations import Question
+from ..operations import NodeRequest
+from .chunks import Chunks
 from .control import ControlClients
-from .pieces import Pieces
 from .snapshots import encode_snapshot
 from .spawns import SpawnBudget
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["LOOKS", "Answers"]
 
 _AT_ONCE: Final = 1000
-"""Most questions of another node that wait for something here at a time."""
+"""Most requests of another node that wait for something here at a time."""
 
 LOOKS: Final = {
     "applications": 0,
@@ -54,21 +54,21 @@ _WAITS: Final = frozenset({"inspect", "inspect_meta"})
 
 
 class _OtherFormError(Exception):
-    """A question, or its argument, has a form that this version does not know."""
+    """A request, or its argument, has a form that this version does not know."""
 
 
 class Answers:
-    """Answers the questions of a single other node."""
+    """Answers the requests of a single other node."""
 
     def __init__(self, peer: "Peer", permits: frozenset[str]) -> None:
         self._peer = peer
         self._kernel = peer.network.kernel
         self._permits = permits
         self._budget = SpawnBudget(self._kernel.clock.now)
-        self._pieces = Pieces()
+        self._chunks = Chunks()
         self._clients = ControlClients(peer.network)
         self._waiting: dict[trio.CancelScope, None] = {}
-        """The questions that wait for something here."""
+        """The requests that wait for something here."""
         self._known: dict[str, tuple[str | None, Callable[[Any], Any]]] = {
             "ping": (None, self._ping),
             "whereis": ("call", self._whereis),
@@ -78,15 +78,15 @@ class Answers:
             "control": ("look", self._control),
             "more": ("look", self._more),
         }
-        """Each question with the permit that it needs, and the function that answers it: with a
+        """Each request with the permit that it needs, and the function that answers it: with a
         value, or with an awaitable. It raises `_OtherFormError` for an argument of another form.
         """
 
-    def answer(self, op: Question) -> None:
-        """Answer a question, perhaps later."""
+    def answer(self, op: NodeRequest) -> None:
+        """Answer a request, perhaps later."""
         permit, function = self._known.get(op.about, (None, self._unknown))
         if permit is not None and permit not in self._permits:
-            self._peer.send_answer(op.number, None, self._peer.ledger.refuse_act(permit))
+            self._peer.send_answer(op.number, None, self._peer.refusals.refuse_act(permit))
             return
         try:
             argument = self._peer.network.types.decode(op.body)
@@ -102,7 +102,7 @@ class Answers:
                 self._peer.send_answer(op.number, found, None)
 
     def forget(self) -> None:
-        """Give up the questions that wait: the other node is lost."""
+        """Give up the requests that wait: the other node is lost."""
         for scope in list(self._waiting):
             scope.cancel()
         self._clients.close()
@@ -110,7 +110,7 @@ class Answers:
     def _answer_later(self, number: int, found: Any) -> None:
         if len(self._waiting) >= _AT_ONCE:
             found.close()
-            text = f"{_AT_ONCE} questions of {self._peer.node!r} wait here already; ask later"
+            text = f"{_AT_ONCE} requests of {self._peer.node!r} wait here already; ask later"
             self._peer.send_answer(number, None, NotAllowedError(text))
             return
         scope = trio.CancelScope()
@@ -128,14 +128,14 @@ class Answers:
             error = failure
         finally:
             self._waiting.pop(scope, None)
-        # A number of a question belongs to the session in which it came.
+        # A number of a request belongs to the session in which it came.
         if not scope.cancel_called:
             self._peer.send_answer(number, value, error)
 
     def _not_known(self, about: str) -> UnreadableError:
         here = self._kernel.pid.node
         text = (
-            f"the node {here!r} does not know the question {about!r}; "
+            f"the node {here!r} does not know the request {about!r}; "
             "perhaps it runs another version of ergo_py"
         )
         return UnreadableError(text, NodeName(here), None)
@@ -143,7 +143,7 @@ class Answers:
     def _unknown(self, _argument: object) -> None:
         raise _OtherFormError
 
-    # -- the questions -----------------------------------------------------------------------------
+    # -- the requests ------------------------------------------------------------------------------
 
     def _ping(self, argument: object) -> None:
         if argument is not None:
@@ -223,12 +223,12 @@ class Answers:
         return self._snapshot(await found)
 
     def _snapshot(self, value: object) -> object:
-        return self._pieces.first(encode_snapshot(self._peer.network.snapshots, value))
+        return self._chunks.first(encode_snapshot(self._peer.network.snapshots, value))
 
     def _more(self, asked: object) -> bytes:
         match asked:
             case [int(token), int(offset)]:
-                return self._pieces.next(token, offset)
+                return self._chunks.next(token, offset)
         raise _OtherFormError
 
     def _control(self, asked: object) -> Awaitable[object]:
@@ -238,4 +238,4 @@ class Answers:
         raise _OtherFormError
 
     async def _run_command(self, client: int, do: str, arguments: dict[str, Any]) -> object:
-        return self._pieces.first(await self._clients.answer(client, do, arguments))
+        return self._chunks.first(await self._clients.answer(client, do, arguments))

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from ergo_py import NO_REPLY, Actor, Caller, CallTimeoutError, DeadlockError
-from ergo_py.network import rings
+from ergo_py.network import deadlocks
 from ergo_py.network.operations import Probe, sender_place
 from tests.network.pairs import TYPES, make_network, network_of, two_nodes, until
 from tests.support import running_node
@@ -219,7 +219,7 @@ async def test_a_probe_of_a_call_that_is_over_has_no_effect(autojump_clock: Any)
 
 
 async def test_only_so_many_calls_are_followed(monkeypatch: Any, autojump_clock: Any) -> None:
-    monkeypatch.setattr(rings, "_SUSPECTS", 0)
+    monkeypatch.setattr(deadlocks, "_SUSPECTS", 0)
     network = make_network("memory", types=TYPES)
     async with two_nodes(network, limit=1000) as (a, b):
         one, two = await a.spawn(Link), await b.spawn(Link)

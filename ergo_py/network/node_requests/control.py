@@ -31,7 +31,7 @@ _FROM_AFAR: Final = (
     "names",
     *(view.__name__ for view in VIEWS),
 )
-"""The commands that another node may pass on: those that look, and answer in a single piece."""
+"""The commands that another node may pass on: those that look, and answer in a single message."""
 
 
 class ControlClients:

@@ -1,4 +1,4 @@
-"""`Questioner`: asks another node itself. A base class of its peer."""
+"""`Requester`: asks another node itself. A base class of its peer."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,17 @@ from ..._core.vocabulary.errors import TargetDownError
 from ..._core.vocabulary.ids import NodeName
 from ..._core.vocabulary.reasons import Reason
 from ..messages.message_types import reason_of
-from ..operations import Operation, Question
+from ..operations import NodeRequest, Operation
 from .look import Look, look
 
 if TYPE_CHECKING:
     from ..network import Network
 
-__all__ = ["Questioner"]
+__all__ = ["Requester"]
 
 
-class Questioner:
-    """Another node that answers questions."""
+class Requester:
+    """Another node that answers requests."""
 
     network: "Network"
     node: str
@@ -45,7 +45,7 @@ class Questioner:
         Raises:
             TargetDownError: there is no connection to the node.
             CallTimeoutError: it did not answer in time.
-            UnreadableError: it does not know the question.
+            UnreadableError: it does not know the request.
             TooManyCallsError: too many calls to the node wait for an answer.
             MessageTypeError, MessageTooLargeError: an argument cannot travel.
         """
@@ -60,7 +60,7 @@ class Questioner:
             caller.wait_without_limit()
         if not self.admits(caller):
             return caller.result()
-        self.push(Question(self.remember(caller), about, body))
+        self.push(NodeRequest(self.remember(caller), about, body))
         try:
             await park_as(task, caller)
         except BaseException:

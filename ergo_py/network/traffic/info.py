@@ -13,8 +13,8 @@ class PeerInfo:
     """Snapshot of the traffic with another node, since both nodes have started. If the other node
     starts again, its accounts begin again.
 
-    An operation is a message, a call, an answer, a watch, a publication or a question. Always
-    ``sent`` is the sum of ``confirmed``, ``on_the_way``, ``waiting``, ``unconfirmed`` and
+    An operation is a message, a call, an answer, a watch, a publication or a request to the node.
+    Always ``sent`` is the sum of ``confirmed``, ``on_the_way``, ``waiting``, ``unconfirmed`` and
     ``unsent``. When nothing is on the way, ``confirmed`` here equals ``received`` on the other
     node, and ``refused_there`` here equals ``refused`` on the other node, at the latest a heartbeat
     later.
@@ -67,7 +67,7 @@ class PeerInfo:
     round_trip: float | None
     """Seconds that a frame took there and back, the last time; None if it is not known yet."""
     calls: int
-    """Calls and questions to that node that wait for an answer."""
+    """Calls of processes and requests to that node that wait for an answer."""
     calls_in: int
     """Calls of that node that are not answered yet, and messages of it whose senders wait for room
     in a mailbox here.

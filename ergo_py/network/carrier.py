@@ -5,7 +5,7 @@ from typing import Protocol
 import trio
 from trio.lowlevel import Task
 
-from ..stores.store import Store
+from .stores.store import Store
 
 __all__ = ["Carrier", "Sink"]
 

@@ -1,4 +1,4 @@
-"""`OpenCalls`: the calls, questions and confirmed messages to another node that wait for an answer.
+"""`OpenCalls`: the calls, requests and confirmed messages to another node that wait for an answer.
 A base class of its peer.
 """
 
@@ -18,9 +18,9 @@ from ..._core.vocabulary.ids import PID, Alias, Target
 from ..errors import NodeBusyError, RemoteError, UnreadableError
 from ..failures import error_of
 from ..messages.message_types import UnreadableValueError
-from ..operations import Answer, Ask, Failed
-from ..questions.questioner import Questioner
-from .outlet import CallerWaiter, Outlet, Packed
+from ..node_requests.requester import Requester
+from ..operations import Answer, ConfirmedSend, Failed
+from .peer_mailbox import CallerWaiter, Packed, PeerMailbox
 
 __all__ = ["OpenCalls"]
 
@@ -30,10 +30,10 @@ _LOOK: Final = 0.000001
 """Seconds for each call of a full table until it is swept again."""
 
 
-class OpenCalls(Questioner):
+class OpenCalls(Requester):
     """Another node that answers calls."""
 
-    mailbox: Outlet
+    mailbox: PeerMailbox
 
     def __init__(self, most: int) -> None:
         self._calls: dict[int, Caller] = {}
@@ -87,7 +87,7 @@ class OpenCalls(Questioner):
 
     @property
     def calls_in_flight(self) -> int:
-        """How many calls and questions to that node wait for an answer."""
+        """How many calls and requests wait for an answer."""
         return sum(not caller.settled for caller in self._calls.values())
 
     def forget_calls(self) -> Iterable[Caller]:
@@ -172,4 +172,4 @@ class OpenCalls(Questioner):
 
     def _push_confirmed(self, caller: Caller, route: bytes, packed: Packed) -> None:
         if self.admits(caller):
-            self.push(Ask(self.remember(caller), route, packed.body))
+            self.push(ConfirmedSend(self.remember(caller), route, packed.body))

@@ -9,7 +9,6 @@ from ..._core.vocabulary.ids import PID
 from ..._core.vocabulary.messages import Published
 from ..._core.vocabulary.reasons import Killed, Reason
 from ..._core.vocabulary.text import brief
-from ..accounts.limits import ADDRESS, LARGEST, too_large
 from ..errors import MessageTooLargeError, MessageTypeError
 from ..messages.message_types import RefusedValueError
 from ..operations import (
@@ -22,7 +21,8 @@ from ..operations import (
     place_of,
     sender_place,
 )
-from .outlet import Outlet
+from ..traffic.limits import ADDRESS, LARGEST, too_large
+from .peer_mailbox import PeerMailbox
 
 if TYPE_CHECKING:
     from ..network import Network
@@ -35,7 +35,7 @@ class Notices:
 
     network: "Network"
     node: str
-    mailbox: Outlet
+    mailbox: PeerMailbox
 
     def push(self, op: Operation) -> None:
         """Queue an operation, and send it soon."""

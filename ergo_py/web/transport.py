@@ -1,4 +1,4 @@
-"""`StreamLine`: the connection, as HTTP and WebSocket use it: write, close, and the time."""
+"""`Transport`: the connection, as HTTP and WebSocket use it: write, close, and the time."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,11 @@ from ..meta.sockets.streams.reader import StreamReader
 from ..meta.sockets.streams.shutdown import Shutdown
 from ..meta.sockets.streams.writer import Writer
 
-__all__ = ["StreamLine"]
+__all__ = ["Transport"]
 
 
-class StreamLine:
-    """The parts of a connection that its session uses. Everything here happens on the loop."""
+class Transport:
+    """The parts of a connection that its protocol uses. Everything here happens on the loop."""
 
     __slots__ = (
         "_drop_if_slow",
@@ -105,7 +105,7 @@ class StreamLine:
         self._shutdown.note_mistake(detail)
 
     def read_on(self) -> None:
-        """Wake the reader, which waits because its session was paused."""
+        """Wake the reader, which waits because its protocol was paused."""
         self._reader.wait.ring()
 
     def arm(self, deadline: Deadline, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""`Recollection`: the revisions of a store that a node has seen.
+"""`SeenRevisions`: the revisions of a store that a node has seen.
 
 A store whose answer shows an older revision has lost confirmed writes. The node compares an answer
 with the revisions that it knew *before* it asked, since answers may overtake each other.
@@ -11,7 +11,7 @@ from typing import Final
 
 from .store import Entry
 
-__all__ = ["Expectation", "Recollection"]
+__all__ = ["Expectation", "SeenRevisions"]
 
 _KEYS: Final = 10_000
 """The most keys that are remembered. The oldest are forgotten first."""
@@ -27,7 +27,7 @@ class Expectation:
     """The last revision of the key of the question."""
 
 
-class Recollection:
+class SeenRevisions:
     """Remembers the revisions and numbers that a node has seen. The revisions of all keys together
     grow with each write.
     """

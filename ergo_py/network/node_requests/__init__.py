@@ -1,0 +1,1 @@
+"""Requests to another node itself: who may ask, the answers, and the verbs that ask."""

@@ -1,1 +1,0 @@
-"""Questions to another node itself: who may ask, the answers, and the verbs that ask."""
