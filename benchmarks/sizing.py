@@ -17,10 +17,10 @@ from random import Random
 from statistics import median
 
 from ergo_py import PID
-from ergo_py.network.frames import Frame, decode_frame, encode_frame
 from ergo_py.network.messages.message_types import MessageTypes
 from ergo_py.network.network import share_of_window
-from ergo_py.network.operations import (
+from ergo_py.network.protocol.frames import Frame, decode_frame, encode_frame
+from ergo_py.network.protocol.operations import (
     Route,
     Send,
     encode_operation,
@@ -28,7 +28,7 @@ from ergo_py.network.operations import (
     place_of,
     sender_place,
 )
-from ergo_py.network.session import Session, State, Timing
+from ergo_py.network.protocol.session import Session, State, Timing
 
 __all__ = ["Figures", "main", "simulate"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import sizing
 from benchmarks.soak_nodes.journal import Books, Journal, Pair
-from ergo_py.network.session import Timing
+from ergo_py.network.protocol.session import Timing
 
 
 def test_a_simulated_network_has_the_figures_that_its_settings_promise() -> None:

@@ -16,9 +16,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from benchmarks.targets.target import Target, spliced
-from ergo_py.network.frames import decode_frame
 from ergo_py.network.messages.message_types import MessageTypes, UnreadableValueError
-from ergo_py.network.operations import decode_operation, decode_route
+from ergo_py.network.protocol.frames import decode_frame
+from ergo_py.network.protocol.operations import decode_operation, decode_route
 
 __all__ = ["TARGETS", "grown"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._core.tables.pending_calls import Caller, Deadline, present
 from .._core.vocabulary.ids import PID, Alias
-from .operations import Probe, Withdraw, sender_of, sender_place
+from .protocol.operations import Probe, Withdraw, sender_of, sender_place
 
 if TYPE_CHECKING:
     from .network import Network

@@ -15,11 +15,11 @@ from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Custom, Reason, Shutdown
 from .errors import NotPermittedError, UnreadableError
-from .lost_messages import Unreadable, lost_messages
 from .messages.message_types import UnreadableValueError
 from .messages.signals import SIGNALS, not_a_message
 from .node_requests.answers import Answers
-from .operations import (
+from .protocol.lost_messages import Unreadable, lost_messages
+from .protocol.operations import (
     Call,
     ConfirmedSend,
     Exit,

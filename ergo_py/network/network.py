@@ -29,7 +29,6 @@ from .._core.vocabulary.text import brief, shown
 from .carrier import Carrier
 from .deadlocks import Deadlocks
 from .errors import MessageTooLargeError, MessageTypeError, NetworkError
-from .frames import NOT_A_FRAME, read_frame
 from .messages.message_types import MessageTypes, RefusedValueError
 from .messages.signals import SIGNALS
 from .node_names import is_node_name
@@ -37,8 +36,9 @@ from .node_requests.permits import PERMITS, Permits, refusal_text
 from .node_requests.snapshots import snapshot_types
 from .node_requests.spawns import Spawns
 from .peer import Peer
+from .protocol.frames import NOT_A_FRAME, read_frame
+from .protocol.session import Timing
 from .services.service_receiver import ServiceReceiver
-from .session import Timing
 from .traffic.info import NetworkInfo
 from .traffic.limits import LARGEST, Limits, too_large
 

@@ -22,10 +22,13 @@ from .errors import (
     MessageTypeError,
 )
 from .executor import ROUTES, Executor, ViolationError
-from .failures import failure_of
-from .frames import Frame, encode_frame
 from .messages.message_types import RefusedValueError
-from .operations import (
+from .outgoing.notices import Notices
+from .outgoing.open_calls import OpenCalls
+from .outgoing.peer_mailbox import Packed, PeerMailbox
+from .protocol.failures import failure_of
+from .protocol.frames import Frame, encode_frame
+from .protocol.operations import (
     NOT_AN_OPERATION,
     Answer,
     Call,
@@ -44,10 +47,7 @@ from .operations import (
     read_operation,
     sender_place,
 )
-from .outgoing.notices import Notices
-from .outgoing.open_calls import OpenCalls
-from .outgoing.peer_mailbox import Packed, PeerMailbox
-from .session import Session, State
+from .protocol.session import Session, State
 from .traffic.limits import ADDRESS, ANSWERS, LARGEST, too_large
 from .traffic.refusals import Refusals
 from .watches import Watches

@@ -12,7 +12,7 @@ from .network import Network
 from .node_names import check_node_name
 from .node_requests.permits import Allow, Permits
 from .node_requests.spawns import SpawnList, Spawns
-from .session import Timing
+from .protocol.session import Timing
 from .traffic.limits import Limits
 
 __all__ = ["NetworkSettings"]

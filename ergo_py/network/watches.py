@@ -6,7 +6,7 @@ from .._core.vocabulary.ids import PID, EventName, NodeName
 from .._core.vocabulary.messages import Published
 from .._core.vocabulary.reasons import Custom, Reason
 from .messages.message_types import UnreadableValueError
-from .operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
+from .protocol.operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
 from .traffic.limits import Limits
 
 if TYPE_CHECKING:

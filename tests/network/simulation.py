@@ -9,8 +9,8 @@ from itertools import count
 from math import inf
 from random import Random
 
-from ergo_py.network.frames import Ack, Bye, Data, Frame, Hello, decode_frame, encode_frame
-from ergo_py.network.session import Session, State, Timing
+from ergo_py.network.protocol.frames import Ack, Bye, Data, Frame, Hello, decode_frame, encode_frame
+from ergo_py.network.protocol.session import Session, State, Timing
 
 __all__ = ["Simulation"]
 

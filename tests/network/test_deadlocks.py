@@ -7,7 +7,7 @@ import trio
 
 from ergo_py import NO_REPLY, Actor, Caller, CallTimeoutError, DeadlockError
 from ergo_py.network import deadlocks
-from ergo_py.network.operations import Probe, sender_place
+from ergo_py.network.protocol.operations import Probe, sender_place
 from tests.network.pairs import TYPES, make_network, network_of, two_nodes, until
 from tests.support import running_node
 

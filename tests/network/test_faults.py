@@ -19,7 +19,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py.network import NetworkError
-from ergo_py.network.frames import Hello, encode_frame
+from ergo_py.network.protocol.frames import Hello, encode_frame
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Puppet, Recorder, Witness, kernel_of, running_node

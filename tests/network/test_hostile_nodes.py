@@ -35,11 +35,11 @@ from ergo_py.network import (
     RemoteError,
     UnreadableError,
 )
-from ergo_py.network import operations as ops
 from ergo_py.network.node_requests.chunks import Chunks
 from ergo_py.network.node_requests.look import Look, look
 from ergo_py.network.node_requests.permits import Permits
-from ergo_py.network.operations import sender_place
+from ergo_py.network.protocol import operations as ops
+from ergo_py.network.protocol.operations import sender_place
 from ergo_py.network.traffic.limits import ADDRESS, LARGEST
 from tests.network.pairs import (
     Add,

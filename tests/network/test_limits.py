@@ -23,7 +23,14 @@ from ergo_py import (
     Why,
 )
 from ergo_py.network import NATS, Local, Memory, TooManyCallsError
-from ergo_py.network.operations import Call, ConfirmedSend, Route, Watch, encode_route, sender_place
+from ergo_py.network.protocol.operations import (
+    Call,
+    ConfirmedSend,
+    Route,
+    Watch,
+    encode_route,
+    sender_place,
+)
 from ergo_py.network.traffic.limits import Limits
 from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter, Talker

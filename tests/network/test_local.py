@@ -14,13 +14,13 @@ import trio
 from ergo_py import BadInputError, Down, Name, NodeName, NoNode, TargetDownError, Why, open_node
 from ergo_py.network import Local, NetworkError, NodeNameTakenError
 from ergo_py.network.carriers.nats.permissions import permissions_text
-from ergo_py.network.frames import Hello, encode_frame
+from ergo_py.network.protocol.frames import Hello, encode_frame
 from tests.network.pairs import TYPES, Add, Echo, Total, carrier_of, make_network, network_of, until
 from tests.network.programs import COUNTER, other_program, until_it_answers
 from tests.network.test_nodes import Counter, Talker
 from tests.support import (
     Recorder,
-    bytes_of_halves,
+    bytes_of_partial_frames,
     new_way,
     readers_of,
     running_node,
@@ -234,10 +234,10 @@ async def test_a_new_connection_of_a_node_replaces_the_earlier_connection(
         carrier, open_ones = carrier_of(a), []
         for _ in range(5):
             open_ones.append(await connected(meeting_place, b"c@test", half))
-            await until(lambda: bytes_of_halves(carrier) <= 16 * (16 << 20) - (1 << 19))
+            await until(lambda: bytes_of_partial_frames(carrier) <= 16 * (16 << 20) - (1 << 19))
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert list(readers_of(carrier)) == ["c@test"]
-        assert bytes_of_halves(carrier) >= 16 * (16 << 20) - (1 << 20)
+        assert bytes_of_partial_frames(carrier) >= 16 * (16 << 20) - (1 << 20)
         for old in open_ones[:-1]:
             assert old.recv(1) == b""
         with pytest.raises(BlockingIOError):
@@ -245,7 +245,7 @@ async def test_a_new_connection_of_a_node_replaces_the_earlier_connection(
         for connection in open_ones:
             connection.close()
         await until(lambda: not readers_of(carrier))
-        assert bytes_of_halves(carrier) == 16 * (16 << 20)
+        assert bytes_of_partial_frames(carrier) == 16 * (16 << 20)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from ergo_py.network import (
     RemoteError,
     UnreadableError,
 )
-from ergo_py.network.frames import Bye, Data, decode_frame, encode_frame
+from ergo_py.network.protocol.frames import Bye, Data, decode_frame, encode_frame
 from tests.network.pairs import (
     TYPES,
     Add,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ergo_py.network.frames import Ack, Bye, Data, Frame, Hello, decode_frame, encode_frame
-from ergo_py.network.session import Session, State, Timing
+from ergo_py.network.protocol.frames import Ack, Bye, Data, Frame, Hello, decode_frame, encode_frame
+from ergo_py.network.protocol.session import Session, State, Timing
 from tests.network.simulation import Simulation
 from tests.support import THOROUGH
 

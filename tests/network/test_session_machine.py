@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from ergo_py.network.frames import (
+from ergo_py.network.protocol.frames import (
     VERSION,
     Ack,
     Bye,
@@ -28,7 +28,7 @@ from ergo_py.network.frames import (
     decode_frame,
     encode_frame,
 )
-from ergo_py.network.session import Session, State, Timing
+from ergo_py.network.protocol.session import Session, State, Timing
 from tests.support import THOROUGH
 
 WINDOW = 60

@@ -11,7 +11,7 @@ from opentelemetry import trace
 
 from ergo_py import Actor, Caller, EventName, Name, Node, Overflow
 from ergo_py.network import Memory, MessageTypeError
-from ergo_py.network.operations import (
+from ergo_py.network.protocol.operations import (
     Route,
     Send,
     decode_operation,

@@ -17,7 +17,7 @@ from ..._core.vocabulary.options import Options, read_options
 from ..._core.vocabulary.reasons import Reason, Shutdown
 from ..errors import UnreadableError
 from ..messages.message_types import UnreadableValueError
-from ..operations import NodeRequest
+from ..protocol.operations import NodeRequest
 from .chunks import Chunks
 from .control import ControlClients
 from .snapshots import encode_snapshot

@@ -11,7 +11,7 @@ from ..._core.vocabulary.errors import TargetDownError
 from ..._core.vocabulary.ids import NodeName
 from ..._core.vocabulary.reasons import Reason
 from ..messages.message_types import reason_of
-from ..operations import NodeRequest, Operation
+from ..protocol.operations import NodeRequest, Operation
 from .look import Look, look
 
 if TYPE_CHECKING:

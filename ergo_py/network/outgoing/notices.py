@@ -11,7 +11,7 @@ from ..._core.vocabulary.reasons import Killed, Reason
 from ..._core.vocabulary.text import brief
 from ..errors import MessageTooLargeError, MessageTypeError
 from ..messages.message_types import RefusedValueError
-from ..operations import (
+from ..protocol.operations import (
     Ended,
     Event,
     Exit,

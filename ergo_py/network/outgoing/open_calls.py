@@ -16,10 +16,10 @@ from ..._core.vocabulary.envelopes import Lane, Priority
 from ..._core.vocabulary.errors import CallTimeoutError, TargetDownError
 from ..._core.vocabulary.ids import PID, Alias, Target
 from ..errors import NodeBusyError, RemoteError, UnreadableError
-from ..failures import error_of
 from ..messages.message_types import UnreadableValueError
 from ..node_requests.requester import Requester
-from ..operations import Answer, ConfirmedSend, Failed
+from ..protocol.failures import error_of
+from ..protocol.operations import Answer, ConfirmedSend, Failed
 from .peer_mailbox import CallerWaiter, Packed, PeerMailbox
 
 __all__ = ["OpenCalls"]

@@ -7,7 +7,7 @@ from ..._core.tables.pending_calls import Deadline
 from ..._core.vocabulary.ids import NodeName
 from ..errors import NotPermittedError
 from ..node_requests.permits import PERMITS, refusal_text
-from ..operations import Counts
+from ..protocol.operations import Counts
 from .info import PeerInfo
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from .._core.vocabulary.errors import (
+from ..._core.vocabulary.errors import (
     BadInputError,
     CallError,
     CallFailedError,
@@ -27,10 +27,10 @@ from .._core.vocabulary.errors import (
     TooManyReadersError,
     UnhandledCallError,
 )
-from .._core.vocabulary.reasons import Crashed
-from .._core.vocabulary.text import brief, shown, text_of, utf8
-from .errors import NotPermittedError, RemoteError, TooManyCallsError, UnreadableError
-from .messages.message_types import MessageTypes, RefusedValueError, reason_of
+from ..._core.vocabulary.reasons import Crashed
+from ..._core.vocabulary.text import brief, shown, text_of, utf8
+from ..errors import NotPermittedError, RemoteError, TooManyCallsError, UnreadableError
+from ..messages.message_types import MessageTypes, RefusedValueError, reason_of
 from .operations import Failure
 
 __all__ = ["error_of", "failure_of"]

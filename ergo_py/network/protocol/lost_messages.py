@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._core.vocabulary.ids import PID, Alias
+from ..._core.vocabulary.ids import PID, Alias
 from .operations import (
     ConfirmedSend,
     Part,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from .messages.codec import msgspec
+from ..messages.codec import msgspec
 
 __all__ = [
     "NOT_A_FRAME",

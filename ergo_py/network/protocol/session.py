@@ -16,9 +16,9 @@ from math import inf
 from operator import length_hint
 from typing import Final, Protocol
 
+from ..traffic.totals import Totals
 from .frames import VERSION, Ack, Bye, Data, Frame, Hello
 from .operations import parts_of
-from .traffic.totals import Totals
 
 __all__ = ["Owner", "Session", "State", "Timing"]
 

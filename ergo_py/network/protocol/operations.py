@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
-from .messages.codec import msgspec
+from ..._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
+from ..messages.codec import msgspec
 
 __all__ = [
     "Answer",

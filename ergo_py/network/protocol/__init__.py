@@ -1,0 +1,1 @@
+"""The protocol between two nodes, without I/O: sessions, frames and operations."""
