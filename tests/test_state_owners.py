@@ -66,6 +66,12 @@ FOREIGN: Final = {
         "Writer.serve",
     },
     # Python
+    "facades/rows.py": {
+        "made.__module__",
+        "made.__name__",
+        "made.__qualname__",
+        "made.__signature__",
+    },
     "_core/vocabulary/public_names.py": {"value.__module__"},
     "_core/vocabulary/reasons.py": {"error.__traceback__", "error.obj"},
     "shell/program_loader.py": {"sys.argv"},

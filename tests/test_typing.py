@@ -73,6 +73,7 @@ def test_no_setting_omits_the_cases_or_allows_needless_ignores() -> None:
 
 def test_every_part_of_the_interface_has_cases() -> None:
     assert [file.stem for file in FILES] == [
+        "facades",
         "groups",
         "methods",
         "spawn_and_call",

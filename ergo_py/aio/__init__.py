@@ -10,10 +10,30 @@
 """
 
 from .._core.vocabulary.public_names import show_under
+from ..facades.handles import (
+    AsyncioGroup,
+    AsyncioPool,
+    AsyncioRegistry,
+    AsyncioService,
+    AsyncioSupervisor,
+    AsyncioTimer,
+)
+from ..facades.streams import AsyncioStream
 from .context import OpenNode, handle, open_node
-from .handles import AsyncioService, AsyncioStream
 from .node import AsyncioNode
 
-__all__ = ["AsyncioNode", "AsyncioService", "AsyncioStream", "OpenNode", "handle", "open_node"]
+__all__ = [
+    "AsyncioGroup",
+    "AsyncioNode",
+    "AsyncioPool",
+    "AsyncioRegistry",
+    "AsyncioService",
+    "AsyncioStream",
+    "AsyncioSupervisor",
+    "AsyncioTimer",
+    "OpenNode",
+    "handle",
+    "open_node",
+]
 
 show_under(__name__, __all__, globals())

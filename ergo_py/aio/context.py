@@ -38,7 +38,7 @@ class OpenNode:
         except asyncio.CancelledError:
             await self._close()
             raise
-        return AsyncioNode(self._owned._node)
+        return AsyncioNode(self._owned._subject)
 
     async def __aexit__(
         self,

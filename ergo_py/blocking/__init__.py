@@ -12,13 +12,15 @@ thread.
 """
 
 from .._core.vocabulary.public_names import show_under
-from .handles import BlockingService, BlockingStream, BlockingSupervisor
+from ..facades.handles import BlockingPool, BlockingService, BlockingSupervisor
+from ..facades.streams import BlockingStream
 from .loop_thread import OwnedNode, handle, open_node
 from .node import BlockingNode
 from .tasks import BlockingTask
 
 __all__ = [
     "BlockingNode",
+    "BlockingPool",
     "BlockingService",
     "BlockingStream",
     "BlockingSupervisor",

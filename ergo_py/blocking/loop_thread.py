@@ -28,17 +28,9 @@ from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.info import ExitReport
 from ..node import Node
 from ..node import open_node as open_async_node
-from .handles import BlockingService, BlockingSupervisor
 from .node import BlockingNode
 
-__all__ = [
-    "BlockingNode",
-    "BlockingService",
-    "BlockingSupervisor",
-    "OwnedNode",
-    "handle",
-    "open_node",
-]
+__all__ = ["BlockingNode", "OwnedNode", "handle", "open_node"]
 
 _AT_EXIT = 5.0
 """Seconds that an unclosed node may take to stop when the interpreter exits."""
@@ -92,11 +84,11 @@ class OwnedNode(BlockingNode):
         if not wait_in_slices(self._is_over, timeout):
             return None
         self._thread.join()
-        return self._node.exit_report
+        return self._subject.exit_report
 
     def _ask_to_stop(self) -> None:
         try:
-            self._node.stop_soon()
+            self._subject.stop_soon()
         except NodeStoppedError:  # already stopped
             pass
 
@@ -114,7 +106,7 @@ class OwnedNode(BlockingNode):
     @property
     def exit_report(self) -> ExitReport | None:
         """How the node came down; None while it is up."""
-        return self._node.exit_report
+        return self._subject.exit_report
 
     def _run(self, name: str, options: dict[str, Any]) -> None:
         async def main() -> None:

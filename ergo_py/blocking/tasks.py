@@ -1,24 +1,18 @@
-"""`BlockingTask`: a task whose result is a future. `BlockingTaskVerbs`: ``run_task`` and
-``map_stream`` for synchronous code.
-"""
+"""`BlockingTask`: a task whose result is a future, for synchronous code."""
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from .._core.vocabulary.dispatchers import Dispatcher
-from .._core.vocabulary.ids import PID, Target
-from ..node import Node
+from .._core.vocabulary.ids import PID
+from ..facades.facade import Blocking
+from ..facades.rows import Row, as_method
 from ..tasks.handle import Task
-from .handles import BlockingStream
 
-__all__ = ["BlockingTask", "BlockingTaskVerbs"]
+__all__ = ["BlockingTask", "blocking_task"]
 
-F = TypeVar("F")
+P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 
 class BlockingTask(Future[R]):
@@ -76,97 +70,21 @@ def _cancel_with(future: "Future[Any]") -> None:
         future._task.cancel()
 
 
-class BlockingTaskVerbs:
-    """``run_task`` and ``map_stream`` of a blocking node."""
+class _TaskRow(Row):
+    """A task that starts on the loop, so that its future misses no end."""
 
-    _node: Node
+    def _blocking(self, find: Any, wrap: Any) -> Any:
+        def verb(self: Blocking, /, *args: Any, **keywords: Any) -> Any:
+            bridge = self._kernel.router.bridge
+            bridge.refuse_on_loop("a blocking verb", "`node.run_task` and `await`")
+            bridge.check_open()
+            return bridge.run(lambda: BlockingTask(find(self._subject)(*args, **keywords)))
 
-    def _wait(self, function: Callable[[], Awaitable[R]]) -> R:
-        """Run a coroutine on the loop, and block this thread until it is done."""
-        raise NotImplementedError
+        return verb
 
-    @overload
-    def run_task(
-        self,
-        function: Callable[[*Ts], Awaitable[R]],
-        *args: *Ts,
-        name: str | None = None,
-        timeout: float | None = None,
-        dispatcher: Dispatcher | None = None,
-        under: Target | None = None,
-        reply_to: Target | None = None,
-    ) -> BlockingTask[R]: ...
-    @overload
-    def run_task(
-        self,
-        function: Callable[[*Ts], R],
-        *args: *Ts,
-        name: str | None = None,
-        timeout: float | None = None,
-        dispatcher: Dispatcher | None = None,
-        under: Target | None = None,
-        reply_to: Target | None = None,
-    ) -> BlockingTask[R]: ...
-    def run_task(
-        self, function: Callable[[*Ts], Any], *args: *Ts, **options: Any
-    ) -> BlockingTask[Any]:
-        """Run ``function(*args)`` in a process of its own, and return its future at once: an async
-        function on the loop, a plain function in a thread. Raises as ``Node.run_task``.
-        """
-        node = self._node
-        node._router.bridge.refuse_on_loop("a blocking verb", "`node.run_task` and `await`")
-        return node._run(lambda: BlockingTask(node.run_task(function, *args, **options)))
 
-    @overload
-    def map_stream(
-        self,
-        function: Callable[[T], Awaitable[R]],
-        items: Iterable[T] | AsyncIterable[T],
-        *,
-        at_once: int = 8,
-        ordered: bool = True,
-        timeout: float | None = None,
-    ) -> BlockingStream[R]: ...
-    @overload
-    def map_stream(
-        self,
-        function: Callable[[T], Awaitable[R]],
-        items: Iterable[T] | AsyncIterable[T],
-        *,
-        at_once: int = 8,
-        ordered: bool = True,
-        timeout: float | None = None,
-        on_failure: Callable[[T, Exception], F],
-    ) -> BlockingStream[R | F]: ...
-    @overload
-    def map_stream(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T] | AsyncIterable[T],
-        *,
-        at_once: int = 8,
-        ordered: bool = True,
-        timeout: float | None = None,
-    ) -> BlockingStream[R]: ...
-    @overload
-    def map_stream(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T] | AsyncIterable[T],
-        *,
-        at_once: int = 8,
-        ordered: bool = True,
-        timeout: float | None = None,
-        on_failure: Callable[[T, Exception], F],
-    ) -> BlockingStream[R | F]: ...
-    def map_stream(
-        self,
-        function: Callable[[Any], Any],
-        items: Iterable[Any] | AsyncIterable[Any],
-        **options: Any,
-    ) -> BlockingStream[Any]:
-        """Call a function for each item, several at once, and iterate over the results. Raises as
-        ``Node.map_stream``.
-        """
-        stream = self._node.map_stream(function, items, **options)
-        return BlockingStream(stream, self._wait, partial(self._wait, stream.aclose))
+def blocking_task(
+    function: Callable[Concatenate[Any, P], Task[R]],
+) -> Callable[Concatenate[Any, P], BlockingTask[R]]:
+    """A row of blocking facades, for a method that returns a task."""
+    return as_method(_TaskRow(function))

@@ -137,7 +137,7 @@ class RemoteNode(RemoteVerbs):
             raise NotAllowedError(
                 f"{verb} of another node belongs on this node's own loop, and this is another "
                 "thread; use send or call_from_thread, or in a synchronous program "
-                f"node.run_async(lambda node: node.at({self.name!r}).{verb}(…))"
+                f"node.run(lambda node: node.at({self.name!r}).{verb}(…))"
             )
         return self._network.peer(self.name)
 

@@ -154,9 +154,9 @@ class Local:
             if program is None
             else {k: v for k, v in vars(program.module).items() if not k.startswith("__")}
         )
-        self._session = Session(node._node, write, {**module, "node": node._node})
+        self._session = Session(node._subject, write, {**module, "node": node._subject})
         if program is not None and program.app is not None:
-            node.run_async(self._start)
+            node.run(self._start)
 
     async def _start(self, node: Node) -> None:
         assert self._program is not None
@@ -187,7 +187,7 @@ class Local:
 
     def run(self, source: str) -> None:
         """Run an input."""
-        self._node.run_async(lambda _: self._session.run(source))
+        self._node.run(lambda _: self._session.run(source))
 
     def complete(self, text: str) -> list[str]:
         """Completions of a name."""
@@ -196,7 +196,7 @@ class Local:
     def close(self) -> None:
         """Stop ``main``, then the node."""
         if self._over is not None:
-            self._node.run_async(self._stop_main)
+            self._node.run(self._stop_main)
         write(f"{self._node.close()}\n")
 
     async def _stop_main(self, _: Node) -> None:

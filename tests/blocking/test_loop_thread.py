@@ -241,7 +241,7 @@ def ctrl_c() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("wakes", [True, False], ids=["in the middle", "just before"])
-@pytest.mark.parametrize("verb", ["call", "run_async", "close"])
+@pytest.mark.parametrize("verb", ["call", "run", "close"])
 def test_ctrl_c_ends_the_wait_and_not_the_node(verb: str, wakes: bool, ctrl_c: None) -> None:
     with quiet_node() as node:
         clerk = node.spawn(Clerk)
@@ -268,10 +268,10 @@ def test_ctrl_c_ends_the_wait_and_not_the_node(verb: str, wakes: bool, ctrl_c: N
             match verb:
                 case "call":
                     node.call(clerk, asked, timeout=30)
-                case "run_async":
-                    node.run_async(wait)
+                case "run":
+                    node.run(wait)
                 case _:
-                    node._wait(partial(_start, node._node, block))
+                    node.run(partial(_start, function=block))
                     node.close(30)
         enough.set()
         presser.join(30)
@@ -328,11 +328,14 @@ def _async_node() -> Any:
     return open_async_node("async@localhost", watchdog=None, log_output="none")
 
 
-def test_run_async_gives_access_to_the_async_node() -> None:
+def test_run_gives_access_to_the_async_node() -> None:
     with quiet_node() as node:
         clerk = node.spawn(Clerk, 7)
 
-        assert node.run_async(lambda inner: inner.call(clerk, "total")) == 7
+        assert node.run(lambda inner: inner.call(clerk, "total")) == 7
+        assert node.run(lambda inner: inner.processes()) == [clerk]
+        with pytest.warns(DeprecationWarning, match=r"is node\.run\(function\) now"):
+            assert node.run_async(lambda inner: inner.call(clerk, "total")) == 7
 
 
 LAST = """
@@ -504,7 +507,7 @@ def test_the_inspection_verbs_need_no_await() -> None:
         node.send_every(0.01, clerk, 2)
         entries = node.trace(clerk, limit=3, seconds=20, types=["int"])
         told = node.statistics(clerk, seconds=0.05)
-        node.run_async(end)
+        node.run(end)
 
         assert [one.message for one in waiting] == ["1"]
         assert state["total"] == 10
@@ -518,5 +521,5 @@ def test_the_inspection_verbs_need_no_await() -> None:
 def test_verbs_of_a_node_that_need_no_await_have_a_blocking_counterpart() -> None:
     verbs = {name for name in vars(Node) | vars(TaskVerbs) if not name.startswith("_")}
 
-    # Awaited by code that runs the loop, or reached with `run_async`.
-    assert verbs - set(dir(BlockingNode)) <= {"at", "load_applications", "pool"}
+    # Reached with `run`.
+    assert verbs - set(dir(BlockingNode)) <= {"at"}

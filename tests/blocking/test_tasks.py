@@ -159,7 +159,7 @@ def test_bad_input_is_refused_where_it_is_given(node: OwnedNode) -> None:
     with pytest.raises(BadInputError, match="did you mean timeout"):
         node.run_task(twice, 1, **options)
     with pytest.raises(NotAllowedError, match=r"`node.run_task` and `await`"):
-        node.run_async(run_on_the_loop)
+        node.run(run_on_the_loop)
     with pytest.raises(BadInputError, match="at_once"):
         node.map_stream(twice, [1], at_once=0)
 

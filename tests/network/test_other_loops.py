@@ -27,13 +27,13 @@ def test_a_synchronous_program_uses_other_nodes_and_the_cluster(meeting_place: P
         ergo_py.blocking.open_node("a@test", network=there, log_output="none") as a,
         ergo_py.blocking.open_node("b@test", network=there, log_output="none") as b,
     ):
-        pid = a.run_async(lambda node: node.at("b@test").spawn("counter", name="counter"))
+        pid = a.run(lambda node: node.at("b@test").spawn("counter", name="counter"))
         assert b.whereis("counter") == pid
         assert a.send(COUNTER, Add(3))
         assert a.call(COUNTER, Total()) == 3
-        assert a.run_async(lambda node: node.at("b@test").process_info(pid)).pid == pid
-        b.run_async(lambda node: Cluster(node).register("total", pid))
-        assert a.run_async(lambda node: Cluster(node).whereis("total")) == pid
+        assert a.run(lambda node: node.at("b@test").process_info(pid)).pid == pid
+        b.run(lambda node: Cluster(node).register("total", pid))
+        assert a.run(lambda node: Cluster(node).whereis("total")) == pid
         assert a.nodes() == ["b@test"] == a.discover()
         assert a.network().peers["b@test"].state == "up"
 

@@ -141,5 +141,5 @@ async def test_a_thread_may_look_but_not_ask(network: Any) -> None:
         True,
         "ping of another node belongs on this node's own loop, and this is another thread; use "
         "send or call_from_thread, or in a synchronous program "
-        "node.run_async(lambda node: node.at('b@test').ping(…))",
+        "node.run(lambda node: node.at('b@test').ping(…))",
     ]

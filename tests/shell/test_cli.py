@@ -62,7 +62,7 @@ async def populate(node: Any) -> None:
 @pytest.fixture
 def node() -> Iterator[OwnedNode]:
     with open_node("demo@localhost", control="look,act", log_output="none", watchdog=None) as node:
-        node.run_async(populate)
+        node.run(populate)
         yield node
 
 
@@ -189,7 +189,7 @@ def test_the_network_of_a_node_is_shown_as_a_table(ergo: Ergo, short_path: Path)
             "shop@site knows no other node yet; it connects when they talk\n",
             "",
         )
-        shop.run_async(lambda node: node.at("stock@site").ping())
+        shop.run(lambda node: node.at("stock@site").ping())
 
         status, out, err = ergo("network", "shop")
         heads, row = out.splitlines()
@@ -214,7 +214,7 @@ def test_names_of_the_cluster_are_listed_with_their_holders(ergo: Ergo, short_pa
             "shop@site holds no name of the cluster, and competes for none\n",
             "",
         )
-        shop.run_async(register)
+        shop.run(register)
 
         heads, row = ergo("names")[1].splitlines()
         assert heads.split() == ["KIND", "NAME", "HOLDER", "TOKEN", "LEFT"]
@@ -406,7 +406,7 @@ def test_a_tree_of_many_similar_processes_is_folded_by_default(node: OwnedNode, 
         for _ in range(15):
             await inner.call("puppet", lambda me: me.spawn(Counter))
 
-    node.run_async(crowd)
+    node.run(crowd)
 
     folded, whole, shallow = (ergo("tree", *how)[1] for how in ([], ["--all"], ["--depth", "1"]))
 

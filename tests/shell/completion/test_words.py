@@ -23,8 +23,8 @@ def offered(*typed: str) -> list[str]:
 @pytest.fixture
 def node() -> Iterator[OwnedNode]:
     with open_node("shop@localhost", control="look", log_output="none", watchdog=None) as node:
-        node.run_async(lambda inner: inner.supervise([ChildSpec("till", Actor)], name="root"))
-        node.run_async(lambda inner: inner.spawn(Actor))
+        node.run(lambda inner: inner.supervise([ChildSpec("till", Actor)], name="root"))
+        node.run(lambda inner: inner.spawn(Actor))
         yield node
 
 

@@ -48,7 +48,7 @@ async def populate(node: Node) -> None:
 @pytest.fixture
 def busy() -> Iterator[None]:
     with open_node("busy@here", control="look", log_output="none", watchdog=None) as node:
-        node.run_async(populate)
+        node.run(populate)
         yield
 
 

@@ -1,6 +1,6 @@
 """The base of all errors, and the errors of wrong use."""
 
-from types import CoroutineType
+from collections.abc import Coroutine
 from typing import Final
 
 from ..reasons import Crashed
@@ -46,11 +46,11 @@ class TargetTypeError(BadInputError, TypeError):
 
     def __init__(self, given: object) -> None:
         allowed = "a PID, an Alias, a Name, a Key, or a str that is a name on this node"
-        if isinstance(given, CoroutineType):
+        if isinstance(given, Coroutine):
             # Python would warn about it as well, without the line.
             given.close()
-            owner, _, verb = given.__qualname__.rpartition(".")
-            before = "node." if owner == "Node" else "self." if owner in _ACTING else ""
+            owner, _, verb = str(getattr(given, "__qualname__", "")).rpartition(".")
+            before = "node." if owner.endswith("Node") else "self." if owner in _ACTING else ""
             allowed += f"; `await` is missing: write `await {before}{verb}(…)`"
         super().__init__("target", given, allowed)
 

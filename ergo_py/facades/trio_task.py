@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import outcome
 import trio
@@ -11,17 +11,9 @@ import trio
 from .._core.kernel import Kernel
 from .._core.vocabulary.errors import NodeStoppedError
 
-__all__ = ["TrioTask", "Wait"]
+__all__ = ["TrioTask"]
 
 T = TypeVar("T")
-
-
-class Wait(Protocol):
-    """Runs a coroutine of trio on the node's loop, and waits for it on asyncio's."""
-
-    async def __call__(self, function: Callable[[], Awaitable[T]], /) -> T:
-        """Wait for the result of the function."""
-        ...
 
 
 class TrioTask(Generic[T]):

@@ -1,0 +1,99 @@
+"""`Facade`: the verbs of a node or of a handle, for code that does not run on the node's loop.
+`Blocking` and `Asyncio` are its kinds, which differ in how they wait.
+"""
+
+import contextvars
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+import outcome
+import trio
+
+from .._core.kernel import Kernel
+from .._core.runtime.bridge import Parker
+from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.hints import did_you_mean
+from .rows import Row
+
+__all__ = ["Asyncio", "Blocking", "Facade"]
+
+T = TypeVar("T")
+
+
+class Facade:
+    """The verbs of a subject: a node or a handle. A table is a subclass with rows. A class that
+    inherits from a table and from a kind of facade has a verb for each row.
+    """
+
+    kind: ClassVar[str] = ""
+    """``blocking`` or ``asyncio``; empty for a table."""
+    variable: ClassVar[str] = "handle"
+    """The variable that errors show."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls.kind:
+            return
+        for name in dir(cls):
+            row = next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
+            if isinstance(row, Row):
+                setattr(cls, name, row.derive(cls, name))
+
+    def __init__(self, subject: Any, kernel: Kernel) -> None:
+        self._subject = subject
+        self._kernel = kernel
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self._subject!r}>"
+
+    if not TYPE_CHECKING:  # type checkers report this themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # With this `obj`, Python adds no suggestion of its own.
+            raise AttributeError(self._unknown(name), name=name, obj=None)
+
+    def _unknown(self, name: str) -> str:
+        known = () if name.startswith("_") else [each for each in dir(type(self)) if each[0] != "_"]
+        return f"{type(self).__name__} has no {name!r}{did_you_mean(name, known, '`{}`')}"
+
+
+class Blocking(Facade):
+    """Verbs that block the calling thread until the node's loop has run them."""
+
+    kind = "blocking"
+
+    def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        bridge = self._kernel.router.bridge
+        bridge.refuse_on_loop("a blocking verb", "`await` and the node's own verb")
+        parker: Parker[outcome.Outcome[T]] = Parker()
+        scope = trio.CancelScope()
+
+        async def job() -> None:
+            with scope:
+                parker.settle(await outcome.acapture(function))
+            # Has an effect only without a result: if the waiting thread cancelled the scope, it no
+            # longer waits; if the node ended, it gets this error.
+            parker.settle(outcome.Error(NodeStoppedError(self._kernel.pid.node)))
+
+        def start() -> None:
+            contextvars.Context().run(lambda: self._kernel.start(job, name="for a thread"))
+
+        bridge.post(start)
+        try:
+            parker.wait(None)
+        except BaseException:
+            bridge.post(scope.cancel)
+            raise
+        assert parker.value is not None
+        return parker.value.unwrap()
+
+
+class Asyncio(Facade):
+    """Verbs that a task of asyncio awaits while the node's loop runs them, in another thread."""
+
+    kind = "asyncio"
+
+    async def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        from .trio_task import TrioTask  # noqa: PLC0415 - synchronous code needs no asyncio
+
+        return await TrioTask(self._kernel, function).result()

@@ -1,0 +1,76 @@
+"""`VerbCall`: a verb of an asyncio facade that has been called, and not awaited yet."""
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from warnings import warn
+
+__all__ = ["VerbCall"]
+
+R = TypeVar("R")
+
+_OF_COROUTINES: Final = ("__name__", "__qualname__")
+
+
+class VerbCall(Coroutine[Any, Any, R]):
+    """A coroutine that says which ``await`` is missing: where a prompt shows it, where a program
+    uses it in place of the result, and where a program drops it. Nothing runs before the first
+    step.
+    """
+
+    __slots__ = ("_begin", "_begun", "_qualname", "_variable")
+
+    def __init__(
+        self, variable: str, qualname: str, begin: Callable[[], Coroutine[Any, Any, R]]
+    ) -> None:
+        self._begun: Coroutine[Any, Any, R] | None = None
+        self._variable = variable
+        self._qualname = qualname
+        self._begin = begin
+
+    def __repr__(self) -> str:
+        text = self._text()
+        return f"<{text}>" if self._begun else f"<{text} has not begun: write `await {text}`>"
+
+    def __del__(self) -> None:
+        if self._begun is None:
+            text = self._text()
+            warn(
+                f"{text} was never awaited, and nothing was done: write `await {text}`",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self._coroutine().__await__()
+
+    def send(self, value: Any, /) -> Any:
+        """Run it up to its next pause, as a task of asyncio does."""
+        return self._coroutine().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an exception in it, as a task of asyncio does."""
+        return self._coroutine().throw(*error)
+
+    def close(self) -> None:
+        """End it."""
+        self._coroutine().close()
+
+    def _coroutine(self) -> Coroutine[Any, Any, R]:
+        if self._begun is None:
+            self._begun = self._begin()
+        return self._begun
+
+    def _text(self) -> str:
+        return f"{self._variable}.{self._qualname.rpartition('.')[2]}(…)"
+
+    if not TYPE_CHECKING:  # type checkers report this themselves
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_COROUTINES:
+                return self._qualname
+            if name.startswith(("_", "cr_", "gi_")):  # asyncio and debuggers ask for them
+                raise AttributeError(name)
+            text = self._text()
+            raise AttributeError(
+                f"`await` is missing: write `result = await {text}`, and `result.{name}` then"
+            )

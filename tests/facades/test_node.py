@@ -1,0 +1,195 @@
+"""The table of the verbs of a node: complete for both kinds of code, and with errors that say the
+line to write.
+"""
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Actor, Application, Caller, ChildSpec, Node, ProcessUnknownError, Shutdown
+from ergo_py.aio import AsyncioNode
+from ergo_py.aio import open_node as open_asyncio_node
+from ergo_py.blocking import BlockingNode
+from ergo_py.blocking import open_node as open_blocking_node
+
+ELSEWHERE = {
+    "call_from_thread": "`call` does it",
+    "control_path": "read with `run`",
+    "exit_report": "of the owner: `OwnedNode` and `OpenNode`",
+    "at": "read with `run`",
+}
+
+
+def verbs(cls: type) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("facade", [AsyncioNode, BlockingNode])
+def test_a_facade_has_every_verb_of_the_node(facade: type) -> None:
+    assert verbs(Node) - verbs(facade) <= set(ELSEWHERE)
+
+
+def test_the_facades_differ_in_two_verbs() -> None:
+    assert verbs(AsyncioNode) ^ verbs(BlockingNode) == {"ask", "run_async"}
+
+
+@pytest.mark.parametrize("facade", [AsyncioNode, BlockingNode])
+def test_a_verb_has_name_arguments_and_text_of_the_method(facade: type) -> None:
+    for name in verbs(facade) & verbs(Node) - {"call", "trace", "events", "kind", "variable"}:
+        derived, defined = getattr(facade, name), getattr(Node, name)
+        assert derived.__doc__ == defined.__doc__, name
+        if callable(derived):
+            assert derived.__qualname__ == f"{facade.__name__}.{name}"
+            assert inspect.signature(derived).parameters == inspect.signature(defined).parameters
+
+
+class Counter(Actor):
+    def __init__(self, total: int = 0) -> None:
+        self.total = total
+
+    def handle_message(self, message: int, sender: Any) -> None:
+        self.total += message
+
+    def handle_call(self, request: Any, caller: Caller) -> Any:
+        return self.total
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"total": str(self.total)}
+
+
+def on_asyncio(test: Any) -> Any:
+    """Run a test on asyncio's loop, with a node."""
+
+    def run() -> None:
+        async def main() -> None:
+            async with asyncio.timeout(60):
+                async with open_asyncio_node(
+                    "aio@localhost", log_output="none", watchdog=None
+                ) as node:
+                    await test(node)
+
+        asyncio.run(main(), debug=True)
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def double(number: int) -> int:
+    await trio.lowlevel.checkpoint()
+    return 2 * number
+
+
+@on_asyncio
+async def test_asyncio_code_looks_into_processes(node: AsyncioNode) -> None:
+    counter = await node.spawn(Counter, 5, name="counter")
+    assert await node.suspend(counter)
+    node.send(counter, 1)
+    assert [queued.message for queued in await node.peek(counter, contents=True)] == ["1"]
+    state = await node.replace_state(counter, lambda state: {**state, "total": 10})
+    assert state["total"] == 10
+    assert await node.resume(counter)
+    ticks = await node.send_every(0.001, counter, 2)
+    entries = await node.trace(counter, limit=3, seconds=20, types=["int"])
+    assert [entry.message_type for entry in entries] == ["int"] * 3
+    assert (await node.statistics(counter, seconds=0.01)).pid == counter
+    assert await ticks.cancel()
+    assert await node.get_state(counter)
+    assert [line for line in await node.alive() if "counter" in line]
+    assert "counter" in str(await node.tree())
+    with pytest.raises(ProcessUnknownError):
+        await node.process_info("unknown")
+    assert await node.kill(counter)
+    await node.wait_ended(counter)
+    assert [ended.pid for ended in await node.ended()] == [counter]
+    assert len(await node.crashes()) == 1
+    assert await node.dead_letters() == []
+    assert await node.metas() == []
+
+
+@on_asyncio
+async def test_asyncio_code_runs_tasks_and_maps_streams(node: AsyncioNode) -> None:
+    assert await node.run_task(double, 4) == 8
+    assert await asyncio.gather(*(node.run_task(double, each) for each in range(3))) == [0, 2, 4]
+    assert [each async for each in node.map_stream(double, [1, 2, 3])] == [2, 4, 6]
+    with pytest.raises(ZeroDivisionError):
+        await node.run_task(divmod, 1, 0)
+
+
+@on_asyncio
+async def test_to_cancel_a_task_of_asyncio_cancels_the_task_of_the_node(node: AsyncioNode) -> None:
+    loop, began, ended = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        loop.call_soon_threadsafe(began.set)
+        try:
+            await trio.sleep_forever()
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    task = node.run_task(wait)
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await ended.wait()
+
+
+@on_asyncio
+async def test_asyncio_code_uses_topics_and_applications(node: AsyncioNode) -> None:
+    await node.open_topic("prices", buffer=2)
+    assert await node.publish("prices", 7) == 0
+    async with await node.events("prices") as prices:
+        assert (await anext(prices)).message == 7
+    assert (await node.events())["prices"] in (0, 1)
+    assert (await node.event_info("prices")).name == "prices"
+    await node.close_topic("prices")
+    await node.load_applications(Application("shop", [ChildSpec("till", Counter, 3)]))
+    assert await node.start_applications() == ["shop"]
+    assert await node.call("till", "total") == 3
+    assert [each.name for each in await node.applications()] == ["shop"]
+    assert await node.stop_applications() == ["shop"]
+    assert await node.drain(1) == []
+    assert node.draining
+
+
+def test_a_node_that_was_asked_to_stop_is_stopping() -> None:
+    async def main() -> bool:
+        async with open_asyncio_node(log_output="none", watchdog=None) as node:
+            await node.stop()
+            return node.stopping
+
+    assert asyncio.run(main(), debug=True)
+
+
+def test_an_unknown_verb_names_its_neighbour_or_the_way_to_run_a_function() -> None:
+    with open_blocking_node(log_output="none", watchdog=None) as node:
+        for name, text in {
+            "control_path": "write `node.run(lambda node: node.control_path)`",
+            "call_from_thread": "write `node.run(lambda node: node.call_from_thread(…))`",
+            "supervize": "BlockingNode has no 'supervize'; did you mean `supervise`?",
+            "_supervise": "BlockingNode has no '_supervise'",
+            "xyz": "BlockingNode has no 'xyz'",
+        }.items():
+            with pytest.raises(AttributeError) as caught:
+                getattr(node, name)
+            assert str(caught.value).replace("OwnedNode", "BlockingNode").endswith(text)
+            assert caught.value.obj is None  # or Python suggests another
+
+
+@on_asyncio
+async def test_an_unknown_verb_of_an_asyncio_node_is_awaited_in_the_line(node: AsyncioNode) -> None:
+    with pytest.raises(
+        AttributeError, match=r"write `await node\.run\(lambda node: node\.control_path\)`"
+    ):
+        _ = node.control_path  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    assert await node.run(lambda node: node.control_path) is None
+
+
+def test_the_same_verb_ends_a_process_for_both_kinds_of_code() -> None:
+    with open_blocking_node(log_output="none", watchdog=None) as node:
+        pid = node.spawn(Counter)
+        assert node.send_exit(pid)
+        assert node.wait_ended(pid) == Shutdown()
