@@ -27,6 +27,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "prefixed: only the latter",
         default="short",
     )
+    parser.addoption(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help="run tests with @simulated for the seeds below N, in place of their own number",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let tests of worlds run the number of seeds of the command line."""
+    seeds = config.getoption("--seeds")
+    if seeds is None:
+        return
+    if seeds < 1:
+        raise pytest.UsageError(f"--seeds {seeds}: write a number from 1 up")
+    for item in items:
+        simulation = getattr(getattr(item, "obj", None), "simulation", None)
+        if simulation is not None:
+            simulation.choose_seeds(seeds)
 
 
 def pytest_configure(config: pytest.Config) -> None:

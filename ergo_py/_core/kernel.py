@@ -196,6 +196,10 @@ class Kernel:
         self._on_fatal: Callable[[], object] = _nothing
         self.on_crash: Callable[[Ended], None] | None = None
         """Called with each crash, on the loop. For the test kit."""
+        self.on_lifetime: Callable[[Any, bool], None] | None = None
+        """Called with each process that has started or ended, and whether it lives. For the test
+        kit: unlike an observer, it leaves the paths of messages as they are.
+        """
 
     def chance(self, purpose: str) -> Chance:
         """The random numbers of this node for a purpose. Ask again for each number: a test may
@@ -228,6 +232,10 @@ class Kernel:
     def watch_crashes(self, on_crash: Callable[[Ended], None]) -> None:
         """Pass each crash to ``on_crash``, which may pass it on to the function before."""
         self.on_crash = on_crash
+
+    def watch_lifetimes(self, on_lifetime: Callable[[Any, bool], None]) -> None:
+        """Pass each process that starts or ends to ``on_lifetime``, with whether it lives."""
+        self.on_lifetime = on_lifetime
 
     def callbacks_of(
         self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS
@@ -454,6 +462,8 @@ class Kernel:
     def note_spawned(self, process: Any, parent: Asker | None) -> None:
         """Count a process that has started, and announce it."""
         self.spawned += 1
+        if self.on_lifetime is not None:
+            self.on_lifetime(process, True)
         if self.observer is not None:
             above = self.pid if parent is None else parent.id
             self.observer(Spawned(process.id, above, process.callbacks.behaviour, process.name))

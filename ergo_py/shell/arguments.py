@@ -66,6 +66,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 up")
+    return int(text)
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
@@ -246,6 +252,16 @@ def make_parser() -> argparse.ArgumentParser:
         help="check: the monitoring address of the server; http://127.0.0.1:8222 by default",
     )
     command.add_argument("--cluster", default="ergo", help="the cluster of these nodes")
+    command = grammar.command("simulate", "run a test of a world: a seed, or a plan of faults")
+    command.add_argument(
+        "test", metavar="FILE::TEST", help="a test with @simulated: tests/test_shop.py::test_orders"
+    )
+    chosen = command.add_mutually_exclusive_group()
+    chosen.add_argument("--seed", type=_whole, metavar="N", help="run this seed only")
+    chosen.add_argument("--seeds", type=_whole, metavar="N", help="run the seeds below N")
+    chosen.add_argument(
+        "--plan", metavar="PLAN", help="run a plan, as the failure of a test prints it"
+    )
     grammar.command("completion", "print the completion script of a shell").add_argument(
         "shell", choices=SHELLS
     )

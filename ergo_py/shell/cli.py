@@ -60,6 +60,10 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
         from .scaffold.project import new  # noqa: PLC0415 - no other command needs it
 
         return new
+    if name == "simulate":
+        from .simulate import simulate  # noqa: PLC0415 - no other command needs it
+
+        return simulate
     if name == "completion":
         from .completion.scripts import SCRIPTS  # noqa: PLC0415 - no other command needs it
 

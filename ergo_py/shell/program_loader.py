@@ -16,7 +16,7 @@ from .._core.verbs.behaviour import Behaviour
 from ..program import refusing_run
 from .exit_codes import Leave, Status
 
-__all__ = ["Program", "load", "load_module"]
+__all__ = ["Program", "load", "load_file", "load_module"]
 
 _WANTED = "an `async def main(node)`, or a behaviour class such as `class App(Actor)`"
 
@@ -43,7 +43,7 @@ def load(target: str, arguments: list[str], *, needs_app: bool) -> Program:
     where, _, attribute = target.partition(":")
     with refusing_run(where):
         if where.endswith(".py") or "/" in where:
-            module = _import_file(Path(where), arguments)
+            module = load_file(Path(where), arguments)
         else:
             module = _import_module(where, arguments)
     app = _app(module, attribute, where)
@@ -69,7 +69,12 @@ def load_module(name: str) -> ModuleType:
     return _import_module(name, sys.argv[1:])
 
 
-def _import_file(path: Path, arguments: list[str]) -> ModuleType:
+def load_file(path: Path, arguments: list[str]) -> ModuleType:
+    """Import a file.
+
+    Raises:
+        Leave: there is no such file, or it cannot be imported.
+    """
     if not path.is_file():
         raise Leave(Status.USAGE, f"there is no file {path}")
     # As `python file.py` and `python -m` do: a file may import its neighbours, or modules in the

@@ -1,5 +1,5 @@
 """The test kit: probes, settling, virtual time, fault injection, race exploration, behaviours
-without a node, recorded input, leak checks.
+without a node, recorded input, leak checks, and worlds: whole networks of nodes with seeded faults.
 """
 
 from .._core.vocabulary.public_names import show_under
@@ -14,17 +14,32 @@ from .recording_verbs import Armed, Called, Publication, Requested, Sent, Spawne
 from .replay import ME, Recording, Replay, Tape, recording
 from .settlement import UnsettledError, busy, settle
 from .task_order import RaceError, explore, seeded
+from .world.checkers import Checker, all_answered, at_most_one, kept
+from .world.clock import StandstillError
+from .world.history import Event, History, Lifetime, Operation
+from .world.node import WorldNode
+from .world.plan import Plan, PlannedFault
+from .world.simulation import Simulation, SimulationError, simulated
+from .world.world import CheckError, World
 
 __all__ = [
     "Alone",
     "Armed",
     "Ask",
     "Called",
+    "CheckError",
+    "Checker",
     "Deaf",
+    "Event",
     "ExpectedCrash",
     "Fault",
+    "History",
     "LeakError",
+    "Lifetime",
     "ME",
+    "Operation",
+    "Plan",
+    "PlannedFault",
     "Probe",
     "Publication",
     "RaceError",
@@ -33,11 +48,18 @@ __all__ = [
     "Replay",
     "Requested",
     "Sent",
+    "Simulation",
+    "SimulationError",
     "Spawned",
+    "StandstillError",
     "StartedTask",
     "Tape",
     "UnsettledError",
     "VirtualClock",
+    "World",
+    "WorldNode",
+    "all_answered",
+    "at_most_one",
     "busy",
     "checked_node",
     "checked_nodes",
@@ -47,10 +69,12 @@ __all__ = [
     "expect_crash",
     "explore",
     "filled",
+    "kept",
     "no_leaks",
     "recording",
     "seeded",
     "settle",
+    "simulated",
 ]
 
 show_under(__name__, __all__, globals())

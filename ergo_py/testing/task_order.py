@@ -17,7 +17,7 @@ from .._core.sources import SeededSources, replace_sources
 from .._core.vocabulary.errors import ErgoError
 from .._core.vocabulary.options import check_number
 
-__all__ = ["RaceError", "explore", "seeded"]
+__all__ = ["RaceError", "explore", "ordered_by", "seeded"]
 
 
 class RaceError(ErgoError, AssertionError):
@@ -48,6 +48,18 @@ def seeded(seed: int) -> Iterator[None]:
         RuntimeError: this release of trio chooses the order in an unknown way.
     """
     check_number("seed", seed, least=0, whole=True)
+    with ordered_by(random.Random(seed)), replace_sources(SeededSources(seed)):
+        yield
+
+
+@contextmanager
+def ordered_by(order: random.Random) -> Iterator[None]:
+    """Let ``order.shuffle`` choose the order of the tasks of each pass of trio's loop, inside the
+    block. trio runs the last task of the list first.
+
+    Raises:
+        RuntimeError: this release of trio chooses the order in an unknown way.
+    """
     # The two switches that trio itself uses for Hypothesis. Neither is public.
     run: Any = trio._core._run
     if not isinstance(getattr(run, "_r", None), random.Random) or not hasattr(
@@ -57,15 +69,12 @@ def seeded(seed: int) -> Iterator[None]:
             f"trio {trio.__version__} no longer chooses the order of its tasks as it did in 0.30 "
             "to 0.35"
         )
-    state, allowed = run._r.getstate(), run._ALLOW_DETERMINISTIC_SCHEDULING
-    run._r.seed(seed)
-    run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    before, allowed = run._r, run._ALLOW_DETERMINISTIC_SCHEDULING
+    run._r, run._ALLOW_DETERMINISTIC_SCHEDULING = order, True
     try:
-        with replace_sources(SeededSources(seed)):
-            yield
+        yield
     finally:
-        run._r.setstate(state)
-        run._ALLOW_DETERMINISTIC_SCHEDULING = allowed
+        run._r, run._ALLOW_DETERMINISTIC_SCHEDULING = before, allowed
 
 
 def explore(

@@ -176,6 +176,9 @@ class Place:
     def loses(self, _node: str) -> bool:
         return False
 
+    def store_delay(self, _node: str) -> float:
+        return 0.0
+
     async def wait_thawed(self, _node: str) -> None:
         await self.thawed()
 

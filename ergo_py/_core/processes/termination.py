@@ -462,6 +462,8 @@ def _tell(process: "Process", reason: Reason, lived: bool) -> None:
     parent, and tasks in :meth:`Process.wait_gone`.
     """
     kernel, router, parent = process.kernel, process.router, process.parent
+    if kernel.on_lifetime is not None and lived:
+        kernel.on_lifetime(process, False)
     if kernel.observer is not None and lived:
         kernel.observer(Stopped(process.id, reason))
     if kernel.publisher.heard:

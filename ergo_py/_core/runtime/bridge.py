@@ -31,6 +31,7 @@ __all__ = [
     "Parker",
     "ReaderThread",
     "bells",
+    "bells_ring",
     "get_ident",
     "stack_of",
     "thread_names",
@@ -315,6 +316,12 @@ def bells() -> int:
     return sum(
         1 for bridge in tuple(_bridges) if bridge.loop_thread == me and bridge._bell != _NO_BELL
     )
+
+
+def bells_ring() -> bool:
+    """Whether a thread has posted jobs to a bridge of this thread's loop, which have not run."""
+    me = get_ident()
+    return any(bridge.pending and bridge.loop_thread == me for bridge in tuple(_bridges))
 
 
 def _mark_dead_in_copy() -> None:

@@ -1,7 +1,10 @@
-"""`Memory`: a network of nodes in a single program, for tests: it can cut, lose and freeze."""
+"""`Memory`: a network of nodes in a single program, for tests: it can cut, lose, double, delay and
+freeze.
+"""
 
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from random import Random
 from types import ModuleType
 from typing import Final
@@ -14,6 +17,7 @@ from ..._core.kernel import Kernel
 from ..._core.runtime.parking import park, wake
 from ..._core.runtime.time_slices import SLICE
 from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..carrier import Sink
 from ..errors import NodeNameTakenError
@@ -22,6 +26,7 @@ from ..node_requests.permits import Allow
 from ..node_requests.spawns import SpawnList
 from ..settings import NetworkSettings
 from ..stores.memory_store import MemoryStore, StoreTable
+from .disturbances import Disturbance
 
 __all__ = ["Memory"]
 
@@ -39,8 +44,8 @@ class Memory:
                 ...
                 network.cut("a@test", "b@test")
 
-    Frames arrive in order, without delay, unless :meth:`cut`, :meth:`lose` or :meth:`freeze` say
-    otherwise. All nodes must run in the same ``trio.run``.
+    Frames arrive in order, without delay, unless :meth:`cut`, :meth:`lose`, :meth:`disturb` or
+    :meth:`freeze` say otherwise. All nodes must run in the same ``trio.run``.
     """
 
     def __init__(
@@ -89,12 +94,15 @@ class Memory:
         self._names: set[str] = set()
         """All nodes that have ever joined."""
         self._cuts: dict[tuple[str, str], None] = {}
-        """Pairs of nodes, each in the order of their names."""
+        """Pairs of a sending and a receiving node."""
+        self._disturbances: list[Disturbance] = []
         self._frozen: set[str] = set()
         self._held: list[tuple[str, str, bytes]] = []
         self._thawed = trio.Event()
         self._storeless: set[str] = set()
         """Nodes that cannot reach the store."""
+        self._slow_stores: dict[str, tuple[float, Random]] = {}
+        """Nodes whose requests to the store are late: their longest delay, and their draws."""
         self._table = StoreTable()
         self._loss = 0.0
         self._random = Random()
@@ -107,29 +115,71 @@ class Memory:
 
     # -- faults ------------------------------------------------------------------------------------
 
-    def cut(self, one: str, other: str) -> None:
-        """Lose all frames between two nodes, until :meth:`heal`.
+    def cut(self, one: str, other: str, *, one_way: bool = False) -> None:
+        """Lose all frames between two nodes, until :meth:`heal`; with ``one_way``, only those from
+        the first node to the second.
 
         Raises:
             BadInputError: no node of this name has joined; also of the other methods.
         """
         self._check_name(one)
         self._check_name(other)
-        self._cuts[_pair(one, other)] = None
+        self._cuts[one, other] = None
+        if not one_way:
+            self._cuts[other, one] = None
 
     def heal(self, one: str | None = None, other: str | None = None) -> None:
         """Carry frames between two nodes again; without arguments, between all nodes."""
         for name in (one, other):
             if name is not None:
                 self._check_name(name)
-        if one is None:
+        if one is None or other is None:
             self._storeless.clear()
-        healed = list(self._cuts) if one is None or other is None else [_pair(one, other)]
+            self._slow_stores.clear()
+            self._disturbances.clear()
+            healed = list(self._cuts)
+        else:
+            healed = [(one, other), (other, one)]
         for pair in healed:
             self._cuts.pop(pair, None)
         for first, second in healed:
             self._connect(first, second)
-            self._connect(second, first)
+
+    def disturb(
+        self,
+        sender: str | None = None,
+        to: str | None = None,
+        *,
+        lose: float = 0.0,
+        double: float = 0.0,
+        delay: tuple[float, float] = (0.0, 0.0),
+        seed: int = 0,
+    ) -> Disturbance:
+        """Lose, double and delay frames, chosen by the seed, until the ``end()`` of the result or
+        ``heal()``. Several disturbances add up.
+
+        Args:
+            sender: the node whose frames are disturbed; None for each node.
+            to: the node to which they go; None for each node.
+            lose: the share of the frames that are lost.
+            double: the share of the frames that arrive twice.
+            delay: the shortest and the longest delay, in seconds. A frame may overtake another.
+            seed: chooses the frames and their delays.
+
+        Raises:
+            BadInputError: a value is invalid.
+        """
+        for name in (sender, to):
+            if name is not None:
+                self._check_name(name)
+        disturbance = Disturbance(sender, to, lose, double, delay, seed)
+        disturbance.end = partial(self._end_disturbance, disturbance)
+        self._disturbances.append(disturbance)
+        return disturbance
+
+    def _end_disturbance(self, disturbance: Disturbance) -> None:
+        if disturbance in self._disturbances:
+            self._disturbances.remove(disturbance)
 
     def _connect(self, node: str, other: str) -> None:
         if node in self._carriers:
@@ -144,6 +194,18 @@ class Memory:
         """Let a node reach the store of names again."""
         self._check_name(node)
         self._storeless.discard(node)
+
+    def slow_store(self, node: str, seconds: float, *, seed: int = 0) -> None:
+        """Delay each request of a node to the store, and each answer, by up to so many seconds,
+        chosen by the seed; 0.0 delays none. A request that is late is carried out, even if the
+        node has given up.
+        """
+        self._check_name(node)
+        check_number("seconds", seconds, least=0.0)
+        if seconds:
+            self._slow_stores[node] = seconds, Random(seed)
+        else:
+            self._slow_stores.pop(node, None)
 
     def lose_store(self) -> None:
         """Forget all names, as a server does that has lost its disk."""
@@ -194,6 +256,13 @@ class Memory:
         is_unlucky = bool(self._loss) and self._random.random() < self._loss
         return node in self._storeless or is_unlucky
 
+    def store_delay(self, node: str) -> float:
+        """The delay of the next request of a node to the store, or of the answer to it."""
+        if node not in self._slow_stores:
+            return 0.0
+        seconds, random = self._slow_stores[node]
+        return random.uniform(0.0, seconds)
+
     async def wait_thawed(self, node: str) -> None:
         """Wait until a node is not frozen."""
         while node in self._frozen:
@@ -217,10 +286,34 @@ class Memory:
         if sender in self._frozen or to in self._frozen:
             self._held.append((sender, to, frame))
             return
-        if _pair(sender, to) in self._cuts:
+        if (sender, to) in self._cuts:
             return
         if self._loss and self._random.random() < self._loss:
             return
+        if self._disturbances:
+            self._carry_disturbed(sender, to, frame)
+        else:
+            self._hand_over(sender, to, frame)
+
+    def _carry_disturbed(self, sender: str, to: str, frame: bytes) -> None:
+        active = [each for each in self._disturbances if each.concerns(sender, to)]
+        fates = [each.draw() for each in active]
+        if any(fate.is_lost for fate in fates):
+            return
+        for _ in range(1 + sum(fate.is_doubled for fate in fates)):
+            delay = sum(each.draw_delay() for each in active)
+            if delay:
+                trio.lowlevel.spawn_system_task(
+                    self._carry_late, delay, sender, to, frame, name="late frame"
+                )
+            else:
+                self._hand_over(sender, to, frame)
+
+    async def _carry_late(self, delay: float, sender: str, to: str, frame: bytes) -> None:
+        await trio.sleep(delay)
+        self._hand_over(sender, to, frame)
+
+    def _hand_over(self, sender: str, to: str, frame: bytes) -> None:
         carrier = self._carriers.get(to)
         if carrier is not None:
             carrier.take(sender, frame)
@@ -247,10 +340,6 @@ class Memory:
     def others(self, name: str) -> list[str]:
         """The names of all other nodes."""
         return [other for other in self._carriers if other != name]
-
-
-def _pair(one: str, other: str) -> tuple[str, str]:
-    return (one, other) if one < other else (other, one)
 
 
 class _MemoryCarrier:

@@ -7,8 +7,9 @@ the faults of both.
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from typing import Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
+import outcome
 import trio
 
 from ..errors import StoreError
@@ -25,6 +26,10 @@ class StoreFaults(Protocol):
 
     def loses(self, node: str, /) -> bool:
         """Whether the next request of a node, or the answer to it, is lost."""
+        ...
+
+    def store_delay(self, node: str, /) -> float:
+        """The delay of the next request of a node, or of the answer to it, in seconds."""
         ...
 
     async def wait_thawed(self, node: str, /) -> None:
@@ -146,12 +151,29 @@ class MemoryStore:
         await self._faults.wait_thawed(self._node)
         if self._faults.loses(self._node):
             await self._fail()
-        result = function()
+        delay = self._faults.store_delay(self._node)
+        result = await self._request_late(function, delay) if delay else function()
         # A request may be carried out and its answer lost.
         if self._faults.loses(self._node):
             await self._fail()
         return result
 
-    async def _fail(self) -> None:
+    async def _request_late(self, function: Callable[[], T], delay: float) -> T:
+        """Carry out a request after its delay, also if the node does not wait for it any more."""
+        answer: list[outcome.Outcome[T]] = []
+        arrived = trio.Event()
+
+        async def carry() -> None:
+            await trio.sleep(delay)
+            answer.append(outcome.capture(function))
+            await trio.sleep(self._faults.store_delay(self._node))
+            arrived.set()
+
+        trio.lowlevel.spawn_system_task(carry, name="late request to the store")
+        with trio.move_on_after(TIMEOUT):
+            await arrived.wait()
+        return answer[0].unwrap() if arrived.is_set() else await self._fail()
+
+    async def _fail(self) -> NoReturn:
         await trio.sleep(TIMEOUT)
         raise StoreError(f"the store of this network does not answer within {TIMEOUT:g} s")

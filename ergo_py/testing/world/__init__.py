@@ -1,0 +1,1 @@
+"""Worlds: whole networks of nodes in a single program, in virtual time, with seeded faults."""

@@ -1,0 +1,135 @@
+"""`History`: the events of a world, the lifetimes of its processes, the operations of its clients,
+and the digest of all of it.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from ..._core.vocabulary.text import shown
+
+__all__ = ["Event", "History", "Lifetime", "Operation", "text_of"]
+
+_LONGEST: Final = 100
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+
+
+def text_of(value: object) -> str:
+    """A value as a text of a history: cut, and without the address of an object."""
+    text = _ADDRESS.sub("", shown(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+class Event(NamedTuple):
+    """A line of the story of a world."""
+
+    at: float
+    node: str
+    """The node that it concerns; empty for the world."""
+    kind: str
+    """fault, crash, start, end, call, answer or note."""
+    text: str
+
+
+@dataclass(slots=True)
+class Lifetime:
+    """The life of a process of a world."""
+
+    name: str
+    """Its registered name, or the name of its behaviour."""
+    pid: object
+    node: str
+    began: float
+    ended: float = inf
+
+
+@dataclass(slots=True)
+class Operation:
+    """A call of a client of a world."""
+
+    client: str
+    to: object
+    request: Any
+    began: float
+    ended: float = inf
+    answer: Any = None
+    error: BaseException | None = None
+    """Why there is no answer. The operation may have had its effect, or have it later."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there was an answer."""
+        return self.ended < inf and self.error is None
+
+
+@dataclass(slots=True)
+class History:
+    """All that has happened in a world."""
+
+    now: Callable[[], float]
+    events: list[Event] = field(default_factory=list)
+    lifetimes: list[Lifetime] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    pauses: list[tuple[str, float, float]] = field(default_factory=list)
+    """Nodes whose programs were stopped, from when, and until when."""
+    told: int | None = None
+    """The number of events of the story: the nodes of a world end after its test."""
+    _hash: Any = field(default_factory=sha256)
+    _living: dict[object, Lifetime] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same history: of all passes of the loop, frames, starts, ends, calls,
+        answers, faults and notes, each with its time.
+        """
+        return str(self._hash.hexdigest())
+
+    def mix(self, *values: object) -> None:
+        """Let values count for the digest."""
+        self._hash.update(repr((self.now(), *values)).encode())
+
+    def note(self, kind: str, node: str, text: str) -> None:
+        """Add an event."""
+        self.mix(kind, node, text)
+        self.events.append(Event(self.now(), node, kind, text))
+
+    def end_story(self) -> None:
+        """Note that the test is over."""
+        self.told = len(self.events)
+
+    def note_lifetime(self, process: Any, lives: bool) -> None:
+        """Note the start or the end of a process."""
+        pid = process.id
+        name = process.name or process.callbacks.behaviour
+        if lives:
+            self._living[pid] = Lifetime(name, pid, pid.node, self.now())
+            self.lifetimes.append(self._living[pid])
+            self.note("start", pid.node, f"{name} starts")
+        elif pid in self._living:
+            self._living.pop(pid).ended = self.now()
+            self.note("end", pid.node, f"{name} ends: {text_of(process.reason)}")
+
+    def note_crash(self, node: str) -> None:
+        """Note that all processes of a node are gone."""
+        for pid, lifetime in list(self._living.items()):
+            if lifetime.node == node:
+                lifetime.ended = self.now()
+                del self._living[pid]
+        self.note("crash", node, "crashes")
+
+    def begin(self, client: str, to: object, request: object) -> Operation:
+        """Note that a client calls."""
+        operation = Operation(client, to, request, self.now())
+        self.operations.append(operation)
+        self.note("call", client, f"calls {to}: {text_of(request)}")
+        return operation
+
+    def finish(self, operation: Operation, answer: object, error: BaseException | None) -> None:
+        """Note that a call was answered, or has failed."""
+        operation.ended, operation.answer, operation.error = self.now(), answer, error
+        request = text_of(operation.request)
+        text = f"answers {text_of(answer)}" if error is None else f"fails: {text_of(error)}"
+        self.note("answer", operation.client, f"{operation.to} {text}, to {request}")

@@ -1,0 +1,119 @@
+"""`WorldOrder`: the order of the tasks of a world; `TaskOwners`: the nodes that tasks belong to."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import trio
+from trio.lowlevel import Task
+
+from ..._core.runtime.abandonable import frames_of
+
+__all__ = ["TaskOwners", "WorldOrder", "describe_tasks", "lift_shields"]
+
+
+class TaskOwners:
+    """Tells the node that a task belongs to, by the nurseries around it."""
+
+    def __init__(self) -> None:
+        self._owners: WeakKeyDictionary[Task, str] = WeakKeyDictionary()
+        """The known owners; an empty name for tasks of the world itself."""
+        self._system: dict[str, str] = {}
+
+    def add_node(self, name: str) -> None:
+        """Know the system tasks of a node by their names."""
+        for suffix in ("", ": stop", ": going down"):
+            self._system[f"node {name}{suffix}"] = name
+
+    def add_task(self, task: Task, node: str) -> None:
+        """Let a task, and all tasks below it, belong to a node."""
+        self._owners[task] = node
+
+    def of(self, task: Task) -> str:
+        """The name of the node that a task belongs to; empty for a task of the world."""
+        found = self._owners.get(task)
+        if found is None:
+            nursery = task.parent_nursery
+            if task.name in self._system:
+                found = self._system[task.name]
+            elif nursery is None:
+                found = ""
+            else:
+                found = self.of(nursery.parent_task)
+            self._owners[task] = found
+        return found
+
+
+class WorldOrder(Random):
+    """The order of the tasks of a world. Tasks of a program that is stopped do not run."""
+
+    def __init__(
+        self, seed: int, is_shuffled: bool, owners: TaskOwners, note_pass: Callable[[int], None]
+    ) -> None:
+        super().__init__(seed)
+        self._is_shuffled = is_shuffled
+        self._owners = owners
+        self._note_pass = note_pass
+        self._held: dict[str, list[Task]] = {}
+        """The tasks of stopped programs that are ready to run."""
+
+    def shuffle(self, x: Any) -> None:
+        """Called by trio with the tasks of a pass of its loop."""
+        if self._held:
+            self._hold(x)
+        self._note_pass(len(x))
+        if self._is_shuffled:
+            super().shuffle(x)
+
+    def _hold(self, batch: list[Task]) -> None:
+        ready: list[Task] = []
+        for task in batch:
+            held = self._held.get(self._owners.of(task))
+            (ready if held is None else held).append(task)
+        batch[:] = ready
+
+    def pause(self, node: str) -> None:
+        """Stop the program of a node."""
+        self._held.setdefault(node, [])
+
+    def resume(self, node: str) -> None:
+        """Let the program of a node continue."""
+        held = self._held.pop(node, [])
+        runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+        # A task may have ended meanwhile: its node has crashed.
+        runner.runq.extend(task for task in held if task in runner.tasks)
+
+    def is_paused(self, node: str) -> bool:
+        """Whether the program of a node is stopped."""
+        return node in self._held
+
+
+def describe_tasks() -> list[str]:
+    """The tasks of the run that wait, each with the line of its code."""
+    runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    found = []
+    for task in sorted(runner.tasks, key=lambda each: each._counter):
+        frames = [
+            frame
+            for frame in frames_of(task)
+            if not frame.f_globals.get("__name__", "").startswith("trio")
+        ]
+        if frames:
+            code, line = frames[-1].f_code, frames[-1].f_lineno
+            found.append(f"{task.name}: {code.co_filename}:{line} in {code.co_name}")
+    return found
+
+
+def lift_shields() -> bool:
+    """Let a cancellation reach all tasks of the run. False if no task was shielded from it."""
+    runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    found = False
+    for task in sorted(runner.tasks, key=lambda each: each._counter):
+        status = task._cancel_status
+        while status is not None:
+            if status._scope.shield:
+                status._scope.shield = False
+                found = True
+            status = status._parent
+    return found

@@ -1,0 +1,151 @@
+"""A test of worlds runs its seeds; a failing seed is shrunk, told and repeated."""
+
+import shlex
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import BadInputError
+from ergo_py.cluster import lease
+from ergo_py.shell.cli import main
+from ergo_py.testing import CheckError, Plan, SimulationError, World, simulated
+from tests.testing.world import singletons
+
+simulated_quiet: Any = simulated(seeds=3)(singletons.quiet)
+
+
+@simulated(seeds=30)
+async def test_seeds_run_one_after_the_other(world: World) -> None:
+    await trio.sleep(1)
+
+
+@simulated(seeds=50)
+async def fails_when_cut(world: World) -> None:
+    await world.start(2)
+    world.faults(cut=0.05, pause=0.3)
+    for _ in range(30):
+        await trio.sleep(1)
+        if any("no frame" in event.text for event in world.history.events):
+            raise LookupError("found")
+
+
+def failure_of(test: Any) -> SimulationError:
+    with pytest.raises(SimulationError) as raised:
+        test()
+    return raised.value
+
+
+def test_a_failing_seed_is_shrunk_and_told() -> None:
+    error = failure_of(fails_when_cut)
+
+    assert [fault.kind for fault in error.plan.faults] == ["cut"]
+    assert isinstance(error.__cause__, LookupError)
+    assert "no frame passes between" in error.story
+    assert "stopped" not in error.story
+    assert error.story.endswith("LookupError: found")
+    assert error.passed == error.seed
+    assert error.runs <= 100
+
+
+def test_the_printed_command_repeats_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    error = failure_of(fails_when_cut)
+
+    words = shlex.split(error.command)
+
+    assert words[:2] == ["ergo", "simulate"]
+    assert words[2].endswith("test_simulation.py::fails_when_cut")
+    assert main(words[1:]) == 1
+    assert error.story in capsys.readouterr().err
+
+
+def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    test = f"{__file__}::test_seeds_run_one_after_the_other"
+
+    assert main(["simulate", test]) == 0
+    assert "30 seeds go well" in capsys.readouterr().out
+    assert main(["simulate", test, "--seeds", "5"]) == 0
+    assert "5 seeds go well" in capsys.readouterr().out
+    assert main(["simulate", test, "--seed", "7"]) == 0
+    assert "1 seeds go well" in capsys.readouterr().out
+    assert main(["simulate", test, "--plan", "seed=7"]) == 0
+    assert "digest" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        ([f"{__file__}"], "names no test"),
+        ([f"{__file__}::test_the_command_runs_seeds"], "with @simulated"),
+        ([f"{__file__}::nothing"], "with @simulated"),
+        (["nowhere.py::test"], "no file"),
+        ([f"{__file__}::fails_when_cut", "--plan", "nonsense"], "plan"),
+    ],
+)
+def test_the_command_explains_wrong_usage(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *words]) != 0
+    assert text in capsys.readouterr().err
+
+
+def test_a_lease_that_overlaps_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "MARGIN", -0.3)
+
+    with pytest.raises(SimulationError) as raised:
+        simulated_quiet.simulation.run([7])
+
+    assert isinstance(raised.value.__cause__, CheckError)
+    assert 1 <= len(raised.value.plan.faults) <= 3
+    assert raised.value.story.count("only starts") == 2
+    monkeypatch.undo()
+    simulated_quiet.simulation.run_plan(raised.value.plan)
+
+
+def test_a_failure_from_outside_of_the_world_keeps_its_own_plan() -> None:
+    runs: list[int] = []
+
+    @simulated(seeds=1)
+    async def fails_once(world: World) -> None:
+        await world.start(2)
+        world.faults(cut=0.2)
+        runs.append(1)
+        if len(runs) == 1:
+            raise LookupError
+
+    error = failure_of(fails_once)
+
+    assert len(error.plan.faults) > 1
+
+
+def test_another_number_of_seeds_may_be_chosen() -> None:
+    seeds: list[int] = []
+
+    @simulated(seeds=3)
+    async def note(world: World) -> None:
+        seeds.append(world.plan.seed)
+
+    note()
+    made: Any = note
+    made.simulation.choose_seeds(5)
+    note()
+
+    assert seeds == [0, 1, 2, 0, 1, 2, 3, 4]
+    with pytest.raises(BadInputError, match="seeds"):
+        made.simulation.choose_seeds(0)
+
+
+def test_only_async_functions_of_a_world_are_simulated() -> None:
+    def plain(world: World) -> None: ...
+
+    async def without_world() -> None: ...
+
+    for wrong in (plain, without_world):
+        with pytest.raises(BadInputError, match="async def test"):
+            simulated()(wrong)  # type: ignore[arg-type]
+
+
+def test_a_plan_that_goes_well_returns_its_world() -> None:
+    made: Any = test_seeds_run_one_after_the_other
+
+    assert made.simulation.run_plan(Plan(3)).clock.current_time() == 1.0

@@ -1,0 +1,229 @@
+"""A world runs whole nodes, applies the faults of its plan, and repeats its history."""
+
+import os
+import random
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Actor, BadInputError, Caller, NodeStoppedError, NotAllowedError, TargetDownError
+from ergo_py.testing import CheckError, Plan, World, at_most_one
+from ergo_py.testing.world.world import run_world
+from tests.support import THOROUGH
+from tests.testing.world import singletons
+
+
+class Echo(Actor):
+    """Answers with the request."""
+
+    def handle_call(self, request: Any, caller: Caller) -> Any:
+        return request
+
+
+async def start_echo(node: Any) -> None:
+    await node.spawn(Echo, name="echo")
+
+
+def run(test: Any, plan: Plan | None = None, *, is_drawn: bool = False) -> World:
+    world = World(plan or Plan(0), is_drawn=is_drawn)
+    failure = run_world(world, test)
+    if failure is not None:
+        raise failure
+    return world
+
+
+def test_a_seed_repeats_its_history_in_other_programs() -> None:
+    """For any salt of hashes, and with or without the C extension."""
+    seeds = [str(seed) for seed in range(200 if THOROUGH else 10)]
+    command = [sys.executable, "-m", "tests.testing.world.singletons", *seeds]
+    programs = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": salt, "ERGO_PURE": pure},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for salt, pure in (("1", ""), ("2", "1"))
+    ]
+    try:
+        digests = [program.communicate(timeout=600)[0].split() for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == len(seeds)
+
+
+def test_a_plan_repeats_the_history_of_its_seed() -> None:
+    drawn = run(singletons.quiet, Plan(5), is_drawn=True)
+    again = run(singletons.quiet, Plan.read(str(drawn.plan)))
+
+    assert drawn.plan.faults
+    assert again.history.digest == drawn.history.digest
+    assert again.history.events == drawn.history.events
+
+
+def test_another_order_of_tasks_is_another_history() -> None:
+    one = run(singletons.quiet, Plan(1))
+    other = run(singletons.quiet, Plan(1, is_shuffled=False))
+
+    assert one.history.digest != other.history.digest
+
+
+def test_a_cut_loses_calls_until_it_ends() -> None:
+    async def test(world: World) -> None:
+        a, b = await world.start(2, start_echo)
+        target = (await b.wait_up()).whereis("echo")
+        assert await a.call(target, 1) == 1
+        world.faults()
+        await trio.sleep(1.5)
+        began = trio.current_time()
+        assert await a.call(target, 2, timeout=20) == 2
+        assert trio.current_time() - began > 1.0
+        await world.heal()
+
+    world = run(test, Plan.read("seed=1; 1 cut a@world,b@world 3"))
+
+    kinds = [event.kind for event in world.history.events if event.kind in ("fault", "answer")]
+    assert kinds == ["answer", "fault", "answer"]
+
+
+def test_a_stopped_program_answers_after_it_continues() -> None:
+    async def test(world: World) -> None:
+        a, b = await world.start(2, start_echo)
+        target = (await b.wait_up()).whereis("echo")
+        world.faults()
+        await trio.sleep(1.5)
+        assert world.is_paused("b@world")
+        assert await a.call(target, 2, timeout=20) == 2
+        assert trio.current_time() == 4.0
+
+    world = run(test, Plan.read("seed=1; 1 pause b@world 3"))
+
+    assert world.history.pauses == [("b@world", 1.0, 4.0)]
+
+
+def test_clients_on_a_stopped_program_wait() -> None:
+    async def test(world: World) -> None:
+        a, b = await world.start(2, start_echo)
+        target = (await b.wait_up()).whereis("echo")
+        world.faults()
+        await trio.sleep(1.5)
+        assert await a.call(target, 2) == 2
+        assert trio.current_time() == 4.0
+
+    run(test, Plan.read("seed=1; 1 pause a@world 3"))
+
+
+def test_heal_ends_faults_early() -> None:
+    async def test(world: World) -> None:
+        a, b = await world.start(2, start_echo)
+        target = (await b.wait_up()).whereis("echo")
+        world.faults()
+        await trio.sleep(2)
+        await world.heal()
+        assert trio.current_time() == 2
+        assert await a.call(target, 2) == 2
+
+    plan = "1 cut a@world,b@world 100; 1 pause b@world 100; 1 lose * 100 1; 50 pause a@world 9"
+    run(test, Plan.read(f"seed=1; {plan}"))
+
+
+def test_a_failing_test_ends_although_a_program_is_stopped() -> None:
+    async def test(world: World) -> None:
+        await world.start(2, start_echo)
+        world.faults()
+        await trio.sleep(2)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        run(test, Plan.read("seed=1; 1 pause a@world 100"))
+
+
+def test_a_failing_start_fails_the_world() -> None:
+    async def start(node: Any) -> None:
+        raise LookupError(node.name)
+
+    async def test(world: World) -> None:
+        await world.start(1, start)
+
+    with pytest.raises(LookupError, match="a@world"):
+        run(test)
+
+
+def test_failed_calls_are_in_the_history() -> None:
+    async def test(world: World) -> None:
+        (a,) = await world.start(1)
+        with pytest.raises(TargetDownError):
+            await a.call("nobody", 1)
+
+    world = run(test)
+
+    (operation,) = world.history.operations
+    assert isinstance(operation.error, TargetDownError)
+    assert not operation.is_answered
+
+
+def test_random_numbers_of_the_test_follow_from_the_seed() -> None:
+    drawn: list[float] = []
+
+    async def test(world: World) -> None:
+        drawn.extend([random.random(), world.random.random()])
+
+    state = random.getstate()
+    for seed in (1, 1, 2):
+        run(test, Plan(seed))
+
+    assert drawn[:2] == drawn[2:4]
+    assert not set(drawn[:2]) & set(drawn[4:])
+    assert random.getstate() == state
+
+
+def test_verbs_refuse_wrong_values() -> None:
+    async def test(world: World) -> None:
+        with pytest.raises(NotAllowedError, match="network"):
+            _ = world.network
+        (a,) = await world.start(["x@world"])
+        with pytest.raises(BadInputError, match="x@world"):
+            await world.start(["x@world"])
+        with pytest.raises(BadInputError, match="melt"):
+            world.faults(melt=1.0)
+        with pytest.raises(BadInputError, match="cut"):
+            world.faults(cut=-1.0)
+        world.faults()
+        with pytest.raises(NotAllowedError, match="before"):
+            world.faults()
+        assert "x@world" in repr(a)
+
+    run(test)
+    world = World(Plan(0))
+    with pytest.raises(NotAllowedError):
+        world.faults(cut=1.0)
+
+
+def test_a_node_that_is_down_has_no_node() -> None:
+    async def test(world: World) -> None:
+        (a,) = await world.start(1)
+        await a.close()
+        assert not a.is_up
+        with pytest.raises(NodeStoppedError, match="a@world"):
+            _ = a.node
+
+    run(test)
+
+
+def test_a_checker_that_finds_a_fault_fails_the_world() -> None:
+    async def test(world: World) -> None:
+        await world.start(2, start_echo)
+        await trio.sleep(1)
+        world.check(at_most_one("other"))
+        world.check(at_most_one("echo"))
+
+    with pytest.raises(CheckError, match="at_most_one") as raised:
+        run(test)
+    assert raised.value.checker == "at_most_one('echo')"
