@@ -46,7 +46,8 @@ FOREIGN: Final = {
     "_core/runtime/time_limit.py": {"self._scope.deadline"},
     "meta/programs/port.py": {"scope.deadline"},
     "web/task_pool.py": {"pooled.task.context"},
-    "testing/task_order.py": {"run._ALLOW_DETERMINISTIC_SCHEDULING"},
+    "testing/task_order.py": {"run._ALLOW_DETERMINISTIC_SCHEDULING", "run._r"},
+    "testing/world/tasks.py": {"status._scope.shield"},
     # Classes, once, when the C extension is installed
     "_core/speed/installation.py": {
         "Behaviour.call",

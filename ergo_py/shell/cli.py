@@ -61,7 +61,7 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
 
         return new
     if name == "simulate":
-        from .simulate import simulate  # noqa: PLC0415 - no other command needs it
+        from .local_node import simulate  # noqa: PLC0415 - it imports the kernel
 
         return simulate
     if name == "completion":

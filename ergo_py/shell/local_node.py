@@ -1,4 +1,5 @@
-"""``ergo run`` and ``ergo shell``: the commands that open a node in their own program.
+"""``ergo run``, ``ergo shell`` and ``ergo simulate``: the commands that open nodes in their own
+program.
 
 The other commands talk to a running node, and import neither this module nor the kernel.
 """
@@ -6,6 +7,7 @@ The other commands talk to a running node, and import neither this module nor th
 import argparse
 import os
 import traceback
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -18,12 +20,14 @@ from ..control.evaluator import Session
 from ..network.errors import NetworkError
 from ..node import Node
 from ..program import run as run_program
+from ..testing.world.plan import Plan
+from ..testing.world.simulation import Simulation, SimulationError
 from .exit_codes import Leave, Status
-from .output import complain
-from .program_loader import Program, load, load_module
+from .output import complain, show
+from .program_loader import Program, load, load_file, load_module
 from .prompt import Prompt, write
 
-__all__ = ["run", "shell"]
+__all__ = ["run", "shell", "simulate"]
 
 
 def _settings(options: argparse.Namespace, program: Program | None) -> dict[str, Any]:
@@ -204,3 +208,38 @@ class Local:
         with trio.move_on_after(5.0):
             assert self._over is not None
             await self._over.wait()
+
+
+def simulate(options: argparse.Namespace) -> None:
+    """Run the test that the command line names.
+
+    Raises:
+        Leave: there is no such test, or it fails.
+    """
+    simulation = _simulation(options.test)
+    try:
+        if options.plan is not None:
+            world = simulation.run_plan(Plan.read(options.plan))
+            show(f"it goes well: {world.clock.current_time():g} s, digest {world.history.digest}")
+            return
+        seeds = None if options.seed is None else [options.seed]
+        if options.seeds is not None:
+            seeds = list(range(options.seeds))
+        show(f"{simulation.run(seeds)} seeds go well")
+    except SimulationError as failure:
+        raise Leave(Status.FAILED, str(failure)) from None
+
+
+def _simulation(target: str) -> Simulation:
+    file, _, name = target.partition("::")
+    if not name:
+        raise Leave(
+            Status.USAGE, f"{target!r} names no test; write tests/test_shop.py::test_orders"
+        )
+    found: Any = load_file(Path(file), [])
+    for part in name.split("::"):
+        found = getattr(found, part, None)
+    simulation = getattr(found, "simulation", None)
+    if not isinstance(simulation, Simulation):
+        raise Leave(Status.USAGE, f"{file} has no test {name} with @simulated")
+    return simulation

@@ -28,7 +28,7 @@ class Noting(Memory):
         return [frame for *_, frame in self.arrived[before:]]
 
 
-async def test_a_cut_in_one_direction_leaves_the_other(autojump_clock: Any) -> None:
+async def test_a_cut_in_a_single_direction_leaves_frames_back(autojump_clock: Any) -> None:
     network = Noting()
     network.cut("a@test", "b@test", one_way=True)
 
@@ -99,7 +99,9 @@ async def test_wrong_values_are_refused(autojump_clock: Any) -> None:
 
 
 def test_a_lost_frame_does_not_change_the_fate_of_the_next() -> None:
-    lossy, other = (Disturbance(None, None, lose, 0.5, (0.0, 0.0), 7) for lose in (0.9, 0.0))
+    lossy, other = (
+        Disturbance(None, None, lose, 0.5, (0.0, 0.0), 7, lambda _: None) for lose in (0.9, 0.0)
+    )
 
     assert [lossy.draw().is_doubled for _ in range(50)] == [
         other.draw().is_doubled for _ in range(50)

@@ -27,6 +27,7 @@ class Disturbance:
         double: float,
         delay: tuple[float, float],
         seed: int,
+        on_end: Callable[["Disturbance"], None],
     ) -> None:
         for name, share in (("lose", lose), ("double", double)):
             if not 0.0 <= share <= 1.0:
@@ -40,8 +41,11 @@ class Disturbance:
         self._double = double
         self._delay = delay
         self._random = Random(seed)
-        self.end: Callable[[], None] = _nothing
-        """Ends the disturbance. May be called twice."""
+        self._on_end = on_end
+
+    def end(self) -> None:
+        """Disturb no more frames. May be called twice."""
+        self._on_end(self)
 
     def concerns(self, sender: str, to: str) -> bool:
         """Whether it concerns frames from a node to another."""
@@ -57,7 +61,3 @@ class Disturbance:
         """Choose the delay of the next frame, or of its copy."""
         least, most = self._delay
         return self._random.uniform(least, most) if most else 0.0
-
-
-def _nothing() -> None:
-    """The end of a disturbance that has not begun."""

@@ -4,7 +4,6 @@ freeze.
 
 from collections import deque
 from collections.abc import Iterable
-from functools import partial
 from random import Random
 from types import ModuleType
 from typing import Final
@@ -172,8 +171,7 @@ class Memory:
         for name in (sender, to):
             if name is not None:
                 self._check_name(name)
-        disturbance = Disturbance(sender, to, lose, double, delay, seed)
-        disturbance.end = partial(self._end_disturbance, disturbance)
+        disturbance = Disturbance(sender, to, lose, double, delay, seed, self._end_disturbance)
         self._disturbances.append(disturbance)
         return disturbance
 

@@ -3,15 +3,35 @@ history that yields a line for each fault.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from .history import History, Lifetime, Operation, text_of
 
 __all__ = ["Checker", "all_answered", "at_most_one", "kept"]
 
-Checker = Callable[[History], Iterable[str]]
-"""Looks at a history, and yields a line for each fault that it finds."""
+
+class Checker(Protocol):
+    """A function that looks at a history."""
+
+    def __call__(self, history: History, /) -> Iterable[str]:
+        """Yield a line for each fault that it finds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A checker with the name under which a failure shows it."""
+
+    name: str
+    find: Callable[[History], Iterator[str]]
+
+    def __call__(self, history: History) -> Iterator[str]:
+        return self.find(history)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def at_most_one(name: str, *, grace: float = 1.0) -> Checker:
@@ -41,8 +61,7 @@ def at_most_one(name: str, *, grace: float = 1.0) -> Checker:
                 )
             latest = max(latest, span, key=lambda each: each[1])
 
-    check.__name__ = f"at_most_one({name!r})"
-    return check
+    return _Check(f"at_most_one({name!r})", check)
 
 
 def _active(life: Lifetime, history: History, grace: float) -> list[tuple[float, float]]:
@@ -70,8 +89,7 @@ def all_answered() -> Checker:
                     f"{text_of(operation.request)}"
                 )
 
-    check.__name__ = "all_answered()"
-    return check
+    return _Check("all_answered()", check)
 
 
 def kept(
@@ -97,5 +115,4 @@ def kept(
             if counts and operation.is_answered and operation.request not in present:
                 yield f"{text_of(operation.request)} was confirmed at {operation.ended:.2f} s"
 
-    check.__name__ = f"kept({getattr(written, '__name__', written)})"
-    return check
+    return _Check(f"kept({getattr(written, '__name__', written)})", check)

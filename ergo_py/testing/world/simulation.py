@@ -5,7 +5,6 @@ import os
 import shlex
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from ..._core.vocabulary.errors import BadInputError, ErgoError
 from ..._core.vocabulary.options import check_number
@@ -151,10 +150,10 @@ def simulated(*, seeds: int = 100) -> Callable[[Test], Callable[[], None]]:
             __tracebackhide__ = True
             simulation.run()
 
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        names = "__module__", "__name__", "__qualname__", "__doc__"
+        vars(run).update(simulation=simulation)
+        for name in names:
             setattr(run, name, getattr(test, name))
-        made: Any = run
-        made.simulation = simulation
         return run
 
     return decorate

@@ -175,7 +175,7 @@ class World:
         for checker in checkers:
             lines = list(checker(self.history))
             if lines:
-                raise CheckError(getattr(checker, "__name__", repr(checker)), lines)
+                raise CheckError(getattr(checker, "__name__", str(checker)), lines)
 
     def note(self, text: str) -> None:
         """Add a line to the story of the world."""

@@ -16,7 +16,7 @@ simulated_quiet: Any = simulated(seeds=3)(singletons.quiet)
 
 
 @simulated(seeds=30)
-async def test_seeds_run_one_after_the_other(world: World) -> None:
+async def test_seeds_run_in_sequence(world: World) -> None:
     await trio.sleep(1)
 
 
@@ -60,7 +60,7 @@ def test_the_printed_command_repeats_the_failure(capsys: pytest.CaptureFixture[s
 
 
 def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    test = f"{__file__}::test_seeds_run_one_after_the_other"
+    test = f"{__file__}::test_seeds_run_in_sequence"
 
     assert main(["simulate", test]) == 0
     assert "30 seeds go well" in capsys.readouterr().out
@@ -146,6 +146,6 @@ def test_only_async_functions_of_a_world_are_simulated() -> None:
 
 
 def test_a_plan_that_goes_well_returns_its_world() -> None:
-    made: Any = test_seeds_run_one_after_the_other
+    made: Any = test_seeds_run_in_sequence
 
     assert made.simulation.run_plan(Plan(3)).clock.current_time() == 1.0
