@@ -15,6 +15,7 @@ from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.reasons import Crashed, Reason
+from ..tasks.channel import Channel
 from .invocations import Apply, Invoke, as_exception, name_of_request
 
 __all__ = ["Job", "LoopFactory", "LoopThread", "Pump", "default_loop_factory"]
@@ -23,6 +24,8 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 _AHEAD: Final = 16
 """Parts that a generator may be ahead of the task that takes them."""
+_BATCH: Final = 8
+"""Credits that go back to the generator at once."""
 
 
 def default_loop_factory() -> LoopFactory:
@@ -239,60 +242,54 @@ class LoopThread(MetaProcess):
 class Pump:
     """The parts of an async generator, on their way from asyncio's loop to trio's.
 
-    At most `_AHEAD` parts are under way, so a slow reader slows the generator. Each side sets its
-    mark before it checks the parts once more: so at least one of the two sees the other.
+    At most `_AHEAD` parts are under way, so a slow reader slows the generator: each part takes a
+    credit with it, and the reader sends the credits back.
     """
 
     __slots__ = (
-        *("_error", "_generator", "_has_ended", "_is_asked", "_is_started", "_parts", "_ready"),
-        *("_room", "_thread", "job"),
+        *("_channel", "_credit", "_error", "_generator", "_is_started", "_room", "_thread"),
+        "job",
     )
 
     def __init__(self, thread: LoopThread, job: Job, generator: Any) -> None:
         self._thread = thread
         self.job = job
         self._generator = generator
-        self._parts: deque[Any] = deque()
-        self._is_started = False
-        self._is_asked = False
-        """Whether the reader sleeps until there is another part."""
-        self._ready = trio.Event()
+        # On asyncio's loop.
+        self._credit = _AHEAD
+        """How many parts the generator may make before it waits."""
         self._room: asyncio.Future[None] | None = None
-        """The sleep of a generator that is too far ahead."""
+        """The wait of a generator that has no credit."""
+        # On trio's loop.
+        self._channel: Channel[Any] = Channel(_AHEAD)
+        self._is_started = False
         self._error: BaseException | None = None
-        self._has_ended = False
+        """The exception of the generator, for the reader."""
 
     # -- on asyncio's loop -------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Take the parts from the generator, and close it at the end."""
+        failure: BaseException | None = None
         try:
             try:
                 async for part in self._generator:
-                    self._parts.append(part)
-                    self._tell()
-                    if len(self._parts) >= _AHEAD:
+                    self._thread.post(self._channel.put, part)
+                    self._credit -= 1
+                    if not self._credit:
                         self._room = asyncio.get_running_loop().create_future()
-                        if len(self._parts) >= _AHEAD:
-                            await self._room
-                        self._room = None
+                        await self._room
             finally:
                 if hasattr(self._generator, "aclose"):
                     await self._generator.aclose()
         except BaseException as error:
             if self._thread.is_lost:
                 return
-            self._error = error
-        self._has_ended = True
-        self._tell()
-        self._thread.post(self._thread.finish, self.job)
+            failure = error
+        self._thread.post(self._ended, failure)
 
-    def _tell(self) -> None:
-        if self._is_asked:
-            self._is_asked = False
-            self._thread.post(self._wake)
-
-    def _give_room(self) -> None:
+    def _add_credit(self, credit: int) -> None:
+        self._credit += credit
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
@@ -309,50 +306,46 @@ class Pump:
         if not self._is_started:
             self._is_started = True
             self._thread.put(self._thread.begin_pump, self)
-        while not self._parts:
-            # The generator has appended its last part before it ended.
-            if self._has_ended and not self._parts:
-                if self._error is None:
-                    raise StopAsyncIteration
-                is_known = isinstance(self._error, Exception | asyncio.CancelledError)
-                raise self._error if is_known else as_exception(self._error)
-            await self._sleep()
-        part = self._parts.popleft()
-        if self._room is not None and len(self._parts) <= _AHEAD // 2:
-            self._thread.put(self._give_room)
+        if await self._channel.wait():
+            return self._take()
+        if self._error is None:
+            raise StopAsyncIteration
+        is_known = isinstance(self._error, Exception | asyncio.CancelledError)
+        raise self._error if is_known else as_exception(self._error)
+
+    def _take(self) -> Any:
+        # Credits go back in batches, so that asyncio's loop is woken for each batch only.
+        part = self._channel.take()
+        if self._channel.taken % _BATCH == 0:
+            self._thread.put(self._add_credit, _BATCH)
         return part
 
     async def close(self) -> None:
         """End the generator, and wait until it has ended."""
         self.discard()
         with trio.CancelScope(shield=True):
-            while not self._has_ended:
-                self._parts.clear()
-                await self._sleep()
+            while await self._channel.wait():
+                self._take()
 
     def discard(self) -> None:
         """End the generator."""
         if not self._is_started:
-            self._is_started = self._has_ended = True
-            self._thread.finish(self.job)
-        elif not self._has_ended:
+            self._is_started = True
+            self._ended(None)
+        elif not self._channel.is_finished:
             self._thread.put(self.job.cancel)
 
     def cut_off(self, error: Exception) -> None:
         """End the stream without the generator, whose thread has ended or was abandoned."""
-        if not self._has_ended:
-            self._error, self._has_ended = error, True
-            self._wake()
+        if not self._channel.is_finished:
+            self._error = error
+            self._channel.finish()
 
-    async def _sleep(self) -> None:
-        self._ready = trio.Event()
-        self._is_asked = True
-        if not self._parts and not self._has_ended:
-            await self._ready.wait()
-        self._is_asked = False
-
-    def _wake(self) -> None:
-        self._ready.set()
+    def _ended(self, error: BaseException | None) -> None:
+        if not self._channel.is_finished:
+            self._error = error
+            self._channel.finish()
+        self._thread.finish(self.job)
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

@@ -1,9 +1,6 @@
 """`EventStream`: the publications of an event, as an async iterator for ordinary code."""
 
-from collections import deque
 from types import TracebackType
-
-import trio
 
 from .._core.kernel import Kernel
 from .._core.processes.process import Process
@@ -17,6 +14,7 @@ from .._core.vocabulary.messages import Down, Published
 from .._core.vocabulary.options import DEFAULTS, check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, Shutdown
+from ..tasks.channel import Channel
 from ..tasks.process import refusal, refuse_message
 
 __all__ = ["EventStream", "open_events", "open_topic"]
@@ -33,13 +31,13 @@ class EventStream:
 
     __slots__ = ("__weakref__", "_process", "_waiting")
 
-    def __init__(self, process: Process, waiting: "_Waiting") -> None:
+    def __init__(self, process: Process, waiting: "_Publications") -> None:
         self._process = process
         self._waiting = waiting
 
     def __repr__(self) -> str:
         waiting = self._waiting
-        return f"<EventStream {waiting.event.name!r} {len(waiting.published)} waiting>"
+        return f"<EventStream {waiting.event.name!r} {len(waiting)} waiting>"
 
     @property
     def dropped(self) -> int:
@@ -55,7 +53,9 @@ class EventStream:
         return self
 
     async def __anext__(self) -> Published:
-        return await self._waiting.next()
+        if await self._waiting.wait():
+            return self._waiting.take()
+        raise StopAsyncIteration
 
     def close(self) -> None:
         """Unsubscribe. From any thread."""
@@ -83,55 +83,38 @@ class EventStream:
         self.close()
 
 
-class _Waiting:
-    """The publications that the reader has not taken. The subscriber knows it, and not the stream,
-    so that a dropped stream can be noticed.
+class _Publications(Channel[Published]):
+    """The publications that the reader has not taken. The subscriber knows them, and not the
+    stream, so that a dropped stream can be noticed.
     """
 
-    __slots__ = ("_ready", "dropped", "event", "published", "reason")
+    __slots__ = ("event", "reason")
 
     def __init__(self, event: EventName, most: int) -> None:
+        super().__init__(most)
         self.event = event
-        self.published: deque[Published] = deque(maxlen=most)
-        self.dropped = 0
         self.reason: Reason | None = None
-        self._ready = trio.Event()
-
-    def add(self, publication: Published) -> None:
-        """Keep a publication, in the place of the oldest if there are too many."""
-        self.dropped += len(self.published) == self.published.maxlen
-        self.published.append(publication)
-        self._ready.set()
+        """Why there are no more publications."""
 
     def end(self, reason: Reason) -> None:
         """Note that there are no more publications."""
         if self.reason is None:
             self.reason = reason
-            self._ready.set()
-
-    async def next(self) -> Published:
-        """Wait for a publication."""
-        while not self.published:
-            if self.reason is not None:
-                raise StopAsyncIteration
-            if self._ready.is_set():
-                self._ready = trio.Event()
-            await self._ready.wait()
-        return self.published.popleft()
+            self.finish()
 
 
 class Subscriber(Behaviour):
     """The process that subscribes for a stream."""
 
-    def __init__(self, waiting: _Waiting) -> None:
+    def __init__(self, waiting: _Publications) -> None:
         self._waiting = waiting
 
     def init(self) -> None:
         for publication in self.subscribe(self._waiting.event):
-            self._waiting.add(publication)
+            self._waiting.put_newest(publication)
 
     def handle_event(self, event: Published) -> None:
-        self._waiting.add(event)
+        self._waiting.put_newest(event)
 
     def handle_message(self, message: object, sender: object) -> None:
         if type(message) is Down:
@@ -156,7 +139,7 @@ def open_events(kernel: Kernel, event: str | EventName, max_waiting: int) -> Eve
     check_number("max_waiting", max_waiting, least=1, whole=True)
     name = kernel.publisher.name(event)
     kernel.publisher.events.get(name)
-    waiting = _Waiting(name, max_waiting)
+    waiting = _Publications(name, max_waiting)
     return EventStream(spawn_at_once(kernel, None, Subscriber, (waiting,), DEFAULTS), waiting)
 
 

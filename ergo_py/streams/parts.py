@@ -1,6 +1,5 @@
 """`PartStream`: a reply in parts, which a task of the callee produces as the reader asks for it."""
 
-from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from types import TracebackType
@@ -20,6 +19,7 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
+from ..tasks.channel import Channel
 from ..tasks.handle import Task
 from ..tasks.process import Runner
 from ..tasks.stream import TaskStream, each
@@ -37,7 +37,7 @@ class PartStream(TaskStream[R]):
     stream or its process ends. ``async with`` waits, in addition, until production has ended.
     """
 
-    __slots__ = ("_channel", "_source")
+    __slots__ = ("_production", "_source")
 
     def __init__(
         self,
@@ -53,98 +53,45 @@ class PartStream(TaskStream[R]):
             )
         check_number("credit", credit, least=1, whole=True)
         self._source = source
-        self._channel = channel = _Channel(parts, credit)
-        self._task = start(channel.produce, name)
+        self._production = production = _Production(parts, credit)
+        self._channel = production.channel
+        self._begin(start(production.run, name))
 
     def __repr__(self) -> str:
         return f"<PartStream of {self._source}: {self._channel}>"
 
     async def __anext__(self) -> R:
-        channel, task = self._channel, self._task
-        assert task is not None  # it began with the stream
-        while True:
-            if channel.is_closed:
-                raise StopAsyncIteration
-            if channel.has_parts():
-                return channel.take()  # type: ignore[no-any-return]
-            if channel.is_exhausted or task.done:
-                self._close()
-                if isinstance(task.failure, TaskEndedError):
-                    raise TargetDownError(self._source, None, task.failure.reason)
-                if task.failure is not None:
-                    task.result()
-                raise StopAsyncIteration
-            await channel.wait(task)
+        return await self._next()  # type: ignore[no-any-return]
 
-    def _close(self) -> None:
-        self._channel.close()
-        super()._close()
+    def _raise_failure(self, task: Task[None]) -> None:
+        if isinstance(task.failure, TaskEndedError):
+            raise TargetDownError(self._source, None, task.failure.reason)
+        task.result()
 
     def _read_by(self, reader: Process | None, credit: int | None) -> None:
-        self._channel.read_by(reader, credit)
+        self._production.read_by(reader, credit)
 
 
-class _Channel:
-    """The parts between producer and reader. Both know it, and it knows neither."""
+class _Production:
+    """The task that puts the parts into the channel."""
 
-    __slots__ = (
-        *("_credit", "_demand", "_parts", "_queue", "_reader", "_ready", "_room", "_taken"),
-        *("is_closed", "is_exhausted"),
-    )
+    __slots__ = ("_parts", "_reader", "channel")
 
     def __init__(self, parts: Iterable[Any] | AsyncIterable[Any], credit: int) -> None:
         self._parts = parts
-        self._credit = credit
-        self._queue: deque[Any] = deque()
         self._reader: Process | None = None
-        self._taken = 0
-        self._demand = trio.Event()
-        self._ready = trio.Event()
-        self._room = trio.Event()
-        self.is_closed = False
-        """Whether the reader has left, or has got everything."""
-        self.is_exhausted = False
-        """Whether the last part is in the queue."""
-
-    def __str__(self) -> str:
-        return f"{len(self._queue)} waiting, {self._taken} taken"
-
-    # -- for the reader ----------------------------------------------------------------------------
+        self.channel: Channel[Any] = Channel(credit)
 
     def read_by(self, reader: Process | None, credit: int | None) -> None:
         """Note the process that reads, with whose end production ends, and its credit."""
         self._reader = reader
         if credit is not None:
-            self._credit = credit
+            self.channel.credit = credit
 
-    def has_parts(self) -> bool:
-        """Whether a part waits."""
-        return bool(self._queue)
-
-    def take(self) -> Any:
-        """Take a part, and give its credit back to the producer."""
-        self._taken += 1
-        self._room.set()
-        return self._queue.popleft()
-
-    async def wait(self, task: Task[None]) -> None:
-        """Wait for a part, or for the end of the producer."""
-        self._demand.set()
-        if self._ready.is_set():
-            self._ready = trio.Event()
-        task._completion.wake_with(self._ready)
-        await self._ready.wait()
-
-    def close(self) -> None:
-        """Drop all parts."""
-        self.is_closed = True
-        self._queue.clear()
-
-    # -- for the producer --------------------------------------------------------------------------
-
-    async def produce(self, process: Process) -> None:
-        """Put the parts into the queue, as far as the credit of the reader allows."""
-        await self._demand.wait()
+    async def run(self, process: Process) -> None:
+        """Put the parts into the channel, as far as the credit of the reader allows."""
+        channel = self.channel
+        await channel.wait_until(lambda: channel.was_asked)
         if self._reader is None:
             await self._fill(process)
             return
@@ -161,16 +108,13 @@ class _Channel:
             result.unwrap()
 
     async def _fill(self, process: Process) -> None:
+        channel = self.channel
         async with aclosing(each(self._parts)) as parts:
             async for part in parts:
-                self._queue.append(part)
-                self._ready.set()
+                channel.put(part)
                 await process.router.pause()
-                while len(self._queue) >= self._credit:
-                    self._room = trio.Event()
-                    await self._room.wait()
-        self.is_exhausted = True
-        self._ready.set()
+                await channel.wait_until(channel.has_room)
+        channel.finish()
 
     async def _end_with(self, reader: Process, scope: trio.CancelScope) -> None:
         await reader.wait_gone()

@@ -141,13 +141,6 @@ class Completion(Generic[R]):
         else:
             await trio.lowlevel.checkpoint()
 
-    def wake_with(self, event: trio.Event) -> None:
-        """Set the event when the task is done."""
-        if self.is_done:
-            event.set()
-        elif event not in self._events:
-            self._events.append(event)
-
     def be_dropped(self) -> None:
         """Note that no handle is left, so that no code can take the result any more."""
         self.has_handle = False

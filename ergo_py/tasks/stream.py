@@ -1,6 +1,5 @@
 """`MapStream`: the results of a function over many items, several at once, as an async iterator."""
 
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from .._core.tables.pending_calls import Deadline
 from .._core.vocabulary.errors import BadInputError, TaskTimeoutError
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
+from .channel import Channel
 from .function import Work, name_of, without_own_frames
 from .handle import Task
 from .process import Runner
@@ -39,8 +39,10 @@ class TaskStream(Generic[R]):
     dropped.
     """
 
-    __slots__ = ("__weakref__", "_task")
+    __slots__ = ("__weakref__", "_channel", "_task")
 
+    _channel: Channel[Any]
+    """The values that wait for the reader."""
     _task: Task[None] | None
     """The task; None before it starts."""
 
@@ -49,6 +51,31 @@ class TaskStream(Generic[R]):
 
     async def __anext__(self) -> R:
         raise NotImplementedError
+
+    def _begin(self, task: Task[None]) -> None:
+        """Take the task. Its end, by itself or from outside, is the end of the values, too."""
+        channel, self._task = self._channel, task
+        task._completion.when_settled(lambda _value, _error: channel.finish())
+
+    async def _next(self) -> Any:
+        """Wait for the next value.
+
+        Raises:
+            StopAsyncIteration: there is none.
+            Exception: the failure of the task.
+        """
+        channel, task = self._channel, self._task
+        if await channel.wait():
+            return channel.take()
+        has_failed = not channel.is_closed and task is not None and task.failure is not None
+        self._close()
+        if has_failed:
+            assert task is not None
+            self._raise_failure(task)
+        raise StopAsyncIteration
+
+    def _raise_failure(self, task: Task[None]) -> None:
+        task.result()
 
     async def aclose(self) -> None:
         """End the stream: cancel its task, and wait until the task and all below it have ended."""
@@ -73,6 +100,7 @@ class TaskStream(Generic[R]):
             self._close()
 
     def _close(self) -> None:
+        self._channel.close()
         if self._task is not None:
             self._task.cancel()
 
@@ -118,28 +146,21 @@ class MapStream(TaskStream[R]):
             timeout,
             on_failure,
         )
+        self._channel = self._items.channel
         self._task = None
 
     def __repr__(self) -> str:
         return f"<MapStream {self._items.name}: {self._items}>"
 
     async def __anext__(self) -> R:
-        items = self._items
-        if self._task is None:
-            if items.is_closed:
-                raise StopAsyncIteration
-            self._task = self._start(items.run, items.name)
+        if self._task is None and not self._channel.is_closed:
+            self._begin(self._start(self._items.run, self._items.name))
+        result = await self._next()
         try:
-            result: R = await items.next(self._task)
+            return result.unwrap()  # type: ignore[no-any-return]
         except Exception:
-            # The end, or the failure of an item.
             self._close()
             raise
-        return result
-
-    def _close(self) -> None:
-        self._items.close()
-        super()._close()
 
 
 class _Items:
@@ -165,58 +186,21 @@ class _Items:
         self._timeout = timeout
         self._on_failure = on_failure
         self.name = f"map_stream({name_of(work.function)})"
-        self.is_closed = False
-        """Whether the consumer has left, or has got the last result."""
-        self._started = self._running = self._taken = 0
+        self.channel: Channel[outcome.Outcome[Any]] = Channel(at_once)
+        self._started = self._running = 0
         self._is_exhausted = False
         """Whether the source has no more items, or has failed."""
         self._open: set[int] = set()
         """The numbers of the items that have no result yet."""
-        self._numbered: dict[int, outcome.Outcome[Any]] = {}
-        self._finished: deque[outcome.Outcome[Any]] = deque()
+        self._early: dict[int, outcome.Outcome[Any]] = {}
+        """Results that wait for the results of earlier items, by their numbers."""
+        self._next = 0
+        """The number of the next result in the order of the items."""
         self._source_error: Exception | None = None
-        self._room = trio.Event()
-        self._ready = trio.Event()
 
     def __str__(self) -> str:
-        waiting = len(self._numbered) + len(self._finished)
-        return f"{self._running} running, {waiting} waiting, {self._taken} taken"
-
-    def close(self) -> None:
-        """Give out no more results."""
-        self.is_closed = True
-        self._numbered.clear()
-        self._finished.clear()
-
-    # -- for the consumer --------------------------------------------------------------------------
-
-    async def next(self, task: Task[None]) -> Any:
-        """Wait for the next result, and return or raise it."""
-        while True:
-            if self.is_closed:
-                raise StopAsyncIteration
-            result = self._pop()
-            if result is not None:
-                self._taken += 1
-                self._room.set()
-                return result.unwrap()
-            if self._is_exhausted and self._taken == self._started:
-                self.close()
-                if self._source_error is not None:
-                    raise self._source_error
-                raise StopAsyncIteration
-            if task.done:
-                # Ended from outside. The task of a living stream is done after its last result.
-                task.result()
-            if self._ready.is_set():
-                self._ready = trio.Event()
-            task._completion.wake_with(self._ready)
-            await self._ready.wait()
-
-    def _pop(self) -> outcome.Outcome[Any] | None:
-        if self._ordered:
-            return self._numbered.pop(self._taken, None)
-        return self._finished.popleft() if self._finished else None
+        waiting = len(self._early) + len(self.channel)
+        return f"{self._running} running, {waiting} waiting, {self.channel.taken} taken"
 
     # -- in the process of the stream --------------------------------------------------------------
 
@@ -225,7 +209,7 @@ class _Items:
         async with trio.open_nursery() as nursery:
             try:
                 async with aclosing(each(self._source)) as items:
-                    await self._wait_for_room()
+                    await self.channel.wait_until(self._has_room)
                     async for item in items:
                         number = self._started
                         self._started += 1
@@ -233,16 +217,23 @@ class _Items:
                         self._open.add(number)
                         nursery.start_soon(self._run_item, process, number, item)
                         await process.router.pause()
-                        await self._wait_for_room()
+                        await self.channel.wait_until(self._has_room)
             except Exception as error:
                 self._source_error = error
             self._is_exhausted = True
-            self._ready.set()
+            self._finish_after_last()
 
-    async def _wait_for_room(self) -> None:
-        while self._running >= self._at_once or self._started - self._taken >= 2 * self._at_once:
-            self._room = trio.Event()
-            await self._room.wait()
+    def _has_room(self) -> bool:
+        """Whether another function may start. Results may be as many as functions in progress."""
+        return (
+            self._running < self._at_once and self._started - self.channel.taken < 2 * self._at_once
+        )
+
+    def _finish_after_last(self) -> None:
+        if self._is_exhausted and not self._open:
+            if self._source_error is not None:
+                self.channel.put(outcome.Error(self._source_error))
+            self.channel.finish()
 
     async def _run_item(self, process: Process, number: int, item: Any) -> None:
         try:
@@ -258,7 +249,7 @@ class _Items:
                     limit.abandon()
         finally:
             self._running -= 1
-            self._room.set()
+            self.channel.ring()
 
     async def _call(self, process: Process, number: int, item: Any) -> None:
         try:
@@ -287,13 +278,14 @@ class _Items:
         if number not in self._open:
             return
         self._open.discard(number)
-        if self.is_closed:
-            return
         if self._ordered:
-            self._numbered[number] = result
+            self._early[number] = result
+            while self._next in self._early:
+                self.channel.put(self._early.pop(self._next))
+                self._next += 1
         else:
-            self._finished.append(result)
-        self._ready.set()
+            self.channel.put(result)
+        self._finish_after_last()
 
 
 async def each(source: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, None]:

@@ -402,6 +402,25 @@ async def test_a_slow_reader_slows_the_generator() -> None:
         assert device.notes[-1] == "closed"
 
 
+async def test_a_generator_that_ignores_its_cancellation_is_read_to_its_end() -> None:
+    device = Device()
+    async with owning() as own:
+        calls = await own.spawn(AsyncioCalls(device))
+        async with own.node.call_stream(calls, Apply(_go_on_in_parts)) as stream:
+            assert await anext(stream) == "first"
+        await idle(own, calls)
+    assert device.notes[-1] == 99
+
+
+async def _go_on_in_parts(device: Device) -> AsyncIterator[object]:
+    yield "first"
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    for number in range(100):
+        device.notes.append(number)
+        yield number
+
+
 async def test_an_exception_of_the_generator_is_raised_at_the_reader() -> None:
     async with owning() as own:
         calls = await own.spawn(AsyncioCalls(Device()))
