@@ -2,7 +2,7 @@
 that are either, as their user chooses; they behave the same either way.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from math import ceil, inf
 from typing import Any, Final, Literal
@@ -28,6 +28,7 @@ __all__ = [
     "has_receiver",
     "has_served",
     "is_asleep",
+    "run_at_once",
     "start_beside",
     "when_served",
 ]
@@ -127,6 +128,18 @@ def start_beside(process: MetaProcess, work: Callable[[], Awaitable[None]]) -> N
     # In an empty context: the task must not see the context variables of the process that runs now.
     name = f"{meta.callbacks.behaviour}: beside its reader"
     Context().run(lambda: meta.kernel.start(run, name=name))
+
+
+def run_at_once(steps: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end in this thread. It blocks where it has to wait, and never
+    suspends.
+    """
+    try:
+        steps.send(None)
+    except StopIteration:
+        return
+    steps.close()
+    raise RuntimeError("a step of a reader thread has suspended")
 
 
 async def hand_over(meta: Meta, to: Target, message: object) -> bool:

@@ -1,9 +1,18 @@
-"""`StreamReader`: the loop that reads a connection, in a thread or in a task, until the peer closes
-its half.
+"""`StreamReader`: the steps that read a connection until the peer closes its half.
+
+The rule of this module: a step is written once, for threads and tasks. A step that may have to wait
+awaits a method of `_InThread` or of `_InTask`, which blocks or suspends; no other line here
+waits. Steps decide only the order of things. Bytes become messages in `input`, records of TLS in
+`tls_layer`; answers are counted in `writer`, and causes of the end in `shutdown`.
+
+A connection in a task skips these steps while there is nothing to wait for: its poller calls
+`_read_once` for each read, a function without a task, whose twin in C is in `streams.c`. It takes
+the fast path of `_hand_over` and leaves everything else to the steps, so a new rule belongs into
+the steps, and into `_read_once` at most the check that such a case has come.
 """
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Final
 
@@ -20,6 +29,7 @@ from ...readers import (
     has_receiver,
     has_served,
     is_asleep,
+    run_at_once,
     start_beside,
     when_served,
 )
@@ -38,7 +48,6 @@ __all__ = ["StreamReader"]
 _OPEN, _POSSIBLE, _CLEAR = Input.OPEN, TLSPhase.POSSIBLE, TLSPhase.CLEAR
 _NOTICES: Final = 32
 """Messages of a receiver to look through at most."""
-_DURING_HANDSHAKE: Final = "during the TLS handshake"
 
 
 class _Then:
@@ -154,155 +163,119 @@ class StreamReader:
         )
         self._buffered.open(inbox)
 
-    # -- a thread, and a task: the same steps ------------------------------------------------------
+    # -- the steps ---------------------------------------------------------------------------------
 
     def read_in_thread(self) -> None:
         """Read until the end of the stream, in a thread."""
-        sock, to, limit, incoming = self._socket, self._target, self._read_limit, self._input
-        tls, writer, shutdown = self._tls, self._writer, self._shutdown
-        meta, buffered = self._connection._meta, self._buffered
-        deliver = meta.outbox.deliver
+        run_at_once(self._read(_InThread(self)))
+
+    def read_in_task(self, poller: SocketPoller | None) -> Coroutine[Any, Any, None]:
+        """Read until the end of the stream, in a task. ``poller`` watches the socket, if there is
+        any.
+        """
+        return self._read(_InTask(self, poller))
+
+    async def _read(self, waits: "_InThread | _InTask") -> None:
+        incoming, shutdown, writer = self._input, self._shutdown, self._writer
         try:
-            if tls.phase is TLSPhase.HANDSHAKE and not tls.shake_hands_in_thread(sock):
-                shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
+            if self._tls.phase is TLSPhase.HANDSHAKE and not await self._shake_hands(waits):
                 return
-            if (greeting := self._connect()) is not None and not self._post(greeting):
-                return
-            data = self._first_bytes()
-            while True:
-                if tls.phase is _POSSIBLE:
-                    if not self._post_in_lockstep(incoming.take(data)):
-                        return
-                else:
-                    for message in incoming.take(data):
-                        if not deliver(to, message, meta.priority) and not self._post(message):
-                            return
-                if shutdown.cause is not None:
+            if self.connected is None:
+                greeting = self._connect()
+                if greeting is not None and not await self._put(waits, greeting):
                     return
-                if shutdown.mistake is not None and not self._had_last_word:
-                    self._had_last_word = True
-                    self._let_answer_in_thread()
-                    meta.router.bridge.post(self._close_after_last_word)
+                self._held = incoming.take(self._first_bytes())
+            while await self._hand_over(waits):
                 if incoming.state is not _OPEN and not incoming.has_more:
                     break
-                if writer.pending > limit and shutdown.mistake is None:
-                    self.wait.in_thread(self._may_read)
-                if incoming.has_more:
-                    data = b""
-                    continue
-                if tls.session is not None and (data := tls.session.take_rest()):
-                    continue
-                if buffered is not None:
-                    data = b""
-                    if not buffered.read(sock):
-                        if shutdown.cause is not None:
-                            return  # the loop has ended the reading, and not the peer
-                        break
-                    incoming.grow()
-                    continue
-                data = sock.recv(incoming.size)
-                if not data or self._is_last_read:
-                    break
+                if writer.pending > self._read_limit and shutdown.mistake is None:
+                    await waits.until(self._may_read)
+                self._held = await self._next_messages(waits)
+            else:
+                return
         except OSError as error:
             shutdown.end_after(error)
             return
         if self._heard_last():
-            self._let_answer_in_thread()
-        self._end_after_mistake()
+            await self._let_answer(waits)
+        if shutdown.mistake is not None:
+            # A peer's protocol error is the cause of the end, even if a close was requested later.
+            shutdown.end(Cause.PROTOCOL_ERROR, shutdown.mistake)
 
-    def _post(self, message: object) -> bool:
-        """Send from the thread. False if there is no receiver: then the connection ends."""
-        meta, to = self._connection._meta, self._target
-        if meta.outbox.put(to, message, meta.priority) or has_receiver(meta, to):
-            return True
-        self._shutdown.end(Cause.NO_RECEIVER)
-        return False
+    async def _next_messages(self, waits: "_InThread | _InTask") -> Sequence[Any]:
+        incoming, tls = self._input, self._tls
+        if incoming.has_more:
+            if incoming.is_paused:
+                await waits.until(self._may_parse)
+            await waits.turn()
+            return incoming.take(b"")
+        if tls.session is not None and (rest := tls.session.take_rest()):
+            return incoming.take(rest)
+        return await waits.read()
 
-    def _post_in_lockstep(self, messages: Sequence[object]) -> bool:
-        """Send messages while TLS may begin after each. False if the connection ends."""
-        for number, message in enumerate(messages, 1):
-            self._tls.offer()
-            if not self._post(message):
+    async def _hand_over(self, waits: "_InThread | _InTask") -> bool:
+        """Send the messages of the last read. False if the connection ends."""
+        shutdown, meta, to = self._shutdown, self._connection._meta, self._target
+        if self._tls.phase is _POSSIBLE:
+            if not await self._hand_over_in_lockstep(waits):
                 return False
-            self._connection._meta.router.bridge.post(self._ask_whether_answered)
-            self.wait.in_thread(self._has_decided)
-            if self._starts_tls(number == len(messages)):
-                if not self._tls.shake_hands_in_thread(self._socket):
-                    self._shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
+        else:
+            deliver = meta.outbox.deliver
+            for message in self._held:
+                # The fast path, which is nearly always enough.
+                if not deliver(to, message, meta.priority) and not await self._put(waits, message):
                     return False
-                self._post(self._upgrade())
+        self._held = ()
+        if shutdown.cause is not None:
+            return False
+        if shutdown.mistake is not None and not self._had_last_word:
+            self._had_last_word = True
+            await self._let_answer(waits)
+            meta.router.bridge.do(self._close_after_last_word)
+        return True
+
+    async def _hand_over_in_lockstep(self, waits: "_InThread | _InTask") -> bool:
+        """Send messages while TLS may begin after each. False if the connection ends."""
+        bridge = self._connection._meta.router.bridge
+        for number, message in enumerate(self._held, 1):
+            self._tls.offer()
+            if not await self._put(waits, message):
+                return False
+            bridge.do(self._ask_whether_answered)
+            await waits.until(self._has_decided)
+            if self._starts_tls(number == len(self._held)):
+                if not await self._shake_hands(waits):
+                    return False
+                await self._put(waits, self._upgrade())
             if self._shutdown.cause is not None:
                 return False
         return True
 
-    def _let_answer_in_thread(self) -> None:
+    async def _put(self, waits: "_InThread | _InTask", message: object) -> bool:
+        """Send a message. False if there is no receiver: then the connection ends."""
+        if await waits.put(message) or has_receiver(self._connection._meta, self._target):
+            return True
+        self._shutdown.end(Cause.NO_RECEIVER)
+        return False
+
+    async def _shake_hands(self, waits: "_InThread | _InTask") -> bool:
+        """Do the handshake of TLS. False if the peer has closed meanwhile: the connection ends."""
+        if await waits.shake_hands(self._tls):
+            return True
+        self._shutdown.end(Cause.EOF, "during the TLS handshake")
+        return False
+
+    async def _let_answer(self, waits: "_InThread | _InTask") -> None:
         """Wait until the receiver has answered everything and the peer has taken the answers, or
         until the peer takes nothing for ``linger`` seconds.
         """
-        self._connection._meta.router.bridge.post(self._ask_whether_answered)
+        self._connection._meta.router.bridge.do(self._ask_whether_answered)
         while not (
-            self.wait.in_thread(self._nothing_is_open, self.patience()) or self.is_impatient()
+            await waits.until(self._nothing_is_open, self.patience()) or self.is_impatient()
         ):
             pass
 
-    async def read_in_task(self, poller: SocketPoller | None) -> None:
-        """Read until the end of the stream, in a task. ``poller`` watches the socket, if there is
-        any.
-        """
-        sock, limit, incoming = self._socket, self._read_limit, self._input
-        tls, writer, shutdown = self._tls, self._writer, self._shutdown
-        turns = self._connection._meta.router.turns
-        try:
-            if tls.phase is TLSPhase.HANDSHAKE and not await tls.shake_hands(sock):
-                shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
-                return
-            if self.connected is None:
-                greeting = self._connect()
-                if greeting is not None and not await self._hand_over(greeting):
-                    return
-                self._held = incoming.take(self._first_bytes())
-            while True:
-                if tls.phase is _POSSIBLE:
-                    if not await self._hand_over_in_lockstep():
-                        return
-                else:
-                    for message in self._held:
-                        if not await self._hand_over(message):
-                            return
-                self._held = ()
-                if shutdown.cause is not None:
-                    return
-                if shutdown.mistake is not None and not self._had_last_word:
-                    self._had_last_word = True
-                    await self._let_answer_in_task()
-                    self._close_after_last_word()
-                if incoming.state is not _OPEN and not incoming.has_more:
-                    break
-                if writer.pending > limit and shutdown.mistake is None:
-                    await self.wait.in_task(self._may_read)
-                if incoming.has_more:
-                    if incoming.is_paused:
-                        await self.wait.in_task(self._may_parse)
-                    await trio.lowlevel.checkpoint()
-                    self._held = incoming.take(b"")
-                    continue
-                if tls.session is not None and (rest := tls.session.take_rest()):
-                    self._held = incoming.take(rest)
-                    continue
-                if self._speaks_first:
-                    self._speaks_first = False
-                    if not self._read_once():
-                        continue
-                if poller is None:
-                    await watch_alone(sock, self._read_once, turns)
-                else:
-                    await poller.watch(sock, self._read_once)
-        except OSError as error:
-            shutdown.end_after(error)
-            return
-        if self._heard_last():
-            await self._let_answer_in_task()
-        self._end_after_mistake()
+    # -- without a thread or a task ----------------------------------------------------------------
 
     def read_in_passing(self, poller: SocketPoller) -> bool:
         """Begin to read without a task: greet the receiver, read the bytes that came with the
@@ -373,43 +346,6 @@ class StreamReader:
             and all(type(envelope[3]) is TCPDisconnected for envelope in box.main)
         )
 
-    async def _hand_over(self, message: object) -> bool:
-        meta, to = self._connection._meta, self._target
-        if await hand_over(meta, to, message) or has_receiver(meta, to):
-            return True
-        self._shutdown.end(Cause.NO_RECEIVER)
-        return False
-
-    async def _hand_over_in_lockstep(self) -> bool:
-        for number, message in enumerate(self._held, 1):
-            self._tls.offer()
-            if not await self._hand_over(message):
-                return False
-            self._ask_whether_answered()
-            await self.wait.in_task(self._has_decided)
-            if self._starts_tls(number == len(self._held)):
-                if not await self._tls.shake_hands(self._socket):
-                    self._shutdown.end(Cause.EOF, _DURING_HANDSHAKE)
-                    return False
-                await self._hand_over(self._upgrade())
-            if self._shutdown.cause is not None:
-                return False
-        return True
-
-    async def _let_answer_in_task(self) -> None:
-        self._ask_whether_answered()
-        if not self._nothing_is_open():
-            while not (
-                await self.wait.in_task(self._nothing_is_open, self.patience())
-                or self.is_impatient()
-            ):
-                pass
-
-    def _end_after_mistake(self) -> None:
-        """A peer's protocol error is the cause of the end, even if a close was requested later."""
-        if self._shutdown.mistake is not None:
-            self._shutdown.end(Cause.PROTOCOL_ERROR, self._shutdown.mistake)
-
     def _read_once(self) -> bool:
         """Read once and hand over, on the loop. Returns whether to keep watching the socket. False
         if the stream has ended or failed, or if the task has more to do or to wait for.
@@ -431,12 +367,12 @@ class StreamReader:
             self._held = messages
             return False
         outbox = meta.outbox
-        is_delivered = len(messages) == 1 and outbox.deliver(to, messages[0], meta.priority)
-        for number, message in enumerate(() if is_delivered else messages):
+        for number, message in enumerate(messages):
             # `deliver` is the fast path and nearly always enough; `forward` does the same with more
             # checks.
-            if not outbox.deliver(to, message, meta.priority) and not outbox.forward(
-                to, message, meta.priority
+            if not (
+                outbox.deliver(to, message, meta.priority)
+                or outbox.forward(to, message, meta.priority)
             ):
                 self._held = messages[number:]
                 return False
@@ -613,3 +549,75 @@ class StreamReader:
             self._socket.shutdown(socket.SHUT_RD)
         except OSError:  # the reader has ended by itself, and the socket is closed
             pass
+
+
+class _InThread:
+    """The waits of a reader thread. They block, so their coroutines never suspend."""
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, reader: StreamReader) -> None:
+        self._reader = reader
+
+    async def put(self, message: object) -> bool:
+        """Send a message to the receiver, and wait for room. False if the message is lost."""
+        meta = self._reader._connection._meta
+        return meta.outbox.put(self._reader._target, message, meta.priority)
+
+    async def until(self, holds: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until the condition holds. False if the time is over or the stop has come."""
+        return self._reader.wait.in_thread(holds, timeout)
+
+    async def shake_hands(self, tls: TLSLayer) -> bool:
+        """Do the handshake of TLS. False if the peer closed in the middle of it."""
+        return tls.shake_hands_in_thread(self._reader._socket)
+
+    async def read(self) -> Sequence[Any]:
+        """Wait for bytes, and make messages of them; at the end of the stream, end the input."""
+        reader = self._reader
+        incoming, sock, buffered = reader._input, reader._socket, reader._buffered
+        if buffered is not None:
+            if buffered.read(sock):
+                incoming.grow()
+                return ()
+        elif (data := sock.recv(incoming.size)) and not reader._is_last_read:
+            return incoming.take(data)
+        incoming.end()
+        return ()
+
+    async def turn(self) -> None:
+        """Do nothing: the system gives turns to threads."""
+
+
+class _InTask:
+    """The same waits of a reader task, which suspend it."""
+
+    __slots__ = ("_poller", "_reader")
+
+    def __init__(self, reader: StreamReader, poller: SocketPoller | None) -> None:
+        self._reader = reader
+        self._poller = poller
+
+    async def put(self, message: object) -> bool:
+        return await hand_over(self._reader._connection._meta, self._reader._target, message)
+
+    async def until(self, holds: Callable[[], bool], timeout: float | None = None) -> bool:
+        return await self._reader.wait.in_task(holds, timeout)
+
+    async def shake_hands(self, tls: TLSLayer) -> bool:
+        return await tls.shake_hands(self._reader._socket)
+
+    async def read(self) -> Sequence[Any]:
+        reader = self._reader
+        speaks_first, reader._speaks_first = reader._speaks_first, False
+        if not speaks_first or reader._read_once():
+            if self._poller is None:
+                turns = reader._connection._meta.router.turns
+                await watch_alone(reader._socket, reader._read_once, turns)
+            else:
+                await self._poller.watch(reader._socket, reader._read_once)
+        return reader._held
+
+    async def turn(self) -> None:
+        """Let other tasks run before more messages are made of the same bytes."""
+        await trio.lowlevel.checkpoint()
