@@ -19,8 +19,9 @@ from .._core.vocabulary.options import check_flag, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..meta.receivers import check_receiver
-from ..meta.sockets.messages import Cause
+from ..meta.sockets.messages import Cause, Endpoint
 from ..meta.sockets.options import StreamOptions, WhenSlow
+from ..meta.sockets.streams.connection import StreamConnection
 from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.shutdown import Reminder
 from ..meta.sockets.tcp import TCPConnection
@@ -111,11 +112,12 @@ class WebSocketClient(TCPConnection):
             when_slow=when_slow,
             handshake_timeout=connect_timeout,
         )
-        self._prepare(
+        StreamConnection.__init__(
+            self,
             check_receiver(receiver),
             options,
             "task",
-            goal=(host, port),
+            goal=Endpoint(host, port),
             connect_timeout=connect_timeout,
         )
         self._new_parser = self._begin_websocket

@@ -55,16 +55,16 @@ class WebConnection(TCPConnection):
     """Nothing more can be written to the peer."""
 
     @classmethod
-    def accepted_by(
+    def of_site(
         cls,
         server: AcceptingServer,
         sock: socket.socket,
-        address: Any,
+        address: object,
         options: StreamOptions,
         site: Site,
     ) -> Self:
-        """Make the connection of a socket that ``server`` has accepted."""
-        self = cls._accepted(server, sock, address, None, options, "task", None)
+        """Make the connection of a socket that the ``server`` of a site has accepted."""
+        self = cls.accepted_by(server, sock, address, None, options, "task", None)
         self._site = site
         self._new_parser = self._begin_http
         self._serve_in_passing = self._serve_now

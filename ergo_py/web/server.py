@@ -218,7 +218,7 @@ class WebServer(Listener):
         return endpoint(sock.getsockname())
 
     def _make(self, sock: socket.socket, address: object) -> WebConnection:
-        return WebConnection.accepted_by(self, sock, address, self._options, self._site)
+        return WebConnection.of_site(self, sock, address, self._options, self._site)
 
     def _has_place(self, more: int = 0) -> bool:
         """Whether there is a place for a further peer, or a connection that gives way."""

@@ -98,6 +98,8 @@ class Listener(MetaProcess):
     """Accepts connections. The server owns them, or their sessions do; they end with the server."""
 
     kind = "accept"
+    makes: type[StreamConnection]
+    """The class of its connections."""
     _needed = True
     _local: Any = ""
     prepares_connections = False
@@ -191,7 +193,10 @@ class Listener(MetaProcess):
         raise NotImplementedError
 
     def _make(self, sock: socket.socket, address: object) -> StreamConnection:
-        raise NotImplementedError
+        receiver, new_parser = self._receivers.next(), self._new_parser
+        return self.makes.accepted_by(
+            self, sock, address, receiver, self._options, self.reader, new_parser
+        )
 
     # -- the reader --------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ connection.
 import os
 import socket
 import ssl
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import trio
 
@@ -17,10 +17,9 @@ from ..readers import ReaderKind
 from ..receivers import ReceiverOption, check_receiver
 from .listener import Listener
 from .messages import Address, Endpoint
-from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
+from .options import StreamKeywords, WhenFull, read_stream_options
 from .socket_setup import check_stream, endpoint, open_listener, unknown_host
-from .streams.connection import AcceptingServer, StreamConnection
-from .streams.parser import NewParser
+from .streams.connection import StreamConnection
 from .tls import TLSContexts, TLSFiles, TLSSession
 
 __all__ = ["TCPConnection", "TCPServer", "check_endpoint"]
@@ -61,28 +60,7 @@ class TCPConnection(StreamConnection):
                 checked.server_name,
                 "the name that the certificate of the peer must have",
             )
-        self._prepare(check_receiver(receiver), checked, reader, given=sock)
-
-    def _prepare(
-        self,
-        to: Target | None,
-        options: StreamOptions,
-        reader: ReaderKind,
-        *,
-        given: socket.socket | None = None,
-        goal: tuple[str, int] = ("", 0),
-        connect_timeout: float = 0.0,
-        server: AcceptingServer | None = None,
-        address: Any = None,
-        new_parser: NewParser | None = None,
-    ) -> None:
-        """``given`` is a connected socket, with the address of its peer if ``server`` has accepted
-        it; otherwise ``goal`` is the host and the port to connect to.
-        """
-        super().__init__(to, options, reader, given=given, server=server, new_parser=new_parser)
-        self._goal = goal
-        self._connect_timeout = connect_timeout
-        self._address = address
+        super().__init__(check_receiver(receiver), checked, reader, given=sock)
 
     @classmethod
     def connect(
@@ -143,60 +121,26 @@ class TCPConnection(StreamConnection):
             BadInputError: an option has a wrong type or value.
         """
         check_endpoint("TCPConnection.connect", host, port, least=1)
-        check_number("connect_timeout", connect_timeout, least=0.001)
-        self = cls.__new__(cls)
-        self._prepare(
-            check_receiver(receiver),
-            read_stream_options("TCPConnection.connect", options, cls.connect),
-            reader,
-            goal=(host, port),
-            connect_timeout=connect_timeout,
-        )
-        return self
+        checked = read_stream_options("TCPConnection.connect", options, cls.connect)
+        return cls._connect_to(Endpoint(host, port), connect_timeout, receiver, checked, reader)
 
-    @classmethod
-    def _accepted(
-        cls,
-        server: AcceptingServer,
-        sock: socket.socket,
-        address: Any,
-        to: Target | None,
-        options: StreamOptions,
-        reader: ReaderKind,
-        new_parser: NewParser | None,
-    ) -> Self:
-        """Make the connection of a socket that ``server`` has accepted."""
-        self = cls.__new__(cls)
-        self._prepare(
-            to,
-            options,
-            reader,
-            given=sock,
-            server=server,
-            address=address,
-            new_parser=new_parser,
-        )
-        return self
-
-    async def _open(self) -> socket.socket:
-        if self._given is not None:
-            return self._given
+    async def _connect(self) -> socket.socket:
+        assert isinstance(self._goal, Endpoint)
         host, port = self._goal
-        with trio.move_on_after(self._connect_timeout) as scope:
-            try:
-                stream = await trio.open_tcp_stream(host, port)
-            except (socket.gaierror, UnicodeError) as error:
-                raise unknown_host(host, error) from error
-            except OSError as error:
-                why = _why_not_connected(error, host, port)
-                if why is None:
-                    raise
-                raise why from error
-            return socket.socket(fileno=stream.socket.detach())
-        assert scope.cancelled_caught
-        raise TimeoutError(
-            f"no connection to {host} port {port} within {self._connect_timeout:g} s"
-        )
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except (socket.gaierror, UnicodeError) as error:
+            raise unknown_host(host, error) from error
+        except OSError as error:
+            why = _why_not_connected(error, host, port)
+            if why is None:
+                raise
+            raise why from error
+        return socket.socket(fileno=stream.socket.detach())
+
+    def _goal_text(self) -> str:
+        assert isinstance(self._goal, Endpoint)
+        return f"{self._goal.host} port {self._goal.port}"
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
         server = self._server
@@ -211,7 +155,8 @@ class TCPConnection(StreamConnection):
         if self._server is not None or not options.tls:
             return super()._new_secure()
         context = TLSContexts(options.tls, server_side=False).current(lambda _: None)
-        name = options.server_name or self._goal[0] or None
+        goal = self._goal.host if isinstance(self._goal, Endpoint) else ""
+        name = options.server_name or goal or None
         return TLSSession(context, False, name if context.check_hostname or name else None)
 
     async def _secure_first(self, sock: socket.socket) -> None:
@@ -335,6 +280,7 @@ class TCPServer(Listener):
     """
 
     kind = "tcp-accept"
+    makes = TCPConnection
 
     def __init__(
         self,
@@ -385,17 +331,6 @@ class TCPServer(Listener):
 
     def _address(self, sock: socket.socket) -> Endpoint:
         return endpoint(sock.getsockname())
-
-    def _make(self, sock: socket.socket, address: object) -> TCPConnection:
-        return TCPConnection._accepted(
-            self,
-            sock,
-            address,
-            self._receivers.next(),
-            self._options,
-            self.reader,
-            self._new_parser,
-        )
 
 
 def _why_not_connected(error: OSError, host: str, port: int) -> OSError | None:

@@ -22,8 +22,7 @@ from .listener import Listener
 from .messages import Address
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .socket_setup import check_stream, describe
-from .streams.connection import AcceptingServer, StreamConnection
-from .streams.parser import NewParser
+from .streams.connection import StreamConnection
 
 __all__ = ["UnixConnection", "UnixServer"]
 
@@ -55,29 +54,8 @@ class UnixConnection(StreamConnection):
             BadInputError: an option has a wrong type or value.
         """
         check_stream("UnixConnection(sock)", sock)
-        self._prepare(
-            check_receiver(receiver),
-            _read_options("UnixConnection", options, UnixConnection),
-            reader,
-            given=sock,
-        )
-
-    def _prepare(
-        self,
-        to: Target | None,
-        options: StreamOptions,
-        reader: ReaderKind,
-        *,
-        given: socket.socket | None = None,
-        path: str = "",
-        connect_timeout: float = 0.0,
-        server: AcceptingServer | None = None,
-        new_parser: NewParser | None = None,
-    ) -> None:
-        """``given`` is a connected socket; otherwise ``path`` is the path to connect to."""
-        super().__init__(to, options, reader, given=given, server=server, new_parser=new_parser)
-        self._path = path
-        self._connect_timeout = connect_timeout
+        checked = _read_options("UnixConnection", options, UnixConnection)
+        super().__init__(check_receiver(receiver), checked, reader, given=sock)
 
     @classmethod
     def connect(
@@ -106,51 +84,25 @@ class UnixConnection(StreamConnection):
         Raises:
             BadInputError: an option has a wrong type or value.
         """
-        check_number("connect_timeout", connect_timeout, least=0.001)
-        self = cls.__new__(cls)
-        self._prepare(
-            check_receiver(receiver),
-            _read_options("UnixConnection.connect", options, cls.connect),
-            reader,
-            path=_check_path(path),
-            connect_timeout=connect_timeout,
-        )
-        return self
+        goal = _check_path(path)
+        checked = _read_options("UnixConnection.connect", options, cls.connect)
+        return cls._connect_to(goal, connect_timeout, receiver, checked, reader)
 
-    @classmethod
-    def _accepted(
-        cls,
-        server: AcceptingServer,
-        sock: socket.socket,
-        to: Target | None,
-        options: StreamOptions,
-        reader: ReaderKind,
-        new_parser: NewParser | None,
-    ) -> Self:
-        """Make the connection of a socket that ``server`` has accepted."""
-        self = cls.__new__(cls)
-        self._prepare(to, options, reader, given=sock, server=server, new_parser=new_parser)
-        return self
+    async def _connect(self) -> socket.socket:
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            await sock.connect(self._goal)
+            return socket.socket(fileno=sock.detach())
+        except OSError as error:
+            raise _naming(error, str(self._goal)) from None
+        finally:
+            sock.close()
 
-    async def _open(self) -> socket.socket:
-        if self._given is not None:
-            return self._given
-        with trio.move_on_after(self._connect_timeout) as scope:
-            sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                await sock.connect(self._path)
-                return socket.socket(fileno=sock.detach())
-            except OSError as error:
-                raise _naming(error, self._path) from None
-            finally:
-                sock.close()
-        assert scope.cancelled_caught
-        raise TimeoutError(
-            f"no connection to {_shown(self._path)} within {self._connect_timeout:g} s"
-        )
+    def _goal_text(self) -> str:
+        return _shown(self._goal)
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
-        return _shown(sock.getsockname()), self._path or _peer(sock)
+        return _shown(sock.getsockname()), self._goal or _peer(sock)
 
 
 class UnixServer(Listener):
@@ -173,6 +125,7 @@ class UnixServer(Listener):
     """
 
     kind = "unix-accept"
+    makes = UnixConnection
 
     def __init__(
         self,
@@ -222,11 +175,6 @@ class UnixServer(Listener):
 
     def _address(self, sock: socket.socket) -> str:
         return _shown(sock.getsockname())
-
-    def _make(self, sock: socket.socket, address: object) -> UnixConnection:
-        return UnixConnection._accepted(
-            self, sock, self._receivers.next(), self._options, self.reader, self._new_parser
-        )
 
     async def terminate(self, reason: Reason) -> None:
         """Remove the file, and end as any server does."""

@@ -6,7 +6,9 @@ import socket
 from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
+
+import trio
 
 from ...._core.processes.process import Process
 from ...._core.tables.pending_calls import Caller
@@ -15,10 +17,12 @@ from ...._core.vocabulary.envelopes import Lane
 from ...._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from ...._core.vocabulary.ids import PID, Alias, Target
 from ...._core.vocabulary.messages import NO_REPLY, Why
+from ...._core.vocabulary.options import check_number
 from ...._core.vocabulary.reasons import Reason
 from ...parsing.framing import Raw
 from ...poller import SocketPoller
 from ...readers import ReaderKind, check_reader, start_beside
+from ...receivers import check_receiver
 from ...thread_inbox import ThreadInbox
 from ..messages import (
     Address,
@@ -93,12 +97,15 @@ class StreamConnection(MetaProcess):
         reader: ReaderKind,
         *,
         given: socket.socket | None = None,
+        goal: Address = "",
+        connect_timeout: float = 0.0,
         server: AcceptingServer | None = None,
+        address: object = None,
         new_parser: NewParser | None = None,
     ) -> None:
-        """``given`` is the socket, if the caller or a server made it, and ``server`` the server
-        that has accepted it. ``new_parser`` makes the object that turns bytes into messages; by
-        default, the framing of the options decides.
+        """``given`` is a connected socket, with the ``address`` of its peer if ``server`` has
+        accepted it; otherwise ``goal`` is the address to connect to. ``new_parser`` makes the
+        object that turns bytes into messages; by default, the framing of the options decides.
         """
         self.reader: ReaderKind = check_reader(reader)
         """Where it reads: in a thread or in a task."""
@@ -106,7 +113,10 @@ class StreamConnection(MetaProcess):
         self._to = to
         self._options = options
         self._given = given
+        self._goal = goal
+        self._connect_timeout = connect_timeout
         self._server = server
+        self._address = address
         self._new_parser = new_parser
         if new_parser is None and not isinstance(options.framing, Raw):
             self._new_parser = partial(
@@ -143,6 +153,53 @@ class StreamConnection(MetaProcess):
             secured=self._secured,
         )
         self._deadlines = Deadlines(self, tls, writer, shutdown, incoming, self._reader, options)
+
+    @classmethod
+    def _connect_to(
+        cls,
+        goal: Address,
+        connect_timeout: float,
+        receiver: Target | None,
+        options: StreamOptions,
+        reader: ReaderKind,
+    ) -> Self:
+        """Make a client."""
+        check_number("connect_timeout", connect_timeout, least=0.001)
+        self = cls.__new__(cls)
+        StreamConnection.__init__(
+            self,
+            check_receiver(receiver),
+            options,
+            reader,
+            goal=goal,
+            connect_timeout=connect_timeout,
+        )
+        return self
+
+    @classmethod
+    def accepted_by(
+        cls,
+        server: AcceptingServer,
+        sock: socket.socket,
+        address: object,
+        to: Target | None,
+        options: StreamOptions,
+        reader: ReaderKind,
+        new_parser: NewParser | None,
+    ) -> Self:
+        """Make the connection of a socket that ``server`` has accepted."""
+        self = cls.__new__(cls)
+        StreamConnection.__init__(
+            self,
+            to,
+            options,
+            reader,
+            given=sock,
+            server=server,
+            address=address,
+            new_parser=new_parser,
+        )
+        return self
 
     # -- birth -------------------------------------------------------------------------------------
 
@@ -193,6 +250,19 @@ class StreamConnection(MetaProcess):
         return self.parent if self._to is None else self._to
 
     async def _open(self) -> socket.socket:
+        if self._given is not None:
+            return self._given
+        with trio.move_on_after(self._connect_timeout) as scope:
+            return await self._connect()
+        assert scope.cancelled_caught
+        raise TimeoutError(
+            f"no connection to {self._goal_text()} within {self._connect_timeout:g} s"
+        )
+
+    async def _connect(self) -> socket.socket:
+        raise NotImplementedError
+
+    def _goal_text(self) -> str:
         raise NotImplementedError
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
