@@ -327,8 +327,8 @@ _PRIVATE: Final = {
     "clock of thread fairness": "ergo_py._core.runtime.thread_fairness.perf_counter",
     "clock of time slices": "ergo_py._core.sources.slice_clock",
     "clock of traces": "ergo_py._core.inspection.trace.perf_counter",
-    "connections made in a turn": "ergo_py.meta.sockets.listener._IN_TURN",
-    "connections that wait for actors": "ergo_py.meta.sockets.listener._AT_ONCE",
+    "connections made in a turn": "ergo_py.meta.sockets.acceptor._IN_TURN",
+    "connections that wait for actors": "ergo_py.meta.sockets.births._AT_ONCE",
     "CPU time of a thread": "ergo_py.testing.threads._cpu",
     "description of a stack": "ergo_py._core.inspection.watchdog._describe",
     "details of trio that differ": "ergo_py._core.messaging.handoff._UNMET",
@@ -345,7 +345,7 @@ _PRIVATE: Final = {
     "many children": "ergo_py._core.processes.ownership.MANY",
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
     "patience with a half-closed peer": "ergo_py.meta.sockets.streams.shutdown._TAKES_NOTHING",
-    "reader threads made in a turn": "ergo_py.meta.sockets.listener._THREADS_IN_TURN",
+    "reader threads made in a turn": "ergo_py.meta.sockets.acceptor._THREADS_IN_TURN",
     "rescan period of directories": "ergo_py.meta.files.directory_watch._RESCAN",
     "serving of meta-processes": "ergo_py._core.metas.handler.Handler.serve",
     "short directory of control sockets": "ergo_py.control.socket_paths._SHORT",
@@ -583,12 +583,12 @@ def connections_of(server: Any) -> list[Any]:
 
 def connections_under_way(server: Any) -> int:
     """The accepted connections that still wait for their meta-processes."""
-    return len(server._births)
+    return len(server._births._under_way)
 
 
 def pause_after(server: Any, error: OSError) -> float:
     """The seconds that a server waits after an ``accept`` that failed with this error."""
-    pause: float = server._after(error)
+    pause: float = server._acceptor.pause_after(error)
     return pause
 
 

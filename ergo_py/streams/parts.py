@@ -86,7 +86,7 @@ class _Production:
         """Note the process that reads, with whose end production ends, and its credit."""
         self._reader = reader
         if credit is not None:
-            self.channel.credit = credit
+            self.channel.use_credit(credit)
 
     async def run(self, process: Process) -> None:
         """Put the parts into the channel, as far as the credit of the reader allows."""

@@ -86,6 +86,10 @@ class Channel(Generic[T]):
 
     # -- for the reader ----------------------------------------------------------------------------
 
+    def use_credit(self, credit: int) -> None:
+        """Let another number of values wait."""
+        self.credit = credit
+
     async def wait(self) -> bool:
         """Wait for a value. False at the end."""
         while not self._queue:

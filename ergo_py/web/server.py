@@ -15,7 +15,8 @@ from .._core.vocabulary.messages import NO_REPLY, Drain
 from .._core.vocabulary.options import check_flag
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
-from ..meta.sockets.listener import Accepted, Listener
+from ..meta.sockets.acceptor import Accepted
+from ..meta.sockets.listener import Listener
 from ..meta.sockets.messages import Cause, Endpoint
 from ..meta.sockets.options import StreamOptions, WhenFull, WhenSlow
 from ..meta.sockets.socket_setup import endpoint, open_listener
@@ -170,8 +171,7 @@ class WebServer(Listener):
             handshake_timeout=handshake_timeout,
             linger=linger,
         )
-        super().__init__(None, streams, "task", max_connections, when_full, queue)
-        self._in_turn = _IN_TURN
+        super().__init__(None, streams, "task", max_connections, when_full, queue, _IN_TURN)
         self._host = host
         self._port = port
         self._reuse_port = reuse_port
@@ -267,9 +267,8 @@ class WebServer(Listener):
 
     def waiting_ended(self, received: int, sent: int) -> None:
         """Count a peer that has ended without a connection, and make room for another."""
-        self.accepted += 1
-        self._past_in += received
-        self._past_out += sent
+        self._births.count()
+        self._ended.add(received, sent)
         self._wait.ring()
 
     @property
