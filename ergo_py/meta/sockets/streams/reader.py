@@ -580,8 +580,10 @@ class _InThread:
             if buffered.read(sock):
                 incoming.grow()
                 return ()
-        elif (data := sock.recv(incoming.size)) and not reader._is_last_read:
-            return incoming.take(data)
+        else:
+            data = sock.recv(incoming.size)
+            if data and not reader._is_last_read:
+                return incoming.take(data)
         incoming.end()
         return ()
 
