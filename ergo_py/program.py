@@ -18,11 +18,11 @@ import trio
 from ._core.processes.spawn import spawn_process
 from ._core.runtime.bridge import get_ident, thread_names
 from ._core.runtime.keyboard_interrupt import REPEAT
-from ._core.runtime.process_groups import kill_groups
 from ._core.verbs.behaviour import Behaviour, behaviour_of
 from ._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from ._core.vocabulary.options import DEFAULTS
 from ._core.vocabulary.public_names import show_public_names
+from .meta.programs.process_groups import kill_groups
 from .node import Node, open_node
 
 __all__ = ["refusing_run", "run"]

@@ -500,8 +500,8 @@ class _Sending:
             # Queue the message itself: waking each sender to try again would lose the order of the
             # queue.
             self.receiver = receiver
-            box.wait_for_room(lane, (MESSAGE, sender, pid, self.message), self)
-            router.note(sender, pid, self.message)
+            message = router.note(sender, pid, self.message)
+            box.wait_for_room(lane, (MESSAGE, sender, pid, message), self)
             return
         try:
             self.sent = router.send(sender, pid, self.message, self.priority)

@@ -23,7 +23,7 @@ from ergo_py._core.log import _writer
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.processes.process import Process
-from ergo_py._core.runtime import process_groups as process_groups_module
+from ergo_py.meta.programs import process_groups as process_groups_module
 from ergo_py.meta.sockets.streams.writer import Output
 from ergo_py.testing.leaks import _descriptors
 
@@ -331,7 +331,7 @@ _PRIVATE: Final = {
     "connections that wait for actors": "ergo_py.meta.sockets.births._AT_ONCE",
     "CPU time of a thread": "ergo_py.testing.threads._cpu",
     "description of a stack": "ergo_py._core.inspection.watchdog._describe",
-    "details of trio that differ": "ergo_py._core.messaging.handoff._UNMET",
+    "details of trio that differ": "ergo_py._core.runtime.handoff._UNMET",
     "directory of descriptors": "ergo_py.meta.sockets.unix._DESCRIPTORS",
     "directory of threads": "ergo_py.testing.threads._TASKS",
     "grace of meta-processes": "ergo_py._core.metas.termination._GRACE",

@@ -28,7 +28,7 @@ MARKED: Final = {
 FOREIGN: Final = {
     # trio
     "_core/messaging/clock.py": {"self._scope.deadline"},
-    "_core/messaging/handoff.py": {
+    "_core/runtime/handoff.py": {
         "context.task",
         "runner.runq",
         "task._abort_func",

@@ -13,29 +13,17 @@ from trio.lowlevel import Task, current_task
 
 from .messaging.calls import Calls
 from .messaging.clock import Clock
-from .messaging.copies import (
-    CopyingCalls,
-    CopyingObservedRouter,
-    CopyingPublisher,
-    CopyingRouter,
-)
-from .messaging.handoff import turns_of_loop
-from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Spawned
+from .messaging.hooked import HookedCalls, HookedRouter
+from .messaging.hooks import Hook
+from .messaging.observer import Observer, Spawned
 from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
 from .messaging.receiver import Asker, Stoppable
-from .messaging.remote import NetworkRouter, ObservedNetworkRouter
 from .messaging.router import LANES, Router
-from .messaging.traces import (
-    Carried,
-    TracedCalls,
-    TracedPublisher,
-    TracedRouter,
-    fire_traced,
-    traced,
-)
+from .messaging.traces import Carried, Traces
 from .runtime.bridge import Bridge
 from .runtime.cancel_scopes import is_being_closed
 from .runtime.dispatcher_threads import DispatcherThreads
+from .runtime.handoff import turns_of_loop
 from .runtime.idle_handlers import IdleHandlers
 from .runtime.thread_fairness import ThreadFairness
 from .runtime.thread_parent import RaiseCancel
@@ -110,49 +98,21 @@ class Kernel:
         self.logger: Any = self.log.logger(self.pid)
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
         # Read trio's clock directly: trio.current_time() costs twice as much.
-        fire = self._fire if options.tracing is None else self._fire_traced
-        self.clock = Clock(fire, bridge.run, trio.lowlevel.current_clock().current_time)
+        self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
+        hooks = self._hooks(options)
         store = DeadLetters(options.dead_letters)
         turns = turns_of_loop(options.direct_handoff)
-        network = options.network
-        is_strict = network is not None and network.is_strict
-        self.is_plain = self.observer is None and not is_strict
-        """Whether messages and calls may take short cuts past the router."""
-        inline = options.inline_calls and self.is_plain
-        tracing = options.tracing
-        self.tracing: Any = tracing
+        self.tracing: Any = options.tracing
         """The spans of a traced node; None without tracing."""
         self.trace_sends: Callable[[Any], AbstractContextManager[None]] = nullcontext
         """The sending verbs of a process, while it handles a message of a sampled trace."""
-        if self.observer is None:
-            kind = Router if network is None else CopyingRouter if is_strict else NetworkRouter
-            if tracing is not None:
-                kind = traced(TracedRouter, kind, tracing)
-            self.router = kind(name, creation, bridge, self.clock, store, inline, turns)
-        else:
-            observed = (
-                ObservedRouter
-                if network is None
-                else CopyingObservedRouter
-                if is_strict
-                else ObservedNetworkRouter
-            )
-            if tracing is not None:
-                observed = traced(TracedRouter, observed, tracing)
-            self.router = observed(
-                self.observer, name, creation, bridge, self.clock, store, inline, turns
-            )
-        token = Ref(name, creation, next(self.router.references))
-        calls: type[Calls] = (
-            CopyingCalls if is_strict else Calls if self.observer is None else ObservedCalls
+        self.router = (HookedRouter if hooks else Router)(
+            name, creation, bridge, self.clock, store, options.inline_calls, turns, hooks
         )
-        publisher: type[Publisher] = CopyingPublisher if is_strict else Publisher
-        if tracing is not None:
-            calls = traced(TracedCalls, calls, tracing)
-            publisher = traced(TracedPublisher, publisher, tracing)
-        self.calls: Calls = calls(self.router)
-        self.publisher: Publisher = publisher(self.router, self.pid, token)
+        token = Ref(name, creation, next(self.router.references))
+        self.calls = (HookedCalls if hooks else Calls)(self.router)
+        self.publisher = Publisher(self.router, self.pid, token)
         if self.log.wants("debug"):
             self.publisher.log_dead_letters(self._log_dead_letter)
         self.relations = Relations()
@@ -200,6 +160,17 @@ class Kernel:
         """Called with each process that has started or ended, and whether it lives. For the test
         kit: unlike an observer, it leaves the paths of messages as they are.
         """
+
+    def _hooks(self, options: NodeOptions) -> tuple[Hook, ...]:
+        """The parts of the node that see each message, in this order: the observer sees the message
+        that its receiver gets.
+        """
+        hooks: list[Hook] = [] if options.network is None else [*options.network.hooks]
+        if self.observer is not None:
+            hooks.append(self.observer)
+        if options.tracing is not None:
+            hooks.append(Traces(options.tracing))
+        return tuple(hooks)
 
     def chance(self, purpose: str) -> Chance:
         """The random numbers of this node for a purpose. Ask again for each number: a test may
@@ -382,22 +353,18 @@ class Kernel:
             lane = SYSTEM_LANE if timer.priority is None else LANES[timer.priority]
             self.router.signal(timer.owner, lane, (CONTROL, timer.owner.id, None, timer.message))
             return
+        message, router = timer.message, self.router
         try:
-            self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)
+            if type(message) is Carried and isinstance(router, HookedRouter):
+                context = message.mark.context
+                router.send_traced(
+                    timer.owner.id, timer.to, message.message, timer.priority, context
+                )
+            else:
+                router.send(timer.owner.id, timer.to, message, timer.priority)
         except (SendError, NodeStoppedError):
             # The message has become a dead letter, or the node has stopped. No sender waits for the
             # result.
-            return
-
-    def _fire_traced(self, timer: Timer) -> None:
-        """Fire a timer of a traced node."""
-        carried = timer.message
-        if type(carried) is not Carried:
-            self._fire(timer)
-            return
-        try:
-            fire_traced(self.router, timer.owner.id, timer.to, carried, timer.priority)
-        except (SendError, NodeStoppedError):  # as in _fire
             return
 
     def _bridge_failed(self, error: BaseException) -> None:

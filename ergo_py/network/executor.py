@@ -3,13 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from .._core.messaging.remote import NetworkRouter
+from .._core.messaging.hooked import HookedRouter
 from .._core.messaging.router import LANES
 from .._core.messaging.traces import Mark
 from .._core.runtime.parking import PARKED
 from .._core.tables.pending_calls import Caller
 from .._core.tables.relations import Kind
-from .._core.vocabulary.envelopes import CALL, MESSAGE, Lane, Overflow, Priority
+from .._core.vocabulary.envelopes import (
+    CALL,
+    MAIN_LANE,
+    MESSAGE,
+    Lane,
+    Overflow,
+    Priority,
+)
 from .._core.vocabulary.errors import MailboxFullError, RelationExistsError, TargetDownError
 from .._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
 from .._core.vocabulary.messages import Why
@@ -141,8 +148,8 @@ class Executor:
         self._kernel = peer.network.kernel
         self.router = peer.router
         self._processes: Mapping[Any, Any] = peer.router.processes
-        self._is_plain = type(peer.router) is NetworkRouter
-        """No observer has to be told of calls."""
+        self._is_plain = not peer.router.hooks
+        """No hook has to see calls."""
         self._calls: dict[RemoteCaller, None] = {}
         """Calls of that node that are not answered."""
         self._confirmations: dict[_Confirmation, None] = {}
@@ -310,11 +317,10 @@ class Executor:
     def _send_traced(
         self, sender: PID | Alias, to: Any, message: object, priority: Priority, headers: Any
     ) -> bool:
-        router: Any = self.router
-        context = self._peer.network.context_of(headers)
-        if context is None:
+        router, context = self.router, self._peer.network.context_of(headers)
+        if context is None or not isinstance(router, HookedRouter):
             return bool(router.send(sender, to, message, priority))
-        return bool(router.send_marked(sender, to, message, priority, context))
+        return router.send_traced(sender, to, message, priority, context)
 
     def _ask(self, op: ConfirmedSend) -> None:
         try:
@@ -407,7 +413,7 @@ class Executor:
             return
         # Inlined Calls.begin() and Router.post(): most callees take direct appends.
         caller.callee = callee
-        callee.mailbox.main.append((CALL, sender, caller, request))
+        callee.mailbox.push(MAIN_LANE, (CALL, sender, caller, request))
         if callee.task.custom_sleep_data is PARKED:
             self.router.turns.wake(callee)
         if callee.waiting is not None:

@@ -251,7 +251,7 @@ async def test_a_node_that_has_stopped_refuses_messages_to_other_nodes(
 class BrokenNetwork:
     """A network that cannot be closed."""
 
-    is_strict = False
+    hooks = ()
 
     def join_network(self, _kernel: object) -> "BrokenNetwork":
         return self

@@ -116,7 +116,7 @@ async def test_an_unreadable_message_is_counted(autojump_clock: Any) -> None:
 class _Both:
     """A network with the carrier of one description and the types of another."""
 
-    is_strict = False
+    hooks = ()
 
     def __init__(self, carrier: Any, types: Any) -> None:
         self._carrier, self._types = carrier, types

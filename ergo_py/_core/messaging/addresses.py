@@ -1,4 +1,4 @@
-"""`Addresses`: the processes of a node by their PIDs, names, aliases and keys."""
+"""`Addresses`: the processes of a node by their PIDs, names, aliases and keys, and other nodes."""
 
 from itertools import islice
 from typing import Final
@@ -6,9 +6,10 @@ from typing import Final
 from ..tables.directory import Directory
 from ..tables.registry import Registry
 from ..vocabulary.errors import ProcessUnknownError, TargetTypeError
-from ..vocabulary.ids import PID, Alias, Key, Name, Target
+from ..vocabulary.ids import PID, Alias, Key, Name, ServiceName, Target
 from ..vocabulary.reasons import NoNode, NoProcess, Reason
 from .receiver import AnyProcess, Receiver
+from .remote import RemoteNodes
 
 __all__ = ["Addresses"]
 
@@ -21,7 +22,7 @@ class Addresses:
     ``processes``.
     """
 
-    __slots__ = ("directory", "node", "processes", "registry")
+    __slots__ = ("directory", "node", "processes", "registry", "remote", "stopped")
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -29,25 +30,44 @@ class Addresses:
         """All processes of the node."""
         self.registry: Registry[Receiver] = Registry()
         self.directory = Directory()
+        self.remote: RemoteNodes | None = None
+        """The other nodes of the network; None for a node without a network."""
+        self.stopped = False
+        """Whether the node is down: it resolves no address of another node."""
 
     def resolve(self, to: Target) -> Receiver | None:
-        """Find the receiver at an address; None if there is none.
+        """Find the receiver at an address: a process or meta-process of this node, or the other
+        node that the address names. None if there is none.
 
         Raises:
             TargetTypeError: ``to`` is not an address.
         """
+        found: Receiver | None = None
         if type(to) is PID:
-            return self.processes.get(to)
-        if isinstance(to, str):
+            found = self.processes.get(to)
+        elif isinstance(to, str):
             return self.registry.names.get(to)
-        if isinstance(to, Alias):
-            return self.registry.aliases.get(to)
-        if isinstance(to, Name):
-            return self.registry.names.get(to.name) if to.node in ("", self.node) else None
-        if isinstance(to, Key):
-            pid = self.directory.find(to) if to.node in ("", self.node) else None
-            return None if pid is None else self.processes.get(pid)
-        raise TargetTypeError(to)
+        elif isinstance(to, Alias):
+            found = self.registry.aliases.get(to)
+        elif isinstance(to, Name):
+            if to.node in ("", self.node):
+                return self.registry.names.get(to.name)
+        elif isinstance(to, Key):
+            if to.node in ("", self.node):
+                pid = self.directory.find(to)
+                return None if pid is None else self.processes.get(pid)
+        elif self.remote is None or not isinstance(to, ServiceName):
+            raise TargetTypeError(to)
+        if found is not None or self.remote is None or self.stopped:
+            return found
+        return self._resolve_elsewhere(self.remote, to)
+
+    def _resolve_elsewhere(
+        self, remote: RemoteNodes, to: PID | Alias | Name | Key | ServiceName
+    ) -> Receiver | None:
+        if to.node not in ("", self.node):
+            return remote.peer(to.node)
+        return remote.service_receiver(to) if isinstance(to, ServiceName) else None
 
     def unknown(self, to: Target, what: str = "process") -> ProcessUnknownError:
         """The error for an address without a process. It proposes a name that is nearly the

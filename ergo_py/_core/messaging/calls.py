@@ -1,7 +1,7 @@
 """`Calls`: requests with a reply, made by a process, by any trio task, or by a thread."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 
@@ -15,7 +15,10 @@ from ..vocabulary.envelopes import (
     CALL,
     CONTROL,
     INSPECT,
+    MAIN_LANE,
+    MESSAGE,
     SYSTEM_LANE,
+    TRACED,
     URGENT_LANE,
     Lane,
     Overflow,
@@ -26,13 +29,16 @@ from ..vocabulary.errors import (
     CallTimeoutError,
     NodeStoppedError,
     Reject,
+    SendError,
     TargetDownError,
 )
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.reasons import NoProcess
 from .receiver import Asker, Receiver
+from .remote import RemoteReceiver
 from .router import LANES, Router, check_priority
+from .traces import Mark
 from .waiters import CallWaiter, TaskCaller, ThreadCaller
 
 __all__ = ["NOT_MADE", "Calls", "UnfinishedCall", "refuse_inside"]
@@ -112,9 +118,11 @@ class Calls:
         request: Any,
         timeout: float | None,
         priority: Priority,
+        context: object | None = None,
     ) -> Any:
         """Send a request and wait for the reply. ``process`` is the calling process, or None if a
-        task outside of processes calls.
+        task outside of processes calls. A call with the ``context`` of a trace takes no short cut:
+        an inline answer would have no span.
 
         Raises:
             TargetDownError: the callee does not exist, or died before it replied.
@@ -123,7 +131,7 @@ class Calls:
             MailboxFullError: the callee's mailbox is full, and its overflow rule refuses.
         """
         short_cut = self._short_cut
-        if short_cut is not None:
+        if short_cut is not None and context is None:
             begun = short_cut(self, process, sender, to, request, priority)
             if type(begun) is not UnfinishedCall:
                 return begun
@@ -160,9 +168,12 @@ class Calls:
             # Mark the wait before the request is posted: an overflow rule, or a handler that runs
             # inline and forwards the call, may close a ring.
             process.waiting = caller  # hot path: Process.begin_wait
-        # A process parked in its mailbox has empty lanes, except for messages that threads have
-        # appended since. `main` is checked, so that the call does not overtake these.
-        if callee.inline and callee.task.custom_sleep_data is PARKED and not callee.main:
+        if context is not None:
+            caller.carry(Mark(MESSAGE, to, context))
+            waiter, is_due = self._post_call(callee, caller, priority), False
+        elif callee.inline and callee.task.custom_sleep_data is PARKED and not callee.main:
+            # A process parked in its mailbox has empty lanes, except for messages that threads have
+            # appended since. `main` is checked, so that the call does not overtake these.
             # Run in the callee's own context: context variables that its handler sets must not leak
             # into the caller.
             left = callee.task.context.run(callee.answer_now, caller, request)
@@ -179,8 +190,7 @@ class Calls:
             # Instead of _post_call(): most callees take direct appends.
             waiter = None
             is_due = False
-            # inlined copy of Router.send
-            callee.mailbox.main.append((CALL, sender, caller, request))
+            callee.mailbox.push(MAIN_LANE, (CALL, sender, caller, request))
             if callee.task.custom_sleep_data is PARKED:
                 turns = router.turns
                 if turns.run_queue.size <= 1 and turns.may_step(callee):
@@ -339,13 +349,17 @@ class Calls:
                 process.end_wait()
 
     def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
+        if self._router.hooks and not self._note(caller):
+            return None
         if caller.callee is not callee:
             caller.assign(callee)
-        if callee.is_remote:
-            peer: Any = callee  # a RemoteReceiver
-            if peer.take_call(caller, priority):
-                return None
-        envelope = (CALL, caller.pid, caller, caller.request)
+        if caller.mark is not None and type(callee.id) is PID:
+            kind = TRACED
+        elif callee.is_remote and cast(RemoteReceiver, callee).take_call(caller, priority):
+            return None
+        else:
+            kind = CALL
+        envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]
         if (
             not callee.takes_direct
@@ -359,6 +373,19 @@ class Calls:
             return waiter
         self._router.post(callee, caller.to, lane, envelope)
         return None
+
+    def _note(self, caller: Caller) -> bool:
+        """Show the hooks a request. False if it must not be sent: then the call is settled."""
+        router = self._router
+        # Also of a call that is passed on: it belongs to the callback that does so.
+        context = router.context_of(caller.pid, False)
+        if context is not None:
+            caller.carry(Mark(MESSAGE, caller.to, context))
+        try:
+            caller.redirect(caller.to, router.note(caller.pid, caller.to, caller.request))
+        except SendError as error:
+            caller.settle(None, error)
+        return not caller.settled
 
     def forward(
         self, to: Target, message: object, origin: PID | Alias | Caller, priority: Priority
@@ -469,7 +496,12 @@ class Calls:
         return caller.result()
 
     def note_thread(self, caller: Caller) -> None:
-        """A thread makes a call. A traced node notes the context of the thread."""
+        """A thread makes a call, outside of processes. A traced node notes the context of the
+        thread.
+        """
+        context = self._router.context_of(caller.pid, not caller.pid.number)
+        if context is not None:
+            caller.carry(Mark(MESSAGE, caller.to, context))
 
     def begin(
         self, caller: Caller, priority: Priority, process: Asker | None = None

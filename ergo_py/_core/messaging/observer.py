@@ -1,28 +1,20 @@
-"""`Observer`: a function of the user that is called with each start, end, send and delivery.
-
-Only an observed node pays for it: such a node has an `ObservedRouter` and `ObservedCalls`.
-"""
+"""`Observer`: a function of the user that is called with each start, end, send and delivery."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-from trio.lowlevel import enable_ki_protection
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
-from ..vocabulary.envelopes import Priority
 from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Reason
-from .calls import Calls
-from .receiver import Receiver
-from .router import Router
-from .waiters import CallWaiter
+from .hooks import Hook
+
+if TYPE_CHECKING:
+    from .router import Router
 
 __all__ = [
     "Delivered",
-    "ObservedCalls",
-    "ObservedRouter",
     "Observer",
     "Sent",
     "Sight",
@@ -68,7 +60,7 @@ _Callback = Callable[[Any, Any], Any]
 Sight = Spawned | Stopped | Sent | Delivered
 
 
-class Observer:
+class Observer(Hook):
     """Calls the user's function. The first exception that it raises is logged, later ones are
     dropped: observing must not crash the observed process.
     """
@@ -90,6 +82,18 @@ class Observer:
                 self._failed = True
                 self._report(error)
 
+    def sending(
+        self, router: "Router", sender: PID | Alias, to: Target | EventName, message: object, /
+    ) -> object:
+        """Report a message."""
+        if get_ident() != router.loop_thread:
+            # Report on the loop's thread, so that an observer needs no locks; and post first, so
+            # that the report precedes the delivery, as it does on the loop.
+            router.bridge.post(self, Sent(sender, to, message))
+        else:
+            self(Sent(sender, to, message))
+        return message
+
     def watch(self, pid: PID, *callbacks: _Callback) -> "tuple[_Callback, ...]":
         """Wrap callbacks of ``pid`` for messages or calls, so that each call is reported. A plain
         callback stays plain, an async callback stays async.
@@ -103,41 +107,6 @@ class Observer:
             return seen
 
         return tuple(map(watched, callbacks))
-
-
-class ObservedRouter(Router):
-    """A router that reports each message it sends."""
-
-    __slots__ = ("_observer",)
-
-    def __init__(self, observer: Observer, *args: Any) -> None:
-        super().__init__(*args)
-        self._observer = observer
-
-    @enable_ki_protection
-    def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
-        """Report the message to the observer, then deliver it."""
-        if get_ident() != self.loop_thread:
-            # Report on the loop's thread, so that an observer needs no locks; and post first, so
-            # that the report precedes the delivery, as it does on the loop.
-            self.bridge.post(self.note, sender, to, message)
-        else:
-            self._observer(Sent(sender, to, message))
-        return super().send(sender, to, message, priority)
-
-    def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
-        """Report a message that does not pass through :meth:`send`."""
-        self._observer(Sent(sender, to, message))
-
-
-class ObservedCalls(Calls):
-    """Calls that report each request to the observer."""
-
-    __slots__ = ()
-
-    def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
-        self._router.note(caller.pid, caller.to, caller.request)
-        return super()._post_call(callee, caller, priority)
 
 
 show_public_names(__name__)

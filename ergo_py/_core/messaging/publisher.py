@@ -4,16 +4,17 @@ of the node itself.
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from ..runtime.bridge import get_ident
 from ..runtime.parking import PARKED, wake
 from ..tables.events import Event, Events, Subscription
-from ..vocabulary.envelopes import EVENT, NOTICE, Lane
+from ..vocabulary.envelopes import EVENT, NOTICE, TRACED, Envelope, Lane
 from ..vocabulary.ids import PID, EventName, Ref
 from ..vocabulary.messages import DeadLetter, EventStarted, EventStopped, Published
 from .receiver import NO_RECEIVER, Receiver
 from .router import Router
+from .traces import Mark
 
 __all__ = [
     "APPLICATION_PHASE",
@@ -114,23 +115,30 @@ class Publisher:
             return self._router.bridge.run(self.publish, publisher, name, message, token)
         event = self.events.get(name)
         event.check_publisher(publisher, token)
+        router, context = self._router, None
+        if router.hooks:
+            message = router.note(publisher, event.name, message)
+            context = router.context_of(publisher, False)
         publication = Published(event.name, message, time.time())
         event.note(publication)
-        self._router.note(publisher, event.name, message)
-        envelope = (EVENT, event.producer, None, publication)
+        envelope: Envelope = (
+            (EVENT, event.producer, None, publication)
+            if context is None
+            else (TRACED, event.producer, Mark(EVENT, event.name, context), publication)
+        )
         dropped = 0
-        find = self._router.processes.get
+        find = router.processes.get
         # No function call per subscriber: there may be thousands of subscribers, and all of them
         # get the publication in this turn of the scheduler.
         for pid, subscription in event.subscribers.items():
-            process: Any = find(pid, NO_RECEIVER)
+            process = find(pid, NO_RECEIVER)
             if process.takes_direct:
                 # inlined copy of Router.send
                 process.main.append(envelope)
                 if (task := process.task).custom_sleep_data is PARKED:
                     wake(task)
             elif not (
-                self._give_elsewhere(pid, event, publication)
+                self._give_elsewhere(pid, event, publication, context)
                 if process is NO_RECEIVER
                 else self._give(process, envelope, event, subscription)
             ):
@@ -139,7 +147,7 @@ class Publisher:
         return len(event.subscribers) - dropped
 
     def _give_elsewhere(
-        self, subscriber: PID, event: Event, publication: Published, context: Any = None
+        self, subscriber: PID, event: Event, publication: Published, context: object | None
     ) -> bool:
         """Give a publication to another node that has subscribed, with the context of its trace."""
         router = self._router
@@ -152,7 +160,7 @@ class Publisher:
     def _give(
         self,
         process: Receiver,
-        envelope: tuple[int, PID, None, Published],
+        envelope: Envelope,
         event: Event,
         subscription: Subscription,
     ) -> bool:

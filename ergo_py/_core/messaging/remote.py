@@ -1,5 +1,4 @@
-"""`RemoteNodes`: the interface of a network that the kernel uses, and the router of a node with a
-network.
+"""`RemoteNodes`: the interface of a network that the kernel uses.
 
 Another node is a receiver with a mailbox. So a message or a call to it takes the same way as any
 other, with the same backpressure.
@@ -8,21 +7,17 @@ other, with the same backpressure.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
 from ..tables.relations import Watched
 from ..vocabulary.envelopes import Priority
 from ..vocabulary.ids import PID, Alias, ServiceName, Target
 from ..vocabulary.messages import Published
 from ..vocabulary.reasons import Reason
-from .observer import ObservedRouter
+from .hooks import Hook
 from .receiver import Receiver
-from .router import Router, check_priority
 
 __all__ = [
     "Network",
-    "NetworkRouter",
-    "ObservedNetworkRouter",
     "RemoteNodes",
     "RemoteReceiver",
     "RunningNetwork",
@@ -43,8 +38,8 @@ class Network(Protocol):
     """The description of a network, as ``open_node(network=…)`` takes it."""
 
     @property
-    def is_strict(self) -> bool:
-        """Whether messages between processes of a node are encoded, too."""
+    def hooks(self) -> tuple[Hook, ...]:
+        """The hooks of a node that joins it."""
         ...
 
     def join_network(self, kernel: Any, /) -> RunningNetwork:
@@ -148,14 +143,6 @@ class RemoteNodes(Protocol):
         """Takes messages and calls of other nodes to the service of a child of this node."""
         ...
 
-    def copied(self, to: object, message: object) -> object:
-        """The message as another node would get it.
-
-        Raises:
-            MessageTypeError: the message cannot travel.
-        """
-        ...
-
     def watch(self, target: Watched, watcher: PID) -> None:
         """Tell the kernel when the target ends: a process here has linked to it or monitors it.
         A watched event also sends its publications.
@@ -174,98 +161,3 @@ class RemoteNodes(Protocol):
         dropped.
         """
         ...
-
-
-class _RemoteAddresses:
-    """Resolves addresses of other nodes. A mixin for routers."""
-
-    __slots__ = ()
-
-    def resolve(self: Any, to: Target) -> Receiver | None:
-        remote: Any = self.remote
-        if type(to) is PID and to.node != self.node and remote is not None:
-            known: Receiver | None = remote.peers.get(to.node)
-            if known is not None and not self.stopped:
-                return known
-        if isinstance(to, ServiceName):
-            return _service(self, to)
-        router: Any = super()
-        found: Receiver | None = router.resolve(to)
-        if (
-            found is None
-            and not self.stopped
-            and not isinstance(to, str)
-            and to.node not in ("", self.node)
-        ):
-            peer: Receiver = self.remote.peer(to.node)
-            return peer
-        return found
-
-    def _send(
-        self: Any, sender: PID | Alias, to: Target, message: object, priority: Priority
-    ) -> bool:
-        # Straight to another node: most messages that come here go there.
-        if type(to) is PID and get_ident() == self.loop_thread and not self.stopped:
-            peer: Any = None if self.remote is None else self.remote.peers.get(to.node)
-            if peer is not None:
-                if type(priority) is not Priority:
-                    check_priority(priority)
-                handed_over: bool = peer.send(sender, to, message, priority)
-                return handed_over
-        router: Any = super()
-        taken: bool = router._send(sender, to, message, priority)
-        return taken
-
-    async def send_wait(
-        self: Any,
-        sender: PID | Alias,
-        to: Target,
-        message: object,
-        priority: Priority,
-        timeout: float | None,
-    ) -> bool:
-        receiver: Any = self.resolve(to)
-        if receiver is not None and receiver.is_remote:
-            self.note(sender, to, message)
-            taken: bool = await receiver.send_wait(sender, to, message, priority, timeout)
-            return taken
-        router: Any = super()
-        return bool(await router.send_wait(sender, to, message, priority, timeout))
-
-    def _send_from_thread(
-        self: Any,
-        sender: PID | Alias,
-        to: Target,
-        message: object,
-        priority: Priority,
-        receiver: Any,
-    ) -> bool:
-        if receiver is not None and receiver.is_remote:
-            message = receiver.pack(to, message)
-        router: Any = super()
-        taken: bool = router._send_from_thread(sender, to, message, priority, receiver)
-        return taken
-
-
-def _service(router: Any, to: ServiceName) -> Receiver | None:
-    """The receiver for a service: another node, or the service of a child of this node."""
-    if router.stopped or router.remote is None:
-        return None
-    found: Receiver = (
-        router.remote.service_receiver(to)
-        if to.node == router.node
-        else router.remote.peer(to.node)
-    )
-    return found
-
-
-class NetworkRouter(_RemoteAddresses, Router):
-    """The router of a node with a network."""
-
-    __slots__ = ()
-
-
-class ObservedNetworkRouter(_RemoteAddresses, ObservedRouter):
-    """The router of an observed node with a network."""
-
-    __slots__ = ()

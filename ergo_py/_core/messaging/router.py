@@ -1,14 +1,13 @@
 """`Router`: resolves each address and delivers each message.
 
-No other module does either, except for inlined copies of `Router.send` on hot paths.
+No other module does either, except for two inlined copies of `Router.send` on hot paths.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from itertools import count
 from math import inf
 from time import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, cast
 
 import trio
 from trio.lowlevel import current_task, enable_ki_protection
@@ -46,11 +45,11 @@ from ..vocabulary.messages import Diverted, Why
 from ..vocabulary.reasons import NoProcess, Reason, is_failure
 from .addresses import Addresses
 from .clock import Clock
-from .receiver import NO_RECEIVER, Receiver
+from .hooks import Hook
+from .receiver import NO_RECEIVER, DirectReceiver, Receiver
+from .remote import RemoteNodes, RemoteReceiver
+from .traces import Mark
 from .waiters import TaskWaiter, ThreadWaiter
-
-if TYPE_CHECKING:
-    from .remote import RemoteNodes
 
 __all__ = ["Router", "check_priority"]
 
@@ -80,6 +79,12 @@ def _is_message(envelope: Envelope) -> bool:
     return kind == MESSAGE
 
 
+def _envelope(sender: PID | Alias, to: Target, message: object, context: object | None) -> Envelope:
+    if context is None:
+        return (MESSAGE, sender, to, message)
+    return (TRACED, sender, Mark(MESSAGE, to, context), message)
+
+
 class Router(Addresses):
     """Resolves targets and puts envelopes into mailboxes, from the loop and, through the bridge,
     from any thread.
@@ -92,15 +97,14 @@ class Router(Addresses):
         "dead_letters",
         "deadlocks",
         "free",
+        "hooks",
         "inline_calls",
-        "late_replies",
         "loop_thread",
         "numbers",
         "last_receiver",
         "references",
-        "remote",
+        "sees_all",
         "slice_end",
-        "stopped",
         "turns",
     )
 
@@ -113,6 +117,7 @@ class Router(Addresses):
         dead_letters: DeadLetters,
         inline_calls: bool,
         turns: TrioTurns,
+        hooks: tuple[Hook, ...] = (),
     ) -> None:
         Addresses.__init__(self, node)
         self.creation = creation
@@ -123,7 +128,6 @@ class Router(Addresses):
             maxlen=50
         )
         """The last refused rings of calls: time, processes, their names, type of the request."""
-        self.inline_calls = inline_calls
         self.turns = turns
         self.loop_thread = bridge.loop_thread
         self.numbers = count(1)
@@ -132,14 +136,15 @@ class Router(Addresses):
         """
         self.references = count(1)
         """Numbers of calls and tokens, which are far more frequent."""
-        self.late_replies = 0
-        self.remote: RemoteNodes | None = None
-        """The other nodes of the network; None for a node without a network."""
-        self.stopped = False
+        self.hooks = hooks
+        """The parts of the node that see each message. None of them for most nodes."""
+        self.sees_all = any(hook.sees_all for hook in hooks)
+        """Whether no message and no call may take a short cut past the router."""
+        self.inline_calls = inline_calls and not self.sees_all
         self.free = _SHORT_CUTS
         """How many more awaits may skip the checkpoint, before `slice_end`."""
         self.slice_end = 0.0
-        self.last_receiver: Any = NO_RECEIVER
+        self.last_receiver = NO_RECEIVER
         """The receiver of the last message, of any sender. A cache: any thread reads it once and
         writes it once, so it needs no lock.
         """
@@ -157,7 +162,7 @@ class Router(Addresses):
         for process in self.processes.values():
             process.close_mailbox()
 
-    def join_network(self, remote: "RemoteNodes") -> None:
+    def join_network(self, remote: RemoteNodes) -> None:
         """Resolve addresses of other nodes from now on."""
         self.remote = remote
 
@@ -179,7 +184,7 @@ class Router(Addresses):
             NodeStoppedError: the node has stopped.
         """
         if type(to) is PID and not priority:
-            process: Any = self.last_receiver
+            process = self.last_receiver
             if to is not process.id:
                 self.last_receiver = process = self.processes.get(to, NO_RECEIVER)
             if process.takes_direct or (process.takes_bounded and process.mailbox.has_plenty()):
@@ -197,28 +202,28 @@ class Router(Addresses):
                 return True
         return self._send(sender, to, message, priority)
 
-    def send_many(
-        self, sender: PID | Alias, to: Target, messages: Sequence[object], priority: Priority
-    ) -> None:
-        """Deliver several messages of a sender to the same receiver. An open process gets them in a
-        single append.
-        """
-        receiver: Any = self.resolve(to)
-        if receiver is None or not receiver.takes_direct or priority:
-            for message in messages:
-                self.send(sender, to, message, priority)
-            return
-        receiver.mailbox.main.extend([(MESSAGE, sender, to, message) for message in messages])
-        receiver.wake_from_any_thread()
-
-    def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
-        check_priority(priority)
+    def _send(
+        self,
+        sender: PID | Alias,
+        to: Target,
+        message: object,
+        priority: Priority,
+        context: object | None = None,
+    ) -> bool:
+        """Deliver a message in the general way, with the context of its trace."""
+        if type(priority) is not Priority:
+            check_priority(priority)
         receiver = self.resolve(to)
         if get_ident() != self.loop_thread:
-            return self._send_from_thread(sender, to, message, priority, receiver)
+            return self._send_from_thread(sender, to, message, priority, receiver, context)
         if receiver is None:
             return self._add_dead_letter(sender, to, message)
-        return self.post(receiver, to, LANES[priority], (MESSAGE, sender, to, message))
+        if receiver.is_remote:
+            peer = cast(RemoteReceiver, receiver)
+            if context is not None:
+                return peer.send_traced(sender, to, message, priority, context)
+            return peer.send(sender, to, message, priority)
+        return self.post(receiver, to, LANES[priority], _envelope(sender, to, message, context))
 
     def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
         """Turn messages into dead letters, and fail calls, that threads appended to a mailbox while
@@ -258,9 +263,8 @@ class Router(Addresses):
     def post(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
         """Put a user's envelope into a mailbox, subject to the bound and the overflow rule."""
         if receiver.takes_direct and lane is MAIN_LANE:
-            process: Any = receiver
-            process.mailbox.main.append(envelope)
-            process.wake_from_any_thread()
+            receiver.mailbox.push(MAIN_LANE, envelope)
+            cast(DirectReceiver, receiver).wake_from_any_thread()
             return True
         if not receiver.accepting:
             self.discard(envelope, to, Why.STOPPING, receiver)
@@ -320,10 +324,27 @@ class Router(Addresses):
         self.deadlocks.append((time(), tuple(ring), tuple(names), type(request).__qualname__))
         return DeadlockError(to, request, ring)
 
-    def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
-        """Report a message that does not pass through :meth:`send`. Does nothing here; the router
-        of an observed node overrides it.
+    def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> object:
+        """Show the hooks a message, a request or a publication. Returns the object that its
+        receiver gets.
         """
+        for hook in self.hooks:
+            message = hook.sending(self, sender, to, message)
+        return message
+
+    def note_answer(self, to: Target, answer: object) -> object:
+        """Show the hooks the answer to a call. Returns the object that the caller gets."""
+        for hook in self.hooks:
+            answer = hook.answering(self, to, answer)
+        return answer
+
+    def context_of(self, sender: PID | Alias, is_outside: bool) -> object | None:
+        """The context of the trace that a message of this sender belongs to; None without one."""
+        for hook in self.hooks:
+            context = hook.context_of(sender, is_outside)
+            if context is not None:
+                return context
+        return None
 
     def discard(self, envelope: Envelope, to: object, why: Why, receiver: Receiver) -> None:
         """Dispose of a user's envelope that is not delivered: fail a call, turn a message into a
@@ -371,6 +392,9 @@ class Router(Addresses):
         """
         receiver = self.resolve(to)
         lane = LANES[priority]
+        if receiver is not None and receiver.is_remote:
+            peer, message = cast(RemoteReceiver, receiver), self.note(sender, to, message)
+            return await peer.send_wait(sender, to, message, priority, timeout)
         if (
             receiver is None
             or receiver.mailbox.overflow is not Overflow.WAIT
@@ -381,9 +405,8 @@ class Router(Addresses):
             await self.pause()
             return sent
         waiter = TaskWaiter(current_task())
-        envelope = (MESSAGE, sender, to, message)
+        envelope = (MESSAGE, sender, to, self.note(sender, to, message))
         receiver.mailbox.wait_for_room(lane, envelope, waiter)
-        self.note(sender, to, message)
         try:
             with trio.move_on_after(inf if timeout is None else timeout):
                 await park_as(waiter.task, waiter)
@@ -427,6 +450,7 @@ class Router(Addresses):
         message: object,
         priority: Priority,
         receiver: Receiver | None,
+        context: object | None,
     ) -> bool:
         # Reading the tables from a thread is safe: a dict lookup is atomic. The message goes to the
         # receiver found here and is not resolved again on the loop. Otherwise a name that moves to
@@ -434,11 +458,13 @@ class Router(Addresses):
         self.bridge.check_open()
         if receiver is None or not receiver.accepting:
             return self.record_undelivered(sender, to, message, receiver)
-        envelope = (MESSAGE, sender, to, message)
         if receiver.takes_direct and not priority:
             # Append directly, as a send to its PID does. Otherwise the messages of a thread that
             # uses both addresses could overtake each other.
-            return self.post(receiver, to, MAIN_LANE, envelope)
+            return self.post(receiver, to, MAIN_LANE, _envelope(sender, to, message, context))
+        if receiver.is_remote:
+            message = cast(RemoteReceiver, receiver).pack(to, message)
+        envelope = (MESSAGE, sender, to, message)
         box, lane = receiver.mailbox, LANES[priority]
         if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
             self.bridge.post(self.arrive, receiver, lane, envelope)
@@ -447,8 +473,7 @@ class Router(Addresses):
             is_in = receiver.takes_bounded and lane is MAIN_LANE and box.take_in(envelope)
             fits = is_in or box.promise(lane)
         if is_in:
-            process: Any = receiver
-            process.wake_from_any_thread()
+            cast(DirectReceiver, receiver).wake_from_any_thread()
             return True
         if fits:
             self.bridge.post(self.arrive_promised, receiver, lane, envelope)

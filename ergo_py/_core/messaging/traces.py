@@ -1,43 +1,31 @@
-"""Traces: the router, the calls and the publisher of a traced node, which send the context of a
-sampled trace along with a message.
+"""`Traces`: the hook of a traced node, which sends the context of a sampled trace along with a
+message.
 
-A node without tracing has none of these classes. In a traced node only what belongs to a sampled
-trace has an envelope of its own kind, `TRACED`. A plain `send` to a process is as fast as ever: a
-process gets other verbs while it handles a message of a sampled trace.
+In a traced node only a message of a sampled trace has an envelope of its own kind, `TRACED`. A
+plain `send` to a process is as fast as ever: a process gets other verbs while it handles a message
+of a sampled trace.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any, Final, Protocol
 
-from trio.lowlevel import current_task
-
-from ..runtime.bridge import get_ident
-from ..tables.pending_calls import Caller
 from ..tables.verb_chain import Rank
-from ..vocabulary.envelopes import EVENT, MESSAGE, TRACED, Overflow, Priority
-from ..vocabulary.errors import SendError
-from ..vocabulary.ids import PID, Alias, EventName, Ref, Target
-from ..vocabulary.messages import Published
-from .receiver import Asker, Receiver
-from .router import LANES, check_priority
-from .waiters import CallWaiter, TaskCaller
+from ..vocabulary.envelopes import MESSAGE
+from ..vocabulary.ids import PID, Alias, Target
+from .hooks import Hook
 
 __all__ = [
     "Carried",
     "Mark",
-    "TracedCalls",
-    "TracedPublisher",
-    "TracedRouter",
-    "TracedSends",
     "TraceState",
+    "TracedSends",
+    "Traces",
     "Tracing",
     "call_with_trace",
     "current_ids",
-    "fire_traced",
-    "traced",
 ]
 
 
@@ -154,215 +142,21 @@ def current_ids(tracing: Tracing | None) -> tuple[str, str] | tuple[None, None]:
     return (None, None) if tracing is None or _current.get() is None else tracing.ids()
 
 
-def traced(mixin: type, kind: type[Any], tracing: Tracing) -> Any:
-    """The kind of router, calls or publisher for a traced node."""
-    return type(f"Traced{kind.__name__}", (mixin, kind), {"__slots__": (), "tracing": tracing})
+class Traces(Hook):
+    """Gives each message of a sampled trace the context of the trace."""
 
+    __slots__ = ("_tracing",)
 
-def _context_of(tracing: Tracing, sender: object, is_node: bool) -> Any:
-    """The context for a message of a sender; None if it belongs to no sampled trace. A message of
-    the node itself, outside of callbacks, may begin a trace.
-    """
-    state = _current.get()
-    if state is None:
-        return tracing.outside() if is_node else None
-    return tracing.present() if state.covers(sender) else None
+    sees_all = False
 
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
 
-def _copied(router: Any, sender: PID | Alias, to: Any, message: object) -> object:
-    """The message, as the router of a strict node copies it."""
-    copied: Any = getattr(router, "copied", None)
-    return message if copied is None else copied(sender, to, message)
-
-
-class TracedRouter:
-    """Marks messages of a sampled trace. A mixin for routers."""
-
-    __slots__ = ()
-
-    tracing: Any
-    """Set by `traced`."""
-
-    def send(
-        self: Any, sender: PID | Alias, to: Target, message: object, priority: Priority
-    ) -> bool:
-        """Deliver a message, with the context of the trace that it belongs to."""
-        is_node = type(sender) is PID and not sender.number
-        context = _context_of(self.tracing, sender, is_node)
-        if context is not None:
-            return bool(self.send_marked(sender, to, message, priority, context))
-        router: Any = super()
-        return bool(router.send(sender, to, message, priority))
-
-    def send_marked(
-        self: Any,
-        sender: PID | Alias,
-        to: Target,
-        message: object,
-        priority: Priority,
-        context: Any,
-    ) -> bool:
-        """Deliver a message with a context, if its receiver is a process, here or on another node;
-        to others without it.
-        """
-        receiver: Any = self.resolve(to)
-        on_loop = get_ident() == self.loop_thread
-        if (
-            receiver is None
-            or type(receiver.id) is not PID
-            or not (on_loop or (receiver.takes_direct and not priority))
-        ):
-            router: Any = super()
-            return bool(router.send(sender, to, message, priority))
-        check_priority(priority)
-        message = _copied(self, sender, to, message)
-        envelope = (TRACED, sender, Mark(MESSAGE, to, context), message)
-        self.note(sender, to, message)
-        if receiver.is_remote:
-            return bool(receiver.send_traced(sender, to, message, priority, context))
-        return bool(self.post(receiver, to, LANES[priority], envelope))
-
-
-class TracedCalls:
-    """Marks calls of a sampled trace. A mixin for calls."""
-
-    __slots__ = ()
-
-    tracing: Any
-
-    def call(
-        self: Any,
-        process: Asker | None,
-        sender: PID,
-        to: Target,
-        request: Any,
-        timeout: float | None,
-        priority: Priority,
-    ) -> Any:
-        """Make a call, with the context of the trace that it belongs to."""
-        context = _context_of(self.tracing, sender, process is None and not sender.number)
-        calls: Any = super()
-        if context is None:
-            return calls.call(process, sender, to, request, timeout, priority)
-        return self._call_marked(process, sender, to, request, timeout, priority, context)
-
-    def note_thread(self, caller: Caller) -> None:
-        """A thread makes a call, outside of processes: note the trace that it belongs to."""
-        context = _context_of(self.tracing, caller.pid, not caller.pid.number)
-        if context is not None:
-            caller.carry(Mark(MESSAGE, caller.to, context))
-
-    async def _call_marked(
-        self: Any,
-        process: Asker | None,
-        sender: PID,
-        to: Target,
-        request: Any,
-        timeout: float | None,
-        priority: Priority,
-        context: Any,
-    ) -> Any:
-        """The general way of a call: always through the mailbox, since an inline answer would have
-        no span.
-        """
-        router = self._router
-        callee: Any = router.resolve(to)
-        check_priority(priority)
-        if callee is None or not callee.accepting:
-            calls: Any = super()
-            return await calls.call(process, sender, to, request, timeout, priority)
-        task = current_task()
-        caller = TaskCaller(sender, next(router.references), to, request, task, callee)
-        beside = None
-        if process is not None and task is not process.callback_task:
-            if process.waits_for_task(task):
-                beside = process
-                self._refuse_ring(beside, callee, to, request)
-                beside.begin_wait_beside(caller)
-            process = None
-        waiter = None
-        try:
-            if process is not None:
-                self._refuse_ring(process, callee, to, request)
-                process.begin_wait(caller)
-            caller.carry(Mark(MESSAGE, to, context))
-            waiter = self._post_call(callee, caller, priority)
-            if not caller.settled:
-                await self.wait(process, caller, timeout)
-        finally:
-            if process is not None:
-                process.end_wait()
-            elif beside is not None:
-                beside.end_wait_beside(caller)
-            if waiter is not None and not waiter.admitted:
-                callee.mailbox.stop_waiting(LANES[priority], waiter)
-        finish: Any = getattr(self, "_answer", None)  # a strict node copies it
-        return caller.result() if finish is None else finish(to, caller.result())
-
-    def _post_call(
-        self: Any, callee: Receiver, caller: Caller, priority: Priority
-    ) -> CallWaiter | None:
-        calls: Any = super()
+    def context_of(self, sender: PID | Alias, is_outside: bool, /) -> object | None:
         state = _current.get()
-        if state is not None and state.covers(caller.pid):
-            # Also a call that is passed on: it belongs to the callback that does so.
-            caller.carry(Mark(MESSAGE, caller.to, self.tracing.present()))
-        if caller.mark is None or type(getattr(callee, "id", None)) is not PID:
-            found: CallWaiter | None = calls._post_call(callee, caller, priority)
-            return found
-        try:
-            request = _copied(self._router, caller.pid, caller.to, caller.request)
-        except SendError as error:
-            caller.settle(None, error)
-            return None
-        if request is not caller.request:
-            caller.redirect(caller.to, request)
-        caller.assign(callee)
-        self._router.note(caller.pid, caller.to, caller.request)
-        envelope = (TRACED, caller.pid, caller, caller.request)
-        lane = LANES[priority]
-        box = callee.mailbox
-        if not callee.takes_direct and box.overflow is Overflow.WAIT and not box.has_room(lane):
-            waiter = CallWaiter(caller)
-            box.wait_for_room(lane, envelope, waiter)
-            return waiter
-        self._router.post(callee, caller.to, lane, envelope)
-        return None
-
-
-class TracedPublisher:
-    """Marks publications of a sampled trace. A mixin for the publisher."""
-
-    tracing: Any
-
-    def publish(
-        self: Any, publisher: PID, name: EventName, message: object, token: Ref | None
-    ) -> int:
-        """Deliver a publication, with the context of the trace that it belongs to."""
-        state, router = _current.get(), self._router
-        if state is None or not state.covers(publisher) or get_ident() != router.loop_thread:
-            plain: Any = super()
-            return int(plain.publish(publisher, name, message, token))
-        event = self.events.get(name)
-        event.check_publisher(publisher, token)
-        message = _copied(router, publisher, name, message)
-        publication = Published(event.name, message, time())
-        event.note(publication)
-        router.note(publisher, event.name, message)
-        mark = Mark(EVENT, event.name, self.tracing.present())
-        envelope = (TRACED, event.producer, mark, publication)
-        dropped = 0
-        for pid, subscription in list(event.subscribers.items()):
-            process = router.processes.get(pid)
-            taken = (
-                self._give_elsewhere(pid, event, publication, mark.context)
-                if process is None
-                else self._give(process, envelope, event, subscription)
-            )
-            if not taken:
-                subscription.count_dropped()
-                dropped += 1
-        return len(event.subscribers) - dropped
+        if state is None:
+            return self._tracing.outside() if is_outside else None
+        return self._tracing.present() if state.covers(sender) else None
 
 
 class TracedSends:
@@ -437,7 +231,7 @@ def call_with_trace(process: Any, fast: Callable[..., Any]) -> None:
     """
     behaviour = process.behaviour_itself
     is_usual = type(behaviour.call) is _VERB and type(type(behaviour).call) is _METHOD
-    if process.kernel.is_plain and is_usual:
+    if is_usual and not process.router.sees_all:
         process.own_verbs().push(
             "call", Rank.FAST_CALL, lambda plain: fast("call", _current, behaviour, plain)
         )
@@ -447,8 +241,3 @@ _METHOD: Final = type(str.upper)
 """The type of the verbs that the C extension puts into the class."""
 _VERB: Final = type("".upper)
 """The type of such a verb of an instance."""
-
-
-def fire_traced(router: Any, owner: PID, to: Any, carried: Carried, priority: Priority) -> None:
-    """Send the message of a timer with the context in which the timer was armed."""
-    router.send_marked(owner, to, carried.message, priority, carried.mark.context)

@@ -2,17 +2,18 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final, cast
 
 from trio.lowlevel import current_task, enable_ki_protection
 
-from ..messaging.receiver import NO_RECEIVER, Receiver
+from ..messaging.receiver import NO_RECEIVER, AnyProcess, DirectReceiver, Receiver
+from ..messaging.remote import RemoteReceiver
 from ..messaging.router import LANES, Router
 from ..messaging.waiters import TaskWaiter
 from ..runtime.bridge import Parker
 from ..runtime.parking import park_as
 from ..tables.mailbox import Waiter
-from ..vocabulary.envelopes import MESSAGE, Lane, Overflow, Priority
+from ..vocabulary.envelopes import MAIN_LANE, MESSAGE, Lane, Overflow, Priority
 from ..vocabulary.errors import MailboxFullError
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import Why
@@ -82,7 +83,7 @@ class Outbox:
         """
         self._holds = False
         """The loop has popped messages that are not delivered yet, or has closed the outbox."""
-        self._peer: Any = NO_RECEIVER
+        self._peer = NO_RECEIVER
         """The receiver of the reader's last message, if that receiver is an open process."""
         self._forced = False
         self._closed = False
@@ -138,11 +139,13 @@ class Outbox:
         """Append a message to the mailbox of an open process that keeps up, from the reader. False
         if that is not possible.
         """
-        receiver: Any = self._peer
+        receiver = self._peer
         if to is not receiver.id:
-            receiver = self._router.resolve(to)
-            if receiver is None or not receiver.takes_direct:
+            found = self._router.resolve(to)
+            if found is None or not found.takes_direct:
                 receiver = NO_RECEIVER
+            else:
+                receiver = cast(AnyProcess, found)
             self._peer = receiver
         # Check the queue first, as _is_clear does: its call would cost too much here.
         if self._queue or self._holds or self._overran or priority:
@@ -150,8 +153,7 @@ class Outbox:
         if not receiver.takes_direct or len(receiver.main) >= self.backlog:
             return False
         self.direct += 1
-        # inlined copy of Router.send
-        receiver.main.append((MESSAGE, self._sender, to, message))
+        receiver.mailbox.push(MAIN_LANE, (MESSAGE, self._sender, to, message))
         if receiver.task.custom_sleep_data is not None:
             receiver.wake_from_any_thread()
         return True
@@ -194,7 +196,8 @@ class Outbox:
         return True
 
     def put_many(self, to: Target, messages: Sequence[object], priority: Priority) -> None:
-        """Send several messages to a single receiver: in a single step if it keeps up, else one
+        """Send several messages to a single receiver, from the reader's thread, or from a reader
+        task that has found room for them: in a single append if the receiver keeps up, else one
         after another.
         """
         receiver = self._router.resolve(to)
@@ -206,12 +209,17 @@ class Outbox:
             and not priority
         ):
             self.direct += len(messages)
-            self._router.send_many(self._sender, to, messages, priority)
-            return
-        for message in messages:
-            self.put(to, message, priority)
+            sender = self._sender
+            receiver.mailbox.push_many([(MESSAGE, sender, to, message) for message in messages])
+            cast(DirectReceiver, receiver).wake_from_any_thread()
+        elif self._router.bridge.on_loop():
+            for message in messages:
+                self._hand_over((to, message, priority))
+        else:
+            for message in messages:
+                self.put(to, message, priority)
 
-    def _wait_at(self, receiver: Any) -> None:
+    def _wait_at(self, receiver: Receiver) -> None:
         """Wait until the receiver has worked off half of the backlog, or either side is ending."""
         parker: Parker[None] = Parker()
         self._waits = parker
@@ -318,11 +326,6 @@ class Outbox:
         self.sent += 1
         self._router.send(self._sender, to, message, priority)
         return True
-
-    def forward_many(self, to: Target, messages: Sequence[object], priority: Priority) -> None:
-        """Send messages of a reader task that has found room for them."""
-        self.sent += len(messages)
-        self._router.send_many(self._sender, to, messages, priority)
 
     def when_empty(self, waiter: Waiter) -> None:
         """Settle ``waiter`` once everything is delivered. The outbox must not be empty."""
@@ -488,6 +491,6 @@ class _Waker:
         self._parker.settle(None)
 
 
-def packed(receiver: Any, to: Target, message: object) -> object:
+def packed(receiver: Receiver, to: Target, message: object) -> object:
     """Encode a message to another node in the turn, and in the thread, of its sender."""
-    return receiver.pack(to, message)
+    return cast(RemoteReceiver, receiver).pack(to, message)

@@ -57,7 +57,7 @@ class Addressee:
         last.
         """
         self.accepting = True
-        is_plain = kernel.is_plain and not callbacks.supervises
+        is_plain = not router.sees_all and not callbacks.supervises
         self.takes_direct = is_plain and not options.mailbox_size
         """Whether senders may append to the main lane without any check, from any thread. Every
         send tests this first. Once False it stays False: otherwise a direct append could overtake a

@@ -15,7 +15,6 @@ from trio.lowlevel import Task, current_task
 
 from .. import sources
 from ..messaging.calls import NOT_MADE, Calls, UnfinishedCall
-from ..messaging.handoff import Handoff, RunQueue
 from ..messaging.router import Router
 from ..messaging.waiters import TaskCaller
 from ..metas.handler import Handler
@@ -25,6 +24,7 @@ from ..processes.inline_calls import answer_now, note_error, note_late_reply, op
 from ..processes.lifecycle import Lifecycle
 from ..processes.message_loop import NO_TURN, Turn, serve, serve_in_place
 from ..processes.process import Process
+from ..runtime.handoff import Handoff, RunQueue
 from ..runtime.parking import PARKED, TRAP, TaskPlaceholder, wake_with
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.mailbox import Mailbox

@@ -5,7 +5,7 @@ Lanes other than MAIN are created on first use, since an empty deque takes 760 b
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import ClassVar, Final, Protocol
 
@@ -144,6 +144,10 @@ class Mailbox:
         if lane is not LOG_LANE:
             self.ahead = True
 
+    def push_many(self, envelopes: Iterable[Envelope]) -> None:
+        """Append messages to MAIN without checking the limit, from any thread."""
+        self.main.extend(envelopes)
+
     def push_signal(self, lane: Lane, envelope: Envelope) -> None:
         """Append a signal of the kernel. In MAIN it stands among the user's messages."""
         if lane is MAIN_LANE:
@@ -155,7 +159,7 @@ class Mailbox:
         process.
         """
         self.end_notices += 1
-        self.main.append((END_NOTICE, signal[1], None, signal))
+        self.push(MAIN_LANE, (END_NOTICE, signal[1], None, signal))
 
     def count_end_notice(self) -> None:
         """Count a notice of a normal end that has left MAIN."""
@@ -316,7 +320,7 @@ class Mailbox:
         """
         if self.waiters or self.inbound or len(self.main) + 1 >= self.limit:
             return False
-        self.main.append(envelope)
+        self.push(MAIN_LANE, envelope)
         return True
 
     def promise(self, lane: Lane) -> bool:

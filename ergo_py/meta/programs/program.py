@@ -19,11 +19,11 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import FdStream
 
-from ..._core.runtime.process_groups import forget_group, note_group
 from ..._core.vocabulary.errors import ErgoError, NotAllowedError
 from ..._core.vocabulary.public_names import show_public_names
 from .lifeline import LIFELINE
 from .options import LIMITS, ProgramOptions, StopTimes, Terminal
+from .process_groups import forget_group, note_group
 
 __all__ = ["Program", "ProgramFailedError"]
 

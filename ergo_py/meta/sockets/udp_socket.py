@@ -237,7 +237,7 @@ class UDPSocket(MetaProcess):
             is_root = turns.begin(task)
             try:
                 messages += self._messages(read)
-                meta.outbox.forward_many(to, messages, meta.priority)
+                meta.outbox.put_many(to, messages, meta.priority)
             except BaseException:
                 turns.end(task)
                 raise

@@ -114,7 +114,7 @@ class Local:
             self.types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches
         )
         self._directory = None if directory is None else Path(directory)
-        self.is_strict = False
+        self.hooks = ()
         """Messages between processes of a node are never encoded."""
         self.settings = {
             "directory": None if directory is None else os.fspath(self._directory or ""),

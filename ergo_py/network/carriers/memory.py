@@ -25,6 +25,7 @@ from ..node_requests.permits import Allow
 from ..node_requests.spawns import SpawnList
 from ..settings import NetworkSettings
 from ..stores.memory_store import MemoryStore, StoreTable
+from .copies import Copies
 from .disturbances import Disturbance
 
 __all__ = ["Memory"]
@@ -84,8 +85,8 @@ class Memory:
         Raises:
             BadInputError: a value is invalid.
         """
-        self.is_strict = strict
-        """Whether messages between processes of a node are encoded, too."""
+        self.hooks = (Copies(),) if strict else ()
+        """The hook that encodes messages between processes of a node, too."""
         self._settings = NetworkSettings(
             types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches
         )

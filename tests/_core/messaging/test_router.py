@@ -577,24 +577,6 @@ async def test_a_call_does_not_overtake_a_message_a_thread_has_just_sent(
         assert answer == ["first"]
 
 
-@pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.HIGH])
-@pytest.mark.parametrize("target", ["pid", "name", "bounded", "nobody"])
-async def test_send_many_delivers_like_separate_sends(
-    autojump_clock: MockClock, target: str, priority: Priority
-) -> None:
-    heard: list[Any] = []
-    async with running_node() as node:
-        options: dict[str, Any] = {"mailbox_size": 10} if target == "bounded" else {}
-        pid = await node.spawn(Recorder, heard, name="ada", **options)
-        to = {"name": "ada", "nobody": "nobody"}.get(target, pid)
-
-        router_of(node).send_many(node.pid, to, [1, 2, 3], priority)
-        await wait_all_tasks_blocked()
-
-        assert heard == ([] if target == "nobody" else [1, 2, 3])
-        assert sum(node.info().dead_letters.values()) == (3 if target == "nobody" else 0)
-
-
 async def test_a_process_that_alternates_between_two_targets_reaches_both(
     autojump_clock: MockClock,
 ) -> None:

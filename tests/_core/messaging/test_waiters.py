@@ -6,8 +6,8 @@ from trio.lowlevel import checkpoint, current_task
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import PID, Custom, Killed, TargetDownError
-from ergo_py._core.messaging.handoff import SWITCH, turns_of_loop
 from ergo_py._core.messaging.waiters import CallWaiter, TaskCaller, TaskWaiter, ThreadCaller
+from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.runtime.parking import TrioTurns, park_as
 from ergo_py._core.vocabulary.reasons import NoProcess
 from tests.support import Recorder, process_of, replace_private, running_node

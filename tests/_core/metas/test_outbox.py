@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     PID,
@@ -48,6 +48,7 @@ from tests.support import (
     queue_of,
     replace_queue,
     router_of,
+    running_node,
     wait_for_backlog,
 )
 
@@ -908,6 +909,26 @@ async def test_put_many_delivers_after_messages_sent_before(queued: bool) -> Non
 
         assert heard == ["before", "one", "two"][not queued :]
         assert outbox.direct == (0 if queued else 2)
+
+
+@pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.HIGH])
+@pytest.mark.parametrize("target", ["pid", "name", "bounded", "nobody"])
+async def test_put_many_on_the_loop_delivers_like_separate_sends(
+    autojump_clock: MockClock, target: str, priority: Priority
+) -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        options: dict[str, Any] = {"mailbox_size": 10} if target == "bounded" else {}
+        pid = await node.spawn(Recorder, heard, name="ada", **options)
+        to = {"name": "ada", "nobody": "nobody"}.get(target, pid)
+        outbox = Outbox(router_of(node), node.pid, 10, Behind.WAIT, lambda: None)
+
+        outbox.put_many(to, [1, 2, 3], priority)
+        await wait_all_tasks_blocked()
+
+        assert heard == ([] if target == "nobody" else [1, 2, 3])
+        assert sum(node.info().dead_letters.values()) == (3 if target == "nobody" else 0)
+        assert outbox.sent + outbox.direct == 3
 
 
 async def test_a_reader_delivers_directly_only_if_its_outbox_and_its_waiter_are_empty() -> None:

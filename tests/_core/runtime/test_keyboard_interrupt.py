@@ -28,13 +28,13 @@ from ergo_py import (
 )
 from ergo_py._core import kernel
 from ergo_py._core.messaging import clock, router
-from ergo_py._core.messaging.handoff import SWITCH, turns_of_loop
 from ergo_py._core.messaging.waiters import TaskCaller
 from ergo_py._core.processes import envelope_handlers as envelope_handlers_module
 from ergo_py._core.processes import process as process_module
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.runtime import bridge
 from ergo_py._core.runtime import keyboard_interrupt as keyboard_interrupt_module
+from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.runtime.parking import park_as
 from ergo_py._core.tables import child_slot as child_slot_module
 from ergo_py._core.tables import mailbox

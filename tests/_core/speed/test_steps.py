@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import PID, Actor, Caller, Crashed, Node, Overflow, Priority
 from ergo_py._core.inspection.watchdog import look_at_loop
-from ergo_py._core.messaging.handoff import SWITCH, turns_of_loop
+from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.speed.installation import is_fast
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from ergo_py._core.vocabulary.states import State

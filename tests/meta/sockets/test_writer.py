@@ -11,7 +11,7 @@ import trio
 from trio.lowlevel import checkpoint, current_task
 
 from ergo_py import Actor
-from ergo_py._core.messaging.handoff import SWITCH, turns_of_loop
+from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.runtime.parking import TrioTurns
 from ergo_py._core.vocabulary.ids import PID
 from ergo_py.meta import TCPData, TCPSend, TCPServer

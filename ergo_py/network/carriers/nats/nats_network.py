@@ -101,7 +101,7 @@ class NATS:
             raise BadInputError("cluster", cluster, "the name of a cluster, such as 'shop'")
         if grace > patience:
             raise BadInputError("grace", grace, f"at most the patience of {patience:g} s")
-        self.is_strict = False
+        self.hooks = ()
         """Messages between processes of a node are never encoded."""
         self._cluster = cluster
         self._credentials = None if credentials is None else Credentials(credentials)

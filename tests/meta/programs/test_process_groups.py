@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from ergo_py._core.runtime import process_groups as process_groups_module
-from ergo_py._core.runtime.process_groups import forget_group, kill_groups, note_group
+from ergo_py.meta.programs import process_groups as process_groups_module
+from ergo_py.meta.programs.process_groups import forget_group, kill_groups, note_group
 from tests.support import process_groups, replace_process_groups
 
 

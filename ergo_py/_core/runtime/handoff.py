@@ -25,8 +25,8 @@ from outcome import Error, Outcome, Value
 from trio.lowlevel import RunVar, Task, current_task, enable_ki_protection
 
 from .. import sources
-from ..runtime.parking import PARKED, TRAP, Sleeper, TrioTurns, WaitingCaller
-from ..runtime.time_slices import SLICE
+from .parking import PARKED, TRAP, Sleeper, TrioTurns, WaitingCaller
+from .time_slices import SLICE
 
 __all__ = ["SWITCH", "Handoff", "RunQueue", "turns_of_loop", "unmet"]
 

@@ -26,9 +26,9 @@ from ergo_py import (
     Overflow,
     TargetDownError,
 )
-from ergo_py._core.messaging import handoff
-from ergo_py._core.messaging.handoff import Handoff, turns_of_loop, unmet
 from ergo_py._core.messaging.waiters import NoMailbox
+from ergo_py._core.runtime import handoff
+from ergo_py._core.runtime.handoff import Handoff, turns_of_loop, unmet
 from ergo_py._core.runtime.parking import TrioTurns, park, park_as
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from ergo_py._core.vocabulary.states import State

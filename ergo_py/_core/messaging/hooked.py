@@ -1,0 +1,90 @@
+"""`HookedRouter` and `HookedCalls`: the router and the calls of a node with hooks."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from trio.lowlevel import enable_ki_protection
+
+from ..vocabulary.envelopes import Priority
+from ..vocabulary.ids import PID, Alias, Target
+from .calls import Calls
+from .receiver import Asker
+from .router import Router
+
+__all__ = ["HookedCalls", "HookedRouter"]
+
+
+class HookedRouter(Router):
+    """A router that shows each message to the hooks of its node."""
+
+    __slots__ = ()
+
+    @enable_ki_protection
+    def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        """Show a message to the hooks, and deliver it with the context of its trace."""
+        context = self.context_of(sender, type(sender) is PID and not sender.number)
+        if context is not None:
+            return self.send_traced(sender, to, message, priority, context)
+        return super().send(sender, to, self.note(sender, to, message), priority)
+
+    def send_traced(
+        self, sender: PID | Alias, to: Target, message: object, priority: Priority, context: object
+    ) -> bool:
+        """Deliver a message with a context, if its receiver is a process, here or on another node;
+        to others without it.
+        """
+        message = self.note(sender, to, message)
+        receiver = self.resolve(to)
+        if receiver is None or type(receiver.id) is not PID:
+            return super().send(sender, to, message, priority)
+        return self._send(sender, to, message, priority, context)
+
+
+class HookedCalls(Calls):
+    """Calls that show each request and each answer to the hooks of their node."""
+
+    __slots__ = ()
+
+    def call(
+        self,
+        process: Asker | None,
+        sender: PID,
+        to: Target,
+        request: Any,
+        timeout: float | None,
+        priority: Priority,
+        context: object | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Make a call, with the context of the trace to which it belongs now, and not when the
+        coroutine starts.
+        """
+        if context is None:
+            context = self._router.context_of(sender, process is None and not sender.number)
+        if self._router.sees_all:
+            return self._call(process, sender, to, request, timeout, priority, context)
+        return super().call(process, sender, to, request, timeout, priority, context)
+
+    async def _call(
+        self,
+        process: Asker | None,
+        sender: PID,
+        to: Target,
+        request: object,
+        timeout: float | None,
+        priority: Priority,
+        context: object | None,
+    ) -> object:
+        answer = await super().call(process, sender, to, request, timeout, priority, context)
+        return self._router.note_answer(to, answer)
+
+    def call_from_thread(
+        self,
+        process: Asker | None,
+        sender: PID,
+        to: Target,
+        request: object,
+        timeout: float | None,
+        priority: Priority,
+    ) -> Any:
+        answer = super().call_from_thread(process, sender, to, request, timeout, priority)
+        return self._router.note_answer(to, answer)
