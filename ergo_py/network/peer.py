@@ -166,6 +166,8 @@ class Peer(OpenCalls, Notices):
             self._is_dirty = True
             self.network.flush_later(self)
 
+    wake_from_any_thread = wake  # only the loop appends to its mailbox
+
     def flush(self) -> None:
         """Send the operations that were queued since the first."""
         self._flush_at = sources.slice_clock() + _PAUSE

@@ -61,6 +61,9 @@ class Receiver(Callee, Protocol):
     def wake(self) -> None:
         """Wake it, so that it looks at its mailbox. On the loop's thread only."""
 
+    def wake_from_any_thread(self) -> None:
+        """Wake it after an append, from any thread if ``takes_direct`` or ``takes_bounded``."""
+
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in the sender's turn of the scheduler, if that is possible. False if the
         message has to go into the mailbox.
@@ -72,11 +75,6 @@ class DirectReceiver(Receiver, Protocol):
     """A process: a receiver for which ``takes_direct``, ``takes_bounded`` and ``inline`` may be
     true. For a meta-process they are always false.
     """
-
-    def wake_from_any_thread(self) -> None:
-        """Wake it from any thread, after an append. ``takes_direct`` or ``takes_bounded`` must be
-        true.
-        """
 
     def answer_now(self, caller: TaskCaller, request: object) -> CancelScopes | None:
         """Serve a call inline, as if it had been queued and taken. Returns the cancel scopes that

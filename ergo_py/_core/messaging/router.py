@@ -46,7 +46,7 @@ from ..vocabulary.reasons import NoProcess, Reason, is_failure
 from .addresses import Addresses
 from .clock import Clock
 from .hooks import Hook
-from .receiver import NO_RECEIVER, DirectReceiver, Receiver
+from .receiver import NO_RECEIVER, Receiver
 from .remote import RemoteNodes, RemoteReceiver
 from .traces import Mark
 from .waiters import TaskWaiter, ThreadWaiter
@@ -264,7 +264,7 @@ class Router(Addresses):
         """Put a user's envelope into a mailbox, subject to the bound and the overflow rule."""
         if receiver.takes_direct and lane is MAIN_LANE:
             receiver.mailbox.push(MAIN_LANE, envelope)
-            cast(DirectReceiver, receiver).wake_from_any_thread()
+            receiver.wake_from_any_thread()
             return True
         if not receiver.accepting:
             self.discard(envelope, to, Why.STOPPING, receiver)
@@ -473,7 +473,7 @@ class Router(Addresses):
             is_in = receiver.takes_bounded and lane is MAIN_LANE and box.take_in(envelope)
             fits = is_in or box.promise(lane)
         if is_in:
-            cast(DirectReceiver, receiver).wake_from_any_thread()
+            receiver.wake_from_any_thread()
             return True
         if fits:
             self.bridge.post(self.arrive_promised, receiver, lane, envelope)

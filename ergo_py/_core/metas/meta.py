@@ -314,6 +314,8 @@ class Meta:
         elif handler.task is not None:
             wake(handler.task)
 
+    wake_from_any_thread = wake  # only the loop appends to its mailbox
+
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in the sender's turn, if the behaviour can do that and no other message
         waits before it.

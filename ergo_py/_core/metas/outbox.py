@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from trio.lowlevel import current_task, enable_ki_protection
 
-from ..messaging.receiver import NO_RECEIVER, AnyProcess, DirectReceiver, Receiver
+from ..messaging.receiver import NO_RECEIVER, AnyProcess, Receiver
 from ..messaging.remote import RemoteReceiver
 from ..messaging.router import LANES, Router
 from ..messaging.waiters import TaskWaiter
@@ -211,7 +211,7 @@ class Outbox:
             self.direct += len(messages)
             sender = self._sender
             receiver.mailbox.push_many([(MESSAGE, sender, to, message) for message in messages])
-            cast(DirectReceiver, receiver).wake_from_any_thread()
+            receiver.wake_from_any_thread()
         elif self._router.bridge.on_loop():
             for message in messages:
                 self._hand_over((to, message, priority))

@@ -2,7 +2,7 @@
 mailbox.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from trio.lowlevel import Task, enable_ki_protection
 
@@ -33,6 +33,8 @@ class Addressee:
         *("accepting", "inline", "takes_bounded", "takes_direct"),
         *("left_to", "mailbox", "main", "slot", "task", "wake_requested"),
     )
+
+    is_remote: Final = False
 
     def __init__(
         self,
@@ -81,11 +83,6 @@ class Addressee:
         """Its slot under a supervisor."""
         self.left_to: ChildSlot | None = None
         """The slot whose next process inherits its main lane."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Always False: it is a process of this node."""
-        return False
 
     @property
     def log(self) -> Any:

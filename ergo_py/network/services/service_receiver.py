@@ -52,6 +52,8 @@ class ServiceReceiver:
     def wake(self) -> None:
         """Do nothing: the service wakes the child."""
 
+    wake_from_any_thread = wake
+
     def serves_in_passing(self, _message: object, _sender: PID | Alias) -> bool:
         """Always False: every message goes through the service."""
         return False
