@@ -321,7 +321,7 @@ _PRIVATE: Final = {
     "clock of inline calls": "ergo_py._core.processes.inline_calls.perf_counter",
     "clock of message loops": "ergo_py._core.processes.message_loop.perf_counter",
     "clock of processes": "ergo_py._core.processes.lifecycle.perf_counter",
-    "clock of rows": "ergo_py.control.rows.perf_counter",
+    "clock of the census": "ergo_py._core.inspection.census.perf_counter",
     "clock of snapshots": "ergo_py._core.inspection.snapshots.perf_counter",
     "clock of the watchdog": "ergo_py._core.inspection.watchdog.perf_counter",
     "clock of thread fairness": "ergo_py._core.runtime.thread_fairness.perf_counter",

@@ -13,7 +13,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import PID, Node, open_node
 from ergo_py._core.inspection import thread_slices
+from ergo_py._core.verbs.node_access import kernel_of
 from ergo_py.control.protocol import Plain, answer
+from ergo_py.control.rows import RowFormat
 from ergo_py.control.views.survey import Survey, Window
 
 from ..clocks import Latch, Stopwatch, percentiles
@@ -68,7 +70,7 @@ def _look(node: Node, looks: bool, busy: Sequence[PID]) -> Figures:
     """Look at all processes as a control socket does: milliseconds of CPU time of a look, and of
     its longest slice.
     """
-    survey, slices = Survey(node), _Slices()
+    survey, slices, row_format = Survey(kernel_of(node)), _Slices(), RowFormat()
     survey.look()
     spent = 0.0
     gc.collect()
@@ -81,7 +83,9 @@ def _look(node: Node, looks: bool, busy: Sequence[PID]) -> Figures:
             begun = slices.restart()
             if looks:
                 totals, (chosen,) = survey.look([Window("load", True)])
-                answer(number, Plain(sample=totals, windows=[survey.rows(chosen)]))
+                answer(
+                    number, Plain(sample=totals, windows=[survey.window_json(chosen, row_format)])
+                )
             spent += thread_time() - begun
     gc.enable()
     return {"cpu": spent / _LOOKS * 1e3, "slice": slices.longest * 1e3}

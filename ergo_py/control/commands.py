@@ -9,12 +9,15 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from time import perf_counter, time
 from typing import Final
 
+from .._core.inspection.census import list_living, read_row
 from .._core.inspection.state import show
 from .._core.metas.meta import Meta
 from .._core.processes.process import processes_of
 from .._core.runtime.bridge import stack_of
+from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import (
     BadInputError,
@@ -26,11 +29,10 @@ from .._core.vocabulary.errors import (
     TargetDownError,
 )
 from .._core.vocabulary.reasons import Custom, Shutdown
-from .node_access import kernel_of
 from .protocol import ControlError, as_json
 from .rendering import SORTS
 from .request import Arguments, Beat, Client
-from .rows import list_processes, row_of, stamp
+from .rows import ps_row
 from .views.commands import VIEWS, flow, profile
 from .views.node_facts import crashes_of, dead_letters_of
 from .views.slices import in_slices
@@ -75,41 +77,37 @@ def ps(client: Client, arguments: Arguments, beat: Beat) -> object:
         return _ps_threads(client, find, skip, limit, beat)
     # Highest value first; by number, oldest first.
     totals, (chosen,) = client.survey.look([Window(sort, sort != "id", find, skip, limit)])
-    rows = []
-    for piece in in_slices(chosen.processes):
-        rows += [{**row_of(each), **chosen.rates_of(each)} for each in piece]
     return {
-        "rows": rows,
+        "rows": [ps_row(process, row) for process, row in client.survey.rows(chosen, 200)],
         "found": chosen.found,
         "alive": totals["processes"] + totals["metas"],
         "mailbox": chosen.mailbox,
         "rate": chosen.rate,
-        "at": stamp(),
+        "at": time(),
         "blocked": beat.blocked,
     }
 
 
 def _ps_threads(client: Client, find: str, skip: int, limit: int, beat: Beat) -> object:
     """Only the meta-processes with a reader thread, with the innermost frames of each."""
-    living = list_processes(client.node)
+    processes, metas = list_living(kernel_of(client.node))
     fitting = [
-        each
-        for piece in in_slices(living)
-        for each in piece
-        if isinstance(each, Meta)
-        and each.reader.thread is not None
-        and (find in each.callbacks.behaviour or find == str(each.id.number))
+        meta
+        for some in in_slices(metas)
+        for meta in some
+        if meta.reader.thread is not None
+        and (find in meta.callbacks.behaviour or find == str(meta.id.number))
     ]
     rows = []
-    for metas in in_slices(fitting[skip : skip + limit], 20):
-        rows += [{**row_of(meta, threads=True), "rate": 0.0, "load": 0.0} for meta in metas]
+    for shown in in_slices(fitting[skip : skip + limit], 20):
+        rows += [ps_row(meta, read_row(meta, perf_counter()), threads=True) for meta in shown]
     return {
         "rows": rows,
         "found": len(fitting),
-        "alive": len(living),
+        "alive": len(processes) + len(metas),
         "mailbox": sum(len(meta.mailbox) for meta in fitting),
         "rate": 0.0,
-        "at": stamp(),
+        "at": time(),
         "blocked": beat.blocked,
     }
 

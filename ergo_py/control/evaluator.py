@@ -13,15 +13,18 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import is_dataclass
+from time import perf_counter
 from types import FunctionType
 from typing import Any, Final, NoReturn
 
 import trio
 
+from .._core.inspection.census import list_living, read_row
+from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.errors import NotAllowedError
 from .._core.vocabulary.ids import PID, Alias
 from .rendering import crash, process_table, table_text
-from .rows import list_rows
+from .rows import ps_row
 
 __all__ = ["Session"]
 
@@ -99,7 +102,14 @@ class Session:
         """Show all processes and meta-processes."""
         self._print(
             table_text(
-                process_table(list_rows(self._node, threads=threads), threads=threads), _WIDTH
+                process_table(
+                    [
+                        ps_row(process, read_row(process, perf_counter()), threads=threads)
+                        for process in list_living(kernel_of(self._node)).all()
+                    ],
+                    threads=threads,
+                ),
+                _WIDTH,
             )
         )
 

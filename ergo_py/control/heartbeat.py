@@ -6,9 +6,9 @@ from time import perf_counter
 from typing import Any
 
 from .._core.inspection.watchdog import look_at_loop
+from .._core.verbs.node_access import kernel_of, watchdog_of
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.info import BlockedReport
-from .node_access import kernel_of, watchdog_waits_since
 
 __all__ = ["Heartbeat"]
 
@@ -60,7 +60,7 @@ class Heartbeat:
         if asked is None or now - asked < patience:
             return None
         # The watchdog may have been waiting for longer.
-        earlier = watchdog_waits_since(self._node)
-        if earlier is not None:
+        watchdog = watchdog_of(self._node)
+        if watchdog is not None and (earlier := watchdog.asked) is not None:
             asked = min(asked, earlier)
         return look_at_loop(self._bridge, now - asked)

@@ -8,11 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process
+from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.info import BlockedReport
 from .evaluator import Session
-from .node_access import kernel_of
 from .protocol import ControlError
+from .rows import RowFormat
 from .views.log_lines import LogLines
 from .views.survey import Survey
 from .views.waits import Waits
@@ -36,7 +37,8 @@ class Client:
         self.node = node
         self.write = write
         """Sends output before the answer."""
-        self.survey = Survey(node)
+        self.survey = Survey(kernel_of(node))
+        self.row_format = RowFormat()
         self.waits = Waits(node)
         self.log_lines = LogLines(node)
         self._session: Session | None = None

@@ -1,87 +1,59 @@
-"""Rows about every process and meta-process, read from any thread and without the loop, which may
-be blocked.
+"""Rows about processes as JSON values: `ps_row` for lists of processes, `RowFormat` for views. Read
+from any thread and without the loop, which may be blocked.
 """
 
 import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
+from .._core.inspection.census import Row, is_suspended, message_type_of, parent_of, read_row
 from .._core.metas.meta import Meta
-from .._core.processes.process import Process, processes_of
-from .node_access import kernel_of
+from .._core.processes.process import Process
 
-__all__ = ["Row", "list_processes", "list_rows", "remember", "row_of", "stamp"]
+__all__ = ["RowFormat", "ps_row"]
 
-Row = dict[str, Any]
+JSONRow = dict[str, Any]
 
-Before = Mapping[int, tuple[float, int, float]]
-
-
-def list_processes(node: Any) -> list[Process | Meta]:
-    """Every process and meta-process. Copying a dict's values is atomic: no other thread can
-    interrupt it.
-    """
-    router = kernel_of(node).router
-    metas = [found for found in list(router.registry.aliases.values()) if isinstance(found, Meta)]
-    return [*list(processes_of(router).values()), *metas]
+_OFTEN_NONE: Final = ("name", "callback", "message_type")
 
 
-def list_rows(node: Any, *, threads: bool = False, before: Before | None = None) -> list[Row]:
-    """A row per process and meta-process; with ``before``, also the rates since then."""
-    before = before or {}
-    return [
-        {**row, **_rates(row, before)}
-        for row in (row_of(process, threads=threads) for process in list_processes(node))
-    ]
-
-
-def _rates(row: Row, before: Before) -> Row:
-    now, then = perf_counter(), before.get(row["id"])
-    if then is None or now <= then[0]:
-        return {"rate": 0.0, "load": 0.0}
-    return {
-        "rate": (row["messages"] - then[1]) / (now - then[0]),
-        "load": max(0.0, min(1.0, (row["time"] - then[2]) / (now - then[0]))),
-    }
-
-
-def row_of(process: Process | Meta, *, threads: bool = False) -> Row:
-    """A row about a process; with ``threads``, also the innermost frames of its thread."""
-    handling, now = process.handling, perf_counter()
-    watch = process.kernel.watches.get(process.id) if isinstance(process, Process) else None
-    row: Row = {
-        "id": process.id.number,
+def _facts(process: Process | Meta, row: Row) -> JSONRow:
+    parent = parent_of(process)
+    facts: JSONRow = {
+        "id": row.number,
         "kind": "process" if isinstance(process, Process) else "meta",
-        "name": None if isinstance(process, Meta) else process.name,
+        "name": process.name,
         "behaviour": process.callbacks.behaviour,
-        "state": process.state.value if watch is None or not watch.suspended else "suspended",
-        "mailbox": len(process.mailbox),
-        "messages": process.handled,
-        "sent": process.messages_out() if isinstance(process, Meta) else process.sent,
-        "time": 0.0 if isinstance(process, Meta) else process.turn.time(now),
-        "uptime": now - process.born,
+        "state": "suspended" if is_suspended(process) else process.state.value,
+        "mailbox": row.mailbox,
+        "messages": row.messages,
+        "sent": row.sent,
+        "time": row.time,
         "callback": process.current_callback(),
-        "message_type": None if handling is None else type(handling[3]).__qualname__,
-        "parent": _parent(process),
+        "message_type": message_type_of(process),
+        "parent": 0 if parent is None else parent.id.number,
+        "rate": round(row.rate, 1),
+        "load": round(row.load, 4),
     }
     if isinstance(process, Meta):
         thread = process.reader.thread
-        row["reader"] = "thread" if process.reader.has_thread else "task"
-        row["backlog"] = len(process.outbox)
-        row["thread"] = None if thread is None else thread.name
-        if threads and thread is not None:
-            row["thread_id"] = thread.native_id
-            row["frames"] = _frames(thread.ident)
-    return row
+        facts["reader"] = "thread" if process.reader.has_thread else "task"
+        facts["backlog"] = len(process.outbox)
+        facts["thread"] = None if thread is None else thread.name
+    return facts
 
 
-def _parent(process: Process | Meta) -> int:
-    parent = process.owner if isinstance(process, Meta) else process.parent
-    return 0 if parent is None else parent.id.number
+def ps_row(process: Process | Meta, row: Row, *, threads: bool = False) -> JSONRow:
+    """A row of ``ps``; with ``threads``, also the innermost frames of the process's thread."""
+    facts = _facts(process, row)
+    facts["uptime"] = perf_counter() - process.born
+    thread = process.reader.thread if threads and isinstance(process, Meta) else None
+    if thread is not None:
+        facts |= {"thread_id": thread.native_id, "frames": _frames(thread.ident)}
+    return facts
 
 
 def _frames(ident: int) -> list[str]:
@@ -95,12 +67,30 @@ def _frames(ident: int) -> list[str]:
     ]
 
 
-def remember(rows: list[Row]) -> dict[int, tuple[float, int, float]]:
-    """The counters that the next rows are compared with."""
-    now = perf_counter()
-    return {row["id"]: (now, row["messages"], row["time"]) for row in rows}
+class RowFormat:
+    """The rows in the views of a client, which compares them with the rows before: their times are
+    times of day, so that they do not change. Facts that are None are left out.
+    """
 
+    def __init__(self) -> None:
+        self._wall = time.time() - perf_counter()
+        """The wall clock at zero of the clock of processes."""
 
-def stamp() -> float:
-    """The wall-clock time of a snapshot."""
-    return time.time()
+    def wall(self, moment: float) -> float:
+        """The time of day of a moment on the clock of processes."""
+        return round(moment + self._wall, 3)
+
+    def of_process(self, process: Process | Meta) -> JSONRow:
+        """A row about a process, without rates."""
+        return self.of_row(process, read_row(process, perf_counter()))
+
+    def of_row(self, process: Process | Meta, row: Row) -> JSONRow:
+        """A row with the figures of a survey."""
+        facts = _facts(process, row)
+        for name in _OFTEN_NONE:
+            if facts[name] is None:
+                del facts[name]
+        if facts.get("thread", "") is None:
+            del facts["thread"]
+        facts["time"], facts["born"] = round(row.time, 6), self.wall(process.born)
+        return facts

@@ -20,13 +20,13 @@ import outcome
 import trio
 
 from .._core.runtime.bridge import Parker, ReaderThread
+from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.text import shown
 from .commands import COMMANDS, Command, explain
 from .connection import Connection
 from .heartbeat import Heartbeat
 from .limits import Limits
-from .node_access import kernel_of
 from .protocol import (
     MAX_REQUEST,
     VERSION,

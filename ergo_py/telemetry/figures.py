@@ -6,30 +6,31 @@ its sums to those of its behaviour when it ends.
 """
 
 import gc
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from time import perf_counter, process_time
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from .._core.inspection.census import Census, Row, Slice, copy_tables, resident_memory
 from .._core.inspection.loop_delays import BOUNDS
-from .._core.inspection.thread_slices import in_slices
 from .._core.kernel import Kernel
 from .._core.metas.meta import Meta
-from .._core.processes.process import Process, processes_of
+from .._core.processes.process import Process
 from .._core.runtime.bridge import Lock
+from .._core.tables.callbacks import Callbacks
 from .._core.tables.ended_totals import MOST_LABELS, OTHER, Ledger
-from .._core.tables.pending_calls import Caller
+from .._core.verbs.node import Node
+from .._core.verbs.node_access import check_node, figures_of, kernel_of, watchdog_of
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.public_names import show_public_names
 from ..web.request_figures import find_request_figures
-from .node_access import check_node, kernel_of, times_blocked, uptime_of, watchdog_of
 
 __all__ = ["BehaviourFigures", "Figures", "LoopDelay", "read_figures"]
 
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_CALLBACKS: Final = attrgetter("callbacks")
 
 
 @dataclass(slots=True)
@@ -160,6 +161,7 @@ class _Readings:
     """What is kept from one reading of a node to the next. All readers of the node share it."""
 
     lock: Any = field(default_factory=Lock)
+    census: Census = field(default_factory=Census)
     last: Figures | None = None
     last_at: float = 0.0
     highest: dict[str, tuple[int, int, float]] = field(default_factory=dict)
@@ -167,26 +169,21 @@ class _Readings:
     warned: set[str] = field(default_factory=set)
     """The kinds of labels of which the log has said that there are too many."""
 
-    def read(self, node: Any, max_age: float) -> Figures:
+    def read(self, node: Node, max_age: float) -> Figures:
         with self.lock:
             now = perf_counter()
             if self.last is None or now - self.last_at > max_age:
-                self.last = self._read(node, kernel_of(node), now)
+                self.last = self._read(node, kernel_of(node))
                 self.last_at = now
             return self.last
 
-    def _read(self, node: Any, kernel: Kernel, now: float) -> Figures:
+    def _read(self, node: Node, kernel: Kernel) -> Figures:
         router, past = kernel.router, kernel.past
-        on_loop = router.bridge.on_loop()
-        (processes, holders), ledger = past.read(
-            lambda: (list(processes_of(router).values()), list(router.registry.aliases.values()))
-        )
-        sums = _Sums(now, ledger)
-        for some in [processes] if on_loop else in_slices(processes):
-            sums.add_processes(some)
-        metas = [holder for holder in holders if isinstance(holder, Meta)]
-        for others in [metas] if on_loop else in_slices(metas):
-            sums.add_metas(others)
+        tables, ledger = past.read(lambda: copy_tables(kernel))
+        sums = _Sums(ledger)
+        living = self.census.begin(kernel, tables)
+        for part in self.census.slices(living, everything=True):
+            sums.add(part)
         behaviours: dict[str, BehaviourFigures] = {}
         for name, found in sums.rows.items():
             _merge(behaviours.setdefault(past.label(name), BehaviourFigures()), found)
@@ -206,36 +203,36 @@ class _Readings:
                     advice="give those that are made at run time the same name",
                 )
         watchdog, requests = watchdog_of(node), find_request_figures(kernel)
-        letters = router.dead_letters
+        info = figures_of(node, len(living.metas), sums.calls_waiting)
         return Figures(
-            node=router.node,
+            node=info.name,
             at=time.time(),
-            uptime=uptime_of(node, now),
+            uptime=info.uptime,
             behaviours=behaviours,
-            spawned=kernel.spawned,
+            spawned=info.spawned,
             restarts=ledger.restarts,
-            dead_letters={why.name.lower(): letters.counts.get(why, 0) for why in Why},
-            late_replies=kernel.calls.late_replies,
-            late_messages=letters.late,
-            calls_waiting=sums.calls_waiting,
-            timers=len(kernel.clock.timers),
+            dead_letters={why.name.lower(): info.dead_letters.get(why, 0) for why in Why},
+            late_replies=info.late_replies,
+            late_messages=info.late_messages,
+            calls_waiting=info.calls_in_flight,
+            timers=info.timers,
             loop_delay=None if watchdog is None else LoopDelay(BOUNDS, *watchdog.delays.read()),
-            times_blocked=times_blocked(node),
+            times_blocked=info.times_blocked,
             threads={
-                "reader": kernel.thread_fairness.readers,
-                "dispatcher": kernel.dispatcher_threads.threads,
+                "reader": info.reader_threads,
+                "dispatcher": info.dispatcher_threads,
                 "worker": kernel.workers.borrowed_tokens,
                 "task": kernel.task_threads.borrowed_tokens,
-                "abandoned": kernel.threads_abandoned,
+                "abandoned": info.threads_abandoned,
             },
             traffic=traffic,
             connections=connections,
             active_requests=None if requests is None else requests.active,
             requests={} if requests is None else requests.read(),
             network_joined=None if router.remote is None else not router.remote.why_left,
-            log_lines_lost=kernel.log.lost,
+            log_lines_lost=info.log_lines_lost,
             cpu=process_time(),
-            memory=_resident(),
+            memory=resident_memory(),
             collections=tuple(each["collections"] for each in gc.get_stats()),
         )
 
@@ -262,8 +259,7 @@ def _readings(kernel: Kernel) -> _Readings:
 class _Sums:
     """The sums of a reading, by behaviour as the processes name it."""
 
-    def __init__(self, now: float, ledger: Ledger) -> None:
-        self._now = now
+    def __init__(self, ledger: Ledger) -> None:
         self.rows: dict[str, BehaviourFigures] = {
             name: BehaviourFigures(
                 handled=past.handled,
@@ -278,41 +274,37 @@ class _Sums:
         """Connections, bytes received and bytes sent, by server."""
         self.calls_waiting = 0
 
-    def add_processes(self, processes: Sequence[Process]) -> None:
-        now, rows = self._now, self.rows
-        for process in processes:
-            row = rows.get(process.callbacks.behaviour)
-            if row is None:
-                row = rows.setdefault(process.callbacks.behaviour, BehaviourFigures())
-            turn, waiting = process.turn, len(process.mailbox)
-            row.processes += 1
-            row.handled += turn.handled
-            row.sent += process.sent
-            woken = turn.woken
-            row.busy += turn.running_time
-            if woken and now > woken:
-                row.busy += now - woken
-            if waiting:
-                row.mailbox += waiting
-                row.longest = max(row.longest, waiting)
-            if isinstance(process.waiting, Caller):
-                self.calls_waiting += 1
+    def add(self, part: Slice) -> None:
+        """Add processes, or meta-processes."""
+        groups: dict[Callbacks, list[Row]] = {
+            callbacks: [] for callbacks in set(map(_CALLBACKS, part.living))
+        }
+        for process, row in zip(part.living, part.rows, strict=True):
+            groups[process.callbacks].append(row)
+        is_meta = isinstance(part.living[0], Meta)
+        for callbacks, rows in groups.items():
+            sums = self.rows.setdefault(callbacks.behaviour, BehaviourFigures())
+            sums.handled += sum([row.messages for row in rows])
+            sums.sent += sum([row.sent for row in rows])
+            sums.busy += sum([row.time for row in rows])
+            active = [row for row in rows if row.idle_at < 0]
+            sums.mailbox += sum([row.mailbox for row in active])
+            sums.longest = max([sums.longest, *(row.mailbox for row in active)])
+            self.calls_waiting += sum([row.is_calling for row in active])
+            if is_meta:
+                sums.metas += len(rows)
+                sums.is_meta = True
+            else:
+                sums.processes += len(rows)
+        for meta in part.living if is_meta else ():
+            self._add_traffic(meta)
 
-    def add_metas(self, metas: Sequence[Meta]) -> None:
-        for meta in metas:
-            row = self.rows.setdefault(meta.callbacks.behaviour, BehaviourFigures())
-            waiting = len(meta.mailbox)
-            row.metas += 1
-            row.is_meta = True
-            row.handled += meta.handled
-            row.sent += meta.messages_out()
-            row.mailbox += waiting
-            row.longest = max(row.longest, waiting)
-            traffic = meta.traffic()
-            if traffic is not None:
-                server, received, sent = traffic
-                before = self.traffic.get(server, (0, 0, 0))
-                self.traffic[server] = before[0] + 1, before[1] + received, before[2] + sent
+    def _add_traffic(self, meta: Process | Meta) -> None:
+        traffic = meta.traffic() if isinstance(meta, Meta) else None
+        if traffic is not None:
+            server, received, sent = traffic
+            before = self.traffic.get(server, (0, 0, 0))
+            self.traffic[server] = before[0] + 1, before[1] + received, before[2] + sent
 
 
 def _merge(into: BehaviourFigures, found: BehaviourFigures) -> None:
@@ -339,14 +331,6 @@ def _label_servers(
         traffic[label] = before[0] + received, before[1] + sent
         connections[label] = connections.get(label, 0) + count
     return traffic, connections
-
-
-def _resident() -> int | None:
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):  # another system
-        return None
 
 
 show_public_names(__name__)

@@ -11,12 +11,13 @@ from time import perf_counter, sleep
 from typing import Any, Final
 from weakref import WeakSet
 
+from .._core.inspection.census import list_living
 from .._core.inspection.watchdog import look_at_loop
 from .._core.kernel import Kernel
 from .._core.messaging.futures import ask
-from .._core.metas.meta import Meta
-from .._core.processes.process import Process, processes_of
+from .._core.processes.process import Process
 from .._core.runtime.bridge import Lock
+from .._core.verbs.node_access import applications_of, check_node, kernel_of, watchdog_of
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import BadInputError, CallTimeoutError, NodeStoppedError
 from .._core.vocabulary.ids import PID, Alias, Key, Name, Target
@@ -24,7 +25,6 @@ from .._core.vocabulary.info import Phase
 from .._core.vocabulary.messages import Request
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
-from .node_access import application_phases, check_node, kernel_of, watchdog_of
 
 __all__ = ["Health", "HealthCheck"]
 
@@ -164,7 +164,7 @@ class Health:
             return ["the node is draining"]
         because = [
             f"the application {name!r} is {phase.value}"
-            for name, phase in application_phases(self._node).items()
+            for name, phase in applications_of(self._node).phases().items()
             if phase is not Phase.RUNNING
         ]
         because += _draining_servers(kernel)
@@ -272,14 +272,14 @@ class _Pulse:
 def _draining_servers(kernel: Kernel) -> list[str]:
     return [
         f"the {meta.callbacks.behaviour} is draining"
-        for meta in list(kernel.router.registry.aliases.values())
-        if isinstance(meta, Meta) and getattr(meta.behaviour, "is_draining", False) is True
+        for meta in list_living(kernel).metas
+        if getattr(meta.behaviour, "is_draining", False) is True
     ]
 
 
 def _missing_children(kernel: Kernel) -> list[str]:
     missing: list[str] = []
-    for number, process in enumerate(list(processes_of(kernel.router).values()), 1):
+    for number, process in enumerate(list_living(kernel).processes, 1):
         if process.slots is not None:
             missing += _missing_below(process)
         if not number % _SLICE and not kernel.router.bridge.on_loop():

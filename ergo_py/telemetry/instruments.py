@@ -5,11 +5,11 @@ prometheus_client, or a meter provider of OpenTelemetry.
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from .._core.verbs.node_access import check_node
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
 from .families import Family, Histogram, cumulative, families_of
 from .figures import read_figures
-from .node_access import check_node
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -4,12 +4,12 @@ from typing import Any
 
 import trio
 
+from .._core.verbs.node_access import check_node
 from .._core.vocabulary.public_names import show_public_names
 from ..actor import Actor
 from ..web.messages.requests import HTTPRequest
 from ..web.messages.responses import HTTPError, Response
 from .health import Health
-from .node_access import check_node
 from .text import render_metrics
 
 __all__ = ["HealthPage", "MetricsPage"]

@@ -3,6 +3,7 @@
 import selectors
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ class Pair:
         self.selector = selectors.DefaultSelector()
         self.written: list[str] = []
         self.connection = Connection(
-            ours, self.selector, None, lambda _, text: self.written.append(text)
+            ours,
+            self.selector,
+            SimpleNamespace(_kernel=None),
+            lambda _, text: self.written.append(text),
         )
 
     def events(self) -> int:

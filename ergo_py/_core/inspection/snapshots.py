@@ -7,7 +7,7 @@ from trio.lowlevel import Task
 
 from ..kernel import Kernel
 from ..metas.meta import Meta
-from ..processes.process import Process, processes_of
+from ..processes.process import Process
 from ..processes.threaded_process import DispatchedProcess
 from ..runtime.abandonable import frames_of
 from ..tables.events import Event
@@ -16,6 +16,7 @@ from ..tables.relations import Kind, Watched
 from ..vocabulary.ids import Name
 from ..vocabulary.info import BlockedReport, EventInfo, MetaInfo, NodeInfo, Phase, ProcessInfo
 from ..vocabulary.states import MetaState, State
+from .census import is_suspended, list_living, message_type_of, read_row
 
 __all__ = ["describe_living", "event_info", "meta_info", "node_info", "process_info"]
 
@@ -24,14 +25,8 @@ def describe_living(kernel: Kernel, stacks: bool) -> list[str]:
     """Describe each living process and meta-process in a line. With ``stacks``, add the stack of a
     callback or reader that waits in a task.
     """
-    living: list[Process | Meta] = [*processes_of(kernel.router).values()]
-    living += [
-        process
-        for process in list(kernel.router.registry.aliases.values())
-        if isinstance(process, Meta)
-    ]
     lines: list[str] = []
-    for process in living:
+    for process in list_living(kernel).all():
         callback = process.current_callback()
         lines.append(f"{process!r} {process.state.value}" + (f" in {callback}" if callback else ""))
         for task in _waiting_tasks(process) if stacks else ():
@@ -66,7 +61,7 @@ def process_info(process: Process, expose_env: bool, children: int | None = None
         if isinstance(state, State) and isinstance(moment, float)
     )
     now = perf_counter()
-    waiting = process.waiting
+    row, waiting = read_row(process, now), process.waiting
     thread_group = process.thread_group if isinstance(process, DispatchedProcess) else None
     return ProcessInfo(
         pid=process.id,
@@ -75,13 +70,13 @@ def process_info(process: Process, expose_env: bool, children: int | None = None
         state=process.state,
         history=moments,
         lanes=process.mailbox.depths(),
-        messages_in=process.handled + len(process.mailbox),
-        messages_out=process.sent,
+        messages_in=row.messages + row.mailbox,
+        messages_out=row.sent,
         dropped=process.mailbox.dropped,
         unhandled=process.unhandled,
         callback=process.current_callback(),
-        message_type=None if process.handling is None else type(process.handling[3]).__qualname__,
-        running_time=process.turn.time(now),
+        message_type=message_type_of(process),
+        running_time=row.time,
         uptime=now - process.born,
         parent=process.kernel.pid if process.parent is None else process.parent.id,
         children=tuple(child.id for child in (process.owned or {}).values()),
@@ -101,8 +96,7 @@ def process_info(process: Process, expose_env: bool, children: int | None = None
         supervision=None
         if process.slots is None or process.behaviour is None
         else process.behaviour.supervision(children),
-        suspended=process.id in process.kernel.watches
-        and process.kernel.watches[process.id].suspended,
+        suspended=is_suspended(process),
         dispatcher=str(process.options.dispatcher),
         threads=tuple(thread.native_id for thread in thread_group.threads)
         if thread_group is not None
@@ -122,24 +116,32 @@ def _phase(process: Process) -> Phase | None:
 
 
 def node_info(
-    kernel: Kernel, born: float, blocked: int, last_blocked: BlockedReport | None, expose_env: bool
+    kernel: Kernel,
+    uptime: float,
+    blocked: int,
+    last_blocked: BlockedReport | None,
+    expose_env: bool,
+    metas: int,
+    calls: int,
 ) -> NodeInfo:
-    """Take a snapshot of a node."""
+    """Take a snapshot of a node, with its numbers of meta-processes and of waiting calls. From any
+    thread.
+    """
     router = kernel.router
     return NodeInfo(
         name=router.node,
         creation=router.creation,
-        uptime=perf_counter() - born,
+        uptime=uptime,
         processes=len(router.processes),
         names=len(router.registry.names),
         aliases=len(router.registry.aliases),
-        metas=sum(1 for holder in router.registry.aliases.values() if isinstance(holder, Meta)),
+        metas=metas,
         reader_threads=kernel.thread_fairness.readers,
         threads_abandoned=kernel.threads_abandoned,
         dispatcher_threads=kernel.dispatcher_threads.threads,
         relations=len(kernel.relations),
         timers=len(kernel.clock.timers),
-        calls_in_flight=sum(1 for p in router.processes.values() if isinstance(p.waiting, Caller)),
+        calls_in_flight=calls,
         dead_letters=dict(router.dead_letters.counts),
         late_replies=kernel.calls.late_replies,
         late_messages=router.dead_letters.late,
@@ -171,7 +173,8 @@ def meta_info(meta: Meta) -> MetaInfo:
     answer from the handler.
     """
     relations, thread = meta.kernel.relations, meta.reader.thread
-    history, handling = meta.handler.history, meta.handler.handling
+    now, history = perf_counter(), meta.handler.history
+    row = read_row(meta, now)
     return MetaInfo(
         alias=meta.id,
         behaviour=meta.callbacks.behaviour,
@@ -185,8 +188,8 @@ def meta_info(meta: Meta) -> MetaInfo:
         parent=meta.owner.id,
         children=tuple(child.id for child in meta.owned.values()),
         lanes=meta.mailbox.depths(),
-        messages_in=meta.handled + len(meta.mailbox),
-        messages_out=meta.messages_out(),
+        messages_in=row.messages + row.mailbox,
+        messages_out=row.sent,
         dropped=meta.mailbox.dropped,
         backlog=len(meta.outbox),
         backlog_dropped=meta.outbox.dropped,
@@ -196,10 +199,10 @@ def meta_info(meta: Meta) -> MetaInfo:
         thread_id=None if thread is None else thread.native_id,
         stack="" if thread is None else thread.stack(),
         callback=meta.current_callback(),
-        message_type=None if handling is None else type(handling[3]).__qualname__,
+        message_type=message_type_of(meta),
         requests=len(meta.requests or ()),
         monitored_by=relations.of_target(meta.id, Kind.MONITOR),
         linked_by=relations.of_target(meta.id, Kind.LINK),
-        uptime=perf_counter() - meta.born,
+        uptime=now - meta.born,
         stopping=meta.reason is not None,
     )

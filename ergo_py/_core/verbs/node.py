@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 import trio
 from trio.lowlevel import current_task
 
+from ..inspection.watchdog import Watchdog
 from ..kernel import Kernel
 from ..metas.meta import Meta
 from ..processes.process import Process
@@ -53,7 +54,7 @@ class Node(NodeInspection):
 
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:
         super().__init__(kernel, expose_env)
-        self._watchdog: Any = None
+        self._watchdog: Watchdog | None = None
         self._timers = _NodeTimers(kernel)
         self._stop_asked = trio.Event()
         self.control_path: Path | None = None
@@ -408,7 +409,7 @@ class Node(NodeInspection):
         """Its control socket is open."""
         self.control_path = path
 
-    def _note_watchdog(self, watchdog: Any) -> None:
+    def _note_watchdog(self, watchdog: Watchdog) -> None:
         """A thread watches its loop."""
         self._watchdog = watchdog
 

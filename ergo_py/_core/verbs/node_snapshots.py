@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar, cast
 
 from trio.lowlevel import current_task
 
+from ..inspection.census import count_living
 from ..inspection.snapshots import describe_living, event_info, meta_info, node_info, process_info
 from ..inspection.watchdog import of_program
 from ..kernel import Kernel
@@ -56,7 +57,14 @@ class NodeSnapshots:
     def info(self) -> NodeInfo:
         """Take a snapshot of the node."""
         return self._run(
-            node_info, self._kernel, self._born, self._blocked, self._last_blocked, self._expose_env
+            lambda: node_info(
+                self._kernel,
+                perf_counter() - self._born,
+                self._blocked,
+                self._last_blocked,
+                self._expose_env,
+                *count_living(self._kernel),
+            )
         )
 
     def processes(self) -> list[PID]:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._core.processes.process import Process
+from ..._core.verbs.node_access import info_of
 from ..._core.vocabulary.options import LEVELS
-from ..node_access import info_of
 from ..protocol import ControlError, Plain, as_json
 from .flow import watch_flow
 from .neighbourhood import neighbourhood
-from .node_facts import applications_of, events_of, node_sample
+from .node_facts import events_of, list_applications, node_sample
 from .profile import Profile
 from .slices import read_again
 from .survey import SORTS, Window
@@ -36,8 +36,8 @@ def sample(client: "Client", arguments: "Arguments", beat: "Beat") -> object:
     arguments.done()
     totals, chosen = client.survey.look(windows)
     return Plain(
-        sample={**node_sample(client.node, beat.delay, beat.blocked), **totals},
-        windows=[client.survey.rows(each) for each in chosen],
+        sample=node_sample(client.node, beat.delay, beat.blocked, totals),
+        windows=[client.survey.window_json(each, client.row_format) for each in chosen],
     )
 
 
@@ -58,7 +58,7 @@ def children(client: "Client", arguments: "Arguments", _beat: "Beat") -> object:
     parents = arguments.numbers("of", 100)
     limit = int(arguments.number("limit", 200, 1, 500))
     arguments.done()
-    return Plain(tree_levels(client.node, client.survey, parents, limit))
+    return Plain(tree_levels(client.node, client.row_format, parents, limit))
 
 
 def near(client: "Client", arguments: "Arguments", _beat: "Beat") -> object:
@@ -66,7 +66,7 @@ def near(client: "Client", arguments: "Arguments", _beat: "Beat") -> object:
     center = arguments.process(client.node)
     limit = int(arguments.number("limit", 60, 1, 60))
     arguments.done()
-    return Plain(neighbourhood(center, client.survey, limit))
+    return Plain(neighbourhood(center, client.row_format, limit))
 
 
 def process(client: "Client", arguments: "Arguments", _beat: "Beat") -> object:
@@ -82,7 +82,7 @@ def process(client: "Client", arguments: "Arguments", _beat: "Beat") -> object:
             facts[f"{name}_count"] = len(value)
             value = value[:_SHOWN]
         facts[name] = as_json(value)
-    facts["history"] = [[state, client.survey.wall(at)] for state, at in facts["history"]]
+    facts["history"] = [[state, client.row_format.wall(at)] for state, at in facts["history"]]
     return Plain(facts)
 
 
@@ -118,7 +118,7 @@ def events(client: "Client", arguments: "Arguments", _beat: "Beat") -> object:
 def applications(client: "Client", arguments: "Arguments", _beat: "Beat") -> object:
     """The loaded applications."""
     arguments.done()
-    return Plain(applications_of(client.node))
+    return Plain(list_applications(client.node))
 
 
 VIEWS: Final = (sample, children, near, process, calls, threads, log, events, applications)

@@ -11,9 +11,9 @@ from ..._core.inspection.state import ask, observe, stop_observing
 from ..._core.kernel import Kernel
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
+from ..._core.verbs.node_access import kernel_of
 from ..._core.vocabulary.errors import ErgoError
 from ..._core.vocabulary.ids import EventName
-from ..node_access import kernel_of
 
 __all__ = ["watch_flow"]
 

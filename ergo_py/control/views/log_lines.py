@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
+from ..._core.verbs.node_access import kernel_of
 from ..._core.vocabulary.options import LEVELS
 from ..._core.vocabulary.text import shown, text_of
-from ..node_access import kernel_of
 
 __all__ = ["LogLines"]
 

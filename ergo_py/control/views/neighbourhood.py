@@ -8,8 +8,8 @@ from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller
 from ..._core.tables.relations import Kind, Watched
 from ..._core.vocabulary.ids import EventName, Name, NodeName
+from ..rows import RowFormat
 from .slices import read_again
-from .survey import Survey
 from .waits import callee_of
 
 __all__ = ["neighbourhood"]
@@ -18,16 +18,16 @@ Neighbour = tuple[Any, bool, str]
 """A neighbour, whether the edge goes to it, and the kind of the edge."""
 
 
-def neighbourhood(center: Process | Meta, survey: Survey, limit: int) -> dict[str, Any]:
+def neighbourhood(center: Process | Meta, row_format: RowFormat, limit: int) -> dict[str, Any]:
     """The neighbours of a process, at most ``limit``, and the edges to them. An edge goes from the
     side that acts: from the owner, the linking, the monitoring and the calling process.
     """
     number = center.id.number
-    nodes: dict[str, dict[str, Any]] = {str(number): survey.row(center)}
+    nodes: dict[str, dict[str, Any]] = {str(number): row_format.of_process(center)}
     edges: list[list[object]] = []
     left_out: set[object] = set()
     for neighbour, is_to, kind in read_again(lambda: list(_neighbours(center))):
-        key, row = _described(neighbour, survey)
+        key, row = _described(neighbour, row_format)
         if str(key) not in nodes:
             if len(nodes) > limit:
                 left_out.add(key)
@@ -79,12 +79,12 @@ def _resolved(center: Process | Meta, target: Any) -> Any:
     return found if isinstance(found, Process | Meta) else target
 
 
-def _described(neighbour: Any, survey: Survey) -> tuple[object, dict[str, Any]]:
+def _described(neighbour: Any, row_format: RowFormat) -> tuple[object, dict[str, Any]]:
     """The key of a neighbour, and its row. A text for what is no process of this node."""
     if neighbour is None:
         return 0, {"id": 0, "kind": "node"}
     if isinstance(neighbour, Process | Meta):
-        return neighbour.id.number, survey.row(neighbour)
+        return neighbour.id.number, row_format.of_process(neighbour)
     if isinstance(neighbour, EventName):
         return f"event {neighbour.name}", {"kind": "event", "name": neighbour.name}
     if isinstance(neighbour, NodeName):

@@ -12,65 +12,64 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from ..._core.inspection.census import resident_memory
 from ..._core.inspection.watchdog import of_program
 from ..._core.runtime.bridge import thread_names
 from ..._core.tables.events import Event
+from ..._core.verbs.node import Node
+from ..._core.verbs.node_access import applications_of, figures_of, kernel_of
 from ..._core.vocabulary.info import BlockedReport
-from ..node_access import age_of, application_infos, blockages_of, kernel_of
 from ..protocol import as_json
 from .slices import read_again
 
 __all__ = [
-    "applications_of",
     "blocked_facts",
     "crashes_of",
     "dead_letters_of",
     "events_of",
+    "list_applications",
     "node_sample",
 ]
 
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"\n]*)", line (?P<line>\d+), in (?P<name>.*)')
 _LIBRARIES: Final = tuple({*sysconfig.get_paths().values()} - {sysconfig.get_path("data")})
-_PAGE: Final = resource.getpagesize()
 
 
-def node_sample(node: Any, delay: float, blocked: BlockedReport | None) -> dict[str, Any]:
-    """The figures of a node that need no look at its processes."""
+def node_sample(
+    node: Node, delay: float, blocked: BlockedReport | None, totals: dict[str, Any]
+) -> dict[str, Any]:
+    """The figures of a node: its own, and the totals of its processes."""
     kernel = kernel_of(node)
-    router = kernel.router
-    times, _ = blockages_of(node)
+    info = read_again(lambda: figures_of(node, totals["metas"], totals["calls_waiting"]))
     return {
         "at": round(time.time(), 3),
-        "uptime": round(age_of(node), 3),
+        "uptime": round(info.uptime, 3),
         "stopping": kernel.stopping,
-        "names": len(router.registry.names),
-        "timers": len(kernel.clock.timers),
-        "spawned": kernel.spawned,
-        "crashed": kernel.crashed,
-        "dead_letters": as_json(read_again(lambda: dict(router.dead_letters.counts))),
-        "late_replies": kernel.calls.late_replies,
+        "names": info.names,
+        "timers": info.timers,
+        "spawned": info.spawned,
+        "crashed": info.crashed,
+        "dead_letters": as_json(info.dead_letters),
+        "late_replies": info.late_replies,
         "loop": {
             "delay": round(delay, 6),
             "blocked": None if blocked is None else blocked_facts(blocked),
-            "times_blocked": times,
+            "times_blocked": info.times_blocked,
         },
-        "memory": _memory(),
+        "memory": resident_memory() or _peak_memory(),
         "threads": len(thread_names()),
-        "reader_threads": kernel.thread_fairness.readers,
-        "dispatcher_threads": kernel.dispatcher_threads.threads,
-        "log_lines_lost": kernel.log.lost,
-        "nodes": None if (remote := router.remote) is None else read_again(remote.nodes),
+        "reader_threads": info.reader_threads,
+        "dispatcher_threads": info.dispatcher_threads,
+        "log_lines_lost": info.log_lines_lost,
+        "nodes": None if (remote := kernel.router.remote) is None else read_again(remote.nodes),
+        **totals,
     }
 
 
-def _memory() -> int | None:
-    """The resident memory of the program in bytes, if the system tells it."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+def _peak_memory() -> int:
+    """The highest resident memory of the program so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def blocked_facts(report: BlockedReport) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def blocked_facts(report: BlockedReport) -> dict[str, Any]:
     return facts
 
 
-def crashes_of(node: Any, count: int, everything: bool) -> list[dict[str, Any]]:
+def crashes_of(node: Node, count: int, everything: bool) -> list[dict[str, Any]]:
     """The last processes that failed, or that ended, newest last."""
     obituaries = kernel_of(node).obituaries
     found = read_again(lambda: obituaries.all(count) if everything else obituaries.failed(count))
@@ -96,7 +95,7 @@ def crashes_of(node: Any, count: int, everything: bool) -> list[dict[str, Any]]:
     ]
 
 
-def dead_letters_of(node: Any, count: int) -> dict[str, Any]:
+def dead_letters_of(node: Node, count: int) -> dict[str, Any]:
     """The number of dead letters by cause, and the last ones, newest last."""
     letters = kernel_of(node).router.dead_letters
     return {
@@ -108,7 +107,7 @@ def dead_letters_of(node: Any, count: int) -> dict[str, Any]:
     }
 
 
-def events_of(node: Any, limit: int) -> dict[str, Any]:
+def events_of(node: Node, limit: int) -> dict[str, Any]:
     """The events of the node."""
     events = read_again(kernel_of(node).publisher.events.all)
     found = [read_again(partial(_of_event, event)) for event in islice(events, limit)]
@@ -127,6 +126,6 @@ def _of_event(event: Event) -> dict[str, Any]:
     }
 
 
-def applications_of(node: Any) -> dict[str, Any]:
+def list_applications(node: Node) -> dict[str, Any]:
     """The loaded applications, in the order of their start."""
-    return {"applications": as_json(read_again(lambda: application_infos(node)))}
+    return {"applications": as_json(read_again(applications_of(node).infos))}

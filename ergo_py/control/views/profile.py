@@ -12,7 +12,7 @@ from ..._core.inspection.watchdog import frames_from, process_in, waits_for_io
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
 from ..._core.runtime.bridge import thread_names
-from ..node_access import kernel_of
+from ..._core.verbs.node_access import kernel_of
 from .thread_list import thread_owners
 
 __all__ = ["Profile"]

@@ -5,11 +5,11 @@ import sys
 import traceback
 from typing import Any, Final
 
+from ..._core.inspection.census import list_living
 from ..._core.metas.meta import Meta
-from ..._core.processes.process import processes_of
 from ..._core.processes.threaded_process import DispatchedProcess
 from ..._core.runtime.bridge import thread_names
-from ..node_access import kernel_of
+from ..._core.verbs.node_access import kernel_of
 from .slices import in_slices
 
 __all__ = ["thread_list", "thread_owners"]
@@ -22,19 +22,17 @@ def thread_owners(node: Any) -> dict[int, Meta | DispatchedProcess]:
     """The process for which each thread works now: readers of meta-processes, and callbacks in
     threads.
     """
-    router = kernel_of(node).router
+    kernel = kernel_of(node)
+    processes, metas = list_living(kernel)
     owners: dict[int, Meta | DispatchedProcess] = {}
-    for piece in in_slices(list(router.registry.aliases.values())):
-        for holder in piece:
-            if isinstance(holder, Meta) and (thread := holder.reader.thread) is not None:
-                owners[thread.ident] = holder
-    if kernel_of(node).dispatcher_threads.threads:
-        for processes in in_slices(list(processes_of(router).values())):
-            for process in processes:
-                if isinstance(process, DispatchedProcess):
-                    job = process.job
-                    if job is not None and job.ident:
-                        owners[job.ident] = process
+    for some in in_slices(metas):
+        owners |= {thread.ident: meta for meta in some if (thread := meta.reader.thread)}
+    for others in in_slices(processes) if kernel.dispatcher_threads.threads else ():
+        for process in others:
+            if isinstance(process, DispatchedProcess):
+                job = process.job
+                if job is not None and job.ident:
+                    owners[job.ident] = process
     return owners
 
 

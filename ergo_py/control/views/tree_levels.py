@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
+from ..._core.verbs.node_access import applications_of, kernel_of
 from ..._core.vocabulary.ids import PID, Alias
 from ..._core.vocabulary.info import ChildInfo
-from ..node_access import application_infos, kernel_of
+from ..rows import RowFormat
 from .slices import in_slices, read_again
-from .survey import Survey
 
 __all__ = ["find", "tree_levels"]
 
@@ -29,7 +29,9 @@ def find(node: Any, number: int) -> Process | Meta | None:
     return None
 
 
-def tree_levels(node: Any, survey: Survey, parents: Sequence[int], limit: int) -> dict[str, Any]:
+def tree_levels(
+    node: Any, row_format: RowFormat, parents: Sequence[int], limit: int
+) -> dict[str, Any]:
     """The children of each of these processes, and at most ``limit`` of each; 0 is the node. A
     process that has ended has no level.
     """
@@ -38,21 +40,21 @@ def tree_levels(node: Any, survey: Survey, parents: Sequence[int], limit: int) -
     for (parent,) in in_slices(parents, 1):
         most = min(limit, max(1, left))
         if parent == 0:
-            levels["0"] = _of_node(node, survey, most)
+            levels["0"] = _of_node(node, row_format, most)
         elif (found := find(node, parent)) is not None:
-            levels[str(parent)] = _of_process(found, survey, most)
+            levels[str(parent)] = _of_process(found, row_format, most)
         else:
             continue
         left -= len(levels[str(parent)]["order"])
     return {"levels": levels}
 
 
-def _of_node(node: Any, survey: Survey, limit: int) -> Level:
+def _of_node(node: Any, row_format: RowFormat, limit: int) -> Level:
     roots: list[Any] = list(kernel_of(node).roots.values())
-    applications = read_again(lambda: application_infos(node))
+    applications = read_again(applications_of(node).infos)
     by_number = {each.pid.number: each for each in applications if each.pid is not None}
     level = _level(
-        len(roots) + sum(1 for each in applications if each.pid is None), roots[:limit], survey
+        len(roots) + sum(1 for each in applications if each.pid is None), roots[:limit], row_format
     )
     for row in level["rows"].values():
         application = by_number.get(row["id"])
@@ -72,10 +74,10 @@ def _of_node(node: Any, survey: Survey, limit: int) -> Level:
     return level
 
 
-def _of_process(found: Process | Meta, survey: Survey, limit: int) -> Level:
+def _of_process(found: Process | Meta, row_format: RowFormat, limit: int) -> Level:
     owned: list[Any] = list((found.owned or {}).values())
     if isinstance(found, Meta) or found.slots is None or found.behaviour is None:
-        return _level(len(owned), owned[:limit], survey)
+        return _level(len(owned), owned[:limit], row_format)
     slots, behaviour = found.slots, found.behaviour
     children: tuple[ChildInfo, ...] = read_again(lambda: behaviour.supervision(limit)).children
     by_id = {child.id: child for child in owned} if len(owned) <= limit else {}
@@ -85,7 +87,7 @@ def _of_process(found: Process | Meta, survey: Survey, limit: int) -> Level:
         for each in piece
         if isinstance(each, Meta) or each.slot is None
     ]
-    level = _level(len(slots) + len(others), (), survey)
+    level = _level(len(slots) + len(others), (), row_format)
     order, rows = level["order"], level["rows"]
     for child in children:
         process = None if child.pid is None else by_id.get(child.pid) or _present(found, child.pid)
@@ -99,10 +101,10 @@ def _of_process(found: Process | Meta, survey: Survey, limit: int) -> Level:
                 rows[child.name]["starts_in"] = round(child.starts_in, 1)
         else:
             order.append(process.id.number)
-            rows[str(process.id.number)] = {**_row(process, survey), **facts}
+            rows[str(process.id.number)] = {**_row(process, row_format), **facts}
     for each in others[: max(0, limit - len(order))]:
         order.append(each.id.number)
-        rows[str(each.id.number)] = _row(each, survey)
+        rows[str(each.id.number)] = _row(each, row_format)
     return level
 
 
@@ -111,16 +113,16 @@ def _present(parent: Process, pid: PID) -> Process | None:
     return found if isinstance(found, Process) else None
 
 
-def _level(count: int, shown: Sequence[Process | Meta], survey: Survey) -> Level:
+def _level(count: int, shown: Sequence[Process | Meta], row_format: RowFormat) -> Level:
     return {
         "count": count,
         "order": [process.id.number for process in shown],
-        "rows": {str(process.id.number): _row(process, survey) for process in shown},
+        "rows": {str(process.id.number): _row(process, row_format) for process in shown},
     }
 
 
-def _row(process: Process | Meta, survey: Survey) -> dict[str, Any]:
-    row = survey.row(process)
+def _row(process: Process | Meta, row_format: RowFormat) -> dict[str, Any]:
+    row = row_format.of_process(process)
     owned = len(process.owned or ())
     if isinstance(process, Process) and process.slots is not None:
         row["supervisor"] = True

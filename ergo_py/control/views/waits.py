@@ -7,8 +7,8 @@ from typing import Any
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process, processes_of
 from ..._core.tables.pending_calls import Caller, present
+from ..._core.verbs.node_access import kernel_of
 from ..._core.vocabulary.states import State
-from ..node_access import kernel_of
 from .slices import in_slices, read_again
 
 __all__ = ["Waits", "callee_of", "rings_of"]

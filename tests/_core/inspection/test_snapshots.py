@@ -21,7 +21,8 @@ from ergo_py import (
     State,
     Why,
 )
-from ergo_py.control.rows import list_rows, remember
+from ergo_py._core.inspection.census import Census
+from tests._core.inspection.test_census import rows_of
 from tests.support import Failed, Puppet, Recorder, replace_private, running_node
 
 
@@ -227,7 +228,7 @@ class Work:
         self.now = 1000.0
         for worker in (
             *("message loops", "processes", "snapshots", "inline calls", "callback watches"),
-            *("traces", "rows"),
+            *("traces", "the census"),
         ):
             replace_private(monkeypatch, f"clock of {worker}", lambda: self.now)
 
@@ -252,7 +253,8 @@ async def test_time_in_a_call_belongs_to_the_callee(
         pid = await node.spawn(Works)
         await node.call(pid, "and sleep")
         await wait_all_tasks_blocked()
-        before = remember(list_rows(node))
+        census = Census()
+        rows_of(census, node)
         for _ in range(3):
             await node.call(pid, "work")
             await wait_all_tasks_blocked()
@@ -260,8 +262,8 @@ async def test_time_in_a_call_belongs_to_the_callee(
 
         assert seen == [2.0, 5.0, 8.0, 11.0]
         assert node.process_info(pid).running_time == 12.0
-        [row] = list_rows(node, before=before)
-        assert (row["time"], row["load"]) == (12.0, 0.75)
+        [row] = rows_of(census, node)
+        assert (row.time, row.load) == (12.0, 0.75)
         found = await node.statistics(pid, seconds=0.0)
         assert found.busy is not None
 
@@ -286,7 +288,8 @@ async def test_a_suspended_process_with_mail_spends_no_time(
             node.send(pid, 1.0)
             await wait_all_tasks_blocked()
             work.do(100.0)
-            times += [node.process_info(pid).running_time, list_rows(node)[0]["time"]]
+            [row] = rows_of(Census(), node)
+            times += [node.process_info(pid).running_time, row.time]
         await node.resume(pid)
         await wait_all_tasks_blocked()
 

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from ergo_py import Actor, Application, ChildSpec, MetaProcess, TargetDownError
+from ergo_py.control.rows import RowFormat
 from ergo_py.control.views.slices import encode_in_slices, read_again
 from ergo_py.control.views.survey import Survey, Window
 from ergo_py.control.views.tree_levels import tree_levels
@@ -100,7 +101,7 @@ async def test_a_window_is_a_part_of_the_sorted_and_filtered_table() -> None:
     async with running_node() as node:
         pids = [await node.spawn(Recorder, name=f"name-{number:02}") for number in range(30)]
         await node.spawn(Puppet)
-        survey = Survey(node)
+        survey = Survey(kernel_of(node))
         for pid in pids[10:13]:
             for _ in range(pid.number):
                 node.send(pid, 1)
@@ -134,7 +135,7 @@ async def test_a_window_deep_in_a_long_sorted_table_is_merged_from_slices() -> N
         for pid in pids:
             node.send(pid, 1)
         await trio.testing.wait_all_tasks_blocked()
-        survey = Survey(node)
+        survey = Survey(kernel_of(node))
 
         _, (chosen,) = survey.look([Window("messages", True, begin=2050, limit=3)])
 
@@ -144,7 +145,7 @@ async def test_a_window_deep_in_a_long_sorted_table_is_merged_from_slices() -> N
 async def test_idle_processes_follow_busy_processes_in_a_window() -> None:
     async with running_node() as node:
         pids = [await node.spawn(Recorder) for _ in range(600)]
-        survey = Survey(node)
+        survey = Survey(kernel_of(node))
         survey.look()
         node.send(pids[300], 1)
         await trio.testing.wait_all_tasks_blocked()
@@ -159,7 +160,7 @@ async def test_idle_processes_follow_busy_processes_in_a_window() -> None:
 
 async def test_the_survey_forgets_processes_that_have_ended() -> None:
     async with running_node() as node:
-        survey = Survey(node)
+        survey = Survey(kernel_of(node))
         pids = [await node.spawn(Recorder) for _ in range(1100)]
         survey.look()
         for pid in pids:
@@ -602,10 +603,11 @@ async def test_a_look_pauses_while_its_clock_runs(monkeypatch: pytest.MonkeyPatc
     async with running_node() as node:
         for _ in range(1001):
             await node.spawn(Recorder)
-        survey = Survey(node)
-        survey.look()
+        survey = Survey(kernel_of(node))
+        await in_thread(survey.look)
         first = len(pauses)
-        survey.look([Window("load", True), Window("name"), Window("id", find="Rec")])
+        windows = [Window("load", True), Window("name"), Window("id", find="Rec")]
+        await in_thread(survey.look, windows)
 
     # Each piece of 100 takes three looks at the clock at most, and a pause comes after 0.5 ms.
     assert first >= 3
@@ -617,7 +619,7 @@ async def test_levels_have_a_bounded_number_of_rows_together() -> None:
         for _ in range(300):
             await node.spawn(Recorder)
 
-        levels = tree_levels(node, Survey(node), [0] * 20, 200)["levels"]
+        levels = tree_levels(node, RowFormat(), [0] * 20, 200)["levels"]
 
         assert len(levels["0"]["order"]) == 1
 
@@ -632,7 +634,7 @@ async def test_many_processes_are_read_in_slices_with_pauses(
         for _ in range(1001):
             await node.spawn(Recorder)
 
-        Survey(node).look()
+        await in_thread(Survey(kernel_of(node)).look)
 
         # One before the processes, and five among them.
         assert len(pauses) == 6
