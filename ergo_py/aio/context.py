@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .._core.vocabulary.errors import NotAllowedError
 from .._core.vocabulary.info import ExitReport
@@ -26,6 +26,23 @@ class OpenNode:
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self._name, self._options = name, options
         self._owned: OwnedNode | None = None
+
+    def __repr__(self) -> str:
+        return f"<open_node({self._name!r}), to be entered: `async with open_node(…) as node:`>"
+
+    if not TYPE_CHECKING:  # type checkers report this themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                # Python itself probes for special methods.
+                raise AttributeError(name)
+            raise AttributeError(
+                f"open_node(...).{name}: open_node(...) is not a node yet; write `async with "
+                f"open_node(...) as node:`, and `node.{name}` inside; at a prompt, `opened = "
+                "open_node(...)` and `node = await opened.__aenter__()`",
+                name=name,
+                obj=None,
+            )
 
     async def __aenter__(self) -> AsyncioNode:
         if self._owned is not None:

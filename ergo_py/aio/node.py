@@ -36,7 +36,7 @@ class _CallRow(Row):
                 )
                 return await asyncio.wrap_future(ask(self._subject, *args, **keywords))
 
-            return VerbCall(self.variable, verb.__qualname__, begin)
+            return VerbCall(self._variable, verb.__qualname__, begin)
 
         return verb
 
@@ -94,8 +94,8 @@ async def events(
 class AsyncioNode(NodeVerbs, Asyncio):
     """A node's methods, awaited on asyncio's loop. Errors are raised in the waiting task; to cancel
     that task cancels the method. Not awaited are ``send``, ``reply`` and ``reply_error``, which
-    never wait, and ``run_task``, ``call_stream`` and ``map_stream``, whose results are awaited or
-    iterated. :meth:`run` reaches everything else.
+    never wait, and ``run_task``, ``call_stream``, ``map_stream`` and ``at``, whose results are
+    awaited, iterated or used. :meth:`run` reaches everything else.
     """
 
     call = _call(Node.call)

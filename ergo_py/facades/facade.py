@@ -25,14 +25,14 @@ class Facade:
     inherits from a table and from a kind of facade has a verb for each row.
     """
 
-    kind: ClassVar[str] = ""
+    _kind: ClassVar[str] = ""
     """``blocking`` or ``asyncio``; empty for a table."""
-    variable: ClassVar[str] = "handle"
+    _variable: ClassVar[str] = "handle"
     """The variable that errors show."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if not cls.kind:
+        if not cls._kind:
             return
         for name in dir(cls):
             row = next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
@@ -44,7 +44,7 @@ class Facade:
         self._kernel = kernel
 
     def __repr__(self) -> str:
-        return f"<{self.kind} {self._subject!r}>"
+        return f"<{self._kind} {self._subject!r}>"
 
     if not TYPE_CHECKING:  # type checkers report this themselves
 
@@ -60,7 +60,7 @@ class Facade:
 class Blocking(Facade):
     """Verbs that block the calling thread until the node's loop has run them."""
 
-    kind = "blocking"
+    _kind = "blocking"
 
     def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
         bridge = self._kernel.router.bridge
@@ -91,7 +91,7 @@ class Blocking(Facade):
 class Asyncio(Facade):
     """Verbs that a task of asyncio awaits while the node's loop runs them, in another thread."""
 
-    kind = "asyncio"
+    _kind = "asyncio"
 
     async def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
         from .trio_task import TrioTask  # noqa: PLC0415 - synchronous code needs no asyncio

@@ -24,7 +24,7 @@ __all__ = [
 class ServiceVerbs(Facade):
     """The verbs of a :class:`Service`."""
 
-    variable = "service"
+    _variable = "service"
 
     name = value(Service, lambda service: service.name)
     pid = value(Service, lambda service: service.pid)
@@ -47,7 +47,7 @@ class AsyncioService(ServiceVerbs, Asyncio):
 class SupervisorVerbs(Facade):
     """The verbs of a :class:`SupervisorHandle`."""
 
-    variable = "supervisor"
+    _variable = "supervisor"
 
     pid = value(SupervisorHandle, lambda supervisor: supervisor.pid)
     children = verb(SupervisorHandle.children)
@@ -73,7 +73,7 @@ class AsyncioSupervisor(SupervisorVerbs, Asyncio):
 class PoolVerbs(SupervisorVerbs):
     """The verbs of a :class:`PoolHandle`."""
 
-    variable = "pool"
+    _variable = "pool"
 
     workers = verb(PoolHandle.workers)
     add_workers = verb(PoolHandle.add_workers)
@@ -96,7 +96,7 @@ class AsyncioPool(PoolVerbs, Asyncio):
 class AsyncioGroup(Asyncio):
     """A :class:`Group` whose verbs are awaited on asyncio's loop."""
 
-    variable = "group"
+    _variable = "group"
 
     name = value(Group, lambda group: group.name)
     join = verb(Group.join)
@@ -110,7 +110,7 @@ class AsyncioGroup(Asyncio):
 class AsyncioRegistry(Asyncio):
     """A :class:`Registry` whose verbs are awaited on asyncio's loop. Only ``address`` is not."""
 
-    variable = "registry"
+    _variable = "registry"
 
     name = value(Registry, lambda registry: registry.name)
     unique = value(Registry, lambda registry: registry.unique)
@@ -127,7 +127,7 @@ class AsyncioRegistry(Asyncio):
 class AsyncioTimer(Asyncio):
     """A :class:`Timer` that is cancelled with ``await timer.cancel()``."""
 
-    variable = "timer"
+    _variable = "timer"
 
     active = value(Timer, lambda timer: timer.active)
     cancel = verb(Timer.cancel)

@@ -6,10 +6,12 @@ The verbs with overloads, such as ``call``, have a row in each of the two classe
 
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._core.inspection.trace import TraceEntry
+from .._core.kernel import Kernel
 from .._core.messaging.futures import ask as begin_call
+from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.common import check_priority, check_timeout
 from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.ids import Target
@@ -28,6 +30,10 @@ from .handles import (
     BlockingSupervisor,
 )
 from .rows import direct, handle, value, verb
+
+if TYPE_CHECKING:
+    from ..network.remote_node import RemoteNode
+    from .remote_node import AsyncioRemoteNode, BlockingRemoteNode
 
 __all__ = ["NodeVerbs", "ask", "run", "trace"]
 
@@ -102,20 +108,39 @@ async def trace(
         return [entry async for entry in entries]
 
 
+def _blocking_remote(remote: "RemoteNode", kernel: Kernel) -> "BlockingRemoteNode":
+    from .remote_node import BlockingRemoteNode  # noqa: PLC0415 - few nodes have a network
+
+    return BlockingRemoteNode(remote, kernel)
+
+
+def _asyncio_remote(remote: "RemoteNode", kernel: Kernel) -> "AsyncioRemoteNode":
+    from .remote_node import AsyncioRemoteNode  # noqa: PLC0415 - few nodes have a network
+
+    return AsyncioRemoteNode(remote, kernel)
+
+
 class NodeVerbs(Facade):
     """The verbs of a node."""
 
-    variable = "node"
+    _variable = "node"
     _subject: Node
 
     def __init__(self, node: Node) -> None:
         super().__init__(node, node._kernel)
 
     def _unknown(self, name: str) -> str:
-        if name.startswith("_") or not hasattr(self._subject, name):
+        if name.startswith("_"):
+            return super()._unknown(name)
+        if name == "spawn_meta" or (hasattr(Behaviour, name) and not hasattr(Node, name)):
+            return (
+                f"{type(self).__name__} has no {name!r}, which belongs to a process: write "
+                f"`self.{name}(…)` in a callback of an actor"
+            )
+        if not hasattr(self._subject, name):
             return super()._unknown(name)
         called = "(…)" if callable(getattr(self._subject, name)) else ""
-        before = "await " if self.kind == "asyncio" else ""
+        before = "await " if self._kind == "asyncio" else ""
         return (
             f"{type(self).__name__} has no {name!r}; run a function on the node's loop: write "
             f"`{before}node.run(lambda node: node.{name}{called})`"
@@ -165,6 +190,7 @@ class NodeVerbs(Facade):
     registries = verb(Node.registries)
     group = handle(Node.group, asyncio=AsyncioGroup)
     groups = verb(Node.groups)
+    at = direct(Node.at, blocking=_blocking_remote, asyncio=_asyncio_remote)
     nodes = verb(Node.nodes)
     discover = verb(Node.discover)
     network = verb(Node.network)

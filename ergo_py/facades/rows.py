@@ -52,13 +52,13 @@ class Row:
 
     def derive(self, cls: "type[Facade]", name: str) -> Any:
         """The attribute of a class of facades."""
-        wrapper = self.wrappers.get(cls.kind)
-        make = getattr(self, f"_{cls.kind}")
+        wrapper = self.wrappers.get(cls._kind)
+        make = getattr(self, f"_{cls._kind}")
         made = make(_finder(self.function), wrapper or _unchanged)
         wraps(self.function)(made)
         made.__name__, made.__qualname__ = name, f"{cls.__qualname__}.{name}"
         made.__module__ = cls.__module__
-        if wrapper is not None:
+        if isinstance(wrapper, type):
             made.__signature__ = signature(self.function).replace(return_annotation=wrapper)
         return made
 
@@ -82,7 +82,7 @@ class Row:
                 result = await self._wait(run if is_async else partial(_as_coroutine, run))
                 return wrap(result, self._kernel)
 
-            return VerbCall(self.variable, verb.__qualname__, begin)
+            return VerbCall(self._variable, verb.__qualname__, begin)
 
         return verb
 
@@ -105,6 +105,12 @@ def _here(find: Function, wrap: Function) -> Function:
 
 async def _as_coroutine(function: Callable[[], R]) -> R:
     return function()
+
+
+def _text_of(subject: type, name: str) -> str | None:
+    """The documentation of a property; None if the value is an attribute of the instance."""
+    found = getattr(subject, name, None)
+    return found.__doc__ if isinstance(found, property) else None
 
 
 def _unchanged(result: R, _kernel: object) -> R:
@@ -176,7 +182,7 @@ class Value(Row, Generic[R]):
     def derive(self, cls: "type[Facade]", name: str) -> Any:
         """A property with the documentation of the property of the subject."""
         read = self.function
-        return property(lambda facade: read(facade._subject), doc=getattr(self._of, name).__doc__)
+        return property(lambda facade: read(facade._subject), doc=_text_of(self._of, name))
 
     if TYPE_CHECKING:
 

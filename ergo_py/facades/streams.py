@@ -21,7 +21,7 @@ class BlockingStream(Blocking, Generic[T]):
     closes it.
     """
 
-    variable = "stream"
+    _variable = "stream"
 
     def __init__(self, stream: AsyncIterator[T], kernel: Kernel) -> None:
         super().__init__(stream, kernel)
@@ -56,7 +56,7 @@ class AsyncioStream(Asyncio, Generic[T]):
     it.
     """
 
-    variable = "stream"
+    _variable = "stream"
 
     def __init__(self, stream: AsyncIterator[T], kernel: Kernel) -> None:
         super().__init__(stream, kernel)

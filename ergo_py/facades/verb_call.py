@@ -1,7 +1,7 @@
 """`VerbCall`: a verb of an asyncio facade that has been called, and not awaited yet."""
 
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from warnings import warn
 
 __all__ = ["VerbCall"]
@@ -74,3 +74,8 @@ class VerbCall(Coroutine[Any, Any, R]):
             raise AttributeError(
                 f"`await` is missing: write `result = await {text}`, and `result.{name}` then"
             )
+
+        def _refuse(self, *_: object) -> NoReturn:
+            raise TypeError(f"`await` is missing: write `await {self._text()}`")
+
+        __bool__ = __contains__ = __getitem__ = __iter__ = __len__ = _refuse

@@ -136,8 +136,8 @@ class RemoteNode(RemoteVerbs):
         if get_ident() != router.loop_thread:
             raise NotAllowedError(
                 f"{verb} of another node belongs on this node's own loop, and this is another "
-                "thread; use send or call_from_thread, or in a synchronous program "
-                f"node.run(lambda node: node.at({self.name!r}).{verb}(…))"
+                "thread; use send or call_from_thread, or "
+                f"`ergo_py.blocking.handle(node).at({self.name!r}).{verb}(…)`"
             )
         return self._network.peer(self.name)
 

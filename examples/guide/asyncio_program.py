@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ergo_py import Actor, Caller
+from ergo_py import Actor, Caller, ChildSpec
 from ergo_py.aio import open_node
 
 
@@ -30,8 +30,10 @@ async def main() -> None:
         except TimeoutError:
             print("still running")
 
-        # Everything else that a node can do.
-        print(await node.run(lambda inner: inner.process_info(counter).behaviour))
+        # Every verb of a node is there, and its handles are awaited, too.
+        supervisor = await node.supervise([ChildSpec("second", Counter, 40)])
+        print([child.name for child in await supervisor.children()])
+        print(await node.run_task(sum, [1, 2, 3]))
         await node.send_exit(counter)
         print(await node.wait_ended(counter))
 

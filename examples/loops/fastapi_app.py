@@ -27,7 +27,7 @@ class Stock(Actor):
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, AsyncioNode]]:
     async with open_node("shop@localhost") as node:
-        await node.run(lambda inner: inner.supervise([ChildSpec("stock", Stock)]))
+        await node.supervise([ChildSpec("stock", Stock)])
         yield {"node": node}
 
 

@@ -245,6 +245,15 @@ def test_the_end_of_the_block_stops_the_node_and_its_thread() -> None:
     assert ends == [Shutdown()]
 
 
+def test_a_node_that_was_not_entered_shows_the_lines_to_write() -> None:
+    opened = open_node("x@localhost")
+
+    assert "`async with open_node(…) as node:`" in repr(opened)
+    with pytest.raises(AttributeError, match=r"`node\.spawn` inside; at a prompt") as caught:
+        _ = opened.spawn  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    assert caught.value.obj is None
+
+
 def test_a_wrong_option_is_refused_when_the_block_is_entered() -> None:
     async def main() -> None:
         async with open_node("x@localhost", burst=0):

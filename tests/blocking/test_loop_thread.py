@@ -521,5 +521,4 @@ def test_the_inspection_verbs_need_no_await() -> None:
 def test_verbs_of_a_node_that_need_no_await_have_a_blocking_counterpart() -> None:
     verbs = {name for name in vars(Node) | vars(TaskVerbs) if not name.startswith("_")}
 
-    # Reached with `run`.
-    assert verbs - set(dir(BlockingNode)) <= {"at"}
+    assert verbs - set(dir(BlockingNode)) == set()

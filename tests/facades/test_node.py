@@ -4,6 +4,7 @@ line to write.
 
 import asyncio
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from ergo_py.aio import AsyncioNode
 from ergo_py.aio import open_node as open_asyncio_node
 from ergo_py.blocking import BlockingNode
 from ergo_py.blocking import open_node as open_blocking_node
+from ergo_py.facades.node import NodeVerbs
+from ergo_py.facades.rows import Direct, Row, Value
 
 ELSEWHERE = {
     "call_from_thread": "`call` does it",
     "control_path": "read with `run`",
     "exit_report": "of the owner: `OwnedNode` and `OpenNode`",
-    "at": "read with `run`",
 }
 
 
@@ -38,7 +40,7 @@ def test_the_facades_differ_in_two_verbs() -> None:
 
 @pytest.mark.parametrize("facade", [AsyncioNode, BlockingNode])
 def test_a_verb_has_name_arguments_and_text_of_the_method(facade: type) -> None:
-    for name in verbs(facade) & verbs(Node) - {"call", "trace", "events", "kind", "variable"}:
+    for name in verbs(facade) & verbs(Node) - {"call", "trace", "events"}:
         derived, defined = getattr(facade, name), getattr(Node, name)
         assert derived.__doc__ == defined.__doc__, name
         if callable(derived):
@@ -172,6 +174,8 @@ def test_an_unknown_verb_names_its_neighbour_or_the_way_to_run_a_function() -> N
             "supervize": "BlockingNode has no 'supervize'; did you mean `supervise`?",
             "_supervise": "BlockingNode has no '_supervise'",
             "xyz": "BlockingNode has no 'xyz'",
+            "link": "belongs to a process: write `self.link(…)` in a callback of an actor",
+            "spawn_meta": "write `self.spawn_meta(…)` in a callback of an actor",
         }.items():
             with pytest.raises(AttributeError) as caught:
                 getattr(node, name)
@@ -193,3 +197,57 @@ def test_the_same_verb_ends_a_process_for_both_kinds_of_code() -> None:
         pid = node.spawn(Counter)
         assert node.send_exit(pid)
         assert node.wait_ended(pid) == Shutdown()
+
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "other-loops.md"
+
+WITH_OVERLOADS = {
+    "call": ("blocks", "`await`"),
+    "run": ("blocks", "`await`"),
+    "events": ("blocks: `BlockingStream`", "`await`: `AsyncioStream`"),
+    "call_stream": ("`BlockingStream`, for `for`", "`AsyncioStream`, for `async for`"),
+    "map_stream": ("`BlockingStream`, for `for`", "`AsyncioStream`, for `async for`"),
+    "run_task": ("`BlockingTask`, a future", "`asyncio.Task`"),
+    "ask": ("`concurrent.futures.Future`", "`asyncio.create_task(node.call(…))`"),
+}
+
+
+def uses(row: Row) -> tuple[str, str]:
+    """How synchronous code and asyncio code use a verb."""
+    blocking, asynchronous = (row.wrappers.get(kind) for kind in ("blocking", "asyncio"))
+    if isinstance(row, Value):
+        return "a value", "a value"
+    if isinstance(row, Direct):
+        if blocking is None:
+            return "returns at once", "returns at once"
+        return "a `RemoteNode` with verbs that block", "a `RemoteNode` with verbs to `await`"
+    if asynchronous is None:
+        return "blocks", "`await`"
+    return (
+        f"blocks: `{blocking.__name__}`" if blocking else "blocks",
+        f"`await`: `{asynchronous.__name__}`",
+    )
+
+
+def lines_of_the_table() -> list[str]:
+    """The table of the page: the verbs by their use, in the order of the code."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, row in vars(NodeVerbs).items():
+        if isinstance(row, Row):
+            groups.setdefault(uses(row), []).append(name)
+    for name, use in WITH_OVERLOADS.items():
+        groups.setdefault(use, []).append(name)
+    return [
+        f"| {', '.join(f'`{name}`' for name in names)} | {blocking} | {asynchronous} |"
+        for (blocking, asynchronous), names in groups.items()
+    ]
+
+
+def test_the_page_lists_all_verbs_and_their_uses() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| verbs | `ergo_py.blocking` | `ergo_py.aio` |\n|---|---|---|\n")[2]
+
+    assert table.partition("\n\n")[0].splitlines() == lines_of_the_table()
+    assert set(WITH_OVERLOADS) | {
+        n for n, row in vars(NodeVerbs).items() if isinstance(row, Row)
+    } == (verbs(BlockingNode) - {"run_async"})

@@ -36,6 +36,15 @@ def test_a_verb_without_await_shows_the_line_to_write() -> None:
     assert repr(call) == "<node.tree(…)>"
 
 
+@pytest.mark.parametrize("use", [list, len, bool, lambda call: call[0], lambda call: 1 in call])
+def test_a_verb_without_await_is_no_result(use: Any) -> None:
+    call = begun([1])
+
+    with pytest.raises(TypeError, match=r"`await` is missing: write `await node\.tree\(…\)`"):
+        use(call)
+    call.close()
+
+
 def test_a_dropped_verb_warns_at_the_line_that_dropped_it() -> None:
     with pytest.warns(
         RuntimeWarning, match=r"nothing was done: write `await node\.tree\(…\)`"

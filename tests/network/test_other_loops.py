@@ -27,11 +27,14 @@ def test_a_synchronous_program_uses_other_nodes_and_the_cluster(meeting_place: P
         ergo_py.blocking.open_node("a@test", network=there, log_output="none") as a,
         ergo_py.blocking.open_node("b@test", network=there, log_output="none") as b,
     ):
-        pid = a.run(lambda node: node.at("b@test").spawn("counter", name="counter"))
+        pid = a.at("b@test").spawn("counter", name="counter")
         assert b.whereis("counter") == pid
         assert a.send(COUNTER, Add(3))
         assert a.call(COUNTER, Total()) == 3
-        assert a.run(lambda node: node.at("b@test").process_info(pid)).pid == pid
+        assert a.at("b@test").process_info(pid).pid == pid
+        assert a.at("b@test").is_connected
+        assert a.at("b@test").ping() >= 0
+        assert "counter" in a.at("b@test").service("counter").name
         b.run(lambda node: Cluster(node).register("total", pid))
         assert a.run(lambda node: Cluster(node).whereis("total")) == pid
         assert a.nodes() == ["b@test"] == a.discover()
@@ -46,12 +49,15 @@ def test_an_asyncio_program_uses_other_nodes_and_the_cluster(meeting_place: Path
             ergo_py.aio.open_node("a@test", network=there, log_output="none") as a,
             ergo_py.aio.open_node("b@test", network=there, log_output="none") as b,
         ):
-            pid = await a.run(lambda node: node.at("b@test").spawn("counter", name="counter"))
+            pid = await a.at("b@test").spawn("counter", name="counter")
             assert await b.whereis("counter") == pid
+            assert await a.at("b@test").processes() == [pid]
+            assert await a.at("b@test").ping() >= 0
+            assert a.at("b@test").name == "b@test"
             assert a.send(COUNTER, Add(3))
             assert await a.call(COUNTER, Total()) == 3
             await b.run(lambda node: Cluster(node).register("total", pid))
             assert await a.run(lambda node: Cluster(node).whereis("total")) == pid
-            assert (await a.run(lambda node: node.network())).peers["b@test"].state == "up"
+            assert (await a.network()).peers["b@test"].state == "up"
 
     asyncio.run(main())

@@ -140,6 +140,5 @@ async def test_a_thread_may_look_but_not_ask(network: Any) -> None:
     assert errors == [
         True,
         "ping of another node belongs on this node's own loop, and this is another thread; use "
-        "send or call_from_thread, or in a synchronous program "
-        "node.run(lambda node: node.at('b@test').ping(…))",
+        "send or call_from_thread, or `ergo_py.blocking.handle(node).at('b@test').ping(…)`",
     ]

@@ -189,7 +189,7 @@ def test_the_network_of_a_node_is_shown_as_a_table(ergo: Ergo, short_path: Path)
             "shop@site knows no other node yet; it connects when they talk\n",
             "",
         )
-        shop.run(lambda node: node.at("stock@site").ping())
+        shop.at("stock@site").ping()
 
         status, out, err = ergo("network", "shop")
         heads, row = out.splitlines()

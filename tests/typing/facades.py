@@ -87,6 +87,7 @@ def right_without_async(node: BlockingNode, pid: PID, alias: Alias) -> None:
     assert_type(node.group("workers"), Group)
     assert_type(node.tree(), TreeNode)
     assert_type(node.info(), NodeInfo)
+    assert_type(node.at("b@site").ping(), float)
     assert_type(node.inspect_meta(alias, "state"), dict[str, str])
     assert_type(node.events(), dict[str, int])
     assert_type(node.events("prices", max_waiting=5), BlockingStream[Published])
@@ -128,6 +129,7 @@ async def right_on_asyncio(node: AsyncioNode, pid: PID, alias: Alias) -> None:
     assert_type(await workers.broadcast("supper", sender=pid), int)
     assert_type(await node.tree(), TreeNode)
     assert_type(await node.info(), NodeInfo)
+    assert_type(await node.at("b@site").ping(), float)
     assert_type(await node.inspect_meta(alias, "state"), dict[str, str])
     assert_type(await node.events(), dict[str, int])
     async for event in await node.events("prices", max_waiting=5):
