@@ -47,6 +47,12 @@ FOREIGN: Final = {
     "meta/programs/port.py": {"scope.deadline"},
     "web/task_pool.py": {"pooled.task.context"},
     "testing/task_order.py": {"run._ALLOW_DETERMINISTIC_SCHEDULING", "run._r"},
+    "testing/world/clock.py": {"self._runner.deadlines"},
+    "testing/world/crash.py": {
+        "status._scope.deadline",
+        "task._abort_func",
+        "task.custom_sleep_data",
+    },
     "testing/world/tasks.py": {"status._scope.shield"},
     # Classes, once, when the C extension is installed
     "_core/speed/installation.py": {

@@ -16,8 +16,11 @@ from .settlement import UnsettledError, busy, settle
 from .task_order import RaceError, explore, seeded
 from .world.checkers import Checker, all_answered, at_most_one, kept
 from .world.clock import StandstillError
+from .world.disk import WorldDisk, WorldFile
 from .world.history import Event, History, Lifetime, Operation
+from .world.linearizability import Model, linearizable
 from .world.node import WorldNode
+from .world.outside import OutsideError
 from .world.plan import Plan, PlannedFault
 from .world.simulation import Simulation, SimulationError, simulated
 from .world.world import CheckError, World
@@ -37,7 +40,9 @@ __all__ = [
     "LeakError",
     "Lifetime",
     "ME",
+    "Model",
     "Operation",
+    "OutsideError",
     "Plan",
     "PlannedFault",
     "Probe",
@@ -57,6 +62,8 @@ __all__ = [
     "UnsettledError",
     "VirtualClock",
     "World",
+    "WorldDisk",
+    "WorldFile",
     "WorldNode",
     "all_answered",
     "at_most_one",
@@ -70,6 +77,7 @@ __all__ = [
     "explore",
     "filled",
     "kept",
+    "linearizable",
     "no_leaks",
     "recording",
     "seeded",

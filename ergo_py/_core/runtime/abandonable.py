@@ -19,7 +19,7 @@ from trio.lowlevel import Abort, Task, checkpoint, current_task, enable_ki_prote
 from .cancel_scopes import CancelScopes, close_coroutine
 from .parking import NEVER
 
-__all__ = ["Abandonable", "frames_of"]
+__all__ = ["Abandonable", "abort_sleep", "frames_of", "is_end_of_nursery"]
 
 
 _ROUNDS: Final = 40
@@ -123,7 +123,7 @@ class Abandonable:
                     # Inline, to save stack frames: in a supervision tree each init runs inside the
                     # init of its supervisor.
                     self._trap = step(answer) if context is None else context.run(step, answer)
-                    if self._abandoned and not _is_end_of_nursery(self._trap):
+                    if self._abandoned and not is_end_of_nursery(self._trap):
                         break
                 try:
                     answer = yield self._trap
@@ -160,7 +160,7 @@ class Abandonable:
                 _keep_for_good(part)
                 trap = _trap_of(part)
                 abort = getattr(trap, "abort_func", None)
-                if abort is not None and not _abort(abort):
+                if abort is not None and not abort_sleep(abort):
                     # The sleep cannot be aborted, and its end will reschedule this task. Waking a
                     # task that has ended would crash trio, so wait for it.
                     yield trap
@@ -173,7 +173,7 @@ class Abandonable:
         number of steps is bounded, since the coroutine may open further nurseries.
         """
         self._steps -= 1
-        return self._steps > 0 and _is_end_of_nursery(self._trap)
+        return self._steps > 0 and is_end_of_nursery(self._trap)
 
     @property
     def abandoned(self) -> bool:
@@ -199,7 +199,7 @@ class Abandonable:
             return True
         abort = getattr(self._trap, "abort_func", None)
         # Do not abort the wait at the end of a nursery: it ends with the nursery's last task.
-        if abort is None or _is_end_of_nursery(self._trap) or not _abort(abort):
+        if abort is None or is_end_of_nursery(self._trap) or not abort_sleep(abort):
             return False
         reschedule(task)
         return True
@@ -274,11 +274,12 @@ class Abandonable:
         nursery._check_nursery_closed()
 
 
-def _is_end_of_nursery(trap: Any) -> bool:
+def is_end_of_nursery(trap: Any) -> bool:
+    """Whether a task waits for the last task of a nursery."""
     return getattr(getattr(trap, "abort_func", None), "__qualname__", "").startswith("Nursery.")
 
 
-def _abort(abort: Any) -> bool:
+def abort_sleep(abort: Any) -> bool:
     """Abort a sleep. False if that is impossible."""
     if abort(_raise_cancel) is Abort.SUCCEEDED:
         return True

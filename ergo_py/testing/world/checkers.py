@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from .history import History, Lifetime, Operation, text_of
 
-__all__ = ["Checker", "all_answered", "at_most_one", "kept"]
+__all__ = ["Checker", "NamedCheck", "all_answered", "at_most_one", "kept"]
 
 
 class Checker(Protocol):
@@ -21,13 +21,14 @@ class Checker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
+class NamedCheck:
     """A checker with the name under which a failure shows it."""
 
     name: str
     find: Callable[[History], Iterator[str]]
 
     def __call__(self, history: History) -> Iterator[str]:
+        """Yield a line for each fault that it finds."""
         return self.find(history)
 
     def __str__(self) -> str:
@@ -61,7 +62,7 @@ def at_most_one(name: str, *, grace: float = 1.0) -> Checker:
                 )
             latest = max(latest, span, key=lambda each: each[1])
 
-    return _Check(f"at_most_one({name!r})", check)
+    return NamedCheck(f"at_most_one({name!r})", check)
 
 
 def _active(life: Lifetime, history: History, grace: float) -> list[tuple[float, float]]:
@@ -89,7 +90,7 @@ def all_answered() -> Checker:
                     f"{text_of(operation.request)}"
                 )
 
-    return _Check("all_answered()", check)
+    return NamedCheck("all_answered()", check)
 
 
 def kept(
@@ -115,4 +116,4 @@ def kept(
             if counts and operation.is_answered and operation.request not in present:
                 yield f"{text_of(operation.request)} was confirmed at {operation.ended:.2f} s"
 
-    return _Check(f"kept({getattr(written, '__name__', written)})", check)
+    return NamedCheck(f"kept({getattr(written, '__name__', written)})", check)

@@ -2,6 +2,8 @@
 
 import gc
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
 from math import inf
 from typing import Any, Final
 
@@ -9,6 +11,7 @@ import trio
 
 from ..._core.runtime.bridge import bells_ring
 from ..._core.vocabulary.errors import ErgoError
+from .tasks import TaskOwners
 
 __all__ = ["StandstillError", "WorldClock"]
 
@@ -16,6 +19,9 @@ _COLLECT: Final = 10_000
 """Jumps between two garbage collections. Python's own collections, whose moments depend on the
 whole program, are off while a world runs: finalizers send messages.
 """
+
+
+_LATER: Final = 1e-9
 
 
 class StandstillError(ErgoError, AssertionError):
@@ -31,14 +37,104 @@ class StandstillError(ErgoError, AssertionError):
         )
 
 
+class _NodeTime:
+    """The clock of a node, which runs faster or slower than the time of the world."""
+
+    def __init__(self) -> None:
+        self._world = self._local = 0.0
+        self._rate = 1.0
+
+    def at(self, world: float) -> float:
+        """The time of the node at a moment of the world."""
+        return self._local + (world - self._world) * self._rate
+
+    def moment_of(self, local: float) -> float:
+        """The moment of the world at which the node has this time; a little later, so that the
+        node sees its deadline pass.
+        """
+        return self._world + (local - self._local) / self._rate + _LATER
+
+    def change(self, world: float, rate: float) -> None:
+        """Run at another rate from now on."""
+        self._world, self._local, self._rate = world, self.at(world), rate
+
+
+class _Deadlines:
+    """The table of deadlines of a run, in place of trio's: each deadline is a time of the node that
+    its cancel scope belongs to. Those of the same moment expire in the order of their numbers, not
+    of their addresses.
+    """
+
+    def __init__(self, moment_of: Callable[[str, float], float], owners: TaskOwners) -> None:
+        self._moment_of = moment_of
+        self._owners = owners
+        self._entries: dict[Any, tuple[float, int, str, float]] = {}
+        """For each cancel scope: the moment, its number, its node, and its deadline."""
+        self._heap: list[tuple[float, int, Any]] = []
+        self._numbers = count()
+
+    def add(self, deadline: float, cancel_scope: Any) -> None:
+        """Called by trio."""
+        # A caller may set the deadline of a scope of another node: the clock of its kernel.
+        tasks = cancel_scope._cancel_status._tasks
+        owner = self._owners.of(next(iter(tasks))) if tasks else self._owners.of_present_task()
+        self._push(cancel_scope, next(self._numbers), owner, deadline)
+
+    def _push(self, scope: Any, number: int, owner: str, deadline: float) -> None:
+        moment = self._moment_of(owner, deadline)
+        self._entries[scope] = moment, number, owner, deadline
+        heappush(self._heap, (moment, number, scope))
+
+    def remove(self, _deadline: float, cancel_scope: Any) -> None:
+        """Called by trio."""
+        self._entries.pop(cancel_scope, None)
+
+    def next_deadline(self) -> float:
+        """Called by trio: the next moment."""
+        while self._heap:
+            moment, number, scope = self._heap[0]
+            if self._entries.get(scope, (inf, -1))[:2] == (moment, number):
+                return moment
+            heappop(self._heap)
+        return inf
+
+    def expire(self, now: float) -> bool:
+        """Called by trio: cancel the scopes whose moment has come."""
+        is_any = False
+        while self.next_deadline() <= now:
+            _, _, scope = heappop(self._heap)
+            _expire(scope)
+            self._entries.pop(scope, None)
+            is_any = True
+        return is_any
+
+    def convert(self, node: str) -> None:
+        """Compute the moments of a node again: its clock runs at another rate."""
+        for scope, (_, number, owner, deadline) in list(self._entries.items()):
+            if owner == node:
+                self._push(scope, number, owner, deadline)
+
+
+def _expire(scope: Any) -> None:
+    reason = getattr(trio._core._run, "CancelReason", None)
+    if reason is None:  # before trio 0.31
+        scope.cancel()
+    else:
+        scope._cancel(reason(source="deadline"))
+
+
 class WorldClock(trio.abc.Clock):
     """Stands still while any task runs. trio asks for the time to wait only when no task is ready:
     then the clock jumps to the next deadline, and no real time passes.
     """
 
-    def __init__(self, stand_still: Callable[[], None]) -> None:
+    def __init__(self, stand_still: Callable[[], None], owners: TaskOwners) -> None:
         self._now = 0.0
         self._stand_still = stand_still
+        self._owners = owners
+        self._times: dict[str, _NodeTime] = {}
+        """The clocks of nodes that have run at another rate."""
+        self._deadlines = _Deadlines(self._moment_of, owners)
         self._runner: Any = None
         self.jumps = 0
         """How often the clock has jumped."""
@@ -46,10 +142,28 @@ class WorldClock(trio.abc.Clock):
     def start_clock(self) -> None:
         """Called by trio when a run begins."""
         self._runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+        self._runner.deadlines = self._deadlines
 
     def current_time(self) -> float:
-        """The time, in seconds since the world began."""
+        """The time on the clock of the node that asks, in seconds since the world began."""
+        if self._times:
+            time = self._times.get(self._owners.of_present_task())
+            if time is not None:
+                return time.at(self._now)
         return self._now
+
+    def world_time(self) -> float:
+        """The time of the world."""
+        return self._now
+
+    def set_rate(self, node: str, rate: float) -> None:
+        """Let the clock of a node run at another rate from now on."""
+        self._times.setdefault(node, _NodeTime()).change(self._now, rate)
+        self._deadlines.convert(node)
+
+    def _moment_of(self, node: str, deadline: float) -> float:
+        time = self._times.get(node)
+        return deadline if time is None else time.moment_of(deadline)
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Called by trio when no task is ready: jump to the next deadline."""

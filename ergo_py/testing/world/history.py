@@ -14,6 +14,11 @@ from ..._core.vocabulary.text import shown
 __all__ = ["Event", "History", "Lifetime", "Operation", "text_of"]
 
 _LONGEST: Final = 100
+_LINES: Final = 40
+"""The most lines of a story."""
+_QUIET: Final = frozenset({"call", "answer"})
+"""Kinds of events that a long story leaves out first."""
+_LOUD: Final = frozenset({"fault", "crash"})
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -133,3 +138,25 @@ class History:
         request = text_of(operation.request)
         text = f"answers {text_of(answer)}" if error is None else f"fails: {text_of(error)}"
         self.note("answer", operation.client, f"{operation.to} {text}, to {request}")
+
+    def tell(self, failure: BaseException) -> str:
+        """The story of a world that has failed, on a screen: faults, starts and ends, calls and
+        answers. A long story keeps its faults, and the last lines before the failure.
+        """
+        events = self.events[: self.told]
+        if len(events) > _LINES:
+            events = [each for each in events if each.kind not in _QUIET or "fails" in each.text]
+        lines = [_line(event) for event in events]
+        if len(lines) > _LINES:
+            loud = [_line(event) for event in events if event.kind in _LOUD][: _LINES - 10]
+            last = lines[len(loud) - _LINES + 1 :]
+            left = len(lines) - len(last)
+            loud = [line for line in loud if line not in last]
+            lines = [*loud, f"{'':10}… {left - len(loud)} more events …", *last]
+        end = Event(self.now(), "", "failure", f"{type(failure).__name__}: {failure}")
+        return "\n".join([*lines, _line(end)])
+
+
+def _line(event: Event) -> str:
+    mark = "!" if event.kind in _LOUD else " "
+    return f"{event.at:8.2f} s{mark} {event.node and event.node + ': '}{event.text}"

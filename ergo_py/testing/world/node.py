@@ -4,12 +4,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import trio
-from trio.lowlevel import current_task
+from trio.lowlevel import Task, current_task
 
 from ..._core.vocabulary.errors import NodeStoppedError
 from ...node import Node, open_node
+from .crash import crash_tasks
+from .disk import WorldDisk
 from .history import History
-from .tasks import TaskOwners
+from .tasks import TaskOwners, WorldOrder
 
 __all__ = ["WorldNode"]
 
@@ -31,17 +33,28 @@ class WorldNode:
     """A node of a world. It may crash and start again; ``node`` is its present start."""
 
     def __init__(
-        self, world: Surroundings, name: str, start: Start | None, options: dict[str, Any]
+        self,
+        world: Surroundings,
+        name: str,
+        start: Start | None,
+        options: dict[str, Any],
+        disk: WorldDisk,
     ) -> None:
         self.name = name
         self._world = world
         self._start = start
         self._options = options
         self._node: Node | None = None
-        self._up = trio.Event()
+        self._is_up = False
+        self._changed = trio.Event()
+        """Set, and replaced, when the node is up, and when its program continues."""
         self._stop = trio.Event()
         self._down = trio.Event()
-        self._resumed = trio.Event()
+        self._task: Task | None = None
+        """The task that has opened the node."""
+        self._context: Any = None
+        self.disk = disk
+        """The disk of the node, which survives its crashes."""
         self._calls: dict[trio.CancelScope, None] = {}
         """The calls of clients that wait at this node."""
 
@@ -62,12 +75,12 @@ class WorldNode:
     @property
     def is_up(self) -> bool:
         """Whether the node runs, and its ``start`` has returned."""
-        return self._up.is_set()
+        return self._is_up
 
     async def wait_up(self) -> Node:
         """Wait until the node runs, and its program is not stopped."""
         while not self.is_up or self._world.is_paused(self.name):
-            await (self._resumed if self.is_up else self._up).wait()
+            await self._changed.wait()
         return self.node
 
     async def call(self, to: Any, request: Any, *, timeout: float = 5.0) -> Any:
@@ -85,7 +98,8 @@ class WorldNode:
         with trio.CancelScope() as scope:
             self._calls[scope] = None
             try:
-                answer = await node.call(to, request, timeout=timeout)
+                with self._world.owners.acting_as(self.name):
+                    answer = await node.call(to, request, timeout=timeout)
                 history.finish(operation, answer, None)
                 return answer
             except Exception as failure:
@@ -97,19 +111,42 @@ class WorldNode:
 
     async def live(self) -> None:
         """Run the node until :meth:`close`."""
-        self._world.owners.add_task(current_task(), self.name)
-        async with open_node(self.name, **self._options) as node:
+        self._task = current_task()
+        self._world.owners.add_task(self._task, self.name)
+        self._context = open_node(self.name, **self._options)
+        async with self._context as node:
             self._node = node
             node._kernel.watch_lifetimes(self._world.history.note_lifetime)
             try:
                 if self._start is not None:
                     await self._start(node)
-                self._up.set()
+                self._is_up = True
+                self.note_change()
                 await self._stop.wait()
             finally:
-                self._node = None
-                self._up = trio.Event()
+                self._node, self._is_up = None, False
         self._down.set()
+
+    def crash(self, order: WorldOrder) -> list[Task]:
+        """End the node without any cleanup, and lose, keep or tear the writes of its disk that were
+        not synced. Returns its tasks, which must be kept until the world is over. Empty if the node
+        is down, or is just opening.
+        """
+        node, task = self._node, self._task
+        if node is None or task is None:
+            return []
+        self._world.history.note_crash(self.name)
+        self._node, self._task, self._is_up = None, None, False
+        remains = crash_tasks(task, self.name, self._world.owners, order)
+        kernel = node._kernel
+        kernel.begin_stop()
+        kernel.thread_fairness.stop()
+        kernel.router.bridge.close("it crashed in this world")
+        self._context._interrupts.release()
+        self.disk.crash()
+        for scope in list(self._calls):
+            scope.cancel()
+        return remains
 
     async def close(self) -> None:
         """Stop the node, as a program does that ends."""
@@ -117,7 +154,7 @@ class WorldNode:
         if self._node is not None:
             await self._down.wait()
 
-    def note_resumed(self) -> None:
-        """Let the calls of clients continue."""
-        self._resumed.set()
-        self._resumed = trio.Event()
+    def note_change(self) -> None:
+        """Let the tasks in :meth:`wait_up` look again."""
+        self._changed.set()
+        self._changed = trio.Event()

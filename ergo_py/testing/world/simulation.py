@@ -10,7 +10,6 @@ from ..._core.vocabulary.errors import BadInputError, ErgoError
 from ..._core.vocabulary.options import check_number
 from .plan import Plan
 from .shrinker import RUNS, shrink
-from .story import tell
 from .world import CheckError, World, run_world
 
 __all__ = ["Simulation", "SimulationError", "simulated"]
@@ -114,7 +113,7 @@ class Simulation:
     def _error(self, world: World, failure: Exception, passed: int, runs: int) -> SimulationError:
         plan = world.plan
         command = f"{self.command} --plan {shlex.quote(str(plan))}"
-        return SimulationError(plan.seed, passed, plan, runs, tell(world, failure), command)
+        return SimulationError(plan.seed, passed, plan, runs, world.history.tell(failure), command)
 
 
 def _kind(failure: Exception | None) -> object:

@@ -1,12 +1,13 @@
 """`WorldOrder`: the order of the tasks of a world; `TaskOwners`: the nodes that tasks belong to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
-from trio.lowlevel import Task
+from trio.lowlevel import Task, current_task
 
 from ..._core.runtime.abandonable import frames_of
 
@@ -29,6 +30,28 @@ class TaskOwners:
     def add_task(self, task: Task, node: str) -> None:
         """Let a task, and all tasks below it, belong to a node."""
         self._owners[task] = node
+
+    @contextmanager
+    def acting_as(self, node: str) -> Iterator[None]:
+        """Let the present task belong to a node inside the block: a client of the node has its
+        clock, and stops with its program.
+        """
+        task = current_task()
+        before = self.of(task)
+        self._owners[task] = node
+        try:
+            yield
+        finally:
+            self._owners[task] = before
+
+    def of_present_task(self) -> str:
+        """The name of the node that the running task belongs to; empty between two tasks."""
+        task = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "task", None)
+        return "" if task is None else self.of(task)
+
+    def is_system_task(self, task: Task, node: str) -> bool:
+        """Whether it is a system task of a node."""
+        return self._system.get(task.name) == node
 
     def of(self, task: Task) -> str:
         """The name of the node that a task belongs to; empty for a task of the world."""
@@ -57,9 +80,12 @@ class WorldOrder(Random):
         self._note_pass = note_pass
         self._held: dict[str, list[Task]] = {}
         """The tasks of stopped programs that are ready to run."""
+        self._batch: list[Task] = []
+        """The tasks that are left of the present pass of the loop: trio's own list."""
 
     def shuffle(self, x: Any) -> None:
         """Called by trio with the tasks of a pass of its loop."""
+        self._batch = x
         if self._held:
             self._hold(x)
         self._note_pass(len(x))
@@ -81,8 +107,18 @@ class WorldOrder(Random):
         """Let the program of a node continue."""
         held = self._held.pop(node, [])
         runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
-        # A task may have ended meanwhile: its node has crashed.
-        runner.runq.extend(task for task in held if task in runner.tasks)
+        runner.runq.extend(held)
+
+    def drop(self, gone: Collection[Task]) -> None:
+        """Do not run these tasks any more."""
+        runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+        queue = runner.runq
+        for _ in range(len(queue)):  # not queue.clear(), which begins a pass
+            task = queue.popleft()
+            if task not in gone:
+                queue.append(task)
+        for tasks in (self._batch, *self._held.values()):
+            tasks[:] = [task for task in tasks if task not in gone]
 
     def is_paused(self, node: str) -> bool:
         """Whether the program of a node is stopped."""

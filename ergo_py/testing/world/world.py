@@ -15,8 +15,11 @@ from ..._core.vocabulary.options import check_number
 from ..task_order import ordered_by
 from .checkers import Checker
 from .clock import StandstillError, WorldClock
+from .crash import close_remains
+from .disk import WorldDisk
 from .history import History
 from .node import Start, WorldNode
+from .outside import Entrances
 from .plan import KINDS, FaultRates, Plan, PlannedFault
 from .tasks import TaskOwners, WorldOrder, describe_tasks, lift_shields
 
@@ -52,17 +55,22 @@ class World:
         self._is_drawn = is_drawn
         """Whether `faults` draws the faults from the seed; otherwise those of the plan count."""
         self._has_faults = False
-        self.clock = WorldClock(self._stand_still)
-        self.history = History(self.clock.current_time)
         self.owners = TaskOwners()
+        self.clock = WorldClock(self._stand_still, self.owners)
+        self.history = History(self.clock.world_time)
+        self.entrances = Entrances()
         self.order = WorldOrder(plan.seed, plan.is_shuffled, self.owners, self.history.mix)
         self.nodes: dict[str, WorldNode] = {}
         self._network: Memory | None = None
+        self._is_over = False
+        """The test is over: crashed nodes stay down."""
         self._scope = trio.CancelScope()
         self._standing: list[str] | None = None
         self._nursery: trio.Nursery | None = None
         self._faults_scope = trio.CancelScope()
         self._faults_over: trio.Event | None = None
+        self._remains: list[trio.lowlevel.Task] = []
+        """The tasks of crashed nodes."""
         self._active: dict[tuple[str, tuple[str, ...]], None] = {}
 
     def __repr__(self) -> str:
@@ -111,7 +119,8 @@ class World:
                 raise BadInputError("nodes", name, "a name that no other node of the world has")
             self.owners.add_node(name)
             given = {**_OPTIONS, **options, "network": self._network}
-            started.append(WorldNode(self, name, start, given))
+            disk = WorldDisk(random.Random(repr((self.plan.seed, "disk", name))))
+            started.append(WorldNode(self, name, start, given, disk))
             self.nodes[name] = started[-1]
             self.launch(started[-1])
         for node in started:
@@ -260,7 +269,32 @@ class World:
         finally:
             self.history.pauses.append((name, began, trio.current_time()))
             self.order.resume(name)
-            self.nodes[name].note_resumed()
+            self.nodes[name].note_change()
+
+    @contextmanager
+    def _fault_crash(self, fault: PlannedFault) -> Iterator[None]:
+        node = self.nodes[fault.nodes[0]]
+        remains = node.crash(self.order)
+        if not remains:  # it was down, or just opening
+            yield
+            return
+        self._remains += remains
+        self.network.remove(node.name)
+        try:
+            yield
+        finally:
+            if not self._is_over:
+                self.note(f"{node.name} starts again")
+                self.launch(node)
+
+    @contextmanager
+    def _fault_skew(self, fault: PlannedFault) -> Iterator[None]:
+        (name,) = fault.nodes
+        self.clock.set_rate(name, 1.0 + fault.amount)
+        try:
+            yield
+        finally:
+            self.clock.set_rate(name, 1.0)
 
     def _seed_of(self, fault: PlannedFault) -> int:
         return random.Random(repr((self.plan.seed, str(fault)))).getrandbits(63)
@@ -284,6 +318,7 @@ class World:
                     await function(self)
                 finally:
                     self.history.end_story()
+                    self._is_over = True
                     # Also after a failure: a node cannot close while its program is stopped.
                     self._faults_scope.cancel()
                     for name in self.nodes:
@@ -294,6 +329,11 @@ class World:
                     await node.close()
         if self._standing is not None:
             raise StandstillError(self._standing)
+
+    def bury(self) -> None:
+        """Release the tasks of crashed nodes, when the run is over."""
+        close_remains(self._remains)
+        self._remains.clear()
 
     def _stand_still(self) -> None:
         if self._standing is None:
@@ -311,15 +351,17 @@ def run_world(world: World, function: Callable[[World], Awaitable[object]]) -> E
     gc.disable()
     random.seed(world.plan.seed)
     try:
-        with ordered_by(world.order), replace_sources(SeededSources(world.plan.seed)):
+        sources = SeededSources(world.plan.seed)
+        with ordered_by(world.order), replace_sources(sources), world.entrances.guarded():
             trio.run(world.main, function, clock=world.clock)
     except Exception as failure:
-        return _leaf(failure)
+        return next(iter(world.entrances.errors), _leaf(failure))
     finally:
+        world.bury()
         random.setstate(state)
         if collects:
             gc.enable()
-    return None
+    return next(iter(world.entrances.errors), None)
 
 
 def _leaf(failure: Exception) -> Exception:

@@ -52,6 +52,8 @@ async def busy(world: World) -> None:
         cut_store=0.1,
         slow_store=0.1,
         pause=0.1,
+        crash=0.1,
+        skew=0.1,
     )
     async with trio.open_nursery() as nursery:
         for node in nodes:

@@ -1,11 +1,15 @@
 """The clock of a world jumps when no task is ready, and a world that stands still says so."""
 
 from time import perf_counter
+from typing import Any
 
+import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 
-from ergo_py.testing import Plan, StandstillError, World
+from ergo_py import NO_REPLY, Actor, Caller, CallTimeoutError
+from ergo_py.testing import Plan, StandstillError, World, WorldNode
 from ergo_py.testing.world.world import run_world
 
 
@@ -77,3 +81,63 @@ def test_a_world_of_shielded_tasks_stands_still_as_well() -> None:
     _, failure = run(wait_shielded)
 
     assert isinstance(failure, StandstillError)
+
+
+def skewed(rate: float, plan: str = "") -> World:
+    world = World(Plan.read(f"seed=1; 0 skew a@world 10 {rate}{plan}"), is_drawn=False)
+    failure = run_world(world, measure)
+    assert failure is None, failure
+    return world
+
+
+async def measure(world: World) -> None:
+    """Sleep for four seconds on the clock of a node, with and without its kernel."""
+    (a, b) = await world.start(2)
+    world.faults()
+    await trio.lowlevel.checkpoint()
+
+    async def sleep(node: WorldNode) -> None:
+        with world.owners.acting_as(node.name):
+            before = trio.current_time()
+            await trio.sleep(4)
+            assert trio.current_time() - before == pytest.approx(4, abs=1e-6)
+        world.note(f"{node.name} has slept")
+
+    async def wait(node: WorldNode) -> None:
+        pid = await node.node.spawn(Silent)
+        with pytest.raises(CallTimeoutError):
+            await node.call(pid, 1, timeout=4)
+        world.note(f"{node.name} has waited")
+
+    async with trio.open_nursery() as nursery:
+        for node in (a, b):
+            nursery.start_soon(sleep, node)
+            nursery.start_soon(wait, node)
+
+
+class Silent(Actor):
+    """Never answers."""
+
+    def handle_call(self, request: Any, caller: Caller) -> Any:
+        return NO_REPLY
+
+
+@pytest.mark.parametrize("rate", [0.1, -0.1, 0.5])
+def test_the_clock_of_a_node_runs_at_its_own_rate(rate: float) -> None:
+    world = skewed(rate)
+
+    ends = {event.text: event.at for event in world.history.events if event.kind == "note"}
+    assert ends["a@world has slept"] == pytest.approx(4 / (1 + rate), abs=1e-6)
+    assert ends["a@world has waited"] == pytest.approx(4 / (1 + rate), abs=1e-6)
+    assert ends["b@world has slept"] == 4
+    assert ends["b@world has waited"] == 4
+
+
+def test_a_deadline_moves_when_the_rate_changes() -> None:
+    world = World(Plan.read("seed=1; 0 skew a@world 2 0.5"), is_drawn=False)
+    assert run_world(world, measure) is None
+
+    ends = {event.text: event.at for event in world.history.events if event.kind == "note"}
+    # Three of the four seconds pass in two.
+    assert ends["a@world has slept"] == pytest.approx(3, abs=1e-6)
+    assert ends["a@world has waited"] == pytest.approx(3, abs=1e-6)

@@ -3,7 +3,6 @@
 import trio
 
 from ergo_py.testing import Plan, World
-from ergo_py.testing.world.story import tell
 from ergo_py.testing.world.world import run_world
 
 
@@ -19,7 +18,7 @@ def story_of(notes: int) -> list[str]:
     world = World(Plan.read("seed=1; 2 cut a@world,b@world 3"), is_drawn=False)
     failure = run_world(world, test)
     assert failure is not None
-    return tell(world, failure).splitlines()
+    return world.history.tell(failure).splitlines()
 
 
 def test_a_short_story_is_complete_and_in_order() -> None:
