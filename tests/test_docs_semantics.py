@@ -30,6 +30,7 @@ PROMISES_IN_SECTION = {
     "T": 8,
     "D": 27,
     "K": 7,
+    "Z": 5,
 }
 EXPECTED = [
     f"{section}{number}"

@@ -225,7 +225,8 @@ def simulate(options: argparse.Namespace) -> None:
         seeds = None if options.seed is None else [options.seed]
         if options.seeds is not None:
             seeds = list(range(options.seeds))
-        show(f"{simulation.run(seeds)} seeds go well")
+        passed = simulation.run(seeds)
+        show("1 seed goes well" if passed == 1 else f"{passed} seeds go well")
     except SimulationError as failure:
         raise Leave(Status.FAILED, str(failure)) from None
 

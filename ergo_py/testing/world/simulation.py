@@ -38,7 +38,7 @@ class SimulationError(ErgoError, AssertionError):
         tried = f"The smallest plan that fails the same way, of {runs} tried, has"
         super().__init__(
             f"seed {seed} fails, after {passed} that went well. "
-            f"{tried if runs else 'Its plan has'} {len(plan.faults)} faults:"
+            f"{tried if runs else 'Its plan has'} {_count(len(plan.faults), 'fault')}:"
             f"\n\n{story}\n\nThis command repeats it:\n  {command}"
         )
 
@@ -114,6 +114,10 @@ class Simulation:
         plan = world.plan
         command = f"{self.command} --plan {shlex.quote(str(plan))}"
         return SimulationError(plan.seed, passed, plan, runs, world.history.tell(failure), command)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _kind(failure: Exception | None) -> object:

@@ -10,6 +10,8 @@ from ergo_py import BadInputError
 from ergo_py.cluster import lease
 from ergo_py.shell.cli import main
 from ergo_py.testing import CheckError, Plan, SimulationError, World, simulated
+from examples.testing.test_orders import hasty_orders_survive
+from tests.pages import ROOT, blocks
 from tests.testing.world import singletons
 
 simulated_quiet: Any = simulated(seeds=3)(singletons.quiet)
@@ -48,6 +50,16 @@ def test_a_failing_seed_is_shrunk_and_told() -> None:
     assert error.runs <= 100
 
 
+def test_the_page_about_testing_shows_the_story_of_a_planted_bug() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    mark = "transcript: " + "a confirmed order is lost"
+    (block,) = [block for block in blocks(page) if block.mark == mark]
+
+    error = failure_of(hasty_orders_survive)
+
+    assert f"{error}\n" == block.text
+
+
 def test_the_printed_command_repeats_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
     error = failure_of(fails_when_cut)
 
@@ -67,7 +79,7 @@ def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", test, "--seeds", "5"]) == 0
     assert "5 seeds go well" in capsys.readouterr().out
     assert main(["simulate", test, "--seed", "7"]) == 0
-    assert "1 seeds go well" in capsys.readouterr().out
+    assert "1 seed goes well" in capsys.readouterr().out
     assert main(["simulate", test, "--plan", "seed=7"]) == 0
     assert "digest" in capsys.readouterr().out
 
