@@ -112,7 +112,8 @@ class Plan:
             BadInputError: it is no plan.
         """
         head, *faults = (part.strip() for part in text.split(";"))
-        words = dict(word.partition("=")[::2] for word in head.split())
+        pairs = [word.partition("=") for word in head.split()]
+        words = {name: value for name, _, value in pairs}
         if not words.get("seed", "").isdecimal() or not words.keys() <= {"seed", "order"}:
             raise BadInputError("plan", text, "'seed=NUMBER; AT KIND NODES SECONDS; …'")
         return cls(

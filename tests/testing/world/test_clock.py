@@ -13,9 +13,9 @@ from ergo_py.testing import Plan, StandstillError, World, WorldNode
 from ergo_py.testing.world.world import run_world
 
 
-def run(test: object, seed: int = 0) -> tuple[World, Exception | None]:
+def run(test: Any, seed: int = 0) -> tuple[World, Exception | None]:
     world = World(Plan(seed))
-    return world, run_world(world, test)  # type: ignore[arg-type]
+    return world, run_world(world, test)
 
 
 def test_a_year_of_sleep_takes_no_real_second() -> None:

@@ -1,5 +1,6 @@
 """The shrinker keeps the faults that a failure needs, and few runs are enough."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ergo_py.testing import Plan, PlannedFault
@@ -14,7 +15,7 @@ def long_plan(seed: int) -> Plan:
     return Plan(seed, rates.draw(seed))
 
 
-def needs(*kept: PlannedFault) -> tuple[list[Plan], object]:
+def needs(*kept: PlannedFault) -> tuple[list[Plan], Callable[[Plan], bool]]:
     tried: list[Plan] = []
 
     def fails(plan: Plan) -> bool:
@@ -33,10 +34,10 @@ def test_a_plan_shrinks_to_the_faults_that_the_failure_needs() -> None:
         plan = long_plan(seed)
         kept = plan.faults[3], plan.faults[-2]
         tried, fails = needs(*kept)
-        small = shrink(plan, fails)  # type: ignore[arg-type]
+        small = shrink(plan, fails)
 
         assert len(tried) <= RUNS
-        assert fails(small)  # type: ignore[operator]
+        assert fails(small)
         sizes.append(len(small.faults))
     assert max(sizes) == 2
 

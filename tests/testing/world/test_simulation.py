@@ -152,9 +152,10 @@ def test_only_async_functions_of_a_world_are_simulated() -> None:
 
     async def without_world() -> None: ...
 
+    wrong: Any
     for wrong in (plain, without_world):
         with pytest.raises(BadInputError, match="async def test"):
-            simulated()(wrong)  # type: ignore[arg-type]
+            simulated()(wrong)
 
 
 def test_a_plan_that_goes_well_returns_its_world() -> None:
