@@ -337,7 +337,7 @@ _PRIVATE: Final = {
     "grace of meta-processes": "ergo_py._core.metas.termination._GRACE",
     "grace of processes": "ergo_py._core.processes.spawn.GRACE",
     "grace of threads": "ergo_py._core.processes.threaded_process._GRACE",
-    "greeting timeout of the shell": "ergo_py.control.client._GREETING",
+    "greeting timeout of the shell": "ergo_py.control.client.GREETING",
     "kernel of new nodes": "ergo_py._core.node_lifecycle.Kernel",
     "lack of directory watches": "ergo_py.meta.files.directory_watch.lacks_watches",
     "length of a time slice": "ergo_py._core.runtime.time_slices.SLICE",

@@ -12,7 +12,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from benchmarks.targets.target import Target
-from ergo_py.control.client import read_answer, read_greeting
+from ergo_py.control.conversation import Conversation
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
 from ergo_py.control.request import Arguments
 from ergo_py.shell.arguments import make_parser
@@ -73,7 +73,7 @@ def control_arguments(data: bytes) -> str:
 def control_greeting(data: bytes) -> str:
     """The first line of a server, or an answer."""
     try:
-        read_greeting(read_answer(data, Path("fuzz")), Path("fuzz"))
+        Conversation(Path("fuzz")).feed(data + b"\n")
     except ControlError as error:
         return f"refused, {min(len(error.more), 1)} more"
     except ConnectionError:

@@ -472,7 +472,7 @@ def _via(command: Callable[[Link, Options], None], options: Options) -> None:
         )
     with choose(options.via, options.pid) as link:
         if link.node != options.node:
-            link.pass_on(options.node)
+            link.conversation.pass_on(options.node)
         _talk(command, link, options)
 
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from benchmarks.budgets import Budget
 from ergo_py import PID, Alias, Crashed, Killed, Name, Why
-from ergo_py.control.client import read_refusal
+from ergo_py.control.conversation import Conversation
 from ergo_py.control.protocol import (
     MAX_ANSWER,
     ControlError,
     Question,
     answer,
     as_json,
+    encode,
     read_question,
     refusal,
 )
@@ -70,10 +71,10 @@ def test_a_string_without_an_end_is_searched_once() -> None:
 def test_a_refusal_may_have_details_of_any_name() -> None:
     details = {"code": "busy", "text": "later", "self": 1, "report": 2}
 
-    error = read_refusal(details, Path("node.sock"))
+    with pytest.raises(ControlError) as refused:
+        Conversation(Path("node.sock")).feed(encode({"error": details}))
 
-    assert isinstance(error, ControlError)
-    assert error.more == {"self": 1, "report": 2}
+    assert refused.value.more == {"self": 1, "report": 2}
 
 
 def test_brackets_inside_of_strings_do_not_count_as_depth() -> None:

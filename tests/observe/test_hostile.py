@@ -58,7 +58,7 @@ async def frozen(name: str, greets: bool) -> AsyncIterator[None]:
 async def test_a_node_that_does_not_answer_keeps_no_other_page_waiting(
     greets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ergo_py.observe.node_link._GREETING", 1000.0)
+    monkeypatch.setattr("ergo_py.observe.node_link.GREETING", 1000.0)
     async with frozen("frozen@localhost", greets), observed() as (_, url):
 
         def look(page: Page) -> tuple[Any, ...]:

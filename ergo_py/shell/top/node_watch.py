@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..._core.vocabulary.errors import ControlSocketError
-from ...control.client import read_answer, read_greeting, read_refusal
-from ...control.protocol import MAX_ANSWER, VERSION, ControlError, encode
+from ...control.conversation import GREETING, READ_SIZE, Output, Transport
+from ...control.protocol import ControlError
 from ...control.socket_paths import sockets
 
 __all__ = ["Connection", "NodeWatch", "Request"]
 
-_GREETING: Final = 2.0
-"""Seconds a node has for its greeting."""
 _SILENCE: Final = 2.0
 """Seconds without an answer after which the view says so."""
 _SEARCH: Final = 0.5
@@ -30,7 +28,7 @@ node the rows cost the control thread more.
 """
 
 
-class Connection:
+class Connection(Transport):
     """A connection to a node. It serves a single request at a time; a request whose task is
     cancelled is cancelled at the node, too.
     """
@@ -38,14 +36,10 @@ class Connection:
     def __init__(
         self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self.path = path
+        super().__init__(path)
         self._reader = reader
         self._writer = writer
-        self._number = 0
         self._turn = asyncio.Lock()
-        self.node = ""
-        self.os_pid = 0
-        self.may: list[str] = []
 
     @classmethod
     async def open(cls, path: Path) -> "Connection":
@@ -55,20 +49,16 @@ class Connection:
             OSError: no node listens there, or it does not answer.
             ControlError: the node refuses the connection.
         """
-        async with asyncio.timeout(_GREETING):
-            reader, writer = await asyncio.open_unix_connection(str(path), limit=2 * MAX_ANSWER)
-            connection = cls(path, reader, writer)
+        async with asyncio.timeout(GREETING):
+            connection = cls(path, *await asyncio.open_unix_connection(str(path)))
             try:
-                hello = await connection._receive()
-                connection.node, connection.os_pid, connection.may = read_greeting(hello, path)
+                await connection._receive(None)
             except BaseException:
                 connection.close()
                 raise
         return connection
 
-    async def ask(
-        self, do: str, out: Callable[[str], object] | None = None, **arguments: object
-    ) -> Any:
+    async def ask(self, do: str, out: Output | None = None, **arguments: object) -> Any:
         """Send a request and wait for its answer, without a time limit; ``out`` gets the output
         before the answer. Requests take turns: the task of a cancelled request may still read.
 
@@ -77,44 +67,23 @@ class Connection:
             ConnectionError: the node closed the connection.
         """
         async with self._turn:
-            return await self._ask(do, out, arguments)
+            try:
+                self._send(self.conversation.ask(do, arguments))
+                await self._writer.drain()
+                return await self._receive(out)
+            except asyncio.CancelledError:
+                self._send(self.conversation.cancel())
+                raise
 
-    async def _ask(
-        self, do: str, out: Callable[[str], object] | None, arguments: dict[str, object]
-    ) -> Any:
-        number = self._send({"do": do, "with": arguments})
-        try:
-            await self._writer.drain()
-            while True:
-                answer = await self._receive()
-                if answer.get("id") != number and answer.get("id") is not None:
-                    # The answer to a cancelled request.
-                    continue
-                if "out" in answer:
-                    if out is not None:
-                        out(str(answer["out"]))
-                elif answer.get("ok"):
-                    return answer.get("result")
-                else:
-                    raise read_refusal(answer.get("error"), self.path)
-        except asyncio.CancelledError:
-            self._send({"do": "cancel"})
-            raise
-
-    def _send(self, question: dict[str, object]) -> int:
-        self._number += 1
+    def _send(self, data: bytes) -> None:
         if not self._writer.is_closing():
-            self._writer.write(encode({"v": VERSION, "id": self._number, **question}))
-        return self._number
+            self._writer.write(data)
 
-    async def _receive(self) -> dict[str, Any]:
-        try:
-            line = await self._reader.readline()
-        except ValueError:
-            raise ConnectionError(f"{self.path} sent more than the protocol allows") from None
-        if not line:
-            raise ConnectionError(f"{self.node or self.path} closed the connection")
-        return read_answer(line, self.path)
+    async def _receive(self, out: Output | None) -> Any:
+        answer = self.conversation.answer(out)
+        while answer is None:
+            answer = self.conversation.feed(await self._reader.read(READ_SIZE), out)
+        return answer.result
 
     def close(self) -> None:
         """Disconnect. The node continues unaffected."""

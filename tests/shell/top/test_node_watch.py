@@ -110,7 +110,7 @@ def test_a_node_that_does_not_answer_is_reported_and_waited_for(
 def test_a_program_that_does_not_even_greet_is_tried_again(
     runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_watch, "_GREETING", 0.1)
+    monkeypatch.setattr(node_watch, "GREETING", 0.1)
     path = runtime_directory / "node"
 
     async def story() -> None:
@@ -156,7 +156,7 @@ def test_nonsense_counts_as_the_end_of_the_connection(
 def test_too_long_a_line_ends_the_connection(
     runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_watch, "MAX_ANSWER", 1000)
+    monkeypatch.setattr("ergo_py.control.conversation.MAX_ANSWER", 1000)
     path = runtime_directory / "node"
 
     async def story() -> None:
