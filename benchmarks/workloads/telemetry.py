@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import Node, open_node
 from ergo_py.telemetry import OpenTelemetry, read_figures
-from ergo_py.telemetry.families import families_of
+from ergo_py.telemetry.metrics import families_of
 from ergo_py.telemetry.text import write_prometheus
 
 from ..clocks import Latch, Stopwatch

@@ -5,11 +5,20 @@ prometheus_client, or a meter provider of OpenTelemetry.
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from .._core.verbs.node import Node
 from .._core.verbs.node_access import check_node
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.public_names import show_public_names
-from .families import Family, Histogram, cumulative, families_of
 from .figures import read_figures
+from .metrics import (
+    METRICS,
+    Family,
+    Histogram,
+    Metric,
+    cumulative,
+    families_of,
+    read_family,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -18,57 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["instrument", "register"]
 
 _MAX_AGE: Final = 1.0
-_NAMES: Final = {
-    "ergo_processes": "ergo.process.count",
-    "ergo_metas": "ergo.meta.count",
-    "ergo_messages_handled": "ergo.messages.handled",
-    "ergo_messages_sent": "ergo.messages.sent",
-    "ergo_mailbox_messages": "ergo.mailbox.messages",
-    "ergo_mailbox_longest": "ergo.mailbox.longest",
-    "ergo_busy_seconds": "ergo.process.busy",
-    "ergo_crashed": "ergo.process.crashed",
-    "ergo_spawned": "ergo.process.spawned",
-    "ergo_restarts": "ergo.process.restarts",
-    "ergo_dead_letters": "ergo.dead_letters",
-    "ergo_late_replies": "ergo.late_replies",
-    "ergo_calls_waiting": "ergo.calls.waiting",
-    "ergo_timers": "ergo.timers",
-    "ergo_loop_blocked": "ergo.loop.blocked",
-    "ergo_threads": "ergo.thread.count",
-    "ergo_io_bytes": "ergo.io",
-    "ergo_connections": "ergo.connections",
-    "ergo_network_joined": "ergo.network.joined",
-    "ergo_log_lines_lost": "ergo.log.lines_lost",
-    "ergo_uptime_seconds": "ergo.uptime",
-    "http_server_active_requests": "http.server.active_requests",
-    "process_cpu_seconds": "process.cpu.time",
-    "process_resident_memory_bytes": "process.memory.usage",
-    "ergo_gc_collections": "cpython.gc.collections",
-}
-"""The names of OpenTelemetry. Histograms are missing: it has none that can be observed."""
-_GAUGES: Final = frozenset(
-    {
-        "ergo_processes",
-        "ergo_metas",
-        "ergo_mailbox_messages",
-        "ergo_mailbox_longest",
-        "ergo_calls_waiting",
-        "ergo_timers",
-        "ergo_threads",
-        "ergo_connections",
-        "ergo_network_joined",
-        "ergo_uptime_seconds",
-        "http_server_active_requests",
-        "process_resident_memory_bytes",
-    }
-)
-_WITH_UNIT: Final = {
-    "ergo_busy_seconds": "s",
-    "ergo_io_bytes": "By",
-    "ergo_uptime_seconds": "s",
-    "process_cpu_seconds": "s",
-    "process_resident_memory_bytes": "By",
-}
+_UNITS: Final = {"seconds": "s", "bytes": "By", "": "1"}
+"""The units as OpenTelemetry writes them."""
 
 
 def register(node: Any, registry: "CollectorRegistry | None" = None) -> Any:
@@ -110,7 +70,7 @@ class _Collector:
     prometheus_client.
     """
 
-    def __init__(self, node: Any, metric: Callable[[str, str, str, str], Any]) -> None:
+    def __init__(self, node: Node, metric: Callable[[str, str, str, str], Any]) -> None:
         self._node = node
         self._metric = metric
 
@@ -121,12 +81,13 @@ class _Collector:
     def collect(self) -> Iterator[Any]:
         """The metrics of the node."""
         for family in families_of(read_figures(self._node, _MAX_AGE)):
-            if not family.of_program:
+            if not family.metric.of_program:
                 yield self._metric_of(family)
 
     def _metric_of(self, family: Family) -> Any:
-        metric = self._metric(family.name, family.help, family.kind, family.unit)
-        name = f"{family.name}_total" if family.kind == "counter" else family.name
+        found = family.metric
+        metric = self._metric(found.name, found.help, found.kind, found.unit)
+        name = found.sample_name
         for labels, value in family.samples:
             named = dict(labels)
             if isinstance(value, Histogram):
@@ -165,26 +126,26 @@ def instrument(node: Any, provider: "MeterProvider | None" = None) -> None:
             "the package opentelemetry-api: pip install 'ergo_py[otel]'",
         ) from error
     meter = metrics.get_meter("ergo_py", meter_provider=provider)
-    for family, name in _NAMES.items():
-        make = (
-            meter.create_observable_gauge if family in _GAUGES else meter.create_observable_counter
-        )
-        make(
-            name,
-            callbacks=[_observer(found, family, metrics.Observation)],
-            unit=_WITH_UNIT.get(family, "1"),
-        )
+    for metric in METRICS:
+        if metric.otel is not None:
+            is_gauge = metric.kind == "gauge"
+            make = meter.create_observable_gauge if is_gauge else meter.create_observable_counter
+            make(
+                metric.otel,
+                callbacks=[_observer(found, metric, metrics.Observation)],
+                unit=_UNITS[metric.unit],
+                description=metric.help,
+            )
 
 
 def _observer(
-    node: Any, name: str, observation: Callable[[float, dict[str, str]], Any]
-) -> Callable[[Any], Iterable[Any]]:
-    def observe(_options: Any) -> Iterable[Any]:
+    node: Node, metric: Metric, observation: Callable[[float, dict[str, str]], Any]
+) -> Callable[[object], Iterable[Any]]:
+    def observe(_options: object) -> Iterable[Any]:
+        family = read_family(metric, read_figures(node, _MAX_AGE))
         return [
             observation(sample.value, dict(sample.labels))
-            for family in families_of(read_figures(node, _MAX_AGE))
-            if family.name == name
-            for sample in family.samples
+            for sample in (() if family is None else family.samples)
             if not isinstance(sample.value, Histogram)
         ]
 

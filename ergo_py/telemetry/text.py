@@ -5,8 +5,8 @@ formats.
 from typing import Any, Final
 
 from .._core.vocabulary.public_names import show_public_names
-from .families import Family, Histogram, cumulative, families_of
 from .figures import read_figures
+from .metrics import Family, Histogram, Sample, cumulative, families_of
 
 __all__ = [
     "OPEN_METRICS",
@@ -56,30 +56,27 @@ def _takes_open_metrics(accept: str) -> bool:
 def write_prometheus(families: list[Family]) -> str:
     """The text format 0.0.4 of Prometheus."""
     lines: list[str] = []
-    for family in families:
-        name = f"{family.name}_total" if family.kind == "counter" else family.name
-        lines.append(f"# HELP {name} {_escaped_help(family.help)}")
-        lines.append(f"# TYPE {name} {family.kind}")
-        _write_samples(lines, family, name)
+    for metric, samples in families:
+        lines.append(f"# HELP {metric.sample_name} {_escaped_help(metric.help)}")
+        lines.append(f"# TYPE {metric.sample_name} {metric.kind}")
+        _write_samples(lines, metric.sample_name, samples)
     return "\n".join((*lines, ""))
 
 
 def write_open_metrics(families: list[Family]) -> str:
     """OpenMetrics 1.0."""
     lines: list[str] = []
-    for family in families:
-        lines.append(f"# TYPE {family.name} {family.kind}")
-        if family.unit:
-            lines.append(f"# UNIT {family.name} {family.unit}")
-        lines.append(f"# HELP {family.name} {_escaped(family.help)}")
-        _write_samples(
-            lines, family, f"{family.name}_total" if family.kind == "counter" else family.name
-        )
+    for metric, samples in families:
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        if metric.unit:
+            lines.append(f"# UNIT {metric.name} {metric.unit}")
+        lines.append(f"# HELP {metric.name} {_escaped(metric.help)}")
+        _write_samples(lines, metric.sample_name, samples)
     return "\n".join((*lines, "# EOF", ""))
 
 
-def _write_samples(lines: list[str], family: Family, name: str) -> None:
-    for labels, value in family.samples:
+def _write_samples(lines: list[str], name: str, samples: list[Sample]) -> None:
+    for labels, value in samples:
         text = ",".join(f'{label}="{_escaped(each)}"' for label, each in labels)
         if isinstance(value, Histogram):
             for bound, count in cumulative(value):

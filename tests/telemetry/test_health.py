@@ -23,7 +23,7 @@ from ergo_py import (
 from ergo_py.network import Memory
 from ergo_py.telemetry import Health, HealthCheck, HealthPage, read_figures
 from ergo_py.telemetry import health as module
-from ergo_py.telemetry.families import families_of
+from ergo_py.telemetry.metrics import families_of
 from ergo_py.telemetry.text import write_prometheus
 from ergo_py.web import Drain, Route, WebServer
 from tests.network.pairs import network_of

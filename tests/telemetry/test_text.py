@@ -11,7 +11,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import Metric as ParsedMetric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
@@ -19,15 +19,15 @@ from ergo_py import Actor, BadInputError, Why, open_node
 from ergo_py.blocking import open_node as open_blocking_node
 from ergo_py.meta import TCPServer
 from ergo_py.telemetry import MetricsPage, read_figures, render_metrics
-from ergo_py.telemetry.families import Family, Histogram, Sample
+from ergo_py.telemetry.metrics import Family, Histogram, Metric, Sample
 from ergo_py.telemetry.text import OPEN_METRICS, PROMETHEUS, write_open_metrics, write_prometheus
 from ergo_py.web import Route
 from tests.support import Puppet, Recorder, kernel_of, running_node
 from tests.web.rig import get, serving
 
 # The parser of OpenMetrics comes without types.
-read_open: Callable[[str], Iterable[Metric]] = parse_open
-read_plain: Callable[[str], Iterable[Metric]] = parse_plain
+read_open: Callable[[str], Iterable[ParsedMetric]] = parse_open
+read_plain: Callable[[str], Iterable[ParsedMetric]] = parse_plain
 WANTS_OPEN = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.5"
 
 
@@ -39,7 +39,7 @@ class Owner(Actor):
         raise ValueError("told to")
 
 
-def values(metrics: Iterable[Metric]) -> dict[tuple[str, tuple[str, ...]], float]:
+def values(metrics: Iterable[ParsedMetric]) -> dict[tuple[str, tuple[str, ...]], float]:
     """Every sample, by its name and the values of its labels but the node."""
     return {
         (sample.name, tuple(text for label, text in sample.labels.items() if label != "node")): (
@@ -89,10 +89,14 @@ def test_any_label_and_any_number_is_read_back(
     labels: list[str], number: float, counts: list[int]
 ) -> None:
     named = tuple((f"label{at}", text) for at, text in enumerate(labels))
+
+    def family(name: str, kind: str, text: str, unit: str, value: float | Histogram) -> Family:
+        return Family(Metric(name, kind, text, unit, lambda _: None), [Sample(named, value)])
+
     families = [
-        Family("a", "counter", 'A "help"\nwith \\ lines.', "", [Sample(named, number)]),
-        Family("b_seconds", "gauge", "", "seconds", [Sample(named, number)]),
-        Family("c", "histogram", "c", "", [Sample(named, Histogram((0.5, 1), tuple(counts), 4.5))]),
+        family("a", "counter", 'A "help"\nwith \\ lines.', "", number),
+        family("b_seconds", "gauge", "", "seconds", number),
+        family("c", "histogram", "c", "", Histogram((0.5, 1), tuple(counts), 4.5)),
     ]
     for metrics in (
         [*read_plain(write_prometheus(families))],
@@ -100,7 +104,7 @@ def test_any_label_and_any_number_is_read_back(
     ):
         first, second, third = metrics
         assert first.samples[0].labels == dict(named)
-        assert first.samples[0].value == second.samples[0].value == float(number)
+        assert [float(each.samples[0].value) for each in (first, second)] == [float(number)] * 2
         buckets = [each for each in third.samples if each.name == "c_bucket"]
         assert [each.value for each in buckets] == [
             counts[0],

@@ -74,7 +74,7 @@ def check_node(name: str, node: object) -> Node:
     Raises:
         BadInputError: the value is no open node.
     """
-    found = getattr(node, "_node", node)
+    found = getattr(node, "_subject", node)
     if not isinstance(found, Node):
         raise BadInputError(name, node, "an open node, as `with open_node(…) as node` has it")
     return found
