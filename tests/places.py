@@ -13,7 +13,7 @@ import pytest
 
 from ergo_py import LOOP, PINNED, Node, Service
 from ergo_py.network import Memory
-from ergo_py.network.messages.message_types import RefusedValueError
+from ergo_py.network.messages.listed_class import RefusedValueError
 from tests.dispatched import EVERYWHERE
 from tests.support import Failed, running_node
 

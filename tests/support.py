@@ -724,7 +724,7 @@ def open_files(store: Any) -> None:
 
 def routes_of(executor: Any) -> dict[bytes, Any]:
     """The routes that an executor remembers."""
-    routes: dict[bytes, Any] = executor._routes
+    routes: dict[bytes, Any] = executor._known_routes
     return routes
 
 
@@ -741,10 +741,10 @@ def bytes_of_partial_frames(carrier: Any) -> int:
 
 
 def new_way(connection: object) -> Any:
-    """A way to another node of a carrier of files, with this connection."""
-    from ergo_py.network.carriers import local  # an extra
+    """The writer of a connection to another node."""
+    from ergo_py.network.carriers.frame_writer import FrameWriter  # an extra
 
-    way: Any = local._Way()
+    way: Any = FrameWriter()
     way._socket = connection
     return way
 

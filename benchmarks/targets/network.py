@@ -16,7 +16,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from benchmarks.targets.target import Target, spliced
-from ergo_py.network.messages.message_types import MessageTypes, UnreadableValueError
+from ergo_py.network.messages.listed_class import UnreadableValueError
+from ergo_py.network.messages.message_types import MessageTypes
 from ergo_py.network.protocol.frames import decode_frame
 from ergo_py.network.protocol.operations import decode_operation, decode_route
 

@@ -37,7 +37,7 @@ from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, Unregistered
 from ..actor import Actor
 from ..groups import Group
-from ..network.messages.message_types import RefusedValueError
+from ..network.messages.listed_class import RefusedValueError
 from ..network.network import Network
 from ..node import Node
 from ..supervision.specs import ChildSpec

@@ -11,7 +11,7 @@ from .._core.vocabulary.messages import NO_REPLY, GroupJoined, GroupLeft, Respon
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from ..actor import Actor
-from ..network.messages.message_types import RefusedValueError
+from ..network.messages.listed_class import RefusedValueError
 from ..supervision.pool_mailbox import BY_KEY, ROUND_ROBIN, Routing
 from .errors import NoMembersError
 from .group_keeper import ClusterGroup

@@ -5,15 +5,12 @@ follows the processes that wait, from node to node. If it comes back to a proces
 in the call that the probe began with, that call fails with the whole ring.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from .._core.kernel import Kernel
 from .._core.tables.pending_calls import Caller, Deadline, present
 from .._core.vocabulary.ids import PID, Alias
-from .protocol.operations import Probe, Withdraw, sender_of, sender_place
-
-if TYPE_CHECKING:
-    from .network import Network
-    from .peer import Peer
+from .protocol.operations import Operation, Probe, Withdraw, sender_of, sender_place
 
 __all__ = ["Deadlocks"]
 
@@ -27,11 +24,27 @@ _LONGEST: Final = 64
 """Most processes of a ring that is found."""
 
 
+class RemoteCallee(Protocol):
+    """Another node, as the callee of a process here."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a session with it."""
+        ...
+
+    def number_of(self, caller: Caller, /) -> int | None:
+        """The number of a call to that node, as it knows it."""
+        ...
+
+    def push(self, op: Operation, /) -> None:
+        """Queue an operation, and send it soon."""
+
+
 class Deadlocks:
     """The suspects of a node."""
 
-    def __init__(self, network: "Network") -> None:
-        self._network = network
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._suspects: list[Any] = []
         self._is_armed = False
 
@@ -41,7 +54,7 @@ class Deadlocks:
             self._suspects.append(waiting)
         if not self._is_armed:
             self._is_armed = True
-            self._network.kernel.clock.arm_call(Deadline(self.follow_suspects), _AFTER)
+            self._kernel.clock.arm_call(Deadline(self.follow_suspects), _AFTER)
 
     def follow_suspects(self) -> None:
         """Send the probes that are due."""
@@ -52,10 +65,11 @@ class Deadlocks:
             if isinstance(caller, Caller):
                 self._follow(caller.pid, caller.number, [caller.pid], caller)
 
-    def take(self, peer: "Peer", probe: Probe) -> None:
-        """Follow a probe of another node further."""
-        caller = peer.executor.call_in_flight(probe.number)
-        if caller is not None and len(probe.path) < _LONGEST:
+    def take(self, caller: Caller, probe: Probe) -> None:
+        """Follow a probe of another node further: the last process of its path waits in the
+        call.
+        """
+        if len(probe.path) < _LONGEST:
             path = [sender_of(place) for place in probe.path]
             self._follow(sender_of(probe.origin), probe.call, path, caller)
 
@@ -102,7 +116,7 @@ class Deadlocks:
 
     def _refuse(self, caller: Caller, ring: list[PID | Alias]) -> None:
         """Fail the call that closes a ring, and take its request back."""
-        error = self._network.kernel.router.deadlock(caller.to, caller.request, ring)
+        error = self._kernel.router.deadlock(caller.to, caller.request, ring)
         self.withdraw(caller)
         caller.settle(None, error)
 
@@ -118,7 +132,7 @@ class Deadlocks:
 
     def _probe(
         self,
-        peer: "Peer",
+        peer: RemoteCallee,
         origin: PID | Alias,
         number: int,
         path: list[PID | Alias],

@@ -3,44 +3,38 @@
 All methods run on the loop's thread, unless they say otherwise.
 """
 
-from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import chain
+from functools import partial
 from math import inf
-from types import ModuleType
 from typing import Any, Final, cast
 
 import trio
 from trio.lowlevel import Task, current_task
 
-from .._core.kernel import Kernel
 from .._core.messaging.publisher import NODE_DOWN, NODE_UP
 from .._core.messaging.remote import RemoteNodes
-from .._core.messaging.traces import Mark
+from .._core.processes.process import Process
 from .._core.runtime.parking import park, wake
 from .._core.tables.pending_calls import Deadline
-from .._core.tables.relations import Kind
-from .._core.vocabulary.envelopes import EVENT, TRACED, Lane
-from .._core.vocabulary.ids import PID, Alias, EventName, ServiceName
+from .._core.vocabulary.errors import CallTimeoutError, TargetDownError
+from .._core.vocabulary.ids import PID, NodeName, ServiceName
 from .._core.vocabulary.messages import NodeDown, NodeUp, Published
 from .._core.vocabulary.options import check_name
 from .._core.vocabulary.reasons import Reason
 from .._core.vocabulary.text import brief, shown
 from .carrier import Carrier
-from .deadlocks import Deadlocks
-from .errors import MessageTooLargeError, MessageTypeError, NetworkError
-from .messages.message_types import MessageTypes, RefusedValueError
-from .messages.signals import SIGNALS
-from .node_names import is_node_name
-from .node_requests.permits import PERMITS, Permits, refusal_text
-from .node_requests.snapshots import snapshot_types
-from .node_requests.spawns import Spawns
-from .peer import Peer
+from .context import NetworkContext
+from .errors import NetworkError
+from .messages.message_types import MessageTypes
+from .node_connection import NodeConnection
+from .node_names import check_other_node, is_node_name
+from .outgoing.batch import Batch
+from .outgoing.look import Ping
+from .outgoing.peer import Peer
 from .protocol.frames import NOT_A_FRAME, read_frame
-from .protocol.session import Timing
+from .services.remote_service import RemoteService
 from .services.service_receiver import ServiceReceiver
 from .traffic.info import NetworkInfo
-from .traffic.limits import LARGEST, Limits, too_large
 
 __all__ = ["Network"]
 
@@ -54,62 +48,65 @@ reader for which it holds twice as many.
 """
 _SMALLEST: Final = 32 << 10
 """Bytes that each of `_NODES` nodes may have on the way here."""
-_SENDERS: Final = 100_000
-"""The most processes here whose messages other nodes may forward back."""
 _SERVICE_RECEIVERS: Final = 1024
 """The most services whose end is remembered for other nodes."""
+_FIRST_DELAY: Final = 0.01
+"""Seconds after which a node that cannot be reached is tried again. Each further delay is twice as
+long.
+"""
+_LONGEST_DELAY: Final = 0.5
+"""The longest of these delays."""
 
 
 class Network:
     """The network of a running node."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        carrier: Carrier,
-        types: Iterable[type | ModuleType],
-        timing: Timing,
-        backlog: int,
-        permits: Permits,
-        spawns: Spawns,
-        limits: Limits,
-    ) -> None:
-        self.kernel = kernel
-        self.types = MessageTypes(types)
-        self.snapshots = snapshot_types(types)
-        """The types of messages, and those of snapshots of a node."""
-        self.permits = permits
-        self.spawns = spawns
-        self.limits = limits
-        self.deadlocks = Deadlocks(self)
-        self.timing = timing
-        self.backlog = backlog
-        self.carrier = carrier
+    def __init__(self, context: NetworkContext) -> None:
+        self.context = context
+        """The parts that all other nodes share."""
+        self.kernel = kernel = context.kernel
+        """The kernel of the node."""
         self.peers: dict[str, Peer] = {}
+        """The other nodes that are known by now, as receivers, by their names."""
+        self.connections: dict[str, NodeConnection] = {}
+        """The connections of the same nodes."""
         self.why_left = ""
         """Why this node has left its network; empty while it is a member. From any thread."""
-        self._window = timing.window
+        self._window = context.timing.window
         """Bytes that each connected node may have on the way here."""
         self._service_receivers: dict[ServiceName, ServiceReceiver] = {}
         """The services here that other nodes use."""
-        self._dirty: list[Peer] = []
+        self._dirty: list[Batch] = []
+        """The batches that go out when the tasks that run now have run."""
         self._flusher: Task | None = None
+        """The task that sends them."""
         self._in_pass = False
         """A reader hands over frames, in this turn."""
         self._is_root = False
-        self._held: list[Peer] = []
-        """The peers whose operations go out at the end of the pass."""
+        """The pass runs the processes that it wakes."""
+        self._held: list[Batch] = []
+        """The batches that go out at the end of the pass."""
         self._alarm: Deadline | None = None
         """Wakes the network at the next deadline of a session."""
         self._alarm_at = inf
         """The moment of the alarm, by the node's clock."""
-        self._logged: set[str] = set()
-        self._senders: dict[PID | Alias, None] = {}
-        """The processes here that have sent to other nodes, those that sent last at the end."""
         self._failure: Exception | None = None
+        """Why the node could not join the network."""
         self._joined = trio.Event()
+        """The node has joined the network, or could not."""
         self._scope = trio.CancelScope()
+        """Ends the carrier."""
         kernel.router.join_network(cast(RemoteNodes, self))
+
+    @property
+    def types(self) -> MessageTypes:
+        """The types of messages, and their encoding."""
+        return self.context.types
+
+    @property
+    def carrier(self) -> Carrier:
+        """Carries the frames of all sessions."""
+        return self.context.carrier
 
     # -- lifecycle ---------------------------------------------------------------------------------
 
@@ -143,18 +140,18 @@ class Network:
 
     def refuse_calls(self) -> None:
         """Take no new calls of other nodes: this node drains."""
-        for peer in self.peers.values():
-            peer.executor.refuse_calls()
+        for connection in self.connections.values():
+            connection.executor.refuse_calls()
 
     def calls_in(self) -> int:
         """How many calls of other nodes are not answered."""
-        return sum(peer.executor.calls_in_flight for peer in self.peers.values())
+        return sum(each.executor.calls_in_flight for each in self.connections.values())
 
     async def close(self, seconds: float) -> None:
         """Send what is queued, for at most ``seconds``, and say farewell to all other nodes."""
         with trio.move_on_after(seconds):
             for peer in list(self.peers.values()):
-                await peer.wait_sent()
+                await peer.batch.wait_sent()
         for peer in list(self.peers.values()):
             peer.session.close("the node goes down", True)
         with trio.move_on_after(seconds), suppress(OSError):
@@ -174,7 +171,10 @@ class Network:
         if peer is None:
             if len(self.peers) > _IDLE:
                 self._forget_idle()
-            peer = self.peers[node] = Peer(self, node, lambda: self._fresh_number(node))
+            fresh = partial(self._fresh_number, node)
+            connection = NodeConnection(self.context, node, fresh, self)
+            self.connections[node] = connection
+            peer = self.peers[node] = connection.peer
         return peer
 
     def _fresh_number(self, node: str) -> int:
@@ -183,67 +183,22 @@ class Network:
 
     def _forget_idle(self) -> None:
         """Forget the peers that were met first: programs may restart under new names."""
-        idle = [name for name, peer in self.peers.items() if peer.is_idle]
+        idle = [name for name, connection in self.connections.items() if connection.is_idle]
         kept = _IDLE - 1 if len(self.peers) < _NODES else 0
         for name in idle[: max(0, len(idle) - kept)]:
-            del self.peers[name]
+            del self.peers[name], self.connections[name]
         if len(self.peers) >= _NODES:
             raise NetworkError(f"a node is connected to at most {_NODES} other nodes")
 
-    def copied(self, to: Any, message: object) -> object:
-        """The message as another node would get it. Messages of the framework that are not listed
-        stay as they are.
-        """
-        if type(message).__module__.startswith("ergo_py"):
-            return message
-        return self.types.decode(self.encode(to, message))
+    def copied(self, to: object, message: object) -> object:
+        """The message as another node would get it."""
+        return self.context.copied(to, message)
 
-    def encode(self, to: Any, message: object) -> bytes:
-        """Encode a message, in the turn and in the thread of its sender.
-
-        Raises:
-            MessageTypeError: the message cannot travel.
-            MessageTooLargeError: it is larger than `LARGEST`.
-        """
-        if type(message) in SIGNALS:
-            raise MessageTypeError(
-                f"a {type(message).__qualname__} cannot travel to {to!r}: it is a message of the "
-                "runtime about a process, and its receiver could not tell it from its own; send a "
-                "message of your own that holds it",
-                to,
-                message,
-            )
-        try:
-            body = self.types.encode(message)
-        except RefusedValueError as error:
-            raise MessageTypeError(
-                f"a {type(message).__qualname__} cannot travel to {to!r}: {error}", to, message
-            ) from None
-        if len(body) > LARGEST:
-            what = f"a {type(message).__qualname__}"
-            raise MessageTooLargeError(too_large(what, body, to), to, message)
-        return body
-
-    def note_sender(self, sender: PID | Alias) -> None:
-        """Note that a process sends to another node, which may forward its messages."""
-        if sender.node == self.kernel.pid.node:
-            self._senders.pop(sender, None)
-            self._senders[sender] = None
-            if len(self._senders) > _SENDERS:
-                del self._senders[next(iter(self._senders))]
-
-    def has_sent(self, sender: PID | Alias) -> bool:
-        """Whether a process of this node has sent to another node."""
-        return sender in self._senders
-
-    def service(self, name: str, node: str, process: Any) -> Any:
+    def service(self, name: str, node: str, process: Process | None) -> RemoteService:
         """The service of a child on another node, for the messages and calls of a process."""
-        # These modules are above this one: they ask the network.
-        from .remote_node import RemoteNode  # noqa: PLC0415
-        from .services.remote_service import RemoteService  # noqa: PLC0415
-
-        remote = RemoteNode(self.kernel, self, node)
-        return RemoteService(self.kernel, remote, check_name(name), process)
+        check_other_node(node, self.kernel.pid.node)
+        wait_up = partial(self.wait_up, node)
+        return RemoteService(self.kernel, node, check_name(name), wait_up, process)
 
     def service_receiver(self, address: ServiceName) -> ServiceReceiver:
         """Takes messages and calls of other nodes to the service of a child of this node."""
@@ -258,68 +213,41 @@ class Network:
 
     def watch(self, target: Any, watcher: PID) -> None:
         """Watch a target on another node."""
-        self.peer(target.node).watches.add(target, watcher)
+        self._connection(target.node).watches.add(target, watcher)
 
     def unwatch(self, target: Any) -> None:
         """End the watch of a target on another node."""
-        self.peer(target.node).watches.remove(target)
+        self._connection(target.node).watches.remove(target)
 
     def tell(self, watcher: PID, target: Any, reason: Reason) -> None:
         """Tell another node that a process it watches here has ended. Never raises: the process
         ends meanwhile, and its end must not fail.
         """
-        peer = self.peers.get(watcher.node)
-        if peer is None or peer.creation != watcher.creation:
+        connection = self.connections.get(watcher.node)
+        if connection is None or connection.peer.creation != watcher.creation:
             return
         try:
-            peer.executor.tell(target, reason)
+            connection.executor.watched.tell(target, reason)
         except Exception as error:
             # Without its session, the other node tells its watchers that this node is lost.
-            self.log_once(f"an end cannot be told to node {peer.node}", shown(error))
-            peer.session.fail("an end could not be told")
+            self.log_once(f"an end cannot be told to node {watcher.node}", shown(error))
+            connection.session.fail("an end could not be told")
 
     def publish(self, subscriber: PID, publication: Published, producer: PID, context: Any) -> bool:
         """Send a publication to a subscribed node, with the context of its trace. False if it was
         dropped.
         """
-        peer = self.peers.get(subscriber.node)
-        if peer is None or peer.creation != subscriber.creation:
+        connection = self.connections.get(subscriber.node)
+        if connection is None or connection.peer.creation != subscriber.creation:
             return False
-        number = peer.executor.number_of(publication.event)
-        return number is not None and peer.send_publication(
+        number = connection.executor.watched.number_of(publication.event)
+        return number is not None and connection.peer.send_publication(
             number, 0, producer, publication, context
         )
 
-    def hand_out(
-        self,
-        name: EventName,
-        producer: PID | Alias,
-        publication: Published,
-        gets: Callable[[PID], bool],
-        headers: dict[str, str] | None,
-    ) -> None:
-        """Give a publication of another node to the subscribers here that get it."""
-        context = self.context_of(headers)
-        envelope: Any = (
-            (EVENT, producer, None, publication)
-            if context is None
-            else (TRACED, producer, Mark(EVENT, name, context), publication)
-        )
-        relations, router = self.kernel.relations, self.kernel.router
-        watchers = chain(
-            relations.of_target(name, Kind.LINK), relations.of_target(name, Kind.MONITOR)
-        )
-        for pid in dict.fromkeys(watchers):
-            process = router.processes.get(pid)
-            if process is not None and gets(pid):
-                router.post(process, pid, Lane.MAIN, envelope)
-
-    def context_of(self, headers: dict[str, str] | None) -> Any:
-        """The context of a message of another node; None if it belongs to no sampled trace."""
-        tracing = self.kernel.tracing
-        if not headers or tracing is None:
-            return None
-        return tracing.context_of(headers, self.kernel.logger)
+    def _connection(self, node: str) -> NodeConnection:
+        self.peer(node)
+        return self.connections[node]
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -338,28 +266,39 @@ class Network:
 
     def info(self) -> NetworkInfo:
         """A snapshot of the traffic with all other nodes."""
-        peers = {name: peer.refusals.info() for name, peer in sorted(self.peers.items())}
+        peers = {name: each.info() for name, each in sorted(self.connections.items())}
         return NetworkInfo(self.kernel.pid.node, peers, self.why_left)
 
     def suspect(self, process: Any) -> None:
         """A process here is about to wait for a process that waits, too: perhaps for a process of
         another node, in a ring.
         """
-        self.deadlocks.suspect(process)
+        self.context.deadlocks.suspect(process)
 
-    def warn_of_refusal(self, node: str, permit: str) -> None:
-        """Log that another node does not permit an act to this node."""
-        self.log_once(
-            f"the node {node} does not permit this node to {PERMITS[permit]}"
-            if permit in PERMITS
-            else f"the node {node} refuses an act of this node",
-            refusal_text(node, self.kernel.pid.node, permit) if permit in PERMITS else permit[:100],
-        )
+    async def wait_up(self, node: str, timeout: float | None) -> None:
+        """Wait until a node can be reached. It may start later than this call.
+
+        Raises:
+            CallTimeoutError: the node was not reached within ``timeout`` seconds.
+        """
+        failure: TargetDownError | None = None
+        delay = _FIRST_DELAY
+        with trio.move_on_after(inf if timeout is None else timeout):
+            while True:
+                try:
+                    await self.peer(node).ask("ping", Ping(), None, None)
+                except TargetDownError as error:
+                    failure = error
+                else:
+                    return
+                await trio.sleep(delay)
+                delay = min(2 * delay, _LONGEST_DELAY)
+        raise CallTimeoutError(NodeName(node), Ping(), timeout or 0.0) from failure
 
     def _share_windows(self) -> None:
         """Grant each connected node its share of the bytes that may be on the way here."""
         count = sum(peer.is_up for peer in self.peers.values())
-        window = share_of_window(self.timing.window, count)
+        window = share_of_window(self.context.timing.window, count)
         if window != self._window:
             self._window = window
             for peer in list(self.peers.values()):
@@ -378,39 +317,37 @@ class Network:
         self.kernel.publisher.announce(NODE_DOWN, NodeDown(peer.node, reason))
 
     def log_once(self, what: str, error: str) -> None:
-        """Log a fault of messages only the first time: a flood of them must not flood the log."""
-        if what not in self._logged and len(self._logged) < _NODES:
-            self._logged.add(what)
-            self.kernel.logger.warning(what, error=error, note="later ones are not logged")
+        """Log a fault, but no other fault of the same text."""
+        self.context.log_once(what, error)
 
     # -- the carrier -------------------------------------------------------------------------------
 
     def frame(self, sender: str, data: bytes | memoryview) -> None:
         """Take a frame of another node."""
-        peer = self.peers.get(sender)
+        connection = self.connections.get(sender)
         try:
             frame = read_frame(data)
         except NOT_A_FRAME as error:
             why = f"not a frame of this protocol: {error}"
-            if peer is not None:
-                peer.session.close(why, False)
+            if connection is not None:
+                connection.session.close(why, False)
             self.log_once(f"a frame of node {sender} is unreadable", why)
             return
-        if peer is None:
-            peer = self._new_peer(sender)
-            if peer is None:
+        if connection is None:
+            connection = self._new_connection(sender)
+            if connection is None:
                 return
-        peer.receive(frame, len(data), self._held if self._in_pass else None)
+        connection.receive(frame, len(data), self._held if self._in_pass else None)
 
-    def _new_peer(self, sender: str) -> Peer | None:
-        """The peer of a node that sends its first frame; None if the frame is dropped."""
+    def _new_connection(self, sender: str) -> NodeConnection | None:
+        """The connection of a node that sends its first frame; None if the frame is dropped."""
         if sender == self.kernel.pid.node:
             return None
         if not is_node_name(sender):
             self.log_once("a frame of a node without a proper name is dropped", brief(sender, 100))
             return None
         try:
-            return self.peer(sender)
+            return self._connection(sender)
         except NetworkError as error:
             self.log_once("a frame of a further node is dropped", str(error))
             return None
@@ -460,9 +397,9 @@ class Network:
 
     # -- sending -----------------------------------------------------------------------------------
 
-    def flush_later(self, peer: Peer) -> None:
-        """Send what a peer has queued when the tasks that run now have run."""
-        self._dirty.append(peer)
+    def flush_later(self, batch: Batch) -> None:
+        """Send the operations of a batch when the tasks that run now have run."""
+        self._dirty.append(batch)
         if self._flusher is not None:
             wake(self._flusher)
 
@@ -470,8 +407,8 @@ class Network:
         self._flusher = task = current_task()
         while self._flusher is not None:
             dirty, self._dirty = self._dirty, []
-            for peer in dirty:
-                peer.flush()
+            for batch in dirty:
+                batch.flush()
             if not self._dirty:
                 await park(task)
 
@@ -491,10 +428,10 @@ class Network:
         """Act on all deadlines that have come."""
         self._alarm = None
         now = self.kernel.clock.now()
-        for peer in list(self.peers.values()):
-            deadline = peer.session.next_deadline()
+        for connection in list(self.connections.values()):
+            deadline = connection.session.next_deadline()
             if deadline <= now:
-                peer.tick()
+                connection.tick()
             else:
                 self.arm(deadline)
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from .._core.vocabulary.errors import BadInputError
 
-__all__ = ["check_node_name", "is_node_name"]
+__all__ = ["check_node_name", "check_other_node", "is_node_name"]
 
 _LONGEST: Final = 255
 """Most bytes of a name, so that an address that names a node has its limit, too."""
@@ -21,6 +21,20 @@ def check_node_name(name: str) -> str:
     if problem := _problem(name):
         raise BadInputError("name", name, f"{problem}, such as 'shop@berlin'")
     return name
+
+
+def check_other_node(name: object, here: str) -> None:
+    """Check the name of a node of the network of the node ``here``.
+
+    Raises:
+        BadInputError: it is no such name, or that of the node itself.
+    """
+    if not isinstance(name, str) or not all(name.partition("@")):
+        raise BadInputError("name", name, "the name of a node in the network, as in 'b@site'")
+    if name == here:
+        raise BadInputError(
+            "name", name, "another node; ask this node directly, as in node.whereis(name)"
+        )
 
 
 def is_node_name(name: str) -> bool:

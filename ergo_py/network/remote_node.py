@@ -1,39 +1,25 @@
 """`RemoteNode`: another node of the network, as ``node.at("b@site")`` returns it."""
 
 from dataclasses import dataclass
-from math import inf
-from typing import Final
 
 import trio
 
 from .._core.kernel import Kernel
 from .._core.runtime.bridge import get_ident
 from .._core.verbs.common import check_timeout
-from .._core.vocabulary.errors import (
-    BadInputError,
-    CallTimeoutError,
-    NotAllowedError,
-    TargetDownError,
-)
-from .._core.vocabulary.ids import PID, NodeName
+from .._core.vocabulary.errors import NotAllowedError
+from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import check_name
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..service import Service
 from .network import Network
+from .node_names import check_other_node
 from .node_requests.verbs import RemoteVerbs
-from .peer import Peer
-from .services.remote_service import RemoteService
+from .outgoing.look import Ping
+from .outgoing.peer import Peer
 
 __all__ = ["RemoteNode"]
-
-_FIRST_DELAY: Final = 0.01
-_LONGEST_DELAY: Final = 0.5
-
-
-@dataclass(frozen=True)
-class Ping:
-    """The request of :meth:`RemoteNode.ping`, as errors show it."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +37,7 @@ class RemoteNode(RemoteVerbs):
     """
 
     def __init__(self, kernel: Kernel, network: Network, name: str) -> None:
-        if not isinstance(name, str) or not all(name.partition("@")):
-            raise BadInputError("name", name, "the name of a node in the network, as in 'b@site'")
-        if name == kernel.pid.node:
-            raise BadInputError(
-                "name", name, "another node; ask this node directly, as in node.whereis(name)"
-            )
+        check_other_node(name, kernel.pid.node)
         self._kernel = kernel
         self._network = network
         self.name = name
@@ -99,7 +80,7 @@ class RemoteNode(RemoteVerbs):
         node. Whether there is such a child shows with the first message. From any thread; in an
         actor, ``self.service(name, node)`` sends in the name of the actor.
         """
-        return RemoteService(self._kernel, self, check_name(name))
+        return self._network.service(name, self.name, None)
 
     async def wait_up(self, *, timeout: float | None = None) -> None:
         """Wait until the node can be reached. It may start later than this call.
@@ -107,20 +88,8 @@ class RemoteNode(RemoteVerbs):
         Raises:
             CallTimeoutError: the node was not reached within ``timeout`` seconds.
         """
-        failure: TargetDownError | None = None
-        delay = _FIRST_DELAY
         self._peer("wait_up", timeout)
-        with trio.move_on_after(inf if timeout is None else timeout):
-            while True:
-                try:
-                    await self._peer("wait_up", None).ask("ping", Ping(), None, None)
-                except TargetDownError as error:
-                    failure = error
-                else:
-                    return
-                await trio.sleep(delay)
-                delay = min(2 * delay, _LONGEST_DELAY)
-        raise CallTimeoutError(NodeName(self.name), Ping(), timeout or 0.0) from failure
+        await self._network.wait_up(self.name, timeout)
 
     async def wait_down(self) -> Reason:
         """Wait until the node is lost, and return the reason, as a monitor of the node gets it.

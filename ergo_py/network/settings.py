@@ -6,14 +6,15 @@ from types import ModuleType
 from .._core.kernel import Kernel
 from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_number
+from .access.limits import Limits
+from .access.permits import Allow, Permits
+from .access.spawns import SpawnList, Spawns
 from .carrier import Carrier
+from .context import NetworkContext
 from .messages.message_types import MessageTypes
 from .network import Network
 from .node_names import check_node_name
-from .node_requests.permits import Allow, Permits
-from .node_requests.spawns import SpawnList, Spawns
 from .protocol.session import Timing
-from .traffic.limits import Limits
 
 __all__ = ["NetworkSettings"]
 
@@ -64,7 +65,7 @@ class NetworkSettings:
             BadInputError: the name of the node is not fit for a network.
         """
         check_node_name(kernel.pid.node)
-        return Network(
+        context = NetworkContext(
             kernel,
             carrier,
             self._types,
@@ -74,3 +75,4 @@ class NetworkSettings:
             self._spawns,
             self._limits,
         )
+        return Network(context)

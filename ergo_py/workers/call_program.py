@@ -45,7 +45,7 @@ def main() -> None:
 def _answer(types: Any, functions: dict[str, Any], request: bytes) -> bytes:
     """The encoded result of a request, or the encoded error."""
     from .._core.vocabulary.reasons import Crashed  # noqa: PLC0415 - after sys.path
-    from ..network.messages.message_types import RefusedValueError  # noqa: PLC0415
+    from ..network.messages.listed_class import RefusedValueError  # noqa: PLC0415
     from .references import referent_of  # noqa: PLC0415
 
     name = ""

@@ -25,11 +25,8 @@ from ..meta.parsing.framing import LengthHeader
 from ..meta.programs.messages import PortData, PortErrorLine, PortExited, PortSignal, PortWrite
 from ..meta.programs.options import StopTimes
 from ..network.errors import MessageTypeError
-from ..network.messages.message_types import (
-    MessageTypes,
-    RefusedValueError,
-    UnreadableValueError,
-)
+from ..network.messages.listed_class import RefusedValueError, UnreadableValueError
+from ..network.messages.message_types import MessageTypes
 from ..supervision.specs import Backoff
 from .references import reference_of
 from .worker_node import core_count

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ergo_py import Request
 from ergo_py.network.messages.closed_types import MARK, closed_type
-from ergo_py.network.messages.message_types import MessageTypes, UnreadableValueError
+from ergo_py.network.messages.listed_class import UnreadableValueError
+from ergo_py.network.messages.message_types import MessageTypes
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from ergo_py import (
 )
 from ergo_py.meta import UnixServer
 from ergo_py.network import RemoteError, UnreadableError
-from ergo_py.network.node_requests import chunks, spawns
+from ergo_py.network.access import spawns
+from ergo_py.network.node_requests import chunks
 from tests.network.pairs import Add, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Puppet, running_node

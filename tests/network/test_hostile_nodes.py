@@ -35,12 +35,12 @@ from ergo_py.network import (
     RemoteError,
     UnreadableError,
 )
+from ergo_py.network.access.limits import ADDRESS, LARGEST
+from ergo_py.network.access.permits import Permits
 from ergo_py.network.node_requests.chunks import Chunks
-from ergo_py.network.node_requests.look import Look, look
-from ergo_py.network.node_requests.permits import Permits
+from ergo_py.network.outgoing.look import Look, look
 from ergo_py.network.protocol import operations as ops
 from ergo_py.network.protocol.operations import sender_place
-from ergo_py.network.traffic.limits import ADDRESS, LARGEST
 from tests.network.pairs import (
     Add,
     Colour,
@@ -67,7 +67,7 @@ async def hostile(a: Node) -> Any:
 def route_to(peer: Any, pid: PID) -> bytes:
     """The route from the node itself to a process there."""
     me = sender_place(peer.network.kernel.pid)
-    return ops.encode_route(ops.Route(peer.place(pid), me, 0))
+    return ops.encode_route(ops.Route(peer.routes.place(pid), me, 0))
 
 
 class Silent(Actor):
@@ -92,7 +92,7 @@ async def test_an_exit_signal_with_the_sender_of_another_node_ends_the_session()
         parent = await b.spawn(Puppet)
         child = await b.call(parent, lambda me: me.spawn(Talker, heard))
         body = peer.network.types.encode_reason(Shutdown())
-        peer.push(ops.Exit(peer.place(child), sender_place(parent), False, body))
+        peer.push(ops.Exit(peer.routes.place(child), sender_place(parent), False, body))
         await until(lambda: not a.nodes() and not b.nodes())
         assert b.process_info(child).pid == child
         assert heard == []
@@ -143,7 +143,7 @@ async def test_a_sender_of_the_receiving_node_has_sent_to_another_node_before() 
         peer = await hostile(a)
         body = peer.network.types.encode(Add(1))
         for forged in (silent, PID("b@test", silent.creation, 0)):
-            place = ops.Route(peer.place(sink), sender_place(forged), 0)
+            place = ops.Route(peer.routes.place(sink), sender_place(forged), 0)
             route = ops.encode_route(place)
             peer.push(ops.Send(route, body))
             peer.push(ops.Call(1000, route, body))
@@ -178,10 +178,10 @@ async def test_an_address_that_is_too_long_ends_the_session_and_is_not_kept(act:
     hub = make_network("memory")
     async with two_nodes(hub) as (a, b):
         if act == "refused":
-            network_of(b).permits = Permits("call")
+            network_of(b).context.permits = Permits("call")
         peer = await hostile(a)
         me = sender_place(peer.network.kernel.pid)
-        executor = network_of(b).peers["a@test"].executor
+        executor = network_of(b).connections["a@test"].executor
         place = (
             ops.Place(4, 0, 0, "r", peer.network.types.encode("k" * ADDRESS))
             if act == "key"
@@ -198,7 +198,7 @@ async def test_an_address_that_is_too_long_ends_the_session_and_is_not_kept(act:
         peer.push(op)
         await until(lambda: not a.nodes() and not b.nodes())
         assert routes_of(executor) == {}
-        assert executor.watches == 0
+        assert executor.watched.count == 0
 
 
 async def test_the_longest_address_and_the_longest_name_of_a_node_travel() -> None:
@@ -273,8 +273,8 @@ def spy_on(monkeypatch: pytest.MonkeyPatch, node: Node, decoded: list[Any]) -> N
         return decoded[-1]
 
     monkeypatch.setattr(types, "decode", spy)
-    for peer in network_of(node).peers.values():
-        monkeypatch.setattr(peer.executor, "_decode", spy)
+    for connection in network_of(node).connections.values():
+        monkeypatch.setattr(connection.executor, "_decode", spy)
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -290,10 +290,11 @@ async def test_a_reason_that_is_none_becomes_a_reason() -> None:
         await b.call(plain, lambda me: me.link(other))
         await a.at("b@test").ping()
         for pid in (target, other):
-            number = peer.executor.number_of(pid)
+            watched = network_of(a).connections["b@test"].executor.watched
+            number = watched.number_of(pid)
             peer.push(ops.Ended(number, peer.network.types.encode(5)))
         me = sender_place(network_of(a).kernel.pid)
-        peer.push(ops.Exit(peer.place(watcher), me, False, peer.network.types.encode([1])))
+        peer.push(ops.Exit(peer.routes.place(watcher), me, False, peer.network.types.encode([1])))
         reason = await b.wait_ended(plain)
         assert reason == Shutdown("a reason of the type int, which is not a reason")
         await until(lambda: len(heard) == 2)
@@ -384,12 +385,13 @@ async def test_a_message_that_waits_for_room_ends_with_the_session_of_its_sender
 async def test_a_node_that_asks_and_takes_no_answers_loses_its_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ergo_py.network.peer.ANSWERS", 1 << 20)
+    monkeypatch.setattr("ergo_py.network.node_connection.ANSWERS", 1 << 20)
     network = make_network("memory", backlog=1 << 20)
     async with two_nodes(network) as (a, b):
         factory = await b.spawn(Factory)
         peer = await hostile(a)
-        monkeypatch.setattr(peer, "receive", lambda *_frame: None)  # nothing is acknowledged
+        connection = network_of(a).connections["b@test"]
+        monkeypatch.setattr(connection, "receive", lambda *_frame: None)  # nothing is acknowledged
         route = route_to(peer, factory)
         body = peer.network.types.encode(Echo(100_000))
         waiting = [0]
@@ -408,7 +410,7 @@ async def test_probes_and_refused_calls_look_through_a_limited_number_of_calls(
     autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each looks through all open calls of its node."""
-    monkeypatch.setattr("ergo_py.network.executor._LOOKS", 50)
+    monkeypatch.setattr("ergo_py.network.incoming.executor._LOOKS", 50)
     async with two_nodes(make_network("memory")) as (a, b):
         callers: list[Caller] = []
         silent = await b.spawn(Silent, callers)
@@ -434,7 +436,7 @@ async def test_a_node_looks_into_no_third_node_for_another() -> None:
     """b permits a to look, and c permits b to look, but not a."""
     hub = make_network("memory", allow={"a@test": "default,look"})
     async with two_nodes(hub) as (a, _), running_node("c@test", network=hub) as c:
-        network_of(c).permits = Permits({"b@test": "default,look"})
+        network_of(c).context.permits = Permits({"b@test": "default,look"})
         pid = await c.spawn(Puppet)
         peer = await hostile(a)
         for verb in ("inspect", "inspect_meta", "process_info"):
@@ -561,7 +563,7 @@ async def test_an_address_that_cannot_travel_leaves_no_relation() -> None:
                         me.monitor(target)
 
             await a.call(watcher, watch)
-        assert network_of(a).peers["b@test"].watches.__len__() == 0
+        assert network_of(a).connections["b@test"].watches.__len__() == 0
 
 
 # -- sizes -----------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py.network import NATS, Local, Memory, TooManyCallsError
+from ergo_py.network.access.limits import Limits
 from ergo_py.network.protocol.operations import (
     Call,
     ConfirmedSend,
@@ -31,7 +32,6 @@ from ergo_py.network.protocol.operations import (
     encode_route,
     sender_place,
 )
-from ergo_py.network.traffic.limits import Limits
 from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Puppet
@@ -73,7 +73,7 @@ async def limited(who: str) -> AsyncIterator[tuple[Node, Node]]:
     network = make_network("memory", max_calls=3, max_watches=3, beat=0.1)
     async with two_nodes(network) as (a, b):
         other = b if who == "a" else a
-        network_of(other).limits = Limits(100_000, 100_000)
+        network_of(other).context.limits = Limits(100_000, 100_000)
         yield a, b
 
 
@@ -218,10 +218,10 @@ async def test_a_node_that_keeps_no_limits_cannot_make_the_tables_grow() -> None
         peer, me = network_of(a).peers["b@test"], sender_place(network_of(a).kernel.pid)
         body = network_of(a).types.encode(Echo(0))
         for number, pid in enumerate(pids):
-            peer.push(Watch(10_000 + number, peer.place(pid), 0))
+            peer.push(Watch(10_000 + number, peer.routes.place(pid), 0))
             # All calls have the same number.
-            peer.push(Call(7, encode_route(Route(peer.place(keeper), me, 0)), body))
-            peer.push(ConfirmedSend(8, encode_route(Route(peer.place(full), me, 0)), body))
+            peer.push(Call(7, encode_route(Route(peer.routes.place(keeper), me, 0)), body))
+            peer.push(ConfirmedSend(8, encode_route(Route(peer.routes.place(full), me, 0)), body))
         assert await a.at("b@test").ping() >= 0.0
         there = b.network().peers["a@test"]
         assert (there.calls_in, there.watches_in) == (3, 3)
@@ -235,7 +235,7 @@ async def test_a_number_of_a_watch_that_is_used_twice_ends_the_session() -> None
         assert await a.at("b@test").ping() >= 0.0
         peer = network_of(a).peers["b@test"]
         for pid in pids:
-            peer.push(Watch(10_000, peer.place(pid), 0))
+            peer.push(Watch(10_000, peer.routes.place(pid), 0))
         await until(lambda: b.network().peers["a@test"].sessions and not b.nodes())
         assert b.network().peers["a@test"].watches_in == 0
         for pid in pids:

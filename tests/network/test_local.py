@@ -207,7 +207,7 @@ async def test_a_socket_that_may_not_be_opened_is_no_node(
             def connect(self, address: Any) -> None:
                 raise error
 
-        monkeypatch.setattr("ergo_py.network.carriers.local.socket.socket", Refusing)
+        monkeypatch.setattr("ergo_py.network.carriers.local_carrier.socket.socket", Refusing)
         is_full = isinstance(error, BlockingIOError)
         assert await a.discover() == (["b@x"] if is_full else [])
 

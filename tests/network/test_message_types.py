@@ -36,11 +36,8 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py.network import RemoteError
-from ergo_py.network.messages.message_types import (
-    MessageTypes,
-    RefusedValueError,
-    UnreadableValueError,
-)
+from ergo_py.network.messages.listed_class import RefusedValueError, UnreadableValueError
+from ergo_py.network.messages.message_types import MessageTypes
 from tests.network.pairs import TYPES, Add, Colour, Echo, Order
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ergo_py import TargetDownError
 from ergo_py.cluster import Cluster
-from ergo_py.network.carriers import local
+from ergo_py.network.carriers import local_carrier
 from ergo_py.network.carriers.node_socket import NodeSocket, remove_leftovers
 from tests.network.pairs import Total, make_network, two_nodes, until
 from tests.network.programs import COUNTER, running_program
@@ -106,8 +106,8 @@ def test_the_files_of_killed_programs_are_removed(path: Path) -> None:
 async def test_a_node_without_its_name_leaves_the_network_and_joins_it_again(
     meeting_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_KEEP", 0.01)
-    monkeypatch.setattr(local, "_AGAIN", 0.01)
+    monkeypatch.setattr(local_carrier, "_KEEP", 0.01)
+    monkeypatch.setattr(local_carrier, "_AGAIN", 0.01)
     network = make_network("local", meeting_place)
     async with two_nodes(network) as (a, b):
         await b.spawn(Counter, name="counter")

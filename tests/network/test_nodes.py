@@ -650,14 +650,15 @@ async def test_operations_of_a_long_pass_go_out_in_parts_so_that_both_nodes_work
         assert await a.call(pid, Total()) == 0
         network = network_of(a)
         peer = network.peers["b@test"]
-        sent = peer.frames_out
+        sent = a.network().peers["b@test"].frames_out
         task = trio.lowlevel.current_task()
 
         network.begin_pass(task)
         network.frame("b@test", encode_frame(Bye(1, 2, "of an old session")))
         for _ in range(1000):
             a.send(pid, Add(1))
-        in_pass, waiting = peer.frames_out - sent, peer.session.queued_bytes
+        in_pass = a.network().peers["b@test"].frames_out - sent
+        waiting = peer.session.queued_bytes
         network.end_pass(task)
 
         assert in_pass > 2

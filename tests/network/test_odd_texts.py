@@ -214,7 +214,7 @@ async def test_a_fault_in_telling_an_end_ends_the_session_and_not_the_node(
         def fail(*_told: Any) -> None:
             raise RuntimeError("a fault of the runtime")
 
-        monkeypatch.setattr(network_of(b).peers["a@test"].executor, "tell", fail)
+        monkeypatch.setattr(network_of(b).connections["a@test"].executor.watched, "tell", fail)
         b.kill(pid)
         await b.wait_ended(pid)
         await until(lambda: not b.nodes())

@@ -7,7 +7,7 @@ import pytest
 
 from ergo_py import Actor, BadInputError, Caller, Down, Name, Why
 from ergo_py.network import NotPermittedError
-from ergo_py.network.node_requests.permits import DEFAULT_PERMITS, PERMITS, Permits, refusal_text
+from ergo_py.network.access.permits import DEFAULT_PERMITS, PERMITS, Permits, refusal_text
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
 from tests.support import Puppet, running_node

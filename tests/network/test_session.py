@@ -337,8 +337,8 @@ def test_operations_of_a_frame_count_up_to_the_operation_that_ends_the_session()
     carry(one, other)
 
     assert other.ops == [b"good", b"bad"]
-    assert other.session.received == 2
-    assert [count for _, _, count in other.session.arrived()] == [2]
+    assert other.session.totals.received == 2
+    assert [count for _, _, count in other.session.totals.arrived()] == [2]
 
 
 def test_an_acknowledgement_that_goes_with_data_leaves_no_deadline() -> None:

@@ -123,7 +123,7 @@ class _Both:
 
     def join_network(self, kernel: Any) -> Any:
         network = self._carrier.join_network(kernel)
-        network.types = self._types.join_network(kernel).types
+        network.context.types = self._types.join_network(kernel).types
         kernel.router.join_network(network)
         return network
 

@@ -155,7 +155,7 @@ async def test_headers_that_are_none_are_ignored(spans: Spans) -> None:
         puppet = await shop.spawn(Puppet)
         await shop.call(puppet, lambda me: me.send(pid, 0))
         for headers in ({"traceparent": "00-zz-1-1"}, {"traceparent": ""}, {"x": "y"}, {}):
-            route = encode_route(Route(peer.place(pid), sender_place(puppet), 0))
+            route = encode_route(Route(peer.routes.place(pid), sender_place(puppet), 0))
             peer.push(Send(route, peer.network.types.encode(1), headers))
         await until(lambda: len(heard) == 5)
     assert heard == [0, 1, 1, 1, 1]

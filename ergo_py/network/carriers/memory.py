@@ -18,11 +18,11 @@ from ..._core.runtime.time_slices import SLICE
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.public_names import show_public_names
+from ..access.permits import Allow
+from ..access.spawns import SpawnList
 from ..carrier import Sink
 from ..errors import NodeNameTakenError
 from ..network import Network
-from ..node_requests.permits import Allow
-from ..node_requests.spawns import SpawnList
 from ..settings import NetworkSettings
 from ..stores.memory_store import MemoryStore, StoreTable
 from .copies import Copies

@@ -5,14 +5,13 @@ list: it never imports code because of a message. The value that arrives equals 
 sent, in its content and its type.
 """
 
-import dataclasses
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import partial
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final
 from uuid import UUID
 
 from ..._core.vocabulary.errors import BadInputError
@@ -32,21 +31,24 @@ from ..._core.vocabulary.reasons import (
 )
 from ..._core.vocabulary.text import brief, shown, text_of, utf8
 from ..errors import RemoteError
-from .closed_types import MARK, closed_type
+from .closed_types import MARK
 from .codec import Ext, msgspec
 from .exceptions import BUILTIN, UNRAISABLE, arguments_of, attributes_of, remade
+from .extensions import KINDS, NESTED, READERS, Code
 from .hashed_elements import FEW, SMALL, Work, has_large_map, may_have_large_map
+from .listed_class import (
+    ListedClass,
+    RefusedValueError,
+    UnreadableValueError,
+    can_be_listed,
+    wire_name_of,
+)
 from .type_names import type_of
 
-__all__ = ["MessageTypes", "RefusedValueError", "UnreadableValueError", "reason_of"]
+__all__ = ["MessageTypes", "reason_of"]
 
 _LEAVES: Final[frozenset[type]] = frozenset({str, int, float, bool, bytes, type(None)})
 _KEYS: Final = frozenset({str, int})
-
-_TUPLE, _SET, _FROZENSET, _PAIRS = 1, 2, 3, 4
-_PID, _ALIAS, _REF, _NAME, _NODE_NAME, _EVENT_NAME, _KEY = 10, 11, 12, 13, 14, 15, 16
-_DATETIME, _DATE, _TIME, _TIMEDELTA, _UUID, _DECIMAL, _BYTEARRAY = 20, 21, 22, 23, 24, 25, 26
-_OBJECT, _ENUM, _EXCEPTION, _CRASHED, _REMOTE_ERROR = 30, 31, 32, 33, 34
 
 _OWN: Final = (
     Normal,
@@ -61,82 +63,6 @@ _OWN: Final = (
     Down,
 )
 """Classes of the framework that every node knows, under names of their own."""
-
-
-class RefusedValueError(TypeError):
-    """A value cannot travel. The text says which part of it, and the remedy."""
-
-
-class UnreadableValueError(ValueError):
-    """Bytes of another node are not a value that this node knows."""
-
-
-class _Class:
-    """A listed class: a dataclass, a `msgspec.Struct` or a named tuple."""
-
-    def __init__(self, cls: type, wire_name: str, fields: tuple[str, ...]) -> None:
-        self.cls = cls
-        self.wire_name = wire_name
-        self.fields = fields
-        self.allowed = _allowed_types(cls, fields)
-        self.closed = closed_type(cls, wire_name, fields)
-
-    def make(self, values: Mapping[str, Any]) -> Any:
-        """Build an instance. A field that this node does not know is dropped."""
-        known = {name: values[name] for name in self.fields if name in values}
-        # No text shows the value of a field: it may be a secret, and the text is logged.
-        for name, allowed in self.allowed.items():
-            if name in known and not isinstance(known[name], allowed):
-                raise UnreadableValueError(
-                    f"{self.wire_name}.{name}: got a {type(known[name]).__name__}, "
-                    f"allowed is {' or '.join(sorted(t.__name__ for t in allowed))}"
-                )
-        try:
-            return self.cls(**known)
-        except Exception as error:
-            missing = [name for name in self.fields if name not in known]
-            raise UnreadableValueError(
-                f"{self.wire_name} cannot be made: {type(error).__name__}"
-                + (f"; the message has no field {', '.join(missing)}" if missing else "")
-            ) from None
-
-
-def _allowed_types(cls: type, fields: tuple[str, ...]) -> dict[str, tuple[type, ...]]:
-    """The types that each field may have, as far as its annotation says so."""
-    try:
-        hints = get_type_hints(cls)
-    except Exception:
-        # A name in an annotation is known to type checkers only.
-        return {}
-    found = {name: _types_of(hints[name]) for name in fields if name in hints}
-    return {name: allowed for name, allowed in found.items() if allowed is not None}
-
-
-def _types_of(annotation: Any) -> tuple[type, ...] | None:
-    """The classes that an annotation allows; None if any value may fit."""
-    origin = get_origin(annotation)
-    if annotation is None:
-        return (type(None),)
-    if origin is Annotated:
-        return _types_of(get_args(annotation)[0])
-    if origin is Union or origin is types.UnionType:
-        parts = [_types_of(part) for part in get_args(annotation)]
-        if any(part is None for part in parts):
-            return None
-        return tuple(cls for part in parts for cls in part or ())
-    if origin is Literal:
-        return tuple(dict.fromkeys(type(value) for value in get_args(annotation)))
-    found = annotation if origin is None else origin
-    supertype = getattr(found, "__supertype__", None)
-    if supertype is not None:
-        return _types_of(supertype)
-    if not isinstance(found, type) or found is object:
-        return None
-    try:
-        isinstance(None, found)
-    except TypeError:  # a protocol that is not made for isinstance
-        return None
-    return (float, int) if found is float else (found,)
 
 
 class MessageTypes:
@@ -156,32 +82,32 @@ class MessageTypes:
         this program itself.
         """
         self._work = Work(is_limited)
-        self._by_name: dict[str, _Class] = {}
+        self._by_name: dict[str, ListedClass] = {}
         self._enums: dict[str, type[Enum]] = {}
         self._exceptions: dict[str, type[Exception]] = dict(BUILTIN)
         self._exception_names: dict[type, str] = {cls: name for name, cls in BUILTIN.items()}
         self._tags: dict[type, Callable[[Any], Any]] = {
             list: self._list,
             dict: self._dict,
-            tuple: lambda value: self._tagged(_TUPLE, list(value)),
-            set: lambda value: self._hashed(_SET, list(value)),
-            frozenset: lambda value: self._hashed(_FROZENSET, list(value)),
-            PID: lambda pid: Ext(_PID, _encode(tuple(pid))),
-            Alias: lambda alias: Ext(_ALIAS, _encode(tuple(alias))),
-            Ref: lambda ref: Ext(_REF, _encode(tuple(ref)[:3])),
-            Name: lambda name: Ext(_NAME, _encode(tuple(name))),
-            NodeName: lambda name: Ext(_NODE_NAME, _encode(tuple(name))),
-            EventName: lambda name: Ext(_EVENT_NAME, _encode(tuple(name)[:2])),
-            Key: lambda key: self._tagged(_KEY, list(key)[:3]),
-            datetime: lambda value: Ext(_DATETIME, value.isoformat().encode()),
-            date: lambda value: Ext(_DATE, value.isoformat().encode()),
-            time: lambda value: Ext(_TIME, value.isoformat().encode()),
+            tuple: lambda value: self._tagged(Code.TUPLE, list(value)),
+            set: lambda value: self._hashed(Code.SET, list(value)),
+            frozenset: lambda value: self._hashed(Code.FROZENSET, list(value)),
+            PID: lambda pid: Ext(Code.PID, _encode(tuple(pid))),
+            Alias: lambda alias: Ext(Code.ALIAS, _encode(tuple(alias))),
+            Ref: lambda ref: Ext(Code.REF, _encode(tuple(ref)[:3])),
+            Name: lambda name: Ext(Code.NAME, _encode(tuple(name))),
+            NodeName: lambda name: Ext(Code.NODE_NAME, _encode(tuple(name))),
+            EventName: lambda name: Ext(Code.EVENT_NAME, _encode(tuple(name)[:2])),
+            Key: lambda key: self._tagged(Code.KEY, list(key)[:3]),
+            datetime: lambda value: Ext(Code.DATETIME, value.isoformat().encode()),
+            date: lambda value: Ext(Code.DATE, value.isoformat().encode()),
+            time: lambda value: Ext(Code.TIME, value.isoformat().encode()),
             timedelta: lambda value: Ext(
-                _TIMEDELTA, _encode((value.days, value.seconds, value.microseconds))
+                Code.TIMEDELTA, _encode((value.days, value.seconds, value.microseconds))
             ),
-            UUID: lambda value: Ext(_UUID, value.bytes),
-            Decimal: lambda value: Ext(_DECIMAL, str(value).encode()),
-            bytearray: lambda value: Ext(_BYTEARRAY, bytes(value)),
+            UUID: lambda value: Ext(Code.UUID, value.bytes),
+            Decimal: lambda value: Ext(Code.DECIMAL, str(value).encode()),
+            bytearray: lambda value: Ext(Code.BYTEARRAY, bytes(value)),
             Crashed: self._crashed,
             RemoteError: lambda error: _told(error.type_name, error.text),
         }
@@ -190,7 +116,7 @@ class MessageTypes:
         errors.
         """
         # Looked up by a part of the bytes that arrive, which may be a view.
-        self._closed_names: dict[bytes | memoryview, _Class] = {}
+        self._closed_names: dict[bytes | memoryview, ListedClass] = {}
         self._closed_decoders: dict[bytes | memoryview, Callable[[bytes | memoryview], Any]] = {}
         # A hook decodes the content of an extension in the same way as the value around it.
         quickly: list[Callable[[Any], Any]] = []
@@ -204,17 +130,21 @@ class MessageTypes:
             if isinstance(entry, types.ModuleType):
                 self._add_module(entry)
             else:
-                self._add(entry, _wire_name(entry))
+                self._add(entry, wire_name_of(entry))
 
     # -- the list ----------------------------------------------------------------------------------
 
     def _add_module(self, module: types.ModuleType) -> None:
         for value in list(vars(module).values()):
-            if isinstance(value, type) and value.__module__ == module.__name__ and _fits(value):
-                self._add(value, _wire_name(value))
+            if (
+                isinstance(value, type)
+                and value.__module__ == module.__name__
+                and can_be_listed(value)
+            ):
+                self._add(value, wire_name_of(value))
 
     def _add(self, cls: type, wire_name: str) -> None:
-        if not isinstance(cls, type) or not _fits(cls):
+        if not isinstance(cls, type) or not can_be_listed(cls):
             raise BadInputError(
                 "types",
                 cls,
@@ -231,12 +161,12 @@ class MessageTypes:
         self._refuse_double(cls, wire_name)
         if issubclass(cls, Enum):
             self._enums[wire_name] = cls
-            self._tags[cls] = lambda member: Ext(_ENUM, _encode((wire_name, member.name)))
+            self._tags[cls] = lambda member: Ext(Code.ENUM, _encode((wire_name, member.name)))
         elif issubclass(cls, Exception):
             self._exceptions[wire_name] = cls
             self._exception_names[cls] = wire_name
         else:
-            entry = _Class(cls, wire_name, _fields_of(cls))
+            entry = ListedClass(cls, wire_name)
             self._by_name[wire_name] = entry
             self._tags[cls] = lambda value: self._object(entry, value)
             self._closed_names[wire_name.encode()] = entry
@@ -309,7 +239,7 @@ class MessageTypes:
         raise RefusedValueError(
             f"{cls.__module__}.{cls.__qualname__} is not among the types that travel; list it in "
             f"`types=[{cls.__qualname__}]` of the network, on both nodes"
-            if _fits(cls)
+            if can_be_listed(cls)
             else f"a value of the type {cls.__module__}.{cls.__qualname__} cannot travel; send "
             "plain values, dataclasses or msgspec.Structs"
         )
@@ -334,16 +264,16 @@ class MessageTypes:
         if problem := self._work.problem_of("a dict", values):
             raise RefusedValueError(problem)
         return Ext(
-            _PAIRS,
+            Code.PAIRS,
             _encode([(self._plain(key), self._plain(value)) for key, value in values.items()]),
         )
 
-    def _object(self, entry: _Class, value: Any) -> Ext:
+    def _object(self, entry: ListedClass, value: Any) -> Ext:
         fields = {}
         for name in entry.fields:
             part = getattr(value, name)
             fields[name] = part if type(part) in _LEAVES else self._plain(part)
-        return Ext(_OBJECT, _encode((entry.wire_name, fields)))
+        return Ext(Code.OBJECT, _encode((entry.wire_name, fields)))
 
     def _exception(self, error: Exception) -> Ext:
         name = self._exception_names.get(type(error))
@@ -354,7 +284,7 @@ class MessageTypes:
                     name: self._attribute(value) for name, value in attributes_of(error).items()
                 }
                 parts = (name, args, attributes) if attributes else (name, args)
-                return Ext(_EXCEPTION, _encode(parts))
+                return Ext(Code.EXCEPTION, _encode(parts))
             except Exception:  # as in encode()
                 pass
         return _told(type(error).__qualname__, text_of(error))
@@ -375,7 +305,7 @@ class MessageTypes:
             if isinstance(error, Exception)
             else _told(type(error).__qualname__, text_of(error))
         )
-        return Ext(_CRASHED, _encode((plain, utf8(reason.traceback))))
+        return Ext(Code.CRASHED, _encode((plain, utf8(reason.traceback))))
 
     # -- decoding ----------------------------------------------------------------------------------
 
@@ -409,14 +339,14 @@ class MessageTypes:
         return type_of(data, self._type_of_code)
 
     def _type_of_code(self, code: int, name: Callable[[], str]) -> type | None:
-        if code in (_OBJECT, MARK):
+        if code in (Code.OBJECT, MARK):
             entry = self._by_name.get(name())
             return None if entry is None else entry.cls
-        if code == _ENUM:
+        if code == Code.ENUM:
             return self._enums.get(name())
-        if code == _EXCEPTION:
+        if code == Code.EXCEPTION:
             return self._exceptions.get(name(), RemoteError)
-        return _KINDS.get(code)
+        return KINDS.get(code)
 
     def decode_reason(self, data: bytes) -> Reason:
         """The reason with these bytes. Bytes of any other value are a reason that says so: the
@@ -428,7 +358,9 @@ class MessageTypes:
             return Shutdown(str(error))
         return reason_of(found)
 
-    def _decode_fields(self, entry: "_Class | None", data: bytes | memoryview, start: int) -> Any:
+    def _decode_fields(
+        self, entry: ListedClass | None, data: bytes | memoryview, start: int
+    ) -> Any:
         """The instance of a closed class that has other fields here."""
         if entry is None:
             raise _unlisted(bytes(data[2:start]).decode("utf-8", "replace"))
@@ -453,35 +385,35 @@ class MessageTypes:
     def _read(self, decoders: list[Callable[[Any], Any]], code: int, data: memoryview) -> Any:
         """The value of an extension."""
         decode = decoders[0]
-        if code == _OBJECT:
+        if code == Code.OBJECT:
             name, fields = decode(data)
             entry = self._by_name.get(name)
             if entry is None:
                 raise _unlisted(name)
             return entry.make(fields)
-        read = _READERS.get(code)
+        read = READERS.get(code)
         if read is not None:
-            return read(decode(data) if code in _NESTED else bytes(data))
-        if code in (_SET, _FROZENSET):
+            return read(decode(data) if code in NESTED else bytes(data))
+        if code in (Code.SET, Code.FROZENSET):
             elements = self._distinct("a set", decode(data))
-            return set(elements) if code == _SET else frozenset(elements)
-        if code == _PAIRS:
+            return set(elements) if code == Code.SET else frozenset(elements)
+        if code == Code.PAIRS:
             pairs = decode(data)
             keys = self._distinct("a dict", [key for key, _ in pairs])
             return dict(zip(keys, [value for _, value in pairs], strict=True))
-        if code == _ENUM:
+        if code == Code.ENUM:
             name, member = decode(data)
             if name not in self._enums or member not in self._enums[name].__members__:
                 raise UnreadableValueError(
                     f"{_short(name)}.{_short(member)} is not an Enum member of this node"
                 )
             return self._enums[name][member]
-        if code == _EXCEPTION:
+        if code == Code.EXCEPTION:
             name, args, *more = decode(data)
             if name not in self._exceptions:
                 return RemoteError(name, ", ".join(map(text_of, args)))
             return remade(self._exceptions[name], args, more[0] if more else {})
-        if code == _CRASHED:
+        if code == Code.CRASHED:
             error, text = decode(data)
             return Crashed.told(error, text)
         raise UnreadableValueError(f"a value of the unknown kind {code}")
@@ -499,7 +431,7 @@ _REASON: Final = 1 << 20
 
 def _told(type_name: str, text: str) -> Ext:
     """An exception as text. Texts of errors are for readers: a surrogate in them is escaped."""
-    return Ext(_REMOTE_ERROR, _encode((utf8(type_name), utf8(text))))
+    return Ext(Code.REMOTE_ERROR, _encode((utf8(type_name), utf8(text))))
 
 
 def _short(name: object) -> str:
@@ -517,107 +449,3 @@ def reason_of(value: object) -> Reason:
     if isinstance(value, Reason):
         return value
     return Shutdown(f"a reason of the type {type(value).__name__}, which is not a reason")
-
-
-_NESTED: Final = frozenset(
-    {
-        _TUPLE,
-        _PID,
-        _ALIAS,
-        _REF,
-        _NAME,
-        _NODE_NAME,
-        _EVENT_NAME,
-        _KEY,
-        _TIMEDELTA,
-        _REMOTE_ERROR,
-    }
-)
-"""Extensions whose content is encoded as well."""
-
-
-def _checked(cls: Any, *field_types: type) -> Callable[[list[Any]], Any]:
-    """A reader for a named tuple. Its fields must have these types."""
-
-    def read(values: list[Any]) -> Any:
-        if len(values) != len(field_types) or not all(map(isinstance, values, field_types)):
-            raise UnreadableValueError(
-                f"{brief(values, 100)} are not the fields of a {cls.__name__}"
-            )
-        return cls(*values)
-
-    return read
-
-
-_READERS: Final[dict[int, Callable[[Any], Any]]] = {
-    _TUPLE: tuple,
-    _PID: _checked(PID, str, int, int),
-    _ALIAS: _checked(Alias, str, int, int),
-    _REF: _checked(Ref, str, int, int),
-    _NAME: _checked(Name, str, str),
-    _NODE_NAME: _checked(NodeName, str),
-    _EVENT_NAME: _checked(EventName, str, str),
-    _KEY: _checked(Key, str, object, str),
-    _DATETIME: lambda data: datetime.fromisoformat(data.decode()),
-    _DATE: lambda data: date.fromisoformat(data.decode()),
-    _TIME: lambda data: time.fromisoformat(data.decode()),
-    _TIMEDELTA: lambda parts: timedelta(*parts),
-    _UUID: lambda data: UUID(bytes=data),
-    _DECIMAL: lambda data: Decimal(data.decode()),
-    _BYTEARRAY: bytearray,
-    _REMOTE_ERROR: lambda parts: RemoteError(*map(str, parts)),
-}
-
-
-_KINDS: Final[dict[int, type]] = {
-    _TUPLE: tuple,
-    _SET: set,
-    _FROZENSET: frozenset,
-    _PAIRS: dict,
-    _PID: PID,
-    _ALIAS: Alias,
-    _REF: Ref,
-    _NAME: Name,
-    _NODE_NAME: NodeName,
-    _EVENT_NAME: EventName,
-    _KEY: Key,
-    _DATETIME: datetime,
-    _DATE: date,
-    _TIME: time,
-    _TIMEDELTA: timedelta,
-    _UUID: UUID,
-    _DECIMAL: Decimal,
-    _BYTEARRAY: bytearray,
-    _CRASHED: Crashed,
-    _REMOTE_ERROR: RemoteError,
-}
-"""The types of the extensions that need no name."""
-
-
-def _wire_name(cls: Any) -> str:
-    return str(getattr(cls, "__dict__", {}).get("__wire__") or getattr(cls, "__qualname__", cls))
-
-
-def _fits(cls: type) -> bool:
-    """Whether a class is of a kind that can be listed."""
-    return (
-        dataclasses.is_dataclass(cls)
-        or issubclass(cls, msgspec.Struct | Enum | Exception)
-        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
-    )
-
-
-def _fields_of(cls: Any) -> tuple[str, ...]:
-    if issubclass(cls, msgspec.Struct):
-        return tuple(cls.__struct_fields__)
-    if issubclass(cls, tuple):
-        return tuple(getattr(cls, "_fields"))  # noqa: B009 - the class of a named tuple has it
-    for field in dataclasses.fields(cls):
-        if not field.init:
-            raise BadInputError(
-                "types",
-                cls,
-                f"a dataclass whose fields are all arguments of its constructor; the field "
-                f"{field.name!r} has init=False",
-            )
-    return tuple(field.name for field in dataclasses.fields(cls))

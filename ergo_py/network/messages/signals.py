@@ -14,7 +14,7 @@ from ..._core.vocabulary.messages import (
     GroupJoined,
     GroupLeft,
 )
-from .message_types import UnreadableValueError
+from .listed_class import UnreadableValueError
 
 __all__ = ["SIGNALS", "not_a_message"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -15,16 +15,15 @@ from ..._core.vocabulary.errors import NotAllowedError, SpawnError
 from ..._core.vocabulary.ids import PID, Alias, Key, Name, NodeName
 from ..._core.vocabulary.options import Options, read_options
 from ..._core.vocabulary.reasons import Reason, Shutdown
+from ..access.spawns import SpawnBudget
 from ..errors import UnreadableError
-from ..messages.message_types import UnreadableValueError
+from ..messages.listed_class import UnreadableValueError
+from ..messages.snapshots import encode_snapshot
+from ..outgoing.peer import Peer
 from ..protocol.operations import NodeRequest
+from ..refusals import Refusals
 from .chunks import Chunks
 from .control import ControlClients
-from .snapshots import encode_snapshot
-from .spawns import SpawnBudget
-
-if TYPE_CHECKING:
-    from ..peer import Peer
 
 __all__ = ["LOOKS", "Answers"]
 
@@ -60,8 +59,9 @@ class _OtherFormError(Exception):
 class Answers:
     """Answers the requests of a single other node."""
 
-    def __init__(self, peer: "Peer", permits: frozenset[str]) -> None:
+    def __init__(self, peer: Peer, refusals: Refusals, permits: frozenset[str]) -> None:
         self._peer = peer
+        self._refusals = refusals
         self._kernel = peer.network.kernel
         self._permits = permits
         self._budget = SpawnBudget(self._kernel.clock.now)
@@ -86,7 +86,7 @@ class Answers:
         """Answer a request, perhaps later."""
         permit, function = self._known.get(op.about, (None, self._unknown))
         if permit is not None and permit not in self._permits:
-            self._peer.send_answer(op.number, None, self._peer.refusals.refuse_act(permit))
+            self._peer.send_answer(op.number, None, self._refusals.refuse_act(permit))
             return
         try:
             argument = self._peer.network.types.decode(op.body)

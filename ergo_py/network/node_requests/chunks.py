@@ -4,11 +4,10 @@ from itertools import count
 from typing import Final
 
 from ..._core.vocabulary.errors import NotAllowedError
+from ..access.limits import LARGEST_ANSWER
 
-__all__ = ["LARGEST_ANSWER", "Chunks"]
+__all__ = ["Chunks"]
 
-LARGEST_ANSWER: Final = 16 << 20
-"""Most bytes of an answer."""
 _CHUNK: Final = 256 << 10
 """Most bytes of a chunk."""
 _KEPT: Final = 4

@@ -1,6 +1,6 @@
 """`ControlClients`: commands of ``ergo … --via``, which another node passes on to this node."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -8,9 +8,7 @@ from ...control.commands import COMMANDS, explain
 from ...control.protocol import ControlError, as_json, encode
 from ...control.request import Arguments, Beat, Client
 from ...control.views.commands import VIEWS
-
-if TYPE_CHECKING:
-    from ..network import Network
+from ..context import NetworkContext
 
 __all__ = ["ControlClients"]
 
@@ -37,7 +35,7 @@ _FROM_AFAR: Final = (
 class ControlClients:
     """The clients of another node's control socket that ask about this node."""
 
-    def __init__(self, network: "Network") -> None:
+    def __init__(self, network: NetworkContext) -> None:
         self._network = network
         self._clients: dict[int, Client] = {}
 

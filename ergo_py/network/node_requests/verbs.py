@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trio.lowlevel import current_task
 
@@ -16,11 +16,9 @@ from ..._core.vocabulary.messages import DeadLetter
 from ..._core.vocabulary.options import check_flag, check_name
 from ...control.protocol import ControlError
 from ...supervision.tree import TreeNode
+from ..outgoing.look import Look, checked, fetch, look, not_an_answer
+from ..outgoing.peer import Peer
 from ..traffic.info import NetworkInfo
-from .look import Look, checked, fetch, look, not_an_answer
-
-if TYPE_CHECKING:
-    from ..peer import Peer
 
 __all__ = ["RemoteVerbs", "Spawn"]
 
@@ -40,7 +38,7 @@ class RemoteVerbs:
     name: str
     """The name of the node."""
 
-    def _peer(self, verb: str, timeout: float | None) -> "Peer":
+    def _peer(self, verb: str, timeout: float | None) -> Peer:
         raise NotImplementedError
 
     async def spawn(

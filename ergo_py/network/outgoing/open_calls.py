@@ -8,19 +8,23 @@ from typing import Any, Final
 from trio.lowlevel import current_task
 
 from ..._core import sources
-from ..._core.messaging.router import LANES
+from ..._core.messaging.router import LANES, Router
 from ..._core.messaging.waiters import TaskCaller
 from ..._core.runtime.parking import park_as
 from ..._core.tables.pending_calls import Caller
-from ..._core.vocabulary.envelopes import Lane, Priority
+from ..._core.vocabulary.envelopes import Priority
 from ..._core.vocabulary.errors import CallTimeoutError, TargetDownError
-from ..._core.vocabulary.ids import PID, Alias, Target
+from ..._core.vocabulary.ids import PID, Alias, NodeName, Target
+from ..._core.vocabulary.reasons import Reason
+from ..context import NetworkContext
 from ..errors import NodeBusyError, RemoteError, UnreadableError
-from ..messages.message_types import UnreadableValueError
-from ..node_requests.requester import Requester
+from ..messages.listed_class import UnreadableValueError
+from ..messages.message_types import reason_of
 from ..protocol.failures import error_of
-from ..protocol.operations import Answer, ConfirmedSend, Failed
-from .peer_mailbox import CallerWaiter, Packed, PeerMailbox
+from ..protocol.operations import Answer, ConfirmedSend, Failed, NodeRequest, Operation
+from .look import Look, look
+from .mailbox import CallerWaiter, Packed, PeerMailbox
+from .routes import Routes
 
 __all__ = ["OpenCalls"]
 
@@ -30,10 +34,14 @@ _LOOK: Final = 0.000001
 """Seconds for each call of a full table until it is swept again."""
 
 
-class OpenCalls(Requester):
+class OpenCalls:
     """Another node that answers calls."""
 
+    network: NetworkContext
+    node: str
+    router: Router
     mailbox: PeerMailbox
+    routes: Routes
 
     def __init__(self, most: int) -> None:
         self._calls: dict[int, Caller] = {}
@@ -46,7 +54,8 @@ class OpenCalls(Requester):
         """Encode a message, in the turn and in the thread of its sender."""
         raise NotImplementedError
 
-    def _route(self, lane: Lane, sender: PID | Alias, to: Any) -> bytes:
+    def push(self, op: Operation) -> None:
+        """Queue an operation, and send it soon."""
         raise NotImplementedError
 
     def remember(self, caller: Caller) -> int:
@@ -143,7 +152,7 @@ class OpenCalls(Requester):
         """
         lane, task = LANES[priority], current_task()
         callee: Any = self
-        route, packed = self._route(lane, sender, to), self.pack(to, message)
+        route, packed = self.routes.find(lane, sender, to), self.pack(to, message)
         caller = TaskCaller(sender, next(self.router.references), to, message, task, callee)
         if timeout is not None:
             self.network.kernel.clock.arm_call(caller, timeout)
@@ -173,3 +182,48 @@ class OpenCalls(Requester):
     def _push_confirmed(self, caller: Caller, route: bytes, packed: Packed) -> None:
         if self.admits(caller):
             self.push(ConfirmedSend(self.remember(caller), route, packed.body))
+
+    # -- requests to the node itself ---------------------------------------------------------------
+
+    async def ask(self, about: str, request: object, value: object, timeout: float | None) -> Any:
+        """Ask that node itself, not one of its processes, and wait for the answer.
+
+        Raises:
+            TargetDownError: there is no connection to the node.
+            CallTimeoutError: it did not answer in time.
+            UnreadableError: it does not know the request.
+            TooManyCallsError: too many calls to the node wait for an answer.
+            MessageTypeError, MessageTooLargeError: an argument cannot travel.
+        """
+        task, number = current_task(), next(self.router.references)
+        to, sender = NodeName(self.node), self.network.kernel.pid
+        body = self.network.encode(to, value)
+        callee: Any = self
+        caller = TaskCaller(sender, number, to, request, task, callee)
+        if timeout is not None:
+            self.network.kernel.clock.arm_call(caller, timeout)
+        else:
+            caller.wait_without_limit()
+        if not self.admits(caller):
+            return caller.result()
+        self.push(NodeRequest(self.remember(caller), about, body))
+        try:
+            await park_as(task, caller)
+        except BaseException:
+            caller.abandon()
+            raise
+        return caller.result()
+
+    async def inspect(
+        self, verb: str, to: Any, items: tuple[str, ...], timeout: float
+    ) -> dict[str, str]:
+        """Call ``handle_inspect`` of a process or meta-process there."""
+        found = await look(self, Look(verb, (to, *items)), {"timeout": timeout}, timeout)
+        return dict(found)
+
+    async def wait_ended(self, to: Any) -> Reason:
+        """Wait until a process or meta-process there has ended."""
+        try:
+            return reason_of(await self.ask("wait_ended", Look("wait_ended", (to,)), to, None))
+        except TargetDownError as error:
+            return error.reason

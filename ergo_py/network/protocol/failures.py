@@ -30,7 +30,8 @@ from ..._core.vocabulary.errors import (
 from ..._core.vocabulary.reasons import Crashed
 from ..._core.vocabulary.text import brief, shown, text_of, utf8
 from ..errors import NotPermittedError, RemoteError, TooManyCallsError, UnreadableError
-from ..messages.message_types import MessageTypes, RefusedValueError, reason_of
+from ..messages.listed_class import RefusedValueError
+from ..messages.message_types import MessageTypes, reason_of
 from .operations import Failure
 
 __all__ = ["error_of", "failure_of"]

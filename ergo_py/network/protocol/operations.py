@@ -21,6 +21,7 @@ __all__ = [
     "Part",
     "Place",
     "Probe",
+    "ROUTES",
     "NodeRequest",
     "Route",
     "Send",
@@ -42,6 +43,9 @@ __all__ = [
     "sender_place",
     "target_of",
 ]
+
+ROUTES: Final = 1024
+"""How many routes each end of a session remembers."""
 
 _PID, _ALIAS, _NAME, _EVENT, _KEY, _SERVICE = 0, 1, 2, 3, 4, 5
 

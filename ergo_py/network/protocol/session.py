@@ -5,27 +5,25 @@ each operation once and in order, or ends; if it ends, the peer has got a prefix
 
 Each side chooses a fresh random number for each session, and a frame counts only if it carries
 both numbers. So no frame of an earlier session, or of an earlier start of a node, has an effect.
+
+The rule for this module: it decides from frames, operations as bytes and the time which frame goes
+out. It waits for nothing, and knows no kernel, no process, and no operation but a part of a long
+one. A number of a session belongs to `records`, a sum over all sessions to `Totals`. So a test can
+compare two sessions with a naive model, over a carrier that loses, doubles and reorders.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from math import inf
-from operator import length_hint
 from typing import Final, Protocol
 
 from ..traffic.totals import Totals
 from .frames import VERSION, Ack, Bye, Data, Frame, Hello
 from .operations import parts_of
+from .records import FRAME, Deadlines, Receiving, Sending
 
 __all__ = ["Owner", "Session", "State", "Timing"]
-
-_FRAME: Final = 16 * 1024
-"""Bytes of operations after which a frame is full, so that the receiver carries out a frame within
-a time slice. A single operation may be longer.
-"""
 
 PART_HEAD: Final = 4096
 """Bytes of a part that are left for everything except its piece of an operation."""
@@ -75,7 +73,7 @@ class Owner(Protocol):
         """
 
 
-class Session(Totals):
+class Session:
     """The session with a single peer. It ends and begins again as often as needed."""
 
     def __init__(
@@ -87,28 +85,32 @@ class Session(Totals):
         fresh: Callable[[], int],
         longest: int = 1 << 30,
     ) -> None:
-        super().__init__()
         self._owner = owner
+        """The user of the session."""
         self._creation = creation
+        """Identifies the start of this node."""
         self._timing = timing
+        """The limits, in seconds and bytes."""
         self._clock = clock
+        """Tells the time."""
         self._fresh = fresh
+        """Chooses a number for a new session."""
         self._longest = longest
         """Most bytes of an operation. Longer ones are sent in parts."""
         self.state = State.IDLE
+        """Whether there is a session, or an attempt to begin one."""
         self.is_due_earlier = False
         """Since the session is up, a deadline was set that may be earlier than `next_deadline` was.
         The owner asks for it, and calls `note_deadline`.
         """
-        self.queued_bytes = 0
-        """Bytes of operations that wait to be sent."""
-        self.unacknowledged_bytes = 0
-        self._queue: deque[bytes] = deque()
-        self._unacknowledged: deque[bytes] = deque()
-        self.window = timing.window
-        """How many bytes the peer may send before they are acknowledged."""
-        self._told_window = 0
-        """The same, as the peer knows it."""
+        self.totals = Totals()
+        """The operations of all sessions with the peer."""
+        self.sending = Sending()
+        """The operations to the peer, in this session."""
+        self._receiving = Receiving(timing.window)
+        """The operations of the peer, in this session."""
+        self._deadlines = Deadlines()
+        """The moments at which this session has to act."""
         self.round_trip: float | None = None
         """Seconds that a frame took to the peer and back, the last time; None if unknown."""
         self._offers: dict[tuple[int, int], Hello] = {}
@@ -117,37 +119,19 @@ class Session(Totals):
         """
         self._now = clock()
         """The last moment that the clock has told. It may be a heartbeat ago."""
-        self._reset()
+        self._mine = 0
+        """Our number of the session, or of the invitation; 0 without both."""
+        self._yours = 0
+        """The peer's number of the session; 0 before it is known."""
+        self._inviting = False
+        """This side has invited the peer, and waits for its answer."""
 
     def _reset(self) -> None:
-        self._mine = 0
-        self._yours = 0
+        self._mine = self._yours = 0
         self._inviting = False
-        self._peer_window = 0
-        self._sent = 0
-        """Operations given to the carrier, in this session."""
-        self._acknowledged = 0
-        self._received = 0
-        self._arriving: tuple[int, Iterator[bytes]] | None = None
-        """The operations of the frame that is carried out now: their number, and those that are
-        left. `_received` does not count them yet.
-        """
-        self._known = 0
-        """How many operations the peer has sent, as far as its frames say."""
-        self._ack_bytes = 0
-        """Bytes received since the last acknowledgement."""
-        self._opened_at = inf
-        self._hello_at = inf
-        self._heard_at = inf
-        self._beat_at = inf
-        self._ack_at = inf
-        self._resend_at = inf
-        self._resent_at = -inf
-        self._resent_from = -1
-        """The first operation that was last sent again, and when."""
-        self._echo_at = 0.0
-        """The peer's moment of its last acknowledgement; 0 before the first."""
-        self._echo_heard_at = 0.0
+        self.sending.reset()
+        self._receiving.reset()
+        self._deadlines.reset()
 
     # -- operations of the owner -------------------------------------------------------------------
 
@@ -159,73 +143,77 @@ class Session(Totals):
     @property
     def unacknowledged(self) -> int:
         """Operations that were sent and are not acknowledged."""
-        return len(self._unacknowledged)
+        return len(self.sending.unacknowledged)
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Bytes of operations that were sent and are not acknowledged."""
+        return self.sending.unacknowledged_bytes
 
     @property
     def queued(self) -> int:
         """Operations that wait to be sent."""
-        return len(self._queue)
+        return len(self.sending.queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of operations that wait to be sent."""
+        return self.sending.queued_bytes
+
+    @property
+    def window(self) -> int:
+        """How many bytes the peer may send before they are acknowledged."""
+        return self._receiving.window
 
     def push(self, op: bytes) -> None:
         """Queue an operation. It goes out with the next :meth:`flush`. Without a session, this
         invites the peer.
         """
-        length = len(op)
+        length, sending = len(op), self.sending
         if length > self._longest:
             for part in parts_of(op, self._longest - PART_HEAD):
                 self.push(part)
             return
-        self._queue.append(op)
-        self.sent += 1
-        self.queued_bytes += length
-        if not self._inviting and self.state is not State.UP:
-            self._invite()
+        sending.queue.append(op)
+        sending.queued_bytes += length
+        self.totals.sent += 1
+        if self.state is not State.UP:
+            self.connect()
 
     def connect(self) -> None:
         """Invite the peer to a session, unless there is one."""
-        if not self._inviting and self.state is not State.UP:
-            self._invite()
+        if self._inviting or self.state is State.UP:
+            return
+        if self.state is State.IDLE:
+            self.state = State.OPENING
+            self._mine = self._fresh()
+        self._deadlines.opened_at = self._clock()
+        self._inviting = True
+        self._send_hello()
 
     def flush(self) -> None:
         """Send queued operations, as many as the peer's window has room for."""
         if self.state is not State.UP:
             return
-        queue, waiting = self._queue, self._unacknowledged
-        size = self.queued_bytes
-        if queue and size <= _FRAME and self.unacknowledged_bytes + size <= self._peer_window:
+        sending = self.sending
+        queue, size = sending.queue, sending.queued_bytes
+        if queue and size <= FRAME and sending.unacknowledged_bytes + size <= sending.peer_window:
             # Mostly everything goes in a single frame. Inlined _send_data().
-            everything = list(queue)
-            queue.clear()
-            waiting.extend(everything)
-            self.queued_bytes = self._ack_bytes = 0
-            self.unacknowledged_bytes += size
-            first, self._sent = self._sent, self._sent + len(everything)
-            self._ack_at = inf
-            if self._resend_at == inf:
+            first, receiving, deadlines = sending.sent, self._receiving, self._deadlines
+            everything = sending.take_all(size)
+            receiving.ack_bytes = 0
+            deadlines.ack_at = inf
+            if deadlines.resend_at == inf:
                 self.is_due_earlier = False  # it was the acknowledgement, which goes with the frame
-            self._beat_at = self._now + self._timing.beat
-            self._owner.transmit(Data(self._mine, self._yours, first, self._received, everything))
+            deadlines.beat_at = self._now + self._timing.beat
+            frame = Data(self._mine, self._yours, first, receiving.received, everything)
+            self._owner.transmit(frame)
             return
         while queue:
-            room = min(_FRAME, self._peer_window - self.unacknowledged_bytes)
-            count = size = 0
-            for op in queue:
-                size += len(op)
-                if size > room:
-                    size -= len(op)
-                    break
-                count += 1
-            if not count:
-                # A longer operation goes alone: in a frame, or in the whole window.
-                size = len(queue[0])
-                if waiting and self.unacknowledged_bytes + size > self._peer_window:
-                    return
-                count = 1
-            ops = [queue.popleft() for _ in range(count)]
-            waiting.extend(ops)
-            self.queued_bytes -= size
-            self.unacknowledged_bytes += size
-            first, self._sent = self._sent, self._sent + count
+            first = sending.sent
+            ops = sending.take_frame()
+            if not ops:
+                return
             self._send_data(first, ops)
 
     def say_again(self) -> None:
@@ -235,14 +223,16 @@ class Session(Totals):
             # The break may have taken the whole patience, and the next frame of the peer may be a
             # heartbeat away.
             timing = self._timing
-            self._heard_at = max(self._heard_at, self._now + 2 * timing.beat - timing.patience)
+            self._deadlines.heard_at = max(
+                self._deadlines.heard_at, self._now + 2 * timing.beat - timing.patience
+            )
         elif self._inviting:
             self._send_hello()
 
     def grant(self, window: int) -> None:
         """Let the peer send this many bytes before they are acknowledged."""
-        self.window = window
-        if self.state is State.UP and window != self._told_window:
+        self._receiving.window = window
+        if self.state is State.UP and window != self._receiving.told_window:
             self._send_ack(resend=False)
 
     def close(self, why: str, is_orderly: bool) -> None:
@@ -259,14 +249,10 @@ class Session(Totals):
 
     def next_deadline(self) -> float:
         """The moment at which :meth:`tick` has to be called next."""
+        due, patience = self._deadlines, self._timing.patience
         if self.state is State.UP:
-            return min(
-                self._heard_at + self._timing.patience,
-                self._beat_at,
-                self._ack_at,
-                self._resend_at,
-            )
-        return min(self._opened_at + self._timing.patience, self._hello_at)
+            return min(due.heard_at + patience, due.beat_at, due.ack_at, due.resend_at)
+        return min(due.opened_at + patience, due.hello_at)
 
     def note_deadline(self) -> None:
         """Note that the owner knows the next deadline."""
@@ -276,18 +262,18 @@ class Session(Totals):
         """Act on all deadlines that have come."""
         now = self._now = self._clock()
         if self.state is State.OPENING:
-            if now >= self._opened_at + self._timing.patience:
+            if now >= self._deadlines.opened_at + self._timing.patience:
                 self._end("it does not answer", False)
-            elif now >= self._hello_at:
+            elif now >= self._deadlines.hello_at:
                 self._send_hello()
         elif self.state is State.UP:
-            if now >= self._heard_at + self._timing.patience:
+            if now >= self._deadlines.heard_at + self._timing.patience:
                 self._owner.transmit(Bye(self._mine, self._yours, "silent for too long"))
                 self._end("it is silent", False)
                 return
-            if now >= self._resend_at:
+            if now >= self._deadlines.resend_at:
                 self._ask_again(now)
-            if now >= self._ack_at or now >= self._beat_at:
+            if now >= self._deadlines.ack_at or now >= self._deadlines.beat_at:
                 self._send_ack(resend=False)
 
     # -- frames of the peer ------------------------------------------------------------------------
@@ -299,7 +285,7 @@ class Session(Totals):
             is_ours = self.state is State.UP and mine == self._mine and yours == self._yours
             if is_ours or self._belongs(yours, mine):
                 self._receive_data(frame)
-                if self._queue:
+                if self.sending.queue:
                     self.flush()  # an acknowledgement makes room in the window
             return
         match frame:
@@ -325,13 +311,13 @@ class Session(Totals):
             if self.state is State.OPENING and self._inviting and hello.yours == self._mine:
                 self._begin(self._mine, hello)
                 # The peer is up with the first frame that carries its number.
-                if self._yours and not self._sent:
+                if self._yours and not self.sending.sent:
                     self._send_ack(resend=False)
             return
         if self.state is State.IDLE:
             self.state = State.OPENING
             self._mine = self._fresh()
-            self._opened_at = self._clock()
+            self._deadlines.opened_at = self._clock()
         if self.state is State.OPENING or hello.mine == self._yours:
             mine = self._mine
         else:
@@ -345,7 +331,7 @@ class Session(Totals):
         self._offers[mine, hello.mine] = hello
         if len(self._offers) > _OFFERS:
             del self._offers[next(iter(self._offers))]
-        self._told_window = self.window
+        self._receiving.told_window = self.window
         self._owner.transmit(Hello(VERSION, self._creation, mine, hello.mine, self.window))
 
     def _belongs(self, theirs: int, mine: int) -> bool:
@@ -367,118 +353,90 @@ class Session(Totals):
 
     def _receive_data(self, data: Data) -> None:
         mine, ack, seq, news = self._mine, data.ack, data.seq, data.ops
+        sending, receiving, deadlines = self.sending, self._receiving, self._deadlines
         now = self._now = self._clock()
-        if ack == self._sent:
+        if ack == sending.sent:
             # Inlined _acknowledge(): mostly the peer has got everything.
-            self.confirmed += ack - self._acknowledged
-            self._acknowledged = ack
-            self._unacknowledged.clear()
-            self.unacknowledged_bytes = 0
+            self.totals.confirmed += ack - sending.acknowledged
+            sending.acknowledged = ack
+            sending.unacknowledged.clear()
+            sending.unacknowledged_bytes = 0
         elif not self._acknowledge(ack):
             return
-        self._heard_at = now
+        deadlines.heard_at = now
         last = seq + len(news)
-        if last > self._known:
-            self._known = last
-        if seq != self._received:
-            if seq > self._received:
+        if last > receiving.known:
+            receiving.known = last
+        if seq != receiving.received:
+            if seq > receiving.received:
                 self._miss(now)
                 return
-            news = news[self._received - seq :]
+            news = news[receiving.received - seq :]
         if not news:
             self._send_ack(resend=False)
             return
         arriving, deliver = iter(news), self._owner.deliver
-        self._arriving = len(news), arriving
+        receiving.arriving = len(news), arriving
         for op in arriving:
             deliver(op)
             if self._mine != mine:
                 return  # the session has ended, and _end() has counted what was carried out
-        self._note_arrived()
-        self._ack_bytes += sum(map(len, news))
-        if self._received >= self._known:
-            self._resend_at = inf
-        if self._ack_bytes * 4 >= self.window:
+        self.totals.received += receiving.count_arrived()
+        receiving.ack_bytes += sum(map(len, news))
+        if receiving.received >= receiving.known:
+            deadlines.resend_at = inf
+        if receiving.ack_bytes * 4 >= receiving.window:
             self._send_ack(resend=False)
-        elif self._ack_at == inf:
-            self._ack_at = now + self._timing.ack_delay
+        elif deadlines.ack_at == inf:
+            deadlines.ack_at = now + self._timing.ack_delay
             self.is_due_earlier = True
-
-    def _note_arrived(self) -> None:
-        """Count the operations that were carried out of the frame that has arrived."""
-        if self._arriving is not None:
-            size, left = self._arriving
-            count = size - length_hint(left)
-            self._arriving = None
-            self._received += count
-            self.received += count
 
     def _receive_ack(self, ack: Ack) -> None:
         now = self._now = self._clock()
         if not self._acknowledge(ack.ack):
             return
-        self._heard_at = now
-        self._known = max(self._known, ack.last)
-        self._peer_window = ack.window or self._peer_window
+        self._deadlines.heard_at = now
+        receiving, sending = self._receiving, self.sending
+        receiving.known = max(receiving.known, ack.last)
+        sending.peer_window = ack.window or sending.peer_window
         if ack.at:
-            self._echo_at, self._echo_heard_at = ack.at, now
+            receiving.echo_at, receiving.echo_heard_at = ack.at, now
         if ack.echo:
             self.round_trip = max(0.0, now - ack.echo)
         if ack.resend:
             self._send_again(now)
-        if self._known > self._received:
+        if receiving.known > receiving.received:
             self._miss(now)
 
     def _acknowledge(self, count: int) -> bool:
         """Forget operations that the peer has got. False if the peer is wrong about them."""
-        if count > self._sent:
+        if count > self.sending.sent:
             self.close("it acknowledges operations that were never sent", False)
             return False
-        news, waiting = count - self._acknowledged, self._unacknowledged
-        if news > 0:
-            self.confirmed += news
-            self._acknowledged = count
-            self.unacknowledged_bytes -= sum(len(waiting.popleft()) for _ in range(news))
+        self.totals.confirmed += self.sending.acknowledge(count)
         return True
 
     def _miss(self, now: float) -> None:
         """Ask the peer once for the operations that are missing, and again if they do not come."""
-        if self._resend_at == inf:
+        if self._deadlines.resend_at == inf:
             self._ask_again(now)
 
     def _ask_again(self, now: float) -> None:
-        self._resend_at = now + self._timing.repeat
+        self._deadlines.resend_at = now + self._timing.repeat
         self.is_due_earlier = True
         self._send_ack(resend=True)
 
     def _send_again(self, now: float) -> None:
-        first = self._acknowledged
-        if first == self._resent_from and now < self._resent_at + self._timing.repeat / 2:
+        sending = self.sending
+        first, repeat = sending.acknowledged, self._timing.repeat
+        if first == sending.resent_from and now < sending.resent_at + repeat / 2:
             return  # a doubled frame, or a hostile peer: others ask later for the same again
-        self._resent_from, self._resent_at = first, now
-        waiting = self._unacknowledged
-        start = 0
-        while start < len(waiting):
-            ops: list[bytes] = []
-            size = 0
-            for op in islice(waiting, start, None):
-                if ops and size + len(op) > _FRAME:
-                    break
-                ops.append(op)
-                size += len(op)
-            self._send_data(first + start, ops)
-            start += len(ops)
-        self.resent += start
+        sending.resent_from, sending.resent_at = first, now
+        for start, ops in sending.frames_again():
+            self._send_data(start, ops)
+            self.totals.resent += len(ops)
 
     # -- states ------------------------------------------------------------------------------------
-
-    def _invite(self) -> None:
-        if self.state is State.IDLE:
-            self.state = State.OPENING
-            self._mine = self._fresh()
-        self._opened_at = self._clock()
-        self._inviting = True
-        self._send_hello()
 
     def _begin(self, mine: int, hello: Hello) -> None:
         # A late frame that confirms an older invitation must not begin that session.
@@ -487,10 +445,10 @@ class Session(Totals):
         now = self._now = self._clock()
         self.state = State.UP
         self._mine, self._yours = mine, hello.mine
-        self._peer_window = hello.window
-        self.sessions += 1
-        self._heard_at = now
-        self._beat_at = now + self._timing.beat
+        self.sending.peer_window = hello.window
+        self.totals.sessions += 1
+        self._deadlines.heard_at = now
+        self._deadlines.beat_at = now + self._timing.beat
         self._owner.session_up(hello.creation)
         self.flush()
 
@@ -498,45 +456,45 @@ class Session(Totals):
         # A peer that answered an invitation and was never up has no operations: the invitation was
         # an old frame.
         is_told = self.state is State.UP or self._inviting
-        self._note_arrived()
+        sending, receiving, totals = self.sending, self._receiving, self.totals
+        totals.received += receiving.count_arrived()
         if self.state is State.UP:
-            confirmed = self._acknowledged
-            self.remember_end(self._mine, self._yours, self._received, confirmed, self._sent)
-        self.unconfirmed += len(self._unacknowledged)
-        self.unsent += len(self._queue)
+            totals.remember_end(
+                self._mine, self._yours, receiving.received, sending.acknowledged, sending.sent
+            )
+        totals.unconfirmed += len(sending.unacknowledged)
+        totals.unsent += len(sending.queue)
         for pair in [pair for pair in self._offers if pair[0] == self._mine]:
             del self._offers[pair]
         self._reset()
         self.state = State.IDLE
-        lost = [*self._unacknowledged, *self._queue]
-        self._unacknowledged.clear()
-        self._queue.clear()
-        self.queued_bytes = self.unacknowledged_bytes = 0
+        lost = sending.give_up()
         if is_told:
             self._owner.session_down(why, is_orderly, lost)
 
     # -- sending -----------------------------------------------------------------------------------
 
     def _send_hello(self) -> None:
-        self._hello_at = self._clock() + self._timing.repeat
-        self._told_window = self.window
+        self._deadlines.hello_at = self._clock() + self._timing.repeat
+        self._receiving.told_window = self.window
         self._owner.transmit(Hello(VERSION, self._creation, self._mine, 0, self.window))
 
     def _send_data(self, first: int, ops: list[bytes]) -> None:
         self._note_sent()
-        self._owner.transmit(Data(self._mine, self._yours, first, self._received, ops))
+        self._owner.transmit(Data(self._mine, self._yours, first, self._receiving.received, ops))
 
     def _send_ack(self, resend: bool) -> None:
         now = self._now = self._clock()
         self._note_sent()
-        echo = self._echo_at + (now - self._echo_heard_at) if self._echo_at else 0.0
-        self._told_window = self.window
-        told = (self._received, self._sent, resend, self.window, now, echo)
+        receiving = self._receiving
+        receiving.told_window = receiving.window
+        sent, echo = self.sending.sent, receiving.echo(now)
+        told = (receiving.received, sent, resend, receiving.window, now, echo)
         self._owner.transmit(Ack(self._mine, self._yours, *told))
 
     def _note_sent(self) -> None:
-        self._ack_bytes = 0
-        self._ack_at = inf
+        self._receiving.ack_bytes = 0
+        self._deadlines.ack_at = inf
         # The last known moment: the heartbeat comes early rather than late, and a frame costs no
         # look at the clock.
-        self._beat_at = self._now + self._timing.beat
+        self._deadlines.beat_at = self._now + self._timing.beat

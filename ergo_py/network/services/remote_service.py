@@ -1,7 +1,8 @@
 """`RemoteService`: the service of a supervised child on another node."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import trio
 
@@ -21,9 +22,6 @@ from ..._core.vocabulary.reasons import NoNode
 from ...service import Service
 from ..errors import NodeBusyError
 
-if TYPE_CHECKING:
-    from ..remote_node import RemoteNode
-
 __all__ = ["RemoteService"]
 
 
@@ -33,17 +31,23 @@ class RemoteService(Service):
     wait for the node, too.
     """
 
-    __slots__ = ("_address", "_remote")
+    __slots__ = ("_address", "_wait_up")
 
     def __init__(
-        self, kernel: Kernel, remote: "RemoteNode", name: str, process: Process | None = None
+        self,
+        kernel: Kernel,
+        node: str,
+        name: str,
+        wait_up: Callable[[float | None], Awaitable[None]],
+        process: Process | None = None,
     ) -> None:
+        """``wait_up`` waits until the node can be reached, for so many seconds at most."""
         super().__init__(kernel, ChildSlot(name), process)
-        self._remote = remote
-        self._address: Any = ServiceName(name, remote.name)
+        self._wait_up = wait_up
+        self._address: Any = ServiceName(name, node)
 
     def __repr__(self) -> str:
-        return f"<Service {self.name!r} of {self._remote.name!r}>"
+        return f"<Service {self.name!r} of {self._address.node!r}>"
 
     @property
     def pid(self) -> PID | None:
@@ -108,7 +112,7 @@ class RemoteService(Service):
                     raise
             try:
                 left = None if timeout is None else max(0.0, deadline - trio.current_time())
-                await self._remote.wait_up(timeout=left)
+                await self._wait_up(left)
             except CallTimeoutError as error:
                 raise CallTimeoutError(to, request, timeout or 0.0) from error
             left = None if timeout is None else max(0.0, deadline - trio.current_time())

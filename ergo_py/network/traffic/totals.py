@@ -1,4 +1,4 @@
-"""`Totals`: the operations of all sessions with another node; a base class of the session."""
+"""`Totals`: the operations of all sessions with another node."""
 
 from typing import Final
 

@@ -10,9 +10,9 @@ from ...._core.kernel import Kernel
 from ...._core.vocabulary.errors import BadInputError
 from ...._core.vocabulary.options import check_number
 from ...._core.vocabulary.public_names import show_public_names
+from ...access.permits import Allow
+from ...access.spawns import SpawnList
 from ...network import Network
-from ...node_requests.permits import Allow
-from ...node_requests.spawns import SpawnList
 from ...settings import NetworkSettings
 from .carrier import NatsCarrier
 from .login import URL_WISH, Credentials, ServerAddress, without_login

@@ -14,7 +14,7 @@ from ..._core.vocabulary.reasons import NoNode
 from ..errors import NodeBusyError
 
 if TYPE_CHECKING:
-    from ..peer import Peer
+    from .peer import Peer
 
 __all__ = ["CallerWaiter", "PeerMailbox", "Packed"]
 
@@ -86,7 +86,7 @@ class PeerMailbox(Mailbox):
 
     def _has_space(self, lane: Lane) -> bool:
         promised = sum(self.inbound.values()) if self.inbound else 0
-        return self._peer.session.queued_bytes < self.limit and promised < _PROMISES
+        return self._peer.session.sending.queued_bytes < self.limit and promised < _PROMISES
 
 
 class CallerWaiter:

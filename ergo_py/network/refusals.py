@@ -1,17 +1,14 @@
 """`Refusals`: what a node and another node refuse each other."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ..._core.tables.pending_calls import Deadline
-from ..._core.vocabulary.ids import NodeName
-from ..errors import NotPermittedError
-from ..node_requests.permits import PERMITS, refusal_text
-from ..protocol.operations import Counts
-from .info import PeerInfo
-
-if TYPE_CHECKING:
-    from ..peer import Peer
+from .._core.tables.pending_calls import Deadline
+from .._core.vocabulary.ids import NodeName
+from .access.permits import PERMITS, refusal_text
+from .errors import NotPermittedError
+from .outgoing.peer import Peer
+from .protocol.operations import Counts
 
 __all__ = ["NOT_PERMITTED", "Refusals"]
 
@@ -25,7 +22,7 @@ _CAUSES: Final = 100
 class Refusals:
     """The accounts of a single other node."""
 
-    def __init__(self, peer: "Peer") -> None:
+    def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._refused: Counter[str] = Counter()
         self._refused_there: dict[str, int] = {}
@@ -38,7 +35,8 @@ class Refusals:
         a single start.
         """
         if self._creation not in (0, creation):
-            self._peer.session.begin_accounts(self._peer.session.queued)
+            session = self._peer.session
+            session.totals.begin_accounts(session.queued)
             self._refused.clear()
             self._refused_there.clear()
         self._creation = creation
@@ -76,6 +74,14 @@ class Refusals:
         peer.network.log_once(f"the node {peer.node} uses a sender of this node", text)
         return NotPermittedError(text, NodeName(here), None)
 
+    def refuse_excess(self, cause: str) -> None:
+        """Count an operation of that node that is above a limit."""
+        self.refuse(cause)
+        self._peer.network.log_once(
+            f"the node {self._peer.node} asks for {cause}",
+            "max_calls= and max_watches= of this network limit them",
+        )
+
     def _tell(self) -> None:
         self._telling = None
         if self._peer.is_up:
@@ -85,14 +91,14 @@ class Refusals:
         """Tell that node the operations that were refused here, and those that had arrived when
         the last sessions ended.
         """
-        arrived = self._peer.session.arrived()
+        arrived = self._peer.session.totals.arrived()
         if self._refused or arrived:
             self._peer.push(Counts(dict(self._refused), arrived))
 
     def note_counts(self, op: Counts) -> None:
         """Take what that node tells."""
         for mine, yours, count in op.arrived:
-            self._peer.session.confirm(mine, yours, count)
+            self._peer.session.totals.confirm(mine, yours, count)
         for cause, count in list(op.refused.items())[:_CAUSES]:
             if cause.startswith(NOT_PERMITTED) and count > self._refused_there.get(cause, 0):
                 permit = cause.removeprefix(NOT_PERMITTED)
@@ -100,35 +106,10 @@ class Refusals:
             if cause in self._refused_there or len(self._refused_there) < _CAUSES:
                 self._refused_there[cause] = count
 
-    def info(self) -> PeerInfo:
-        """A snapshot of the accounts."""
-        peer = self._peer
-        session = peer.session
-        return PeerInfo(
-            node=peer.node,
-            state=session.state.value,
-            sessions=session.sessions,
-            sent=session.sent,
-            confirmed=session.confirmed,
-            on_the_way=session.unacknowledged,
-            waiting=session.queued,
-            unconfirmed=session.unconfirmed,
-            unsent=session.unsent,
-            resent=session.resent,
-            received=session.received,
-            refused=dict(self._refused),
-            refused_there=dict(self._refused_there),
-            dropped=peer.mailbox.dropped,
-            waiting_bytes=session.queued_bytes,
-            on_the_way_bytes=session.unacknowledged_bytes,
-            bytes_out=peer.bytes_out,
-            bytes_in=peer.bytes_in,
-            frames_out=peer.frames_out,
-            frames_in=peer.frames_in,
-            window=session.window,
-            round_trip=session.round_trip,
-            calls=peer.calls_in_flight,
-            calls_in=peer.executor.calls_in_flight,
-            watches=len(peer.watches),
-            watches_in=peer.executor.watches,
-        )
+    def here(self) -> dict[str, int]:
+        """The operations of that node that were not carried out here, by cause."""
+        return dict(self._refused)
+
+    def there(self) -> dict[str, int]:
+        """The operations of this node that were not carried out there, by cause."""
+        return dict(self._refused_there)

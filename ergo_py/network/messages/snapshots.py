@@ -23,8 +23,9 @@ from ..._core.vocabulary.reasons import Reason, Shutdown
 from ..._core.vocabulary.states import MetaState, State
 from ..._core.vocabulary.text import shown, text_of, utf8
 from ...supervision.tree import TreeNode
-from ..messages.message_types import MessageTypes, RefusedValueError
 from ..traffic.info import NetworkInfo, PeerInfo
+from .listed_class import RefusedValueError
+from .message_types import MessageTypes
 
 __all__ = ["encode_snapshot", "snapshot_types"]
 

@@ -1,16 +1,19 @@
 """`Watches`: the targets on another node that processes here watch, and their events."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
 
-from .._core.vocabulary.ids import PID, EventName, NodeName
-from .._core.vocabulary.messages import Published
-from .._core.vocabulary.reasons import Custom, Reason
-from .messages.message_types import UnreadableValueError
-from .protocol.operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
-from .traffic.limits import Limits
-
-if TYPE_CHECKING:
-    from .peer import Peer
+from ..._core.messaging.traces import Mark
+from ..._core.tables.relations import Kind
+from ..._core.vocabulary.envelopes import EVENT, TRACED, Lane
+from ..._core.vocabulary.ids import PID, Alias, EventName, NodeName
+from ..._core.vocabulary.messages import Published
+from ..._core.vocabulary.reasons import Custom, Reason
+from ..access.limits import Limits
+from ..messages.listed_class import UnreadableValueError
+from ..outgoing.peer import Peer
+from ..protocol.operations import Ended, Event, Subscribed, Unwatch, Watch, sender_of
 
 __all__ = ["Watches"]
 
@@ -20,7 +23,7 @@ class Watches:
     was undone has no effect.
     """
 
-    def __init__(self, peer: "Peer") -> None:
+    def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._numbers: dict[Any, int] = {}
         self._targets: dict[int, Any] = {}
@@ -36,7 +39,7 @@ class Watches:
         """Have that node tell when the target ends. It sends a new subscriber of an event the
         publications that the event keeps; until then the subscriber gets no others.
         """
-        place = None if isinstance(target, NodeName) else self._peer.place(target)
+        place = None if isinstance(target, NodeName) else self._peer.routes.place(target)
         number = self._numbers.get(target)
         is_known = number is not None
         if number is None:
@@ -106,7 +109,31 @@ class Watches:
             return pid.number == only if only else (number, pid.number) not in joining
 
         publication = Published(name, message, op.at)
-        network.hand_out(name, sender_of(op.producer), publication, gets, op.headers)
+        self._hand_out(name, sender_of(op.producer), publication, gets, op.headers)
+
+    def _hand_out(
+        self,
+        name: EventName,
+        producer: PID | Alias,
+        publication: Published,
+        gets: Callable[[PID], bool],
+        headers: dict[str, str] | None,
+    ) -> None:
+        network = self._peer.network
+        context = network.trace_of(headers)
+        envelope: Any = (
+            (EVENT, producer, None, publication)
+            if context is None
+            else (TRACED, producer, Mark(EVENT, name, context), publication)
+        )
+        relations, router = network.kernel.relations, network.kernel.router
+        watchers = chain(
+            relations.of_target(name, Kind.LINK), relations.of_target(name, Kind.MONITOR)
+        )
+        for pid in dict.fromkeys(watchers):
+            process = router.processes.get(pid)
+            if process is not None and gets(pid):
+                router.post(process, pid, Lane.MAIN, envelope)
 
     def note_subscribed(self, op: Subscribed) -> None:
         """Note that a subscriber has got all publications that the event keeps."""

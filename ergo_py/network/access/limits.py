@@ -12,6 +12,7 @@ __all__ = [
     "ADDRESS",
     "ANSWERS",
     "LARGEST",
+    "LARGEST_ANSWER",
     "TOO_MANY_CALLS",
     "TOO_MANY_WATCHES",
     "Budget",
@@ -25,6 +26,8 @@ ANSWERS: Final = 16 * LARGEST
 """Bytes of answers that may wait for a node, beside its backlog. A node that asks for more, and
 takes none of them, loses its session.
 """
+LARGEST_ANSWER: Final = 16 << 20
+"""Most bytes of the answer to a request to a node itself, which travels in chunks."""
 ADDRESS: Final = 2048
 """Most bytes of a name or a key in an address."""
 TOO_MANY_CALLS = "too many calls"

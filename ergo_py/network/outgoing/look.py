@@ -2,22 +2,42 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
 from ..._core.vocabulary.errors import CallTimeoutError
 from ..._core.vocabulary.ids import NodeName
+from ..access.limits import LARGEST_ANSWER
+from ..context import NetworkContext
 from ..errors import UnreadableError
-from ..messages.message_types import UnreadableValueError
-from .chunks import LARGEST_ANSWER
+from ..messages.listed_class import UnreadableValueError
 
-if TYPE_CHECKING:
-    from .requester import Requester
-
-__all__ = ["Look", "checked", "fetch", "look", "not_an_answer"]
+__all__ = ["Asked", "Look", "Ping", "checked", "fetch", "look", "not_an_answer"]
 
 T = TypeVar("T")
+
+
+class Asked(Protocol):
+    """Another node, as the receiver of requests to itself."""
+
+    @property
+    def network(self) -> NetworkContext:
+        """The network of this node."""
+        ...
+
+    @property
+    def node(self) -> str:
+        """The name of that node."""
+        ...
+
+    async def ask(self, about: str, request: object, value: object, timeout: float | None) -> Any:
+        """Ask that node itself, and wait for the answer."""
+
+
+@dataclass(frozen=True)
+class Ping:
+    """The request of :meth:`RemoteNode.ping`, as errors show it."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +48,7 @@ class Look:
     arguments: tuple[object, ...] = ()
 
 
-async def look(
-    peer: "Requester", request: Look, keywords: dict[str, Any], timeout: float | None
-) -> Any:
+async def look(peer: Asked, request: Look, keywords: dict[str, Any], timeout: float | None) -> Any:
     """The answer of another node to a look at it."""
     asked = [request.verb, list(request.arguments), keywords]
     data = await fetch(peer, "look", request, asked, timeout)
@@ -43,7 +61,7 @@ async def look(
 
 
 async def fetch(
-    peer: "Requester", about: str, request: object, value: object, timeout: float | None
+    peer: Asked, about: str, request: object, value: object, timeout: float | None
 ) -> bytes:
     """All chunks of an answer that may be large."""
     end = inf if timeout is None else trio.current_time() + timeout

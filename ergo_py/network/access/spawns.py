@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..._core.verbs.behaviour import Behaviour, behaviour_of
 from ..._core.vocabulary.errors import BadInputError, SpawnError
 from ..._core.vocabulary.hints import did_you_mean
-from ..traffic.limits import Budget
+from .limits import Budget
 
 __all__ = ["SpawnBudget", "SpawnList", "Spawns"]
 

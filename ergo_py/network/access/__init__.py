@@ -1,0 +1,1 @@
+"""The acts that other nodes are permitted here, and their limits."""

@@ -1,0 +1,107 @@
+"""`FrameWriter`: writes the frames to another node on a connection."""
+
+import socket
+from collections import deque
+from typing import Final
+
+import trio
+from trio.lowlevel import current_task
+
+from ..._core.runtime.parking import park, wake
+from .frame_reader import HEADER
+
+__all__ = ["FrameWriter"]
+
+_BUFFER: Final = 4 << 20
+"""Bytes that may wait for a connection. More are dropped: the session sends them again."""
+
+
+class FrameWriter:
+    """A connection to another node, and the frames that wait for it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes | memoryview] = deque()
+        """Frames, and a view of the rest of a frame that is partly written: copies of the rest of
+        a long frame would be as many as its writes.
+        """
+        self._size = 0
+        self._socket: socket.socket | None = None
+        self._task: trio.lowlevel.Task | None = None
+        self._is_writing = False
+        self._written = trio.Event()
+        self.is_closed = False
+
+    async def wait_written(self) -> None:
+        """Wait until no frame waits."""
+        while self._waiting:
+            await self._written.wait()
+
+    def send(self, frame: bytes) -> None:
+        """Write a frame now if the socket takes it, else soon."""
+        data = HEADER.pack(len(frame)) + frame
+        if self._socket is not None and not self._waiting and not self._is_writing:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # the writing task finds the error, too
+                sent = 0
+            if sent == len(data):
+                return
+            self._waiting.append(memoryview(data)[sent:])
+            self._size += len(data) - sent
+        elif self._size + len(data) <= _BUFFER or not self._waiting:
+            self._waiting.append(data)
+            self._size += len(data)
+        if self._task is not None:
+            wake(self._task)
+
+    async def run(self, connection: socket.socket, name: bytes) -> None:
+        """Write frames until the other end closes the connection."""
+        self._waiting.appendleft(HEADER.pack(len(name)) + name)
+        self._size += HEADER.size + len(name)
+        self._socket = connection
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._wait_for_end, connection, nursery.cancel_scope)
+            self._task = task = current_task()
+            try:
+                while True:
+                    while self._waiting:
+                        await self._write(connection)
+                    self._note_written()
+                    await park(task)
+            except OSError:  # the other end is gone
+                nursery.cancel_scope.cancel()
+
+    async def _write(self, connection: socket.socket) -> None:
+        data = self._waiting[0]
+        self._is_writing = True
+        try:
+            sent = connection.send(data)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(connection)
+            return
+        finally:
+            self._is_writing = False
+        self._size -= sent
+        if sent == len(data):
+            self._waiting.popleft()
+        else:
+            self._waiting[0] = memoryview(data)[sent:]
+
+    async def _wait_for_end(self, connection: socket.socket, scope: trio.CancelScope) -> None:
+        # The other end never writes on this connection: it is readable when it is closed.
+        await trio.lowlevel.wait_readable(connection)
+        scope.cancel()
+
+    def _note_written(self) -> None:
+        self._written.set()
+        self._written = trio.Event()
+
+    def close(self) -> None:
+        """Drop the frames that wait: the session sends them again."""
+        self.is_closed = True
+        self._socket = None
+        self._waiting.clear()
+        self._size = 0
+        self._note_written()

@@ -1,0 +1,1 @@
+"""The frames and operations of another node, and how this node carries them out."""

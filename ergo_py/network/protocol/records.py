@@ -1,0 +1,192 @@
+"""`Sending`, `Receiving` and `Deadlines`: the state of a session, in three records.
+
+They decide nothing: `Session` reads and writes them. Each record has the numbers of a single
+session, and `reset` begins with those of the next.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from math import inf
+from operator import length_hint
+from typing import Final
+
+__all__ = ["FRAME", "Deadlines", "Receiving", "Sending"]
+
+FRAME: Final = 16 * 1024
+"""Bytes of operations after which a frame is full, so that the receiver carries out a frame within
+a time slice. A single operation may be longer.
+"""
+
+
+class Sending:
+    """The operations to the peer: those that wait, and those that it has not acknowledged."""
+
+    __slots__ = (
+        *("acknowledged", "peer_window", "queue", "queued_bytes", "resent_at", "resent_from"),
+        *("sent", "unacknowledged", "unacknowledged_bytes"),
+    )
+
+    def __init__(self) -> None:
+        self.queue: deque[bytes] = deque()
+        """Operations that wait to be sent."""
+        self.queued_bytes = 0
+        """Their bytes."""
+        self.unacknowledged: deque[bytes] = deque()
+        """Operations that were sent, and that the peer has not acknowledged."""
+        self.unacknowledged_bytes = 0
+        """Their bytes."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with another session."""
+        self.peer_window = 0
+        """How many bytes the peer takes before it acknowledges them."""
+        self.sent = 0
+        """Operations given to the carrier."""
+        self.acknowledged = 0
+        """Operations that the peer has acknowledged."""
+        self.resent_from = -1
+        """The first operation that was last sent again."""
+        self.resent_at = -inf
+        """When it was sent again."""
+
+    def take_all(self, size: int) -> list[bytes]:
+        """The operations that wait, of ``size`` bytes, which are sent now."""
+        everything = list(self.queue)
+        self.queue.clear()
+        self.unacknowledged.extend(everything)
+        self.queued_bytes = 0
+        self.unacknowledged_bytes += size
+        self.sent += len(everything)
+        return everything
+
+    def take_frame(self) -> list[bytes]:
+        """The operations for a frame, which are sent now; none if the window has no room."""
+        queue, waiting = self.queue, self.unacknowledged
+        room = min(FRAME, self.peer_window - self.unacknowledged_bytes)
+        count = size = 0
+        for op in queue:
+            size += len(op)
+            if size > room:
+                size -= len(op)
+                break
+            count += 1
+        if not count:
+            # A longer operation goes alone: in a frame, or in the whole window.
+            size = len(queue[0])
+            if waiting and self.unacknowledged_bytes + size > self.peer_window:
+                return []
+            count = 1
+        ops = [queue.popleft() for _ in range(count)]
+        waiting.extend(ops)
+        self.queued_bytes -= size
+        self.unacknowledged_bytes += size
+        self.sent += count
+        return ops
+
+    def frames_again(self) -> Iterator[tuple[int, list[bytes]]]:
+        """The operations that are not acknowledged, in frames: each with the number of operations
+        before it.
+        """
+        waiting, first, start = self.unacknowledged, self.acknowledged, 0
+        while start < len(waiting):
+            ops: list[bytes] = []
+            size = 0
+            for op in islice(waiting, start, None):
+                if ops and size + len(op) > FRAME:
+                    break
+                ops.append(op)
+                size += len(op)
+            yield first + start, ops
+            start += len(ops)
+
+    def acknowledge(self, count: int) -> int:
+        """Forget operations that the peer has got. Returns how many are new."""
+        news, waiting = count - self.acknowledged, self.unacknowledged
+        if news <= 0:
+            return 0
+        self.acknowledged = count
+        self.unacknowledged_bytes -= sum(len(waiting.popleft()) for _ in range(news))
+        return news
+
+    def give_up(self) -> list[bytes]:
+        """Forget all operations: the session has ended. Returns them."""
+        lost = [*self.unacknowledged, *self.queue]
+        self.unacknowledged.clear()
+        self.queue.clear()
+        self.queued_bytes = self.unacknowledged_bytes = 0
+        return lost
+
+
+class Receiving:
+    """The operations of the peer, and the acknowledgements of them."""
+
+    __slots__ = (
+        *("ack_bytes", "arriving", "echo_at", "echo_heard_at", "known", "received"),
+        *("told_window", "window"),
+    )
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        """How many bytes the peer may send before they are acknowledged."""
+        self.told_window = 0
+        """The same, as the peer knows it."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with another session."""
+        self.received = 0
+        """Operations that were carried out."""
+        self.arriving: tuple[int, Iterator[bytes]] | None = None
+        """The operations of the frame that is carried out now: their number, and those that are
+        left. `received` does not count them yet.
+        """
+        self.known = 0
+        """How many operations the peer has sent, as far as its frames say."""
+        self.ack_bytes = 0
+        """Bytes received since the last acknowledgement."""
+        self.echo_at = 0.0
+        """The peer's moment of its last acknowledgement; 0 before the first."""
+        self.echo_heard_at = 0.0
+        """When that acknowledgement arrived here."""
+
+    def count_arrived(self) -> int:
+        """Count the operations that were carried out of the frame that has arrived. Returns how
+        many they are.
+        """
+        if self.arriving is None:
+            return 0
+        size, left = self.arriving
+        count = size - length_hint(left)
+        self.arriving = None
+        self.received += count
+        return count
+
+    def echo(self, now: float) -> float:
+        """The peer's moment of its last acknowledgement, plus the time since it arrived."""
+        return self.echo_at + (now - self.echo_heard_at) if self.echo_at else 0.0
+
+
+class Deadlines:
+    """The moments at which a session has to act, and the moments from which they are counted."""
+
+    __slots__ = ("ack_at", "beat_at", "heard_at", "hello_at", "opened_at", "resend_at")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Wait for nothing."""
+        self.opened_at = inf
+        """When the attempt to begin a session began."""
+        self.hello_at = inf
+        """When the invitation is repeated."""
+        self.heard_at = inf
+        """When the last frame of the peer arrived."""
+        self.beat_at = inf
+        """When the next heartbeat is due."""
+        self.ack_at = inf
+        """When an acknowledgement goes out without data."""
+        self.resend_at = inf
+        """When missing operations are asked for again."""
