@@ -22,6 +22,7 @@ MARKED: Final = {
     "_core/processes/spawn.py": 1,
     "_core/verbs/behaviour.py": 3,
     "meta/sockets/datagrams.py": 1,
+    "network/protocol/session.py": 1,
 }
 """How many writes each module marks as copies on a hot path. Lower a number if there are fewer."""
 

@@ -216,7 +216,7 @@ class NodeConnection:
             node=peer.node,
             state=session.state.value,
             sessions=totals.sessions,
-            sent=totals.sent,
+            sent=session.sent,
             confirmed=totals.confirmed,
             on_the_way=session.unacknowledged,
             waiting=session.queued,

@@ -35,8 +35,7 @@ class Refusals:
         a single start.
         """
         if self._creation not in (0, creation):
-            session = self._peer.session
-            session.totals.begin_accounts(session.queued)
+            self._peer.session.totals.begin_again()
             self._refused.clear()
             self._refused_there.clear()
         self._creation = creation

@@ -20,29 +20,29 @@ __all__ = ["KINDS", "NESTED", "READERS", "Code"]
 class Code:
     """The codes of the extensions."""
 
-    TUPLE: Final = 1
-    SET: Final = 2
-    FROZENSET: Final = 3
-    PAIRS: Final = 4
-    PID: Final = 10
-    ALIAS: Final = 11
-    REF: Final = 12
-    NAME: Final = 13
-    NODE_NAME: Final = 14
-    EVENT_NAME: Final = 15
-    KEY: Final = 16
-    DATETIME: Final = 20
-    DATE: Final = 21
-    TIME: Final = 22
-    TIMEDELTA: Final = 23
-    UUID: Final = 24
-    DECIMAL: Final = 25
-    BYTEARRAY: Final = 26
-    OBJECT: Final = 30
-    ENUM: Final = 31
-    EXCEPTION: Final = 32
-    CRASHED: Final = 33
-    REMOTE_ERROR: Final = 34
+    TUPLE = 1
+    SET = 2
+    FROZENSET = 3
+    PAIRS = 4
+    PID = 10
+    ALIAS = 11
+    REF = 12
+    NAME = 13
+    NODE_NAME = 14
+    EVENT_NAME = 15
+    KEY = 16
+    DATETIME = 20
+    DATE = 21
+    TIME = 22
+    TIMEDELTA = 23
+    UUID = 24
+    DECIMAL = 25
+    BYTEARRAY = 26
+    OBJECT = 30
+    ENUM = 31
+    EXCEPTION = 32
+    CRASHED = 33
+    REMOTE_ERROR = 34
 
 
 NESTED: Final = frozenset(

@@ -51,6 +51,20 @@ class Sending:
         self.resent_at = -inf
         """When it was sent again."""
 
+    def grant(self, window: int) -> None:
+        """Note the window of the peer; 0 if it has not changed."""
+        self.peer_window = window or self.peer_window
+
+    def may_send_again(self, now: float, pause: float) -> bool:
+        """Whether the operations that are not acknowledged are sent again now: not if the same were
+        sent again within ``pause`` seconds.
+        """
+        first = self.acknowledged
+        if first == self.resent_from and now < self.resent_at + pause:
+            return False
+        self.resent_from, self.resent_at = first, now
+        return True
+
     def take_all(self, size: int) -> list[bytes]:
         """The operations that wait, of ``size`` bytes, which are sent now."""
         everything = list(self.queue)
@@ -107,6 +121,10 @@ class Sending:
         if news <= 0:
             return 0
         self.acknowledged = count
+        if count == self.sent:  # mostly the peer has got everything
+            waiting.clear()
+            self.unacknowledged_bytes = 0
+            return news
         self.unacknowledged_bytes -= sum(len(waiting.popleft()) for _ in range(news))
         return news
 
@@ -151,6 +169,39 @@ class Receiving:
         self.echo_heard_at = 0.0
         """When that acknowledgement arrived here."""
 
+    def grant(self, window: int) -> None:
+        """Let the peer send this many bytes before they are acknowledged."""
+        self.window = window
+
+    def tell_window(self) -> int:
+        """The window, which a frame tells the peer now."""
+        self.told_window = self.window
+        return self.window
+
+    def note_known(self, last: int) -> None:
+        """Note that the peer has sent so many operations."""
+        if last > self.known:
+            self.known = last
+
+    def note_told(self) -> None:
+        """Note that a frame acknowledges everything."""
+        self.ack_bytes = 0
+
+    def note_echo(self, at: float, now: float) -> None:
+        """Note the peer's moment of an acknowledgement that has arrived."""
+        self.echo_at, self.echo_heard_at = at, now
+
+    def begin(self, ops: list[bytes]) -> Iterator[bytes]:
+        """The operations of a frame, which are carried out now."""
+        arriving = iter(ops)
+        self.arriving = len(ops), arriving
+        return arriving
+
+    def count_bytes(self, size: int) -> bool:
+        """Count bytes that have arrived. True if they have to be acknowledged now."""
+        self.ack_bytes += size
+        return self.ack_bytes * 4 >= self.window
+
     def count_arrived(self) -> int:
         """Count the operations that were carried out of the frame that has arrived. Returns how
         many they are.
@@ -190,3 +241,31 @@ class Deadlines:
         """When an acknowledgement goes out without data."""
         self.resend_at = inf
         """When missing operations are asked for again."""
+
+    def open(self, now: float) -> None:
+        """An attempt to begin a session has begun."""
+        self.opened_at = now
+
+    def repeat_hello(self, at: float) -> None:
+        """Repeat the invitation at this moment."""
+        self.hello_at = at
+
+    def hear(self, now: float) -> None:
+        """A frame of the peer has arrived."""
+        self.heard_at = now
+
+    def note_sent(self, beat_at: float) -> None:
+        """A frame goes out, with an acknowledgement."""
+        self.ack_at = inf
+        self.beat_at = beat_at
+
+    def acknowledge_by(self, at: float) -> bool:
+        """Acknowledge at this moment at the latest. False if an acknowledgement is due anyway."""
+        if self.ack_at != inf:
+            return False
+        self.ack_at = at
+        return True
+
+    def ask_again(self, at: float) -> None:
+        """Ask again at this moment for missing operations; ``inf`` if none is missing."""
+        self.resend_at = at

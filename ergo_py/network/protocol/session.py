@@ -141,6 +141,11 @@ class Session:
         return self.state is State.IDLE
 
     @property
+    def sent(self) -> int:
+        """Operations that were given to all sessions with this start of the peer's node."""
+        return self.totals.ended + self.unacknowledged + self.queued
+
+    @property
     def unacknowledged(self) -> int:
         """Operations that were sent and are not acknowledged."""
         return len(self.sending.unacknowledged)
@@ -175,8 +180,8 @@ class Session:
                 self.push(part)
             return
         sending.queue.append(op)
+        # hot path: the bytes of Sending.queue, for each operation
         sending.queued_bytes += length
-        self.totals.sent += 1
         if self.state is not State.UP:
             self.connect()
 
@@ -187,7 +192,7 @@ class Session:
         if self.state is State.IDLE:
             self.state = State.OPENING
             self._mine = self._fresh()
-        self._deadlines.opened_at = self._clock()
+        self._deadlines.open(self._clock())
         self._inviting = True
         self._send_hello()
 
@@ -201,11 +206,10 @@ class Session:
             # Mostly everything goes in a single frame. Inlined _send_data().
             first, receiving, deadlines = sending.sent, self._receiving, self._deadlines
             everything = sending.take_all(size)
-            receiving.ack_bytes = 0
-            deadlines.ack_at = inf
+            receiving.note_told()
             if deadlines.resend_at == inf:
                 self.is_due_earlier = False  # it was the acknowledgement, which goes with the frame
-            deadlines.beat_at = self._now + self._timing.beat
+            deadlines.note_sent(self._now + self._timing.beat)
             frame = Data(self._mine, self._yours, first, receiving.received, everything)
             self._owner.transmit(frame)
             return
@@ -223,15 +227,14 @@ class Session:
             # The break may have taken the whole patience, and the next frame of the peer may be a
             # heartbeat away.
             timing = self._timing
-            self._deadlines.heard_at = max(
-                self._deadlines.heard_at, self._now + 2 * timing.beat - timing.patience
-            )
+            heard = self._now + 2 * timing.beat - timing.patience
+            self._deadlines.hear(max(self._deadlines.heard_at, heard))
         elif self._inviting:
             self._send_hello()
 
     def grant(self, window: int) -> None:
         """Let the peer send this many bytes before they are acknowledged."""
-        self._receiving.window = window
+        self._receiving.grant(window)
         if self.state is State.UP and window != self._receiving.told_window:
             self._send_ack(resend=False)
 
@@ -317,7 +320,7 @@ class Session:
         if self.state is State.IDLE:
             self.state = State.OPENING
             self._mine = self._fresh()
-            self._deadlines.opened_at = self._clock()
+            self._deadlines.open(self._clock())
         if self.state is State.OPENING or hello.mine == self._yours:
             mine = self._mine
         else:
@@ -331,8 +334,8 @@ class Session:
         self._offers[mine, hello.mine] = hello
         if len(self._offers) > _OFFERS:
             del self._offers[next(iter(self._offers))]
-        self._receiving.told_window = self.window
-        self._owner.transmit(Hello(VERSION, self._creation, mine, hello.mine, self.window))
+        window = self._receiving.tell_window()
+        self._owner.transmit(Hello(VERSION, self._creation, mine, hello.mine, window))
 
     def _belongs(self, theirs: int, mine: int) -> bool:
         """Whether a frame belongs to the session. The first frame that confirms an answered
@@ -353,20 +356,12 @@ class Session:
 
     def _receive_data(self, data: Data) -> None:
         mine, ack, seq, news = self._mine, data.ack, data.seq, data.ops
-        sending, receiving, deadlines = self.sending, self._receiving, self._deadlines
+        receiving, deadlines = self._receiving, self._deadlines
         now = self._now = self._clock()
-        if ack == sending.sent:
-            # Inlined _acknowledge(): mostly the peer has got everything.
-            self.totals.confirmed += ack - sending.acknowledged
-            sending.acknowledged = ack
-            sending.unacknowledged.clear()
-            sending.unacknowledged_bytes = 0
-        elif not self._acknowledge(ack):
+        if not self._acknowledge(ack):
             return
-        deadlines.heard_at = now
-        last = seq + len(news)
-        if last > receiving.known:
-            receiving.known = last
+        deadlines.hear(now)
+        receiving.note_known(seq + len(news))
         if seq != receiving.received:
             if seq > receiving.received:
                 self._miss(now)
@@ -375,32 +370,29 @@ class Session:
         if not news:
             self._send_ack(resend=False)
             return
-        arriving, deliver = iter(news), self._owner.deliver
-        receiving.arriving = len(news), arriving
-        for op in arriving:
+        deliver = self._owner.deliver
+        for op in receiving.begin(news):
             deliver(op)
             if self._mine != mine:
                 return  # the session has ended, and _end() has counted what was carried out
-        self.totals.received += receiving.count_arrived()
-        receiving.ack_bytes += sum(map(len, news))
+        self.totals.count_received(receiving.count_arrived())
         if receiving.received >= receiving.known:
-            deadlines.resend_at = inf
-        if receiving.ack_bytes * 4 >= receiving.window:
+            deadlines.ask_again(inf)
+        if receiving.count_bytes(sum(map(len, news))):
             self._send_ack(resend=False)
-        elif deadlines.ack_at == inf:
-            deadlines.ack_at = now + self._timing.ack_delay
+        elif deadlines.acknowledge_by(now + self._timing.ack_delay):
             self.is_due_earlier = True
 
     def _receive_ack(self, ack: Ack) -> None:
         now = self._now = self._clock()
         if not self._acknowledge(ack.ack):
             return
-        self._deadlines.heard_at = now
+        self._deadlines.hear(now)
         receiving, sending = self._receiving, self.sending
-        receiving.known = max(receiving.known, ack.last)
-        sending.peer_window = ack.window or sending.peer_window
+        receiving.note_known(ack.last)
+        sending.grant(ack.window)
         if ack.at:
-            receiving.echo_at, receiving.echo_heard_at = ack.at, now
+            receiving.note_echo(ack.at, now)
         if ack.echo:
             self.round_trip = max(0.0, now - ack.echo)
         if ack.resend:
@@ -413,7 +405,7 @@ class Session:
         if count > self.sending.sent:
             self.close("it acknowledges operations that were never sent", False)
             return False
-        self.totals.confirmed += self.sending.acknowledge(count)
+        self.totals.count_confirmed(self.sending.acknowledge(count))
         return True
 
     def _miss(self, now: float) -> None:
@@ -422,19 +414,17 @@ class Session:
             self._ask_again(now)
 
     def _ask_again(self, now: float) -> None:
-        self._deadlines.resend_at = now + self._timing.repeat
+        self._deadlines.ask_again(now + self._timing.repeat)
         self.is_due_earlier = True
         self._send_ack(resend=True)
 
     def _send_again(self, now: float) -> None:
         sending = self.sending
-        first, repeat = sending.acknowledged, self._timing.repeat
-        if first == sending.resent_from and now < sending.resent_at + repeat / 2:
+        if not sending.may_send_again(now, self._timing.repeat / 2):
             return  # a doubled frame, or a hostile peer: others ask later for the same again
-        sending.resent_from, sending.resent_at = first, now
         for start, ops in sending.frames_again():
             self._send_data(start, ops)
-            self.totals.resent += len(ops)
+            self.totals.count_resent(len(ops))
 
     # -- states ------------------------------------------------------------------------------------
 
@@ -445,10 +435,10 @@ class Session:
         now = self._now = self._clock()
         self.state = State.UP
         self._mine, self._yours = mine, hello.mine
-        self.sending.peer_window = hello.window
-        self.totals.sessions += 1
-        self._deadlines.heard_at = now
-        self._deadlines.beat_at = now + self._timing.beat
+        self.sending.grant(hello.window)
+        self.totals.count_session()
+        self._deadlines.hear(now)
+        self._deadlines.note_sent(now + self._timing.beat)
         self._owner.session_up(hello.creation)
         self.flush()
 
@@ -457,13 +447,12 @@ class Session:
         # an old frame.
         is_told = self.state is State.UP or self._inviting
         sending, receiving, totals = self.sending, self._receiving, self.totals
-        totals.received += receiving.count_arrived()
+        totals.count_received(receiving.count_arrived())
         if self.state is State.UP:
             totals.remember_end(
                 self._mine, self._yours, receiving.received, sending.acknowledged, sending.sent
             )
-        totals.unconfirmed += len(sending.unacknowledged)
-        totals.unsent += len(sending.queue)
+        totals.count_lost(len(sending.unacknowledged), len(sending.queue))
         for pair in [pair for pair in self._offers if pair[0] == self._mine]:
             del self._offers[pair]
         self._reset()
@@ -475,9 +464,9 @@ class Session:
     # -- sending -----------------------------------------------------------------------------------
 
     def _send_hello(self) -> None:
-        self._deadlines.hello_at = self._clock() + self._timing.repeat
-        self._receiving.told_window = self.window
-        self._owner.transmit(Hello(VERSION, self._creation, self._mine, 0, self.window))
+        self._deadlines.repeat_hello(self._clock() + self._timing.repeat)
+        window = self._receiving.tell_window()
+        self._owner.transmit(Hello(VERSION, self._creation, self._mine, 0, window))
 
     def _send_data(self, first: int, ops: list[bytes]) -> None:
         self._note_sent()
@@ -487,14 +476,12 @@ class Session:
         now = self._now = self._clock()
         self._note_sent()
         receiving = self._receiving
-        receiving.told_window = receiving.window
-        sent, echo = self.sending.sent, receiving.echo(now)
-        told = (receiving.received, sent, resend, receiving.window, now, echo)
+        window, sent, echo = receiving.tell_window(), self.sending.sent, receiving.echo(now)
+        told = (receiving.received, sent, resend, window, now, echo)
         self._owner.transmit(Ack(self._mine, self._yours, *told))
 
     def _note_sent(self) -> None:
-        self._receiving.ack_bytes = 0
-        self._deadlines.ack_at = inf
+        self._receiving.note_told()
         # The last known moment: the heartbeat comes early rather than late, and a frame costs no
         # look at the clock.
-        self._deadlines.beat_at = self._now + self._timing.beat
+        self._deadlines.note_sent(self._now + self._timing.beat)

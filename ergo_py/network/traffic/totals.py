@@ -9,15 +9,13 @@ _ENDED: Final = 8
 
 
 class Totals:
-    """Always ``sent`` is the sum of ``confirmed``, ``unconfirmed``, ``unsent``, and the operations
-    that are on the way or wait now.
+    """The operations that are neither on the way nor waiting: they are confirmed, unconfirmed or
+    unsent.
     """
 
     def __init__(self) -> None:
         self.sessions = 0
         """How many sessions began."""
-        self.sent = 0
-        """Operations that were given to the session."""
         self.confirmed = 0
         """Operations that the peer has got."""
         self.unconfirmed = 0
@@ -34,6 +32,32 @@ class Totals:
         """Operations confirmed and sent in ended sessions, by their numbers, ours first."""
         self._arrived: dict[tuple[int, int], int] = {}
         """The operations that arrived in ended sessions, by their numbers, ours first."""
+
+    @property
+    def ended(self) -> int:
+        """Operations that are neither on the way nor waiting."""
+        return self.confirmed + self.unconfirmed + self.unsent
+
+    def count_session(self) -> None:
+        """Count a session that begins."""
+        self.sessions += 1
+
+    def count_confirmed(self, count: int) -> None:
+        """Count operations that the peer has got."""
+        self.confirmed += count
+
+    def count_received(self, count: int) -> None:
+        """Count operations of the peer that were carried out."""
+        self.received += count
+
+    def count_resent(self, count: int) -> None:
+        """Count operations that are sent again."""
+        self.resent += count
+
+    def count_lost(self, unconfirmed: int, unsent: int) -> None:
+        """Count the operations that a session leaves when it ends."""
+        self.unconfirmed += unconfirmed
+        self.unsent += unsent
 
     def remember_end(self, mine: int, yours: int, received: int, confirmed: int, sent: int) -> None:
         """Remember how far a session came, until the next session compares it with the peer."""
@@ -59,11 +83,9 @@ class Totals:
             self.unconfirmed -= late
             self.confirmed += late
 
-    def begin_accounts(self, waiting: int) -> None:
-        """Count from now on: the session is the first with another start of the peer's node.
-        ``waiting`` operations wait for it.
-        """
-        self.sessions, self.sent = 1, waiting
+    def begin_again(self) -> None:
+        """Count from now on: the session is the first with another start of the peer's node."""
+        self.sessions = 1
         self.confirmed = self.unconfirmed = self.unsent = self.resent = self.received = 0
         self._open_ends.clear()
         self._arrived.clear()
