@@ -109,7 +109,7 @@ class SupervisorHandle:
         return found
 
     def _supervisor(self) -> Supervisor:
-        supervisor: Supervisor = self._process().behaviour
+        supervisor: Supervisor = self._process().behaviour_itself
         return supervisor
 
     async def _operate(self, operation: Operation, timeout: float | None) -> Any:

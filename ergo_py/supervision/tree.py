@@ -158,7 +158,7 @@ def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: i
 
 
 def _of_children(process: Process) -> tuple[TreeNode, ...]:
-    supervisor: Supervisor = process.behaviour
+    supervisor: Supervisor = process.behaviour_itself
     now = process.kernel.clock.now()
     owned = dict(process.owned or {})
     found: list[TreeNode] = []

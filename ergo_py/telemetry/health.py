@@ -288,7 +288,7 @@ def _missing_children(kernel: Kernel) -> list[str]:
 
 
 def _missing_below(supervisor: Process) -> list[str]:
-    behaviour = supervisor.behaviour
+    behaviour = supervisor.behaviour_itself
     if behaviour is None:  # it has just ended
         return []
     above = supervisor.name or supervisor.callbacks.behaviour

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from ..processes.process import BehaviourProxy
+from ..processes.process import BehaviourProxy, Handlers
 from ..tables.callbacks import CALLBACKS
 from ..tables.pending_calls import Caller
 from ..tables.verb_chain import Rank
@@ -101,7 +101,7 @@ class Watch:
     def stand_in(self, process: "Process") -> None:
         """Put a proxy that reports to this watch in the place of the behaviour."""
         self.real = process.behaviour
-        process.replace_behaviour(WatchedBehaviour(process, self))
+        process.replace_behaviour(cast(Handlers, WatchedBehaviour(process, self)))
 
     def step_back(self, process: "Process") -> None:
         """Give the process its own behaviour back."""

@@ -95,7 +95,7 @@ def process_info(process: Process, expose_env: bool, children: int | None = None
         phase=_phase(process),
         supervision=None
         if process.slots is None or process.behaviour is None
-        else process.behaviour.supervision(children),
+        else process.behaviour_itself.supervision(children),
         suspended=is_suspended(process),
         dispatcher=str(process.options.dispatcher),
         threads=tuple(thread.native_id for thread in thread_group.threads)
@@ -111,7 +111,7 @@ def _phase(process: Process) -> Phase | None:
     supervisor = process.parent
     if process.slot is None or supervisor is None or supervisor.behaviour is None:
         return None
-    phase: Phase | None = supervisor.behaviour.phase_of(process.slot.name)
+    phase: Phase | None = supervisor.behaviour_itself.phase_of(process.slot.name)
     return phase
 
 

@@ -33,7 +33,7 @@ class TaskCaller(Caller):
 
     __slots__ = ("_endless", "task")
 
-    mailbox: ClassVar[Any] = NoMailbox()
+    mailbox: ClassVar[NoMailbox] = NoMailbox()
 
     _endless: bool
     """Set only for a call without a timeout, so that the other calls do not pay for it."""

@@ -43,7 +43,7 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
     process.state = RUNNING  # hot path: Process.begin_turn
     # Inlined Calls.serve(), without the wake-up of the caller.
     try:
-        reply = process.behaviour.handle_call(request, caller)
+        reply: object = process.behaviour.handle_call(request, caller)
         if type(reply) is CoroutineType:
             check_plain(process, "handle_call", reply)
     except BaseException as error:

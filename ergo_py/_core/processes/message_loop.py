@@ -1,9 +1,10 @@
 """`Turn`, `serve`, `run`: the message loop of a process, and the body of its task."""
 
+from collections.abc import Awaitable, Callable
 from math import inf
 from time import perf_counter
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol
 
 import trio
 from trio.lowlevel import Task, current_task, disable_ki_protection
@@ -14,6 +15,7 @@ from ..runtime.cancel_scopes import CancelScopes, is_being_closed
 from ..runtime.parking import park_unless, yield_turn
 from ..runtime.time_slices import SLICE
 from ..tables.callbacks import check_plain, runs_callbacks
+from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import (
     CALL,
     MESSAGE,
@@ -40,6 +42,8 @@ __all__ = [
     "serve_in_place",
 ]
 
+Callback = Callable[..., Awaitable[object]]
+
 _KILLED: Final = Killed()
 AGAIN: Final = Normal()
 """Returned instead of a reason: the behaviour was wrapped or unwrapped, so the loop must fetch its
@@ -47,12 +51,48 @@ callbacks again.
 """
 
 
+class Batch(Protocol):
+    """A batch of the C extension, which serves messages and calls of the main lane."""
+
+    def run(
+        self,
+    ) -> Envelope | tuple[Awaitable[object], Caller] | Awaitable[object] | Literal[True] | None:
+        """Serve the lane until it is empty: None. Or return a callback that waits, of a call with
+        its caller; an envelope of another kind; or True at the end of the burst.
+        """
+        ...
+
+    def serve_in_place(self) -> object:
+        """Serve the lane in the turn of the root that has woken the process."""
+        ...
+
+    def use(self, handle_message: Callback, handle_call: Callback, /) -> None:
+        """Call these callbacks from now on."""
+
+    def start(self) -> None:
+        """Begin the count of a burst: the process has slept."""
+
+    def restart(self) -> None:
+        """Begin the count of a burst and a time slice: other tasks have run."""
+
+    def is_over(self) -> bool:
+        """Count an envelope. True if other tasks have to run now."""
+        ...
+
+    def begin_turn(self) -> bool:
+        """Begin a turn. True if `serve_in_place` has served a whole burst."""
+        ...
+
+    def end_turn(self) -> None:
+        """End a turn: the process falls asleep."""
+
+
 class Turn:
     """The work of a process on its envelopes: the envelope in progress, the totals, and the means
     to interrupt a callback.
     """
 
-    begin_batch: ClassVar[Any] = None
+    begin_batch: ClassVar[Callable[..., Batch | None] | None] = None
     """Creates a batch of the C extension, which serves messages of the main lane; None without the
     extension.
     """
@@ -86,7 +126,7 @@ class Turn:
         """The cancel scope around its async callbacks."""
         self.abandonable: Abandonable | None = None
         """The relay between trio and the callbacks, which may ignore cancellation."""
-        self.batch: Any = None
+        self.batch: Batch | None = None
         """The batch of the C extension; for `serve_in_place`."""
 
     def begin(self, now: float) -> None:
@@ -231,8 +271,8 @@ async def serve(process: "Process") -> Reason | None:
                 if batch is None:
                     envelope = main.popleft()
                 else:
-                    left: Any = batch.run()
-                    if type(left) is not tuple:
+                    left = batch.run()
+                    if not isinstance(left, tuple):
                         if left is None:
                             continue
                         if left is not True:
@@ -381,13 +421,13 @@ async def serve(process: "Process") -> Reason | None:
         await yield_turn(task)
 
 
-def _unchanged(coroutine: Any) -> Any:
-    return coroutine
+def _unchanged(callback: Awaitable[object]) -> Awaitable[object]:
+    return callback
 
 
 @runs_callbacks
 @disable_ki_protection  # as in the process's own task
-def serve_in_place(process: "Process", batch: Any) -> object:
+def serve_in_place(process: "Process", batch: Batch) -> object:
     """Serve a sleeping process with plain callbacks in the turn of the root that has woken it: its
     own task sleeps on. Only the C extension does this. The watchdog finds the process by this
     function.

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import replace
 from math import inf
 from time import perf_counter
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
 from trio.lowlevel import Task, current_task
 
 from ..kernel import Kernel
-from ..messaging.receiver import NO_RECEIVER
+from ..messaging.receiver import NO_RECEIVER, AnyProcess
 from ..messaging.requests import RequestCaller, begin_request
 from ..messaging.router import Router, check_priority
 from ..messaging.waiters import TaskCaller
@@ -50,6 +50,40 @@ __all__ = ["BehaviourProxy", "Process", "processes_of"]
 R = TypeVar("R")
 
 _SHUTDOWN: Final = Shutdown()
+
+
+class Handlers(Protocol):
+    """The instance of a behaviour, as its process sees it. A callback that is not async returns
+    None or the answer instead of an awaitable; `Callbacks.asynchronous` has the names of the
+    others.
+    """
+
+    _process: "Process"
+
+    def init(self) -> Coroutine[Any, Any, None]:
+        """Prepare the behaviour for its first message."""
+        ...
+
+    def handle_message(self, message: object, sender: PID | Alias, /) -> Awaitable[object]:
+        """Handle a message."""
+        ...
+
+    def handle_call(self, request: object, caller: Caller, /) -> Awaitable[object]:
+        """Answer a call."""
+        ...
+
+    def _control(
+        self, sender: PID | Alias, caller: Caller | None, operation: object, /
+    ) -> Coroutine[Any, Any, None]:
+        """Perform an operation on the children of a supervisor."""
+        ...
+
+    def _wind_down(self, reason: Reason, /) -> Awaitable[None]:
+        """Stop the children of a supervisor."""
+        ...
+
+
+_NO_BEHAVIOUR: Final = cast(Handlers, None)
 
 
 class BehaviourProxy:
@@ -91,8 +125,9 @@ class Process(Owner):
         self.callback_task = current_task()
         self.waiting = None
         self.parent = parent
-        self.behaviour: Any = None
-        self.last_receiver: Any = NO_RECEIVER
+        self.behaviour = _NO_BEHAVIOUR
+        """The instance of the behaviour; None until ``__init__`` has made it."""
+        self.last_receiver = NO_RECEIVER
         """The receiver of its last message. A cache: most processes send to the same receiver
         again, and need no lookup.
         """
@@ -137,7 +172,7 @@ class Process(Owner):
         """Count a message or call that its behaviour has no callback for."""
         self.unhandled += 1
 
-    def remember_receiver(self, receiver: Any) -> None:
+    def remember_receiver(self, receiver: AnyProcess) -> None:
         """Keep the receiver of its last message, so that the next message needs no lookup."""
         self.last_receiver = receiver
 
@@ -153,7 +188,7 @@ class Process(Owner):
     # -- start -------------------------------------------------------------------------------------
 
     @runs_callbacks
-    def make_behaviour(self, factory: Any, args: tuple[Any, ...]) -> None:
+    def make_behaviour(self, factory: Callable[..., Handlers], args: tuple[object, ...]) -> None:
         """Create the behaviour."""
         self.behaviour = behaviour = factory(*args)
         behaviour._process = self  # hot path: Behaviour._process
@@ -164,7 +199,7 @@ class Process(Owner):
         behaviour = self.behaviour
         # Not isinstance(), which asks the behaviour for its class.
         is_proxy = issubclass(type(behaviour), BehaviourProxy)
-        return behaviour.behaviour_itself if is_proxy else behaviour
+        return cast(BehaviourProxy, behaviour).behaviour_itself if is_proxy else behaviour
 
     def judge(self) -> Unmatched | None:
         """The judge of messages without a case, unless the behaviour has another function in the
@@ -181,7 +216,7 @@ class Process(Owner):
             self.verbs = VerbChain(self.behaviour_itself)
         return self.verbs
 
-    def replace_behaviour(self, behaviour: Any) -> Any:
+    def replace_behaviour(self, behaviour: Handlers) -> Handlers:
         """Put another object in the place of the behaviour, and return the former one."""
         former, self.behaviour = self.behaviour, behaviour
         return former
@@ -454,7 +489,8 @@ class Process(Owner):
     def become_terminated(self) -> None:
         """Enter TERMINATED, and drop the objects that the remains must not keep alive."""
         self.enter(TERMINATED)
-        self.behaviour = self.waiting = self.tasks = self.verbs = None
+        self.behaviour = _NO_BEHAVIOUR
+        self.waiting = self.tasks = self.verbs = None
         self.last_receiver = NO_RECEIVER
 
     def be_gone(self) -> None:

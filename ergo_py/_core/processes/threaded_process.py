@@ -8,7 +8,7 @@ supervision need no second implementation.
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import outcome
 import trio
@@ -37,7 +37,7 @@ from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
 from ..vocabulary.options import Options
 from ..vocabulary.states import INIT, STOPPING, TERMINATED, State
 from .envelope_handlers import handle_inspect
-from .process import BehaviourProxy, Process
+from .process import BehaviourProxy, Handlers, Process
 
 __all__ = ["DispatchedProcess", "adopt"]
 
@@ -150,7 +150,7 @@ class DispatchedProcess(Process):
             verbs.push(verb, Rank.DISPATCHER, partial(_on_loop, self.router.bridge))
         for verb in ("send", "forward"):
             verbs.push(verb, Rank.DISPATCHER, lambda plain: partial(self._send_on, plain))
-        self.behaviour = _InThread(self, self.behaviour)
+        self.behaviour = cast(Handlers, _InThread(self, self.behaviour))
 
     def _send_on(self, verb: Callable[..., Any], *args: Any, priority: Any = None) -> Any:
         if priority or self.priority:

@@ -90,7 +90,7 @@ class Handoff(TrioTurns):
 
     @enable_ki_protection
     def wake(self, process: Sleeper) -> None:
-        task = process.task
+        task: Any = process.task  # no placeholder: that is never asleep
         if task.custom_sleep_data is PARKED:
             # First of all: `task.coro.send` makes an object. See parking.py.
             task._abort_func = task.custom_sleep_data = None

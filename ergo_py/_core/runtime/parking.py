@@ -18,7 +18,7 @@ module fail at once if a release of trio breaks them.
 
 import types
 from collections.abc import Callable, Generator, Sized
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 from trio.lowlevel import (
     Abort,
@@ -181,28 +181,37 @@ def wake_with(task: Task, mark: object) -> bool:
     return True
 
 
+class _HasWaiters(Protocol):
+    @property
+    def waiters(self) -> object:
+        """The senders that wait for room in a mailbox; None without any."""
+        ...
+
+
 class Sleeper(Protocol):
     """A process: an object with a task that sleeps, and with a mailbox."""
 
     @property
-    def task(self) -> Any:
+    def task(self) -> Task | TaskPlaceholder:
         """Its task, or a placeholder."""
         ...
 
     @property
-    def mailbox(self) -> Any: ...
+    def mailbox(self) -> _HasWaiters: ...
 
 
 class WaitingCaller(Protocol):
     """A call whose task sleeps in :func:`park_as` under the call itself."""
 
     @property
-    def task(self) -> Any:
+    def task(self) -> Task:
         """The task that waits for the answer."""
         ...
 
-    mailbox: ClassVar[Any]
-    """A mailbox without waiting senders."""
+    @property
+    def mailbox(self) -> _HasWaiters:
+        """A mailbox without waiting senders."""
+        ...
 
 
 class SizedQueue(Protocol):

@@ -3,8 +3,9 @@
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import Envelope
 
 INTERFACE: Final[int]
@@ -14,7 +15,9 @@ class MainLane(deque[Envelope]):
     def __init__(self) -> None: ...
 
 class Batch:
-    def run(self) -> Envelope | Awaitable[object] | bool | None: ...
+    def run(
+        self,
+    ) -> Envelope | tuple[Awaitable[object], Caller] | Awaitable[object] | Literal[True] | None: ...
     def serve_in_place(self) -> bool | None: ...
     def is_over(self) -> bool: ...
     def start(self) -> None: ...

@@ -180,7 +180,7 @@ class Behaviour(LinksAndEvents):
         """
         process = self._process
         process.sent += 1  # hot path: Process.count_sent
-        receiver: Any = process.last_receiver
+        receiver = process.last_receiver
         if priority is None:
             if to is not receiver.id:
                 receiver = NO_RECEIVER

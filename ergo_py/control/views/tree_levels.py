@@ -78,7 +78,7 @@ def _of_process(found: Process | Meta, row_format: RowFormat, limit: int) -> Lev
     owned: list[Any] = list((found.owned or {}).values())
     if isinstance(found, Meta) or found.slots is None or found.behaviour is None:
         return _level(len(owned), owned[:limit], row_format)
-    slots, behaviour = found.slots, found.behaviour
+    slots, behaviour = found.slots, found.behaviour_itself
     children: tuple[ChildInfo, ...] = read_again(lambda: behaviour.supervision(limit)).children
     by_id = {child.id: child for child in owned} if len(owned) <= limit else {}
     others = [
