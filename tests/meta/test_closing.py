@@ -79,7 +79,7 @@ async def test_a_peer_that_does_not_get_all_data_sees_a_reset(reader: ReaderKind
 
     async with wired_node() as node:
         owner, connection, peer, _ = await connect(node, reader)
-        process_of(node, owner).behaviour.react = react
+        process_of(node, owner).behaviour_itself.react = react
         with peer:
             node.send(connection, TCPSend(bytes(20_000_000)))
 
@@ -261,7 +261,7 @@ async def test_unread_input_causes_no_reset(reader: ReaderKind) -> None:
                 peer.sendall(b"nobody reads this")
                 me.stop()
 
-        process_of(node, owner).behaviour.react = react
+        process_of(node, owner).behaviour_itself.react = react
         with peer:
             node.send(owner, "end")
             await node.wait_ended(owner)

@@ -493,7 +493,7 @@ class Calls:
         except BaseException:
             self._router.bridge.post(caller.abandon)
             raise
-        return caller.result()
+        return self._router.note_answer(to, caller.result())
 
     def note_thread(self, caller: Caller) -> None:
         """A thread makes a call, outside of processes. A traced node notes the context of the

@@ -45,7 +45,7 @@ class HookedCalls(Calls):
 
     __slots__ = ()
 
-    def call(
+    def call(  # pyright: ignore[reportIncompatibleMethodOverride] - a coroutine, too
         self,
         process: Asker | None,
         sender: PID,
@@ -75,16 +75,4 @@ class HookedCalls(Calls):
         context: object | None,
     ) -> object:
         answer = await super().call(process, sender, to, request, timeout, priority, context)
-        return self._router.note_answer(to, answer)
-
-    def call_from_thread(
-        self,
-        process: Asker | None,
-        sender: PID,
-        to: Target,
-        request: object,
-        timeout: float | None,
-        priority: Priority,
-    ) -> Any:
-        answer = super().call_from_thread(process, sender, to, request, timeout, priority)
         return self._router.note_answer(to, answer)

@@ -2,7 +2,7 @@
 for room in a mailbox.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any
 
 from trio.lowlevel import Task
 
@@ -25,7 +25,7 @@ __all__ = ["CallWaiter", "NoMailbox", "TaskCaller", "TaskWaiter", "ThreadCaller"
 class NoMailbox:
     """Stands for the mailbox of a caller, among the processes that a root has woken."""
 
-    waiters: Final = None
+    waiters = None
 
 
 class TaskCaller(Caller):
@@ -33,7 +33,7 @@ class TaskCaller(Caller):
 
     __slots__ = ("_endless", "task")
 
-    mailbox: ClassVar[NoMailbox] = NoMailbox()
+    mailbox = NoMailbox()
 
     _endless: bool
     """Set only for a call without a timeout, so that the other calls do not pay for it."""

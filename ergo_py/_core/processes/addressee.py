@@ -2,7 +2,7 @@
 mailbox.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from trio.lowlevel import Task, enable_ki_protection
 
@@ -34,7 +34,7 @@ class Addressee:
         *("left_to", "mailbox", "main", "slot", "task", "wake_requested"),
     )
 
-    is_remote: Final = False
+    is_remote = False
 
     def __init__(
         self,

@@ -262,7 +262,7 @@ async def test_a_traced_send_of_a_thread_after_the_end_of_the_node_is_not_report
     async with running_node() as node:
         pid = await node.spawn(Sending)
         async with node.trace(pid):
-            send = process_of(node, pid).behaviour.send
+            send = process_of(node, pid).behaviour_itself.send
 
     sent = await trio.to_thread.run_sync(send, pid, "just in time")
 

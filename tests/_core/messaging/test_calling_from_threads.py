@@ -97,7 +97,7 @@ async def test_a_thread_does_not_wait_longer_than_its_timeout_and_a_late_answer_
 
         with pytest.raises(CallTimeoutError) as caught:
             await in_thread(lambda: node.call_from_thread(pid, threading.Event(), timeout=0.01))
-        kept = process_of(node, pid).behaviour.kept
+        kept = process_of(node, pid).behaviour_itself.kept
         await until(lambda: kept and not process_of(node, pid).deferred)
         answered = node.reply(kept[0], "too late")
         info = node.info()
@@ -230,7 +230,7 @@ def test_an_interrupted_call_leaves_no_deferred_call_behind() -> None:
             ready.set()
             await in_thread(lambda: finish.wait(PATIENCE))
             left.append(set(process.deferred or ()))
-            left.append(node.reply(process.behaviour.caller, "too late"))
+            left.append(node.reply(process.behaviour_itself.caller, "too late"))
 
     thread = threading.Thread(target=trio.run, args=(other_thread,))
     thread.start()
@@ -290,7 +290,7 @@ def test_an_interrupted_send_that_waited_for_room_is_withdrawn() -> None:
 async def test_a_thread_answers_a_deferred_call() -> None:
     async with running_node() as node:
         pid = await node.spawn(Answering)
-        kept = process_of(node, pid).behaviour.kept
+        kept = process_of(node, pid).behaviour_itself.kept
         asked = [threading.Event(), threading.Event()]
 
         def answer() -> None:
@@ -318,7 +318,7 @@ async def test_a_thread_forwards_a_deferred_call_and_the_loop_delivers_it() -> N
 
     async with running_node() as node:
         first, other = await node.spawn(Answering), await node.spawn(Answers)
-        behaviour = process_of(node, first).behaviour
+        behaviour = process_of(node, first).behaviour_itself
         asked = threading.Event()
 
         def hand_on() -> None:

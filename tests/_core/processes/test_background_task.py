@@ -369,7 +369,7 @@ async def test_only_the_process_starts_its_tasks(autojump_clock: MockClock) -> N
     async with running_node() as node:
         pid = await node.spawn(Ticker, steps)
         await wait_all_tasks_blocked()
-        behaviour = process_of(node, pid).behaviour
+        behaviour = process_of(node, pid).behaviour_itself
 
         with pytest.raises(NotAllowedError, match="inside its own callbacks"):
             behaviour.start_task(trio.sleep, 1)

@@ -364,7 +364,7 @@ async def test_a_message_names_its_sender() -> None:
         assert senders == [*first, *second, callee, asker, callee, callee, asker]
 
         # Between callbacks the extension remembers no process of a behaviour.
-        behaviour = process_of(node, witness).behaviour  # which has run last
+        behaviour = process_of(node, witness).behaviour_itself  # which has run last
         process_of(node, callee).make_behaviour(lambda: behaviour, ())
         behaviour.send(witness, "as another process")
         await wait_all_tasks_blocked()

@@ -382,7 +382,7 @@ async def test_a_kept_mailbox_keeps_its_bound() -> None:
             pid = node.whereis("held")
             assert pid is not None
             process = process_of(node, pid)
-            process.behaviour.gate = gate_again
+            process.behaviour_itself.gate = gate_again
             node.send("held", "wait and fail")
             await wait_all_tasks_blocked()
             for number in range(3):
