@@ -10,7 +10,7 @@ from .faults import Deaf, Fault, crashing, delaying, dropping, filled
 from .fixtures import checked_node, checked_nodes
 from .leaks import LeakError, no_leaks
 from .probes import Probe, Received
-from .recording_verbs import Armed, Called, Publication, Requested, Sent, Spawned, StartedTask
+from .records.notes import Armed, Called, Publication, Requested, Sent, Spawned, StartedTask
 from .replay import ME, Recording, Replay, Tape, recording
 from .settlement import UnsettledError, busy, settle
 from .task_order import RaceError, explore, seeded

@@ -5,7 +5,7 @@ actions.
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple, overload
+from typing import Any, Generic, TypeVar, TypeVarTuple, overload
 
 from .._core.tables.callbacks import CALLBACKS, diagnostics
 from .._core.tables.class_mistakes import check_names
@@ -18,18 +18,18 @@ from .._core.vocabulary.messages import NO_REPLY, Published, Request, Response
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.reasons import Reason, Shutdown, as_reason
 from ..state_machine.machine import StateMachine
-from .recording_verbs import (
+from .records.notes import (
     NODE,
     Armed,
     Called,
     Notes,
     Publication,
-    RecordingVerbs,
     Requested,
     Sent,
     Spawned,
     StartedTask,
 )
+from .records.verbs import RecordingVerbs
 
 __all__ = ["Alone", "Ask"]
 
@@ -101,11 +101,7 @@ class Alone(Generic[B]):
                 "a behaviour that is no supervisor and no state machine; test those on a node",
             )
         check_names(cls, CALLBACKS)
-        namespace = {
-            "__module__": cls.__module__,
-            "__qualname__": cls.__qualname__,
-            "service": _service,
-        }
+        namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
         kind: Any = type(cls)
         made: Any = kind(cls.__name__, (cls, RecordingVerbs), namespace)
         if isinstance(behaviour, partial):
@@ -190,7 +186,7 @@ class Alone(Generic[B]):
     @property
     def events(self) -> list[str]:
         """The events it has registered."""
-        return self._notes.events
+        return [event.name for event in self._notes.events]
 
     @property
     def exits(self) -> list[Sent]:
@@ -301,7 +297,7 @@ class Alone(Generic[B]):
             due_now: list[Sent] = []
             notes.table.expire(due, 1, partial(_note_fired, due_now))
             for sent in due_now:
-                if sent.to in (self.pid, notes.name):
+                if sent.to in (self.pid, self.behaviour.registered_name):
                     await self.message(sent.message, self.pid)
                 else:
                     notes.sent.append(sent)
@@ -337,10 +333,3 @@ class Alone(Generic[B]):
 
 def _note_fired(fired: list[Sent], timer: Timer) -> None:
     fired.append(Sent(timer.to, timer.message, timer.priority))
-
-
-def _service(_self: object, name: str) -> NoReturn:
-    raise NotAllowedError(
-        f"a behaviour alone has no service {name!r}; test this with a node, or pass the address "
-        "to the behaviour"
-    )

@@ -54,8 +54,9 @@ async def test_a_behaviour_alone_is_refused_wrong_arguments_and_streams() -> Non
             _ = self.run_task(message)
 
     class Streaming(Actor):
-        def handle_message(self, message: Any, sender: Any) -> None:
-            self.map_stream(fetch, ["a"])
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            async for _ in self.map_stream(fetch, ["a"]):
+                """Not reached."""
 
     class Background(Actor):
         def handle_message(self, message: Any, sender: Any) -> None:

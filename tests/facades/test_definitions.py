@@ -1,0 +1,102 @@
+"""Each verb is defined once: the facades derive theirs. The number of definitions is counted from
+the code.
+"""
+
+import inspect
+from collections import Counter
+
+from ergo_py import (
+    Actor,
+    Group,
+    MetaProcess,
+    Node,
+    PoolHandle,
+    Registry,
+    Service,
+    Task,
+)
+from ergo_py._core.tables.callbacks import CALLBACKS
+from ergo_py.aio import (
+    AsyncioGroup,
+    AsyncioNode,
+    AsyncioPool,
+    AsyncioRegistry,
+    AsyncioService,
+    AsyncioStream,
+    AsyncioTimer,
+)
+from ergo_py.blocking import (
+    BlockingPool,
+    BlockingService,
+    BlockingStream,
+    BlockingTask,
+    OwnedNode,
+)
+from ergo_py.facades.facade import Facade
+from ergo_py.facades.remote_node import AsyncioRemoteNode, BlockingRemoteNode
+from ergo_py.network.remote_node import RemoteNode
+from ergo_py.network.services.remote_service import RemoteService
+from ergo_py.testing.records.verbs import RecordingVerbs
+
+DEFINED = (
+    Actor,
+    MetaProcess,
+    Node,
+    Service,
+    RemoteService,
+    PoolHandle,
+    Group,
+    Registry,
+    RemoteNode,
+    Task,
+    RecordingVerbs,
+)
+DERIVED = (
+    OwnedNode,
+    BlockingService,
+    BlockingPool,
+    BlockingRemoteNode,
+    AsyncioNode,
+    AsyncioService,
+    AsyncioPool,
+    AsyncioGroup,
+    AsyncioRegistry,
+    AsyncioTimer,
+    AsyncioRemoteNode,
+)
+OF_RESULTS = (BlockingStream, BlockingTask, AsyncioStream)
+NO_VERBS = {*CALLBACKS, "start", "unblock", "find", "handle_idle"}
+
+
+def definitions(*classes: type) -> set[tuple[str, str]]:
+    """Module and name of each function that defines a public method of the classes."""
+    return {
+        (getattr(function, "__module__", "in C"), function.__qualname__)
+        for cls in classes
+        for base in cls.__mro__
+        if base.__module__.startswith("ergo_py")
+        for name, value in vars(base).items()
+        if not name.startswith("_") and name not in NO_VERBS and callable(value)
+        for function in [inspect.unwrap(value) if issubclass(base, Facade) else value]
+        if not isinstance(function, type)
+    }
+
+
+def test_all_facades_together_have_at_most_two_hundred_definitions() -> None:
+    assert len(definitions(*DEFINED, *DERIVED, *OF_RESULTS)) <= 200
+
+
+def test_the_derived_facades_define_few_verbs_of_their_own() -> None:
+    of_their_own = definitions(*DERIVED) - definitions(*DEFINED)
+
+    # The table of the node has functions for `ask`, `run` and `trace`; `events` makes a stream of
+    # each kind; a node with a thread is closed.
+    assert Counter(name.rpartition(".")[2] for _, name in of_their_own) == {
+        "ask": 1,
+        "cancel": 1,
+        "close": 1,
+        "events": 2,
+        "run": 1,
+        "run_async": 1,
+        "trace": 1,
+    }
