@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class RecordingProcess:
-    """A process that does nothing and records everything. Its name, priority, logger and relations
+    """A process that records every action and does none of them. Its name, priority, logger and relations
     are in its notes.
     """
 
@@ -57,7 +57,7 @@ class RecordingProcess:
         return str(self.id)
 
     def allow(self, operation: object) -> None:
-        """A behaviour alone may do everything at any time."""
+        """A behaviour alone may use each verb at any time."""
 
     def count_sent(self) -> None:
         """The notes have the messages."""
@@ -184,7 +184,7 @@ class _Router:
         return _Other(self._notes, to)
 
     def free_name(self, name: str) -> None:
-        """Nobody else could take the name."""
+        """No other process could take the name."""
 
     def drop_alias(self, alias: Alias) -> None:
         """No message could arrive at the alias."""
@@ -238,10 +238,10 @@ class _Kernel:
         return ()
 
     def tell_all(self, target: object, reason: Reason) -> None:
-        """Nobody watches a behaviour alone."""
+        """No process watches a behaviour alone."""
 
     def end_event(self, event: EventName, reason: Reason) -> None:
-        """Nobody has subscribed to its events."""
+        """The events have no subscribers."""
 
 
 class _Calls:
