@@ -172,6 +172,10 @@ class Notes:
         """Set the clock to a later time."""
         self.now = to
 
+    def set_idle_timeout(self, seconds: float | None) -> None:
+        """Note the idle timeout; None without one."""
+        self.idle_timeout = seconds
+
     def stop(self, reason: Reason) -> Reason:
         """Note that the behaviour stops, and return the reason: the first one counts."""
         self.stopped = self.stopped or reason

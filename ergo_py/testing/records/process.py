@@ -27,9 +27,7 @@ R = TypeVar("R")
 
 
 class RecordingProcess:
-    """A process that records every action and does none of them. Its name, priority, logger and relations
-    are in its notes.
-    """
+    """A process that records every action in its notes, and does none of them."""
 
     is_remote: Final = False
     parent: Final = None

@@ -94,7 +94,7 @@ class RecordingVerbs(StreamVerbs, IdleVerbs):
     def set_idle_timeout(self, seconds: float | None) -> None:
         if seconds is not None:
             check_number("idle timeout", seconds, least=1e-6, hint=", or None")
-        self._notes.idle_timeout = seconds
+        self._notes.set_idle_timeout(seconds)
 
     def call_stream(
         self,
