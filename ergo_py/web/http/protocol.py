@@ -17,7 +17,7 @@ from ..routes import STREAM, Place
 from ..site import Site
 from .exchange import Exchange, answer_of, unavailable
 from .limits import EVENT_PAUSE, TimeLimits
-from .phase import Phase
+from .phase import NEXT, Phase, Step
 from .receiver_calls import ReceiverCalls
 from .request_body import MOST_SKIPPED, RequestBody
 from .response_stream import BodyWriter, ResponseStream
@@ -212,7 +212,7 @@ class HTTPProtocol:
             return
         is_route = place.kind == "actor"
         if not is_route and place.takes_websocket(head):
-            self.phase = _UPGRADING
+            self.phase = NEXT[self.phase][Step.UPGRADE]
             self._begin_call(place, request)
             self._host.upgrade(self, request, place)
             return
@@ -225,7 +225,7 @@ class HTTPProtocol:
             self._ask()
         else:
             self._body.want()
-            self.phase = _BODY
+            self.phase = NEXT[self.phase][Step.WANT_BODY]
 
     def _collect(self) -> bool:
         """Collect a whole body. Returns whether there is more to do without waiting."""
@@ -246,12 +246,12 @@ class HTTPProtocol:
             self._close()
             return False
         if parser.body_is_done:
-            self._await_request()
+            self._await_request(Step.SKIPPED)
             return True
         return parser.has_more
 
-    def _await_request(self) -> None:
-        self.phase = _HEAD
+    def _await_request(self, step: Step) -> None:
+        self.phase = NEXT[self.phase][step]
         if self.site.is_full:
             self.site.make_room()
 
@@ -261,7 +261,7 @@ class HTTPProtocol:
         place, request = self._place, self._request
         assert place is not None
         assert request is not None
-        self.phase = _UNDER_WAY
+        self.phase = NEXT[self.phase][Step.ASK]
         self._calls.ask(self._begin_call(place, request), place)
 
     def _begin_call(self, place: Place, request: HTTPRequest) -> Exchange:
@@ -393,9 +393,9 @@ class HTTPProtocol:
         if self.closes:
             self._close()
         elif self._parser.body_is_done:
-            self._await_request()
+            self._await_request(Step.ANSWERED)
         else:
-            self.phase = _SKIPS
+            self.phase = NEXT[self.phase][Step.ANSWERED_EARLY]
             self._body.begin_skipping()
         if not self._advances and (self._parser.unread or self.paused):
             self.advance()
@@ -436,7 +436,7 @@ class HTTPProtocol:
 
     def give_way(self) -> None:
         """Take no further request: the connection closes."""
-        self.phase = _CLOSED
+        self.phase = NEXT[self.phase][Step.CLOSE]
         self.paused = False
         self._limits.stop()
 
@@ -483,7 +483,7 @@ class HTTPProtocol:
     def gone(self, cause: Cause) -> None:
         """The connection has ended."""
         exchange = self._exchange
-        self.phase = _CLOSED
+        self.phase = NEXT[self.phase][Step.CLOSE]
         self._limits.stop()
         callee = None if exchange is None else exchange.callee
         if exchange is not None and self.stream is not None and callee is not None:
@@ -542,7 +542,7 @@ class HTTPProtocol:
     def refuse_upgrade(self, request: HTTPRequest, response: Response) -> None:
         """Answer a request for a WebSocket with a response, unless its exchange has ended."""
         if not request.gone:
-            self.phase = _UNDER_WAY
+            self.phase = NEXT[self.phase][Step.REFUSE]
             self.answer(request.exchange, response)
 
     def leave(self) -> bytes:
@@ -551,7 +551,7 @@ class HTTPProtocol:
         self.site.count(101)
         if self._since:
             self._end_timed(101)
-        self.phase = _CLOSED
+        self.phase = NEXT[self.phase][Step.CLOSE]
         self._limits.stop()
         self._end_exchange()
         self._head = self._request = self._place = None

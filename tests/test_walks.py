@@ -1,0 +1,80 @@
+"""How many functions of the package a reader has to follow for one event: the counts only fall."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+import trio
+import trio.testing
+
+import ergo_py
+from ergo_py import Actor, ChildSpec, open_node
+from ergo_py.web import Response
+from tests.web.rig import get, serving
+
+PACKAGE = str(Path(ergo_py.__file__).parent)
+
+FIRST_REQUEST = 200, 53
+"""Functions and files from the accepted socket to the response, in pure Python. The goal is 100
+functions in 30 files.
+"""
+RESTART = 110
+"""Functions from the end of a child to the first callback of its successor. The goal is 70."""
+
+
+@contextmanager
+def followed() -> Iterator[set[CodeType]]:
+    """The functions of the package that run on this thread meanwhile."""
+    found: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _arg: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            found.add(frame.f_code)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+async def test_the_first_request_of_a_connection_is_a_walk_of_bounded_length() -> None:
+    with trio.fail_after(60):
+        async with serving(lambda _request: Response(200, b"")) as served:
+            await served.ask(get("/"))
+            await trio.testing.wait_all_tasks_blocked()
+            with followed() as found:
+                peer = await served.dial()
+                assert (await peer.ask(get("/"))).status == 200
+            await peer.aclose()
+
+    functions, files = FIRST_REQUEST
+    assert len(found) <= functions
+    assert len({code.co_filename for code in found}) <= files
+
+
+class Child(Actor):
+    """Tells when it has started."""
+
+    def __init__(self, started: list[trio.Event]) -> None:
+        self.started = started
+
+    def init(self) -> None:
+        self.started[-1].set()
+
+
+async def test_the_restart_of_a_child_is_a_walk_of_bounded_length() -> None:
+    started = [trio.Event()]
+    with trio.fail_after(60):
+        async with open_node() as node:
+            await node.supervise([ChildSpec("child", Child.spec(started))])
+            await trio.testing.wait_all_tasks_blocked()
+            started.append(trio.Event())
+            with followed() as found:
+                node.kill("child")
+                await started[-1].wait()
+
+    assert len(found) <= RESTART
