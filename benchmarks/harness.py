@@ -18,7 +18,7 @@ from types import ModuleType
 
 import trio
 
-from ergo_py import is_fast
+from ergo_py.info import is_fast
 
 from . import workloads
 

@@ -24,7 +24,7 @@ from typing import Any
 import trio
 import trio.lowlevel
 
-from ergo_py import PINNED, Actor, Caller, ChildSpec, Node, Supervisor, SupervisorSpec, open_node
+from ergo_py import Actor, Caller, ChildSpec, Node, Supervisor, SupervisorSpec, Threads, open_node
 
 __all__ = ["Trial", "main", "trial"]
 
@@ -122,7 +122,7 @@ async def busy(opened: list[Node]) -> None:
         children = [
             ChildSpec("server", Server),
             ChildSpec("waiter", Waiter),
-            ChildSpec("blocking", Blocking, dispatcher=PINNED),
+            ChildSpec("blocking", Blocking, dispatcher=Threads()),
             ChildSpec("fragile", Fragile),
             ChildSpec("driver", Driver),
         ]

@@ -16,18 +16,7 @@ from typing import Any
 import trio
 
 from ergo_py import (
-    ALL_FOR_ONE,
-    DEAD_LETTER,
-    DROP,
-    KEEP,
     NO_REPLY,
-    ONE_FOR_ONE,
-    PINNED,
-    POOL,
-    REST_FOR_ONE,
-    RESTART,
-    RESUME,
-    SIMPLE_ONE_FOR_ONE,
     Actor,
     Application,
     Backoff,
@@ -38,16 +27,14 @@ from ergo_py import (
     Needs,
     Node,
     Overflow,
-    Pod,
     Pool,
     PoolSpec,
     Published,
     Reason,
-    Redirect,
     StateMachine,
-    StateTimeout,
+    Strategy,
     SupervisorSpec,
-    state,
+    Threads,
 )
 from ergo_py.meta import (
     BlockingCalls,
@@ -73,6 +60,8 @@ from ergo_py.meta import (
     UDPServer,
     WatchFd,
 )
+from ergo_py.state_machine import StateTimeout, state
+from ergo_py.supervision import Decision, Fate, Redirect
 
 __all__ = ["Books", "Letter", "World", "letter"]
 
@@ -448,8 +437,8 @@ class World:
         await node.spawn(Reader, books, name="reader")
         quick = Backoff(0.005, 0.05, 2.0)
         rules: list[Any] = [*Overflow, Divert("spill", "too much")]
-        fates: list[Any] = [DEAD_LETTER, KEEP, Redirect("spill")]
-        for strategy in (ONE_FOR_ONE, ALL_FOR_ONE, REST_FOR_ONE):
+        fates: list[Any] = [Fate.DEAD_LETTER, Fate.KEEP, Redirect("spill")]
+        for strategy in (Strategy.ONE_FOR_ONE, Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE):
             children = [
                 ChildSpec(
                     f"{strategy.name} {number}",
@@ -457,7 +446,9 @@ class World:
                     books,
                     mailbox=fates[number % 3],
                     backoff=quick if number % 2 else None,
-                    decide=(lambda _error: RESUME) if number == 4 else (lambda _error: RESTART),
+                    decide=(lambda _error: Decision.RESUME)
+                    if number == 4
+                    else (lambda _error: Decision.RESTART),
                     mailbox_size=20,
                     overflow=rules[number],
                 )
@@ -467,19 +458,21 @@ class World:
             self.supervisors.append(handle)
             self.mortals += [child.name for child in children]
         others = [
-            ChildSpec("pinned", Threaded, books, dispatcher=PINNED),
-            ChildSpec("pooled", Threaded, books, dispatcher=POOL("thread_group", 2), mailbox=KEEP),
-            ChildSpec("first of a pod", Threaded, books, dispatcher=Pod("pod")),
+            ChildSpec("pinned", Threaded, books, dispatcher=Threads()),
+            ChildSpec(
+                "pooled", Threaded, books, dispatcher=Threads("thread_group", 2), mailbox=Fate.KEEP
+            ),
+            ChildSpec("first of a pod", Threaded, books, dispatcher=Threads("pod")),
             ChildSpec(
                 "second of a pod",
                 Threaded,
                 books,
-                dispatcher=Pod("pod"),
+                dispatcher=Threads("pod"),
                 mailbox_size=20,
                 overflow=Overflow.WAIT,
             ),
-            ChildSpec("gate", Gate, books, mailbox=KEEP),
-            ChildSpec("dropping", Worker, books, mailbox=DROP),
+            ChildSpec("gate", Gate, books, mailbox=Fate.KEEP),
+            ChildSpec("dropping", Worker, books, mailbox=Fate.DROP),
         ]
         self.supervisors.append(await node.supervise(others, **OFTEN))
         self.mortals += [child.name for child in others]
@@ -487,7 +480,7 @@ class World:
             Pool, PoolSpec(Worker, books, size=3, mailbox_size=50, **OFTEN), name="pool"
         )
         self.crowd = await node.supervise(
-            [ChildSpec("one", Worker, books)], strategy=SIMPLE_ONE_FOR_ONE, **OFTEN
+            [ChildSpec("one", Worker, books)], strategy=Strategy.SIMPLE_ONE_FOR_ONE, **OFTEN
         )
         owners = {
             "tcp thread": Echo,

@@ -5,97 +5,43 @@ from typing import TYPE_CHECKING
 from ._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from ._core.inspection.trace import CallbackStatistics, Statistics, Trace, TraceEntry
-    from ._core.messaging.observer import Delivered, Sent, Sight, Spawned, Stopped
-    from ._core.metas.shared_state import Counter, Flag
-    from ._core.processes.background_task import BackgroundTask
-    from ._core.speed.installation import is_fast
-    from ._core.tables.child_slot import Decision, Fate, Redirect
-    from ._core.tables.obituaries import Obituary
-    from ._core.tables.pending_calls import Caller
-    from ._core.tables.timers import Timer
-    from ._core.verbs.meta_process import MetaProcess
-    from ._core.verbs.node_inspection import Queued
+    from ._core.tables.pending_calls import (
+        Caller,
+    )
+    from ._core.verbs.meta_process import (
+        MetaProcess,
+    )
     from ._core.vocabulary.dispatchers import (
         LOOP,
-        PINNED,
-        POOL,
-        Dispatcher,
-        Pinned,
-        Pod,
-        ThreadPool,
+        Threads,
     )
-    from ._core.vocabulary.envelopes import Divert, Overflow, Priority
+    from ._core.vocabulary.envelopes import (
+        Divert,
+        Overflow,
+        Priority,
+    )
     from ._core.vocabulary.errors import (
-        ApplicationError,
-        ApplicationNeededError,
-        ApplicationStartError,
-        ApplicationUnknownError,
         BadInputError,
-        BehaviourError,
-        CallbackError,
         CallError,
-        CallFailedError,
         CallTimeoutError,
-        ChildBusyError,
-        ChildDisabledError,
-        ChildEnabledError,
-        ChildExistsError,
-        ChildNotRunningError,
-        ChildRunningError,
-        ChildUnknownError,
-        ControlSocketError,
-        DeadlockError,
         ErgoError,
-        EscalationError,
-        EventTakenError,
-        EventUnknownError,
         InitError,
-        InitTimeoutError,
-        KeyTakenError,
         MailboxFullError,
-        MethodUnknownError,
         NameTakenError,
-        NameUnknownError,
         NodeStoppedError,
         NotAllowedError,
-        ProcessUnknownError,
         Reject,
-        RelationExistsError,
-        RelationUnknownError,
-        SendError,
-        ServiceBusyError,
-        ServiceError,
-        ServiceGoneError,
-        ServiceTimeoutError,
         SpawnError,
-        SupervisionError,
         TargetDownError,
-        TargetTypeError,
-        TaskEndedError,
-        TaskError,
-        TaskTimeoutError,
-        TooManyChildrenError,
-        TooManyProcessesError,
-        TooManyReadersError,
-        TooManyTasksError,
-        UnhandledCallError,
     )
-    from ._core.vocabulary.ids import PID, Alias, EventName, Key, Name, NodeName, Ref
-    from ._core.vocabulary.info import (
-        ApplicationInfo,
-        BlockedReport,
-        ChildInfo,
-        Ended,
-        EventInfo,
-        ExitReport,
-        MetaInfo,
-        NodeInfo,
-        Phase,
-        ProcessInfo,
-        Restarted,
-        RestartRecord,
-        SupervisorInfo,
+    from ._core.vocabulary.ids import (
+        PID,
+        Alias,
+        EventName,
+        Key,
+        Name,
+        NodeName,
+        Ref,
     )
     from ._core.vocabulary.messages import (
         NO_REPLY,
@@ -111,13 +57,14 @@ if TYPE_CHECKING:
         LogRecord,
         NodeDown,
         NodeUp,
-        NoReply,
         Published,
         Request,
         Response,
         Why,
     )
-    from ._core.vocabulary.options import Behind
+    from ._core.vocabulary.options import (
+        Behind,
+    )
     from ._core.vocabulary.reasons import (
         Crashed,
         Custom,
@@ -130,358 +77,183 @@ if TYPE_CHECKING:
         Shutdown,
         Unregistered,
     )
-    from ._core.vocabulary.states import MetaState, State
-    from .actor import Actor
-    from .applications.application import Application, Needs
-    from .groups import Entry, Group, Registry
-    from .methods import MethodCall, MethodCast, ask, cast, exposed
-    from .node import Node, open_node
-    from .program import run
-    from .schedules.cron import Cron
-    from .schedules.scheduler import Job, JobInfo, MissedRuns, Overlap, Scheduler
-    from .service import Service
-    from .state_machine.machine import StateMachine
-    from .state_machine.states import (
-        EventTimeout,
-        MachineState,
-        NamedTimeout,
-        StateMethod,
-        StateTimeout,
-        state,
+    from .actor import (
+        Actor,
     )
-    from .streams.events import EventStream
-    from .streams.parts import CalledStream, PartStream
-    from .supervision.handle import SupervisorHandle
+    from .applications.application import (
+        Application,
+        Needs,
+    )
+    from .groups import (
+        Group,
+        Registry,
+    )
+    from .methods import (
+        ask,
+        exposed,
+    )
+    from .node import (
+        Node,
+        open_node,
+    )
+    from .program import (
+        run,
+    )
+    from .schedules.cron import (
+        Cron,
+    )
+    from .schedules.scheduler import (
+        Job,
+        Scheduler,
+    )
+    from .service import (
+        Service,
+    )
+    from .state_machine.machine import (
+        StateMachine,
+    )
     from .supervision.pool import (
-        BY_KEY,
-        LEAST_LOADED,
-        ROUND_ROBIN,
         Pool,
-        PoolHandle,
         PoolSpec,
         Routing,
     )
     from .supervision.specs import (
-        ALL_FOR_ONE,
-        ALWAYS,
-        BRUTAL,
-        DEAD_LETTER,
-        DROP,
-        ESCALATE,
-        INFINITE,
-        KEEP,
-        NEVER,
-        ON_FAILURE,
-        ONE_FOR_ONE,
-        PERMANENT,
-        REST_FOR_ONE,
-        RESTART,
-        RESUME,
-        SIMPLE_ONE_FOR_ONE,
-        STOP,
-        TEMPORARY,
-        TRANSIENT,
-        AutoShutdown,
         Backoff,
-        Budget,
         ChildSpec,
         RestartPolicy,
         Strategy,
         SupervisorSpec,
     )
-    from .supervision.supervisor import ChildCount, Supervisor
-    from .supervision.tree import TreeNode
-    from .tasks.handle import Task, TaskResult, first_of
-    from .tasks.process import TaskSupervisor
-    from .tasks.stream import FailedItem, MapStream
+    from .supervision.supervisor import (
+        Supervisor,
+    )
+    from .tasks.handle import (
+        first_of,
+    )
+    from .tasks.process import (
+        TaskSupervisor,
+    )
 
 __all__ = [
-    "ALL_FOR_ONE",
-    "ALWAYS",
-    "BRUTAL",
-    "BY_KEY",
-    "DEAD_LETTER",
-    "DROP",
-    "ESCALATE",
-    "INFINITE",
-    "KEEP",
-    "LEAST_LOADED",
     "LOOP",
-    "NEVER",
     "NO_REPLY",
-    "NoReply",
-    "ONE_FOR_ONE",
-    "ON_FAILURE",
-    "PERMANENT",
     "PID",
-    "PINNED",
-    "POOL",
-    "RESTART",
-    "REST_FOR_ONE",
-    "RESUME",
-    "ROUND_ROBIN",
-    "SIMPLE_ONE_FOR_ONE",
-    "STOP",
-    "TEMPORARY",
-    "TRANSIENT",
     "Actor",
     "Alias",
     "Application",
-    "ApplicationError",
-    "ApplicationInfo",
-    "ApplicationNeededError",
-    "ApplicationStartError",
-    "ApplicationUnknownError",
-    "AutoShutdown",
     "Backoff",
-    "BackgroundTask",
     "BadInputError",
-    "BehaviourError",
     "Behind",
-    "BlockedReport",
-    "Budget",
     "CallError",
-    "CallFailedError",
     "CallTimeoutError",
-    "CallbackError",
-    "CallbackStatistics",
-    "CalledStream",
     "Caller",
-    "ChildBusyError",
-    "ChildCount",
-    "ChildDisabledError",
-    "ChildEnabledError",
-    "ChildExistsError",
-    "ChildInfo",
-    "ChildNotRunningError",
-    "ChildRunningError",
     "ChildSpec",
-    "ChildUnknownError",
-    "ControlSocketError",
-    "Counter",
     "Crashed",
     "Cron",
     "Custom",
     "DeadLetter",
-    "DeadlockError",
-    "Decision",
-    "Delivered",
-    "Dispatcher",
     "Divert",
     "Diverted",
     "Down",
     "Drain",
-    "Ended",
     "ErgoError",
-    "EscalationError",
-    "Entry",
-    "EventInfo",
     "EventName",
     "EventStarted",
     "EventStopped",
-    "EventStream",
-    "EventTakenError",
-    "EventTimeout",
-    "EventUnknownError",
     "Exit",
-    "ExitReport",
-    "FailedItem",
-    "Fate",
-    "Flag",
     "Group",
     "GroupJoined",
     "GroupLeft",
     "InitError",
-    "InitTimeoutError",
     "Job",
-    "JobInfo",
     "Key",
-    "KeyTakenError",
     "Killed",
     "LogRecord",
-    "MachineState",
     "MailboxFullError",
-    "MapStream",
-    "MetaInfo",
     "MetaProcess",
-    "MetaState",
-    "MethodCall",
-    "MethodCast",
-    "MethodUnknownError",
-    "MissedRuns",
     "Name",
     "NameTakenError",
-    "NameUnknownError",
-    "NamedTimeout",
     "Needs",
     "NoNode",
     "NoProcess",
     "Node",
     "NodeDown",
-    "NodeInfo",
     "NodeName",
     "NodeStoppedError",
     "NodeUp",
     "Normal",
     "NotAllowedError",
-    "Obituary",
     "Overflow",
-    "Overlap",
-    "PartStream",
-    "Phase",
-    "Pinned",
-    "Pod",
     "Pool",
-    "PoolHandle",
     "PoolSpec",
     "Priority",
-    "ProcessInfo",
-    "ProcessUnknownError",
     "Published",
-    "Queued",
     "Reason",
-    "Redirect",
     "Ref",
     "Registry",
     "Reject",
-    "RelationExistsError",
-    "RelationUnknownError",
     "Request",
     "Response",
     "RestartLimit",
     "RestartPolicy",
-    "RestartRecord",
-    "Restarted",
     "Routing",
     "Scheduler",
-    "SendError",
-    "Sent",
     "Service",
-    "ServiceBusyError",
-    "ServiceError",
-    "ServiceGoneError",
-    "ServiceTimeoutError",
     "Shutdown",
-    "Sight",
     "SpawnError",
-    "Spawned",
-    "State",
-    "Statistics",
     "StateMachine",
-    "StateMethod",
-    "StateTimeout",
-    "Stopped",
     "Strategy",
-    "SupervisionError",
     "Supervisor",
-    "SupervisorHandle",
-    "SupervisorInfo",
     "SupervisorSpec",
     "TargetDownError",
-    "TargetTypeError",
-    "Task",
-    "TaskEndedError",
-    "TaskError",
-    "TaskResult",
     "TaskSupervisor",
-    "TaskTimeoutError",
-    "ThreadPool",
-    "Timer",
-    "TooManyChildrenError",
-    "TooManyProcessesError",
-    "TooManyReadersError",
-    "TooManyTasksError",
-    "Trace",
-    "TraceEntry",
-    "TreeNode",
-    "UnhandledCallError",
+    "Threads",
     "Unregistered",
     "Why",
     "ask",
-    "cast",
     "exposed",
     "first_of",
-    "is_fast",
     "open_node",
     "run",
-    "state",
 ]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "_core.inspection.trace": "CallbackStatistics Statistics Trace TraceEntry",
-            "_core.messaging.observer": "Delivered Sent Sight Spawned Stopped",
-            "_core.metas.shared_state": "Counter Flag",
-            "_core.processes.background_task": "BackgroundTask",
-            "_core.speed.installation": "is_fast",
-            "_core.tables.child_slot": "Decision Fate Redirect",
-            "_core.tables.obituaries": "Obituary",
             "_core.tables.pending_calls": "Caller",
-            "_core.tables.timers": "Timer",
             "_core.verbs.meta_process": "MetaProcess",
-            "_core.verbs.node_inspection": "Queued",
-            "_core.vocabulary.dispatchers": "LOOP PINNED POOL Dispatcher Pinned Pod ThreadPool",
+            "_core.vocabulary.dispatchers": "LOOP Threads",
             "_core.vocabulary.envelopes": "Divert Overflow Priority",
             "_core.vocabulary.errors": (
-                "ApplicationError ApplicationNeededError ApplicationStartError "
-                "ApplicationUnknownError BadInputError BehaviourError CallbackError CallError "
-                "CallFailedError CallTimeoutError ChildBusyError ChildDisabledError "
-                "ChildEnabledError ChildExistsError ChildNotRunningError ChildRunningError "
-                "ChildUnknownError ControlSocketError DeadlockError ErgoError EscalationError "
-                "EventTakenError EventUnknownError InitError InitTimeoutError "
-                "KeyTakenError MailboxFullError MethodUnknownError NameTakenError NameUnknownError "
-                "NodeStoppedError NotAllowedError ProcessUnknownError Reject RelationExistsError "
-                "RelationUnknownError SendError ServiceBusyError ServiceError "
-                "ServiceGoneError ServiceTimeoutError SpawnError SupervisionError "
-                "TargetDownError TargetTypeError TaskEndedError TaskError TaskTimeoutError "
-                "TooManyChildrenError TooManyProcessesError TooManyReadersError TooManyTasksError "
-                "UnhandledCallError"
+                "BadInputError CallError CallTimeoutError ErgoError InitError MailboxFullError "
+                "NameTakenError NodeStoppedError NotAllowedError Reject SpawnError "
+                "TargetDownError"
             ),
             "_core.vocabulary.ids": "PID Alias EventName Key Name NodeName Ref",
-            "_core.vocabulary.info": (
-                "ApplicationInfo BlockedReport ChildInfo Ended EventInfo ExitReport MetaInfo "
-                "NodeInfo Phase ProcessInfo Restarted RestartRecord SupervisorInfo"
-            ),
             "_core.vocabulary.messages": (
                 "NO_REPLY DeadLetter Diverted Down Drain EventStarted EventStopped Exit "
-                "GroupJoined GroupLeft LogRecord NodeDown NodeUp "
-                "NoReply Published Request Response Why"
+                "GroupJoined GroupLeft LogRecord NodeDown NodeUp Published Request Response Why"
             ),
             "_core.vocabulary.options": "Behind",
             "_core.vocabulary.reasons": (
                 "Crashed Custom Killed NoNode NoProcess Normal Reason RestartLimit Shutdown "
                 "Unregistered"
             ),
-            "_core.vocabulary.states": "MetaState State",
             "actor": "Actor",
             "applications.application": "Application Needs",
-            "groups": "Entry Group Registry",
-            "methods": "MethodCall MethodCast ask cast exposed",
+            "groups": "Group Registry",
+            "methods": "ask exposed",
             "node": "Node open_node",
             "program": "run",
             "schedules.cron": "Cron",
-            "schedules.scheduler": "Job JobInfo MissedRuns Overlap Scheduler",
+            "schedules.scheduler": "Job Scheduler",
             "service": "Service",
             "state_machine.machine": "StateMachine",
-            "state_machine.states": (
-                "EventTimeout MachineState NamedTimeout StateMethod StateTimeout state"
-            ),
-            "streams.events": "EventStream",
-            "streams.parts": "CalledStream PartStream",
-            "supervision.handle": "SupervisorHandle",
-            "supervision.pool": "BY_KEY LEAST_LOADED ROUND_ROBIN Pool PoolHandle PoolSpec Routing",
-            "supervision.specs": (
-                "ALL_FOR_ONE ALWAYS BRUTAL DEAD_LETTER DROP ESCALATE INFINITE KEEP NEVER "
-                "ON_FAILURE ONE_FOR_ONE PERMANENT REST_FOR_ONE RESTART RESUME "
-                "SIMPLE_ONE_FOR_ONE STOP TEMPORARY TRANSIENT AutoShutdown Backoff Budget ChildSpec "
-                "RestartPolicy Strategy SupervisorSpec"
-            ),
-            "supervision.supervisor": "ChildCount Supervisor",
-            "supervision.tree": "TreeNode",
-            "tasks.handle": "Task TaskResult first_of",
+            "supervision.pool": "Pool PoolSpec Routing",
+            "supervision.specs": "Backoff ChildSpec RestartPolicy Strategy SupervisorSpec",
+            "supervision.supervisor": "Supervisor",
+            "tasks.handle": "first_of",
             "tasks.process": "TaskSupervisor",
-            "tasks.stream": "FailedItem MapStream",
         },
     )

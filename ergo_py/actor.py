@@ -76,7 +76,7 @@ class Actor(StreamVerbs, IdleVerbs):
         of the network. Messages sent through it carry this process as their sender.
 
         Raises:
-            ChildUnknownError: no supervisor on the node has a registered child of that name. For
+            ChildError: no supervisor on the node has a registered child of that name. For
                 another node, the first call raises it.
             NotAllowedError: this node has no network.
         """

@@ -122,7 +122,7 @@ class Node(kernel_node.Node, TaskVerbs):
         """Return the restart-proof address of a supervised child.
 
         Raises:
-            ChildUnknownError: no supervisor on this node has a registered child of that name.
+            ChildError: no supervisor on this node has a registered child of that name.
         """
         return self._run(Service.find, self._kernel, name)
 

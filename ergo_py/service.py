@@ -69,7 +69,7 @@ class Service:
         """Find the service of a child that is registered under its name on the node.
 
         Raises:
-            ChildUnknownError: no registered child has that name.
+            ChildError: no registered child has that name.
         """
         slot = kernel.services.get(name)
         if slot is None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import LOOP, PID, PINNED, POOL, Actor, Caller, Dispatcher, Node, Pod, Reason
+from ergo_py import LOOP, PID, Actor, Caller, Node, Reason, Threads
+from ergo_py.info import Dispatcher
 
 __all__ = [
     "EVERYWHERE",
@@ -22,7 +23,7 @@ __all__ = [
     "waiting",
 ]
 
-EVERYWHERE: list[Dispatcher] = [LOOP, PINNED, POOL("workers", 2), Pod("pod")]
+EVERYWHERE: list[Dispatcher] = [LOOP, Threads(), Threads("workers", 2), Threads("pod")]
 everywhere = pytest.mark.parametrize("where", EVERYWHERE, ids=str)
 in_threads = pytest.mark.parametrize("where", EVERYWHERE[1:], ids=str)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from ergo_py import LOOP, PINNED, Node, Service
+from ergo_py import LOOP, Node, Service, Threads
 from ergo_py.network import Memory
 from ergo_py.network.messages.listed_class import RefusedValueError
 from tests.dispatched import EVERYWHERE
@@ -108,7 +108,7 @@ here_and_abroad = pytest.mark.parametrize(
     "where, place",
     [
         *((dispatcher, _HERE) for dispatcher in EVERYWHERE),
-        *((dispatcher, _ABROAD) for dispatcher in (LOOP, PINNED)),
+        *((dispatcher, _ABROAD) for dispatcher in (LOOP, Threads())),
     ],
     ids=str,
 )

@@ -7,7 +7,9 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Actor, ChildInfo, ChildSpec, Node, Phase, Reason, SupervisorHandle
+from ergo_py import Actor, ChildSpec, Node, Reason
+from ergo_py.info import ChildInfo, Phase
+from ergo_py.supervision import SupervisorHandle
 from tests.support import Failed
 
 __all__ = ["Child", "Deaf", "Fragile", "Log", "crash", "info_of", "phases", "three"]

@@ -17,12 +17,13 @@ from typing import Any, Final
 import pytest
 import trio
 
-from ergo_py import Actor, BlockedReport, Caller, Node, NodeInfo, Reason, open_node
+from ergo_py import Actor, Caller, Node, Reason, open_node
 from ergo_py._core.kernel import Kernel
 from ergo_py._core.log import _writer
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.processes.process import Process
+from ergo_py.info import BlockedReport, NodeInfo
 from ergo_py.meta.programs import process_groups as process_groups_module
 from ergo_py.meta.sockets.streams.writer import Output
 from ergo_py.testing.leaks import _descriptors

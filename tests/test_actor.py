@@ -7,18 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import (
-    PID,
-    Actor,
-    Caller,
-    Name,
-    Normal,
-    Priority,
-    Reason,
-    Reject,
-    Request,
-    UnhandledCallError,
-)
+from ergo_py import PID, Actor, Caller, Name, Normal, Priority, Reason, Reject, Request
+from ergo_py.errors import UnhandledCallError
 from tests.support import Puppet, running_node
 
 

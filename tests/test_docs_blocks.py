@@ -198,7 +198,7 @@ def test_a_changed_block_is_noticed_and_repaired() -> None:
     [
         ("object: Resizer", "class Resizer(Actor):\n    def handle_call("),
         ("object: Resize, Resizer", "@dataclass(frozen=True)\nclass Resize(Request[str]):\n"),
-        ("from: await node.spawn(; before: if __name__", "await node.spawn(\n    Pool, "),
+        ("from: await node.spawn(; before: if __name__", "await node.spawn(\n    Pool,\n"),
         ("line: print(", 'print(await node.call("resizers", Resize("a.png")))\n'),
     ],
 )

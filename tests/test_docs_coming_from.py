@@ -10,16 +10,12 @@ from pathlib import Path
 import pytest
 
 import ergo_py
-import ergo_py.aio
-import ergo_py.blocking
-import ergo_py.meta
-import ergo_py.testing
-import ergo_py.web
 from ergo_py._core.vocabulary.options import SpawnKeywords
 from ergo_py.shell.arguments import make_parser
 from tests.control.rig import runtime_directory
 from tests.shell.terminal import ROOT, at_terminal
 from tests.shell.transcripts import assert_typed, transcripts
+from tests.test_docs_api import MODULES
 
 __all__ = ["runtime_directory"]
 
@@ -50,9 +46,8 @@ EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"} |
 
 def known() -> set[str]:
     """Every public name, every public attribute of public classes, and every parameter."""
-    modules = (ergo_py, ergo_py.meta, ergo_py.testing, ergo_py.blocking, ergo_py.web, ergo_py.aio)
-    found = {"ergo_py", *(module.__name__.rpartition(".")[2] for module in modules)}
-    for module in modules:
+    found = {"ergo_py", *(module.__name__.rpartition(".")[2] for module in MODULES)}
+    for module in MODULES:
         for name in getattr(module, "__all__", dir(module)):
             thing = getattr(module, name)
             found.update((name, *(inner for inner in dir(thing) if not inner.startswith("_"))))

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ergo_py import State
 from ergo_py._core.vocabulary.states import TRANSITIONS
+from ergo_py.info import State
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = sorted(DOCS.glob("*.svg"))

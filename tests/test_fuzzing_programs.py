@@ -3,6 +3,7 @@
 import pytest
 
 import ergo_py
+import ergo_py.info
 from benchmarks import fuzzing_programs
 from benchmarks.fuzzing_programs import History, history, main
 
@@ -15,7 +16,7 @@ def test_a_program_with_a_task_order_has_a_single_history() -> None:
     assert len(first) > 20
 
 
-@pytest.mark.skipif(not ergo_py.is_fast, reason="the run with the C extension compares them")
+@pytest.mark.skipif(not ergo_py.info.is_fast, reason="the run with the C extension compares them")
 def test_both_builds_have_the_same_histories() -> None:
     assert list(fuzzing_programs.differences(range(4), 2)) == []
 

@@ -13,25 +13,27 @@ from ergo_py import (
     BadInputError,
     Caller,
     Down,
-    Entry,
     Exit,
     GroupJoined,
     GroupLeft,
     Key,
-    KeyTakenError,
     Killed,
-    NameUnknownError,
     NodeStoppedError,
     NoNode,
     NoProcess,
     Priority,
-    ProcessUnknownError,
     Reason,
-    RelationExistsError,
-    RelationUnknownError,
     TargetDownError,
     Unregistered,
 )
+from ergo_py.errors import (
+    KeyTakenError,
+    NameUnknownError,
+    ProcessUnknownError,
+    RelationExistsError,
+    RelationUnknownError,
+)
+from ergo_py.groups import Entry
 from tests.support import Puppet, Recorder, running_node
 
 # -- registries ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ergo_py import PINNED, Actor, BadInputError, Caller, Normal, Published, ask, exposed
+from ergo_py import Actor, BadInputError, Caller, Normal, Published, Threads, ask, exposed
 from ergo_py.testing import Alone
 from tests.support import running_node
 
@@ -136,7 +136,7 @@ async def test_an_actor_with_a_thread_has_an_idle_timeout() -> None:
             self.stop()
 
     async with running_node() as node:
-        pid = await node.spawn(InThread, dispatcher=PINNED)
+        pid = await node.spawn(InThread, dispatcher=Threads())
 
         assert await node.wait_ended(pid) == Normal()
 

@@ -6,28 +6,24 @@ import pytest
 import trio
 
 from ergo_py import (
-    PINNED,
-    ROUND_ROBIN,
     Actor,
     BadInputError,
-    BehaviourError,
     Caller,
     ChildSpec,
-    MethodCall,
-    MethodCast,
-    MethodUnknownError,
     NotAllowedError,
     Pool,
     PoolSpec,
     Reject,
+    Routing,
     StateMachine,
     TargetDownError,
-    UnhandledCallError,
+    Threads,
     ask,
-    cast,
     exposed,
-    state,
 )
+from ergo_py.errors import BehaviourError, MethodUnknownError, UnhandledCallError
+from ergo_py.methods import MethodCall, MethodCast, cast
+from ergo_py.state_machine import state
 from ergo_py.testing import Alone
 from tests.support import Failed, running_node
 
@@ -67,7 +63,7 @@ class Waiting(Counter):
 
 
 @pytest.mark.parametrize("cls", [Counter, Waiting])
-@pytest.mark.parametrize("options", [{}, {"dispatcher": PINNED}])
+@pytest.mark.parametrize("options", [{}, {"dispatcher": Threads()}])
 async def test_calls_and_casts_run_exposed_methods_in_order(
     cls: type[Counter], options: Any
 ) -> None:
@@ -266,7 +262,7 @@ async def test_methods_work_through_a_pool_and_a_service() -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("counter", Counter.spec(5, step=2))])
         assert await node.service("counter").call(ask(Counter.add, 1)) == 7
-        spec = PoolSpec(Counter.spec(step=3), size=2, routing=ROUND_ROBIN)
+        spec = PoolSpec(Counter.spec(step=3), size=2, routing=Routing.ROUND_ROBIN)
         pool = await node.spawn(Pool, spec)
         assert await node.call(pool, ask(Counter.add, 1)) == 3
 

@@ -31,46 +31,34 @@ from ergo_py import (
     LOOP,
     NO_REPLY,
     PID,
-    PINNED,
-    POOL,
     Actor,
     Alias,
     Caller,
     CallTimeoutError,
     Crashed,
     Custom,
-    DeadlockError,
-    Dispatcher,
     Divert,
     Diverted,
     Down,
     Exit,
     InitError,
-    InitTimeoutError,
     Killed,
     MailboxFullError,
     Name,
     NameTakenError,
-    NameUnknownError,
     Node,
     NoNode,
     NoProcess,
     Normal,
     NotAllowedError,
     Overflow,
-    Pod,
     Priority,
-    ProcessUnknownError,
     Reason,
     Reject,
-    RelationExistsError,
-    RelationUnknownError,
     Shutdown,
     SpawnError,
-    State,
     TargetDownError,
-    Timer,
-    TooManyProcessesError,
+    Threads,
     Unregistered,
     Why,
     open_node,
@@ -78,6 +66,16 @@ from ergo_py import (
 from ergo_py._core.processes.process import processes_of
 from ergo_py._core.processes.threaded_process import DispatchedProcess
 from ergo_py._core.runtime.dispatcher_threads import Job
+from ergo_py.errors import (
+    DeadlockError,
+    InitTimeoutError,
+    NameUnknownError,
+    ProcessUnknownError,
+    RelationExistsError,
+    RelationUnknownError,
+    TooManyProcessesError,
+)
+from ergo_py.info import Dispatcher, State, Timer
 from tests.support import (
     THOROUGH,
     kernel_of,
@@ -1766,17 +1764,17 @@ def test_a_node_keeps_its_promises_under_any_operations(program: list[list[Any]]
 
 @given(
     programs,
-    st.sampled_from([PINNED, POOL("workers", 2), Pod("pod")]),
+    st.sampled_from([Threads(), Threads("workers", 2), Threads("pod")]),
     st.sampled_from([True, True, False]),
 )
-@example(ANSWERED_AND_ASKED, PINNED, False)
-@example(DEMONITORED_IN_TIME, Pod("pod"), False)
-@example(LAST_STARTED_FIRST, POOL("workers", 2), False)
-@example(LAST_STARTED_FIRST, PINNED, True)
-@example(NOT_TRAPPED, Pod("pod"), True)
-@example(EVERY_VERB, PINNED, True)
-@example(EVERY_VERB, POOL("workers", 2), True)
-@example(EVERY_VERB, Pod("pod"), True)
+@example(ANSWERED_AND_ASKED, Threads(), False)
+@example(DEMONITORED_IN_TIME, Threads("pod"), False)
+@example(LAST_STARTED_FIRST, Threads("workers", 2), False)
+@example(LAST_STARTED_FIRST, Threads(), True)
+@example(NOT_TRAPPED, Threads("pod"), True)
+@example(EVERY_VERB, Threads(), True)
+@example(EVERY_VERB, Threads("workers", 2), True)
+@example(EVERY_VERB, Threads("pod"), True)
 def test_a_node_keeps_its_promises_with_any_dispatcher(
     program: list[list[Any]], dispatcher: Dispatcher, swaps: bool
 ) -> None:

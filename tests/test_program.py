@@ -19,7 +19,6 @@ from ergo_py import (
     ChildSpec,
     Crashed,
     Custom,
-    EscalationError,
     InitError,
     Node,
     NodeStoppedError,
@@ -32,6 +31,7 @@ from ergo_py import (
     open_node,
     run,
 )
+from ergo_py.errors import EscalationError
 from ergo_py.program import _Signals
 from tests.support import Failed, replace_process_groups, running_node, signal_comes
 

@@ -16,20 +16,14 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    KEEP,
     LOOP,
     NO_REPLY,
-    POOL,
-    RESUME,
-    STOP,
     Actor,
     Caller,
     CallTimeoutError,
     ChildSpec,
     Crashed,
     Custom,
-    DeadlockError,
-    Dispatcher,
     Divert,
     Diverted,
     Down,
@@ -45,7 +39,6 @@ from ergo_py import (
     Normal,
     NotAllowedError,
     Overflow,
-    Pod,
     Pool,
     PoolSpec,
     Priority,
@@ -53,17 +46,17 @@ from ergo_py import (
     Reject,
     Response,
     Shutdown,
-    State,
     StateMachine,
-    StateTimeout,
     Strategy,
     TargetDownError,
-    ThreadPool,
-    TooManyProcessesError,
+    Threads,
     Unregistered,
     Why,
-    state,
 )
+from ergo_py.errors import DeadlockError, TooManyProcessesError
+from ergo_py.info import Dispatcher, State
+from ergo_py.state_machine import StateTimeout, state
+from ergo_py.supervision import Decision, Fate
 from tests.dispatched import AsyncDoer, Doer, everywhere, heard, waiting
 from tests.meta.owner import eventually
 from tests.places import Place, here_and_abroad
@@ -897,10 +890,10 @@ def _own(where: Dispatcher, number: int) -> Dispatcher:
     answer keeps its thread.
     """
     match where:
-        case Pod():
-            return Pod(f"another-{number}")
-        case ThreadPool():
-            return POOL("others", 3)
+        case Threads():
+            return Threads(f"another-{number}")
+        case Threads():
+            return Threads("others", 3)
     return where
 
 
@@ -1157,7 +1150,9 @@ async def test_the_failing_message_among_many_is_reported(
 
     async with running_node() as node:
         node.add_logger(await node.spawn(Keeper), "error")
-        await node.supervise([ChildSpec("picky", Picky, dispatcher=where, decide=lambda _: RESUME)])
+        await node.supervise(
+            [ChildSpec("picky", Picky, dispatcher=where, decide=lambda _: Decision.RESUME)]
+        )
 
         for message in (1, 2, 3.0, 4, "five"):
             node.send("picky", message)
@@ -1176,7 +1171,7 @@ async def test_a_failure_with_the_decision_stop_ends_the_child_for_good(where: D
     async with running_node() as node:
         await node.supervise(
             [
-                ChildSpec("doer", Doer, dispatcher=where, decide=lambda _: STOP),
+                ChildSpec("doer", Doer, dispatcher=where, decide=lambda _: Decision.STOP),
                 ChildSpec("other", Doer),
             ]
         )
@@ -1199,7 +1194,7 @@ async def test_the_successor_handles_a_kept_mailbox_in_order(
         raise Failed
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("doer", Doer, dispatcher=where, mailbox=KEEP)])
+        await node.supervise([ChildSpec("doer", Doer, dispatcher=where, mailbox=Fate.KEEP)])
         await node.suspend("doer")
         for message in (fail, 1, 2, 3):
             node.send("doer", message)
@@ -1227,7 +1222,9 @@ async def test_a_callback_goes_through_a_service_to_the_successor(
         ]
 
     async with place.nodes() as (node, there):
-        await there.supervise([ChildSpec("doer", Doer, dispatcher=_own(where, 0), mailbox=KEEP)])
+        await there.supervise(
+            [ChildSpec("doer", Doer, dispatcher=_own(where, 0), mailbox=Fate.KEEP)]
+        )
         pid = await node.spawn(waiting(where), dispatcher=_own(where, 1))
 
         first, sent, second = await node.call(pid, ask, timeout=25)

@@ -14,34 +14,30 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    ALL_FOR_ONE,
-    KEEP,
-    PERMANENT,
-    TEMPORARY,
     Actor,
     Backoff,
     Caller,
     CallTimeoutError,
     ChildSpec,
-    ChildUnknownError,
     Crashed,
-    DeadlockError,
     MailboxFullError,
     Node,
     Overflow,
     Priority,
     Reject,
     Request,
+    RestartPolicy,
     Service,
-    ServiceBusyError,
-    ServiceGoneError,
-    ServiceTimeoutError,
     Shutdown,
+    Strategy,
     Supervisor,
     SupervisorSpec,
     TargetDownError,
     Why,
 )
+from ergo_py._core.vocabulary.errors import ChildUnknownError
+from ergo_py.errors import DeadlockError, ServiceBusyError, ServiceGoneError, ServiceTimeoutError
+from ergo_py.supervision import Fate
 from tests.places import Place, anywhere
 from tests.supervised import Child, Log, crash
 from tests.support import Failed, Puppet, replace_router, router_of, running_node, waiters_of
@@ -218,7 +214,7 @@ async def test_waiting_messages_come_after_kept_and_before_new_messages(
     heard: Log = []
     async with place.nodes() as (node, there):
         await there.supervise(
-            [ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND, mailbox=KEEP)]
+            [ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND, mailbox=Fate.KEEP)]
         )
         service = place.service(node, there, "echo")
         there.send("echo", Failed("x"))
@@ -399,8 +395,8 @@ async def test_a_sender_that_waits_for_room_waits_for_the_successor(
             "echo",
             Slow,
             heard,
-            restart=PERMANENT if comes_back else TEMPORARY,
-            mailbox=KEEP,
+            restart=RestartPolicy.PERMANENT if comes_back else RestartPolicy.TEMPORARY,
+            mailbox=Fate.KEEP,
             backoff=BACK_IN_A_SECOND,
             mailbox_size=1,
             overflow=Overflow.WAIT,
@@ -622,7 +618,10 @@ async def test_a_child_that_ended_for_good_is_gone_although_its_supervisor_is_no
 ) -> None:
     async with place.nodes() as (node, there):
         await there.supervise(
-            [ChildSpec("echo", Echo, [], restart=TEMPORARY), ChildSpec("other", Child, [])]
+            [
+                ChildSpec("echo", Echo, [], restart=RestartPolicy.TEMPORARY),
+                ChildSpec("other", Child, []),
+            ]
         )
         service = place.service(node, there, "echo")
 
@@ -686,7 +685,7 @@ async def test_waiting_for_a_later_sibling_in_init_is_a_deadlock() -> None:
 
     async with running_node() as node:
         specs = [ChildSpec("impatient", Impatient), ChildSpec("echo", Echo, [])]
-        await node.supervise(specs, strategy=ALL_FOR_ONE)
+        await node.supervise(specs, strategy=Strategy.ALL_FOR_ONE)
 
         assert len(errors) == 2
         assert "→ echo →" in str(errors[0])
@@ -806,7 +805,7 @@ async def test_a_group_restarts_although_a_member_waits_for_another(
             ChildSpec("echo", IdleHandlers, [], backoff=BACK_IN_A_SECOND),
             ChildSpec("asker", Asker, told),
         ]
-        tree = await node.supervise(children, strategy=ALL_FOR_ONE)
+        tree = await node.supervise(children, strategy=Strategy.ALL_FOR_ONE)
         asker = node.whereis("asker")
 
         # It asks while the other child ends, which their supervisor does not know yet.

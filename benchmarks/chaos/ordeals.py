@@ -17,7 +17,8 @@ from pathlib import Path
 
 import trio
 
-from ergo_py import Actor, BlockedReport, Caller, Crashed
+from ergo_py import Actor, Caller, Crashed
+from ergo_py.info import BlockedReport
 from ergo_py.meta import Apply
 from ergo_py.web import WebServer
 from examples.gateway import gateway

@@ -10,7 +10,6 @@ import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    KEEP,
     PID,
     Actor,
     Caller,
@@ -21,6 +20,7 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
+from ergo_py.supervision import Fate
 
 from ..clocks import Latch, LongestTurn, Stopwatch
 from ..growth import growing, timed
@@ -173,7 +173,7 @@ async def _kept(size: int) -> Figures:
         "bench@localhost", watchdog=None, log_output="none", log_level="off"
     ) as node:
         await node.supervise(
-            [ChildSpec("fragile", Fragile, [0], latch, mailbox=KEEP)], intensity=10**9
+            [ChildSpec("fragile", Fragile, [0], latch, mailbox=Fate.KEEP)], intensity=10**9
         )
         for number in range(max(size, _CRASHES + 1)):
             node.send("fragile", number)

@@ -6,6 +6,7 @@ start.
 """
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, overload
 
 from .._core.verbs.behaviour import Behaviour
@@ -15,14 +16,7 @@ from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..service import Service
 from ..supervision.pool import Pool, PoolSpec
-from ..supervision.specs import (
-    INFINITE,
-    SIMPLE_ONE_FOR_ONE,
-    TEMPORARY,
-    ChildSpec,
-    RestartPolicy,
-    SupervisorSpec,
-)
+from ..supervision.specs import ChildSpec, RestartPolicy, Strategy, SupervisorSpec
 from ..supervision.supervisor import Supervisor, read_spec
 
 if TYPE_CHECKING:
@@ -86,11 +80,11 @@ class Application:
         children: SupervisorSpec | Sequence[ChildSpec],
         *,
         depends_on: Sequence[str] = (),
-        mode: RestartPolicy = TEMPORARY,
+        mode: RestartPolicy = RestartPolicy.TEMPORARY,
         env: Mapping[str, object] | None = None,
         provides: Sequence[str] = (),
         needs: Sequence[str] = (),
-        shutdown: float = INFINITE,
+        shutdown: float = inf,
     ) -> None:
         """Describe an application.
 
@@ -261,7 +255,7 @@ def _members(
     """All children known before the start, each with the names that supervisors above it know, and
     whether it is registered.
     """
-    is_template = spec.strategy is SIMPLE_ONE_FOR_ONE
+    is_template = spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
     # Children made from a template have other names at run time, so a template provides nothing;
     # but its needs are known.
     scope = above if is_template else above | {child.name for child in spec.children}
@@ -279,7 +273,7 @@ def _inner(child: ChildSpec) -> SupervisorSpec | None:
     cls, given = child.cls, child.args[0] if child.args else None
     if issubclass(cls, Pool):
         if cls.workers is Pool.workers and isinstance(given, PoolSpec):
-            return SupervisorSpec([given.worker], SIMPLE_ONE_FOR_ONE)
+            return SupervisorSpec([given.worker], Strategy.SIMPLE_ONE_FOR_ONE)
         return None
     is_plain = (
         issubclass(cls, Supervisor)

@@ -4,6 +4,7 @@ stops them in reverse order.
 
 import inspect
 from collections.abc import Awaitable, Mapping
+from math import inf
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,7 +22,6 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.info import ApplicationInfo, Phase
 from .._core.vocabulary.options import Options
 from .._core.vocabulary.reasons import Crashed, Reason, Shutdown, is_failure
-from ..supervision.specs import INFINITE
 from ..supervision.supervisor import Supervisor
 from .application import Application, start_order
 
@@ -211,7 +211,7 @@ class Applications:
             is_prepared = True
             options = Options(
                 name=application.name,
-                init_timeout=INFINITE,
+                init_timeout=inf,
                 shutdown=application.shutdown,
                 env=application.env,
             )

@@ -18,7 +18,7 @@ from .._core.vocabulary.messages import NO_REPLY, Drain
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, Shutdown
 from ..actor import Actor
-from ..supervision.specs import PERMANENT, ChildSpec, SupervisorSpec
+from ..supervision.specs import ChildSpec, RestartPolicy, SupervisorSpec
 from ..supervision.supervisor import Supervisor
 from .lease import Lease, LeaseKeeper, LeaseTerms
 from .node_network import network_of
@@ -62,7 +62,7 @@ class Singleton(ChildSpec):
         """
         if not isinstance(spec, ChildSpec) or isinstance(spec, Singleton):
             raise BadInputError("Singleton(spec)", spec, "a ChildSpec, as in ChildSpec('x', X)")
-        if spec.restart is not PERMANENT:
+        if spec.restart is not RestartPolicy.PERMANENT:
             raise BadInputError(
                 f"Singleton(ChildSpec({spec.name!r}, restart=…))",
                 spec.restart,

@@ -12,7 +12,7 @@ from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from ..actor import Actor
 from ..network.messages.listed_class import RefusedValueError
-from ..supervision.pool_mailbox import BY_KEY, ROUND_ROBIN, Routing
+from ..supervision.pool_mailbox import Routing
 from .errors import NoMembersError
 from .group_keeper import ClusterGroup
 from .names import Cluster
@@ -33,7 +33,7 @@ class Spread(Actor):
         await node.spawn(Spread, "workers", name="workers")
         total = await node.call("workers", Sum(…))
 
-        by_user = Spread.spec("sessions", BY_KEY, key=lambda message: message.user)
+        by_user = Spread.spec("sessions", Routing.BY_KEY, key=lambda message: message.user)
         await node.spawn(by_user, name="sessions")
 
     With BY_KEY all nodes that know the same members choose the same member for a key, and when a
@@ -43,7 +43,7 @@ class Spread(Actor):
     def __init__(
         self,
         group: Hashable,
-        routing: Routing = ROUND_ROBIN,
+        routing: Routing = Routing.ROUND_ROBIN,
         *,
         key: Callable[[Any], Hashable] | None = None,
         retries: int = 0,
@@ -62,13 +62,13 @@ class Spread(Actor):
         Raises:
             BadInputError: a value is invalid.
         """
-        if routing not in (ROUND_ROBIN, BY_KEY):
+        if routing not in (Routing.ROUND_ROBIN, Routing.BY_KEY):
             raise BadInputError(
                 "Spread(routing)",
                 routing,
                 "ROUND_ROBIN or BY_KEY; no node knows the load of another",
             )
-        if (routing is BY_KEY) != (key is not None) or not (key is None or callable(key)):
+        if (routing is Routing.BY_KEY) != (key is not None) or not (key is None or callable(key)):
             raise BadInputError(
                 "Spread(key)", key, "a function from a message to its key with BY_KEY, only there"
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from .._core.metas.shared_state import Counter, Flag
     from .asyncio_calls import AsyncioCalls
     from .blocking_calls import BlockingCalls, Poller
     from .descriptors import Descriptors, FdLost, FdReadable, FdWritable, UnwatchFd, WatchFd
@@ -81,6 +82,7 @@ __all__ = [
     "BlockingCalls",
     "Cause",
     "Change",
+    "Counter",
     "Decoder",
     "Delimiter",
     "Descriptors",
@@ -100,6 +102,7 @@ __all__ = [
     "FileWrite",
     "FileWriter",
     "FixedLength",
+    "Flag",
     "Framing",
     "FramingError",
     "Invoke",
@@ -166,6 +169,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
+            "ergo_py._core.metas.shared_state": "Counter Flag",
             "asyncio_calls": "AsyncioCalls",
             "blocking_calls": "BlockingCalls Poller",
             "descriptors": "Descriptors FdLost FdReadable FdWritable UnwatchFd WatchFd",

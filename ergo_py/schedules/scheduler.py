@@ -367,4 +367,4 @@ def _rejecting(job: object) -> Job:
         raise Reject(error) from None
 
 
-show_public_names(__name__)
+show_public_names(__name__, {"ergo_py.info": "JobInfo"})

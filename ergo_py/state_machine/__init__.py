@@ -1,1 +1,32 @@
 """`StateMachine`: an actor whose handlers depend on its state."""
+
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from .states import (
+        EventTimeout,
+        MachineState,
+        NamedTimeout,
+        StateMethod,
+        StateTimeout,
+        state,
+    )
+
+__all__ = [
+    "EventTimeout",
+    "MachineState",
+    "NamedTimeout",
+    "StateMethod",
+    "StateTimeout",
+    "state",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "states": "EventTimeout MachineState NamedTimeout StateMethod StateTimeout state",
+        },
+    )

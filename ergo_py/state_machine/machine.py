@@ -73,7 +73,8 @@ class StateMachine(Actor):
 
     A turnstile that locks again after a push, or after 30 seconds::
 
-        from ergo_py import Node, StateMachine, StateTimeout, run, state
+        from ergo_py import Node, StateMachine, run
+        from ergo_py.state_machine import StateTimeout, state
 
         class Turnstile(StateMachine):
             @state

@@ -58,7 +58,7 @@ class SupervisorHandle:
         """The address of a child, which survives its restarts.
 
         Raises:
-            ChildUnknownError: there is no such child.
+            ChildError: there is no such child.
         """
         supervisor = self._supervisor()
         return Service(self._kernel, supervisor._slot(supervisor._plan.find(child)))

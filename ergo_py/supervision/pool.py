@@ -12,7 +12,7 @@ from .._core.processes.process import Process
 from .._core.tables.child_slot import ChildSlot, Decision, Fate, Redirect
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.envelopes import Divert, Overflow
-from .._core.vocabulary.errors import BadInputError, SupervisionError
+from .._core.vocabulary.errors import BadInputError, ChildError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
@@ -20,21 +20,19 @@ from .._core.vocabulary.reasons import Reason
 from .actions import Action, AddChild, Operation, RemoveChild
 from .child import Child
 from .handle import SupervisorHandle
-from .pool_mailbox import BY_KEY, LEAST_LOADED, ROUND_ROBIN, PoolMailbox, Routing
+from .pool_mailbox import PoolMailbox, Routing
 from .specs import (
-    KEEP,
-    ONE_FOR_ONE,
-    PERMANENT,
     Backoff,
     Budget,
     ChildSpec,
     RestartPolicy,
+    Strategy,
     SupervisorSpec,
     WorkerKeywords,
 )
 from .supervisor import Supervisor
 
-__all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Pool", "PoolHandle", "PoolSpec", "Routing"]
+__all__ = ["Pool", "PoolHandle", "PoolSpec", "Routing"]
 
 Ts = TypeVarTuple("Ts")
 
@@ -57,15 +55,15 @@ class PoolSpec:
         behaviour: Callable[[*Ts], Behaviour],
         *args: *Ts,
         size: int = 4,
-        routing: Routing = ROUND_ROBIN,
+        routing: Routing = Routing.ROUND_ROBIN,
         key: Callable[[Any], Hashable] | None = None,
         overflow: Overflow | Divert = Overflow.RAISE,
-        restart: RestartPolicy = PERMANENT,
+        restart: RestartPolicy = RestartPolicy.PERMANENT,
         shutdown: float | None = None,
         backoff: Backoff | None = None,
         budget: Budget | None = None,
         decide: Callable[[Exception], Decision] | None = None,
-        mailbox: Fate | Redirect = KEEP,
+        mailbox: Fate | Redirect = Fate.KEEP,
         intensity: int = 3,
         period: float = 5.0,
         **options: Unpack[WorkerKeywords],
@@ -98,7 +96,7 @@ class PoolSpec:
         check_number("PoolSpec(size)", size, least=1, whole=True)
         if not isinstance(routing, Routing):
             raise BadInputError("PoolSpec(routing)", routing, "ROUND_ROBIN, LEAST_LOADED or BY_KEY")
-        if (routing is BY_KEY) != (key is not None) or not (key is None or callable(key)):
+        if (routing is Routing.BY_KEY) != (key is not None) or not (key is None or callable(key)):
             raise BadInputError(
                 "PoolSpec(key)",
                 key,
@@ -164,7 +162,7 @@ class Pool(Supervisor):
             )
         return SupervisorSpec(
             [self._next_worker() for _ in range(spec.size)],
-            ONE_FOR_ONE,
+            Strategy.ONE_FOR_ONE,
             intensity=spec.intensity,
             period=spec.period,
             auto_shutdown=False,
@@ -187,7 +185,7 @@ class Pool(Supervisor):
 
         Raises:
             BadInputError: no worker would be left.
-            ChildBusyError: another operation on a worker is under way, and that worker stays; the
+            ChildError: another operation on a worker is under way, and that worker stays; the
                 others go.
         """
         names = self._oldest(count)
@@ -250,7 +248,7 @@ class Pool(Supervisor):
     def _ask(self, operation: Operation, asker: Any) -> list[Action]:
         try:
             return super()._ask(operation, asker)
-        except SupervisionError:
+        except ChildError:
             if isinstance(operation, RemoveChild) and operation.drain:
                 # The worker stays, so it gets work again.
                 self._pool_mailbox.leaving.discard(operation.child)

@@ -25,11 +25,11 @@ from .._core.vocabulary.reasons import Reason
 from .._core.vocabulary.states import State
 from .._core.vocabulary.text import shown
 
-__all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Routing", "PoolMailbox"]
+__all__ = ["Routing", "PoolMailbox"]
 
 _BUCKETS: Final = 65_536
-"""Number of hash buckets of BY_KEY. A worker owns buckets, not keys, so the table stays small for
-any number of keys.
+"""Number of hash buckets of ``Routing.BY_KEY``. A worker owns buckets, not keys, so the table stays
+small for any number of keys.
 """
 
 
@@ -44,11 +44,6 @@ class Routing(Enum):
     """The worker that owns the message's key: the same worker for the same key, as long as it is
     there.
     """
-
-
-ROUND_ROBIN: Final = Routing.ROUND_ROBIN
-LEAST_LOADED: Final = Routing.LEAST_LOADED
-BY_KEY: Final = Routing.BY_KEY
 
 
 class PoolMailbox(Mailbox):
@@ -121,13 +116,13 @@ class PoolMailbox(Mailbox):
     # -- calls of the router -----------------------------------------------------------------------
 
     def has_room(self, lane: Lane) -> bool:
-        """Return whether a worker has room; with BY_KEY, whether every worker has room."""
+        """Return whether a worker has room; with ``BY_KEY``, whether every worker has room."""
         if lane is not Lane.MAIN:
             return super().has_room(lane)
         rooms = [worker.mailbox.has_room(lane) for worker in self.ring if worker.accepting]
         if not rooms:
             return any(len(slot.waiters) < slot.max_waiters for slot in self._returning())
-        return all(rooms) if self._routing is BY_KEY else any(rooms)
+        return all(rooms) if self._routing is Routing.BY_KEY else any(rooms)
 
     def promise(self, lane: Lane) -> bool:
         """Reserve a place for a message from a thread."""
@@ -291,10 +286,10 @@ class PoolMailbox(Mailbox):
         return worker if worker is not None and worker.accepting else None
 
     def _keep_for_successor(self, envelope: Envelope) -> bool:
-        """Queue a message for a restarting worker: for the owner of its key; without BY_KEY, and
-        only if no worker runs, for any.
+        """Queue a message for a restarting worker: for the owner of its key; without ``BY_KEY`` for
+        any, and only if no worker runs.
         """
-        if self._routing is BY_KEY:
+        if self._routing is Routing.BY_KEY:
             key = self._key
             assert key is not None
             slot = self._slot(self._owners.get(hash(key(envelope[3])) % _BUCKETS))

@@ -19,25 +19,6 @@ from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason, is_failure
 
 __all__ = [
-    "ALL_FOR_ONE",
-    "ALWAYS",
-    "BRUTAL",
-    "DEAD_LETTER",
-    "DROP",
-    "ESCALATE",
-    "INFINITE",
-    "KEEP",
-    "NEVER",
-    "ONE_FOR_ONE",
-    "ON_FAILURE",
-    "PERMANENT",
-    "RESTART",
-    "REST_FOR_ONE",
-    "RESUME",
-    "SIMPLE_ONE_FOR_ONE",
-    "STOP",
-    "TEMPORARY",
-    "TRANSIENT",
     "AutoShutdown",
     "Backoff",
     "Budget",
@@ -65,12 +46,6 @@ class Strategy(Enum):
     """Only that child; ``start_child`` makes the children at run time, from a single template."""
 
 
-ONE_FOR_ONE: Final = Strategy.ONE_FOR_ONE
-ALL_FOR_ONE: Final = Strategy.ALL_FOR_ONE
-REST_FOR_ONE: Final = Strategy.REST_FOR_ONE
-SIMPLE_ONE_FOR_ONE: Final = Strategy.SIMPLE_ONE_FOR_ONE
-
-
 class RestartPolicy(Enum):
     """Whether a child that ended by itself restarts."""
 
@@ -87,7 +62,9 @@ class RestartPolicy(Enum):
 
     def wants(self, reason: Reason) -> bool:
         """Return whether a child with this policy restarts after this reason."""
-        return self is PERMANENT or (self is TRANSIENT and is_failure(reason))
+        return self is RestartPolicy.PERMANENT or (
+            self is RestartPolicy.TRANSIENT and is_failure(reason)
+        )
 
 
 class AutoShutdown(Enum):
@@ -101,28 +78,6 @@ class AutoShutdown(Enum):
     """When the last of its ``significant`` children has ended for good."""
     LAST_CHILD = "last child"
     """When its last child has ended for good, or any ``significant`` child."""
-
-
-PERMANENT: Final = RestartPolicy.PERMANENT
-TRANSIENT: Final = RestartPolicy.TRANSIENT
-TEMPORARY: Final = RestartPolicy.TEMPORARY
-ALWAYS: Final = RestartPolicy.PERMANENT
-ON_FAILURE: Final = RestartPolicy.TRANSIENT
-NEVER: Final = RestartPolicy.TEMPORARY
-
-RESUME: Final = Decision.RESUME
-RESTART: Final = Decision.RESTART
-STOP: Final = Decision.STOP
-ESCALATE: Final = Decision.ESCALATE
-
-DEAD_LETTER: Final = Fate.DEAD_LETTER
-KEEP: Final = Fate.KEEP
-DROP: Final = Fate.DROP
-
-BRUTAL: Final = 0.0
-"""A ``shutdown`` time: kill the child at once, without asking it to stop."""
-INFINITE: Final = inf
-"""A ``shutdown`` time: ask the child to stop, and wait without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +189,13 @@ class ChildSpec:
         name: str,
         behaviour: Callable[[*Ts], Behaviour],
         *args: *Ts,
-        restart: RestartPolicy = PERMANENT,
+        restart: RestartPolicy = RestartPolicy.PERMANENT,
         shutdown: float | None = None,
         backoff: Backoff | None = None,
         budget: Budget | None = None,
         significant: bool = False,
         decide: Callable[[Exception], Decision] | None = None,
-        mailbox: Fate | Redirect = DEAD_LETTER,
+        mailbox: Fate | Redirect = Fate.DEAD_LETTER,
         max_waiters: int = 1000,
         register: bool = True,
         **options: Unpack[ChildKeywords],
@@ -252,10 +207,9 @@ class ChildSpec:
                 on the node.
             behaviour: its class, called with ``args`` for each start.
             args: the arguments of the class.
-            restart: whether the child restarts: PERMANENT (ALWAYS), TRANSIENT (ON_FAILURE) or
-                TEMPORARY (NEVER).
-            shutdown: seconds the child has to stop before it is killed; BRUTAL, or INFINITE. 5 for
-                actors, INFINITE for supervisors.
+            restart: whether the child restarts, a `RestartPolicy`.
+            shutdown: seconds the child has to stop before it is killed; 0 kills it at once,
+                ``math.inf`` waits. 5 for actors, ``math.inf`` for supervisors.
             backoff: the delay before a restart; None to restart at once.
             budget: its own limit on restarts, instead of the supervisor's.
             significant: its final end ends the supervisor.
@@ -280,8 +234,8 @@ class ChildSpec:
             ) from None
         supervises = getattr(cls, "is_supervisor", False)
         if shutdown is None:
-            shutdown = INFINITE if supervises else 5.0
-        keywords: dict[str, Any] = {"init_timeout": INFINITE} if supervises else {}
+            shutdown = inf if supervises else 5.0
+        keywords: dict[str, Any] = {"init_timeout": inf} if supervises else {}
         keywords |= options
         unknown = keywords.keys() - _KEYWORDS
         if unknown:
@@ -359,7 +313,7 @@ class ChildSpec:
             ),
             (
                 "significant",
-                not (self.significant and self.restart is PERMANENT),
+                not (self.significant and self.restart is RestartPolicy.PERMANENT),
                 "False for a PERMANENT child: it never ends for good, so its end cannot end the "
                 "supervisor; make it TRANSIENT or TEMPORARY",
             ),
@@ -380,7 +334,7 @@ class SupervisorSpec:
 
     children: Sequence[ChildSpec] = ()
     """In start order; for SIMPLE_ONE_FOR_ONE the single template."""
-    strategy: Strategy = ONE_FOR_ONE
+    strategy: Strategy = Strategy.ONE_FOR_ONE
     intensity: int = 3
     """More than this many restarts within ``period`` seconds end the supervisor."""
     period: float = 5.0
@@ -414,7 +368,10 @@ class SupervisorSpec:
             )
         if self.max_children is not None:
             check_number("SupervisorSpec(max_children)", self.max_children, least=1, whole=True)
-            if self.strategy is not SIMPLE_ONE_FOR_ONE and len(self.children) > self.max_children:
+            if (
+                self.strategy is not Strategy.SIMPLE_ONE_FOR_ONE
+                and len(self.children) > self.max_children
+            ):
                 raise BadInputError(
                     "SupervisorSpec(max_children)",
                     self.max_children,
@@ -436,7 +393,7 @@ class SupervisorSpec:
                 )
             seen.add(child.name)
             self.check_significance(child)
-        if self.strategy is SIMPLE_ONE_FOR_ONE:
+        if self.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
             self._check_template()
 
     def check_significance(self, child: ChildSpec) -> None:

@@ -163,7 +163,7 @@ class Supervision:
         tells ``asker`` the outcome.
 
         Raises:
-            SupervisionError: the operation is refused, and nothing is changed.
+            ChildError: the operation is refused, and nothing is changed.
             NotAllowedError: the strategy does not support the operation.
             BadInputError: arguments were given, but only a template takes them.
         """
@@ -200,7 +200,7 @@ class Supervision:
         """Return a child by its name or its PID.
 
         Raises:
-            ChildUnknownError: there is no such child.
+            ChildError: there is no such child.
         """
         found = self.get(child)
         if found is None:

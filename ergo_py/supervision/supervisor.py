@@ -145,8 +145,8 @@ class Supervisor(SupervisionDriver):
         further arguments.
 
         Raises:
-            ChildUnknownError, ChildRunningError, ChildDisabledError, ChildBusyError,
-                TooManyChildrenError: the operation is refused, and nothing is changed.
+            ChildError: of kind ``"unknown"``, ``"running"``, ``"disabled"``, ``"busy"``, ``"too
+                many"``; the operation is refused, and nothing is changed.
             SpawnError: the child could not be started; its state is as before.
         """
         pid: PID = await self._operate(StartChild(child, args))
@@ -157,8 +157,8 @@ class Supervisor(SupervisionDriver):
         of the stopped process.
 
         Raises:
-            ChildUnknownError, ChildNotRunningError, ChildBusyError: the operation is refused, and
-                nothing is changed.
+            ChildError: of kind ``"unknown"``, ``"not running"``, ``"busy"``; the operation is
+                refused, and nothing is changed.
         """
         pid: PID = await self._operate(StopChild(child))
         return pid
@@ -167,8 +167,8 @@ class Supervisor(SupervisionDriver):
         """Stop a child if it runs, and start it, without back-off and without its siblings.
 
         Raises:
-            ChildUnknownError, ChildDisabledError, ChildBusyError: the operation is refused, and
-                nothing is changed.
+            ChildError: of kind ``"unknown"``, ``"disabled"``, ``"busy"``; the operation is refused,
+                and nothing is changed.
             SpawnError: the child could not be started; the supervisor retries as after a failure.
         """
         pid: PID = await self._operate(RestartChild(child))
@@ -178,8 +178,9 @@ class Supervisor(SupervisionDriver):
         """Start a further child, after all others.
 
         Raises:
-            ChildExistsError, NameTakenError, TooManyChildrenError: the operation is refused, and
-                nothing is changed.
+            ChildError: of kind ``"exists"``, ``"too many"``; the operation is refused, and nothing
+                is changed.
+            NameTakenError: another process has the name.
             BadInputError: the child is significant, and the supervisor never ends by itself.
             SpawnError: the child could not be started, and was not added.
             NotAllowedError: the strategy is SIMPLE_ONE_FOR_ONE.
@@ -191,7 +192,8 @@ class Supervisor(SupervisionDriver):
         """Stop a child if it runs, and forget it. Return the PID of its last process.
 
         Raises:
-            ChildUnknownError, ChildBusyError: the operation is refused, and nothing is changed.
+            ChildError: of kind ``"unknown"``, ``"busy"``; the operation is refused, and nothing is
+                changed.
         """
         pid: PID | None = await self._operate(RemoveChild(child))
         return pid
@@ -200,8 +202,8 @@ class Supervisor(SupervisionDriver):
         """Start a disabled child, with a fresh budget.
 
         Raises:
-            ChildUnknownError, ChildEnabledError, ChildBusyError: the operation is refused, and
-                nothing is changed.
+            ChildError: of kind ``"unknown"``, ``"enabled"``, ``"busy"``; the operation is refused,
+                and nothing is changed.
             SpawnError: the child could not be started, and stays disabled.
         """
         pid: PID = await self._operate(EnableChild(child))
@@ -212,8 +214,8 @@ class Supervisor(SupervisionDriver):
         its last process.
 
         Raises:
-            ChildUnknownError, ChildDisabledError, ChildBusyError: the operation is refused, and
-                nothing is changed.
+            ChildError: of kind ``"unknown"``, ``"disabled"``, ``"busy"``; the operation is refused,
+                and nothing is changed.
         """
         pid: PID | None = await self._operate(DisableChild(child))
         return pid
@@ -239,7 +241,7 @@ class Supervisor(SupervisionDriver):
         child registered on the node. With ``node``, of a child of that node.
 
         Raises:
-            ChildUnknownError: neither has a child of that name.
+            ChildError: of kind ``"unknown"``; neither has a child of that name.
         """
         slot = None if node else (self._process.slots or {}).get(name)
         return (
@@ -362,4 +364,4 @@ def describe(child: ChildInfo) -> str:
     return ", ".join(parts)
 
 
-show_public_names(__name__)
+show_public_names(__name__, {"ergo_py.info": "ChildCount"})

@@ -75,8 +75,8 @@ class TaskVerbs:
             name: the name of the task in the log and in the tree; by default the function's.
             timeout: seconds after which the task is cancelled and fails with
                 ``TaskTimeoutError``; None for no limit.
-            dispatcher: where a plain function runs: ``LOOP``, ``PINNED``, ``POOL(name, size)`` or
-                ``Pod(name)``; by default in one of at most 32 threads that all tasks share.
+            dispatcher: where a plain function runs: ``LOOP``, ``Threads()`` or ``Threads(name,
+                size)``; by default in one of at most 32 threads that all tasks share.
             under: the address of a ``TaskSupervisor``, to which the task then belongs.
             reply_to: an address that gets the result or the failure as a ``TaskResult`` message.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from .mounts.files import Files
     from .mounts.mount import Mount
-    from .routes import STREAM, WHOLE, Body, Route
+    from .routes import Body, Route
     from .server import WebServer
 
 __all__ = [
@@ -44,9 +44,7 @@ __all__ = [
     "ReadBody",
     "Response",
     "Route",
-    "STREAM",
     "SentEvent",
-    "WHOLE",
     "WSBinary",
     "WSClose",
     "WSConnected",
@@ -71,7 +69,7 @@ if not TYPE_CHECKING:
             ),
             "mounts.files": "Files",
             "mounts.mount": "Mount",
-            "routes": "Body Route STREAM WHOLE",
+            "routes": "Body Route",
             "server": "WebServer",
         },
     )

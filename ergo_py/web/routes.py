@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError
@@ -17,8 +17,6 @@ from .parsing.handshake import plain_origin
 from .parsing.http1 import Head, RequestError
 
 __all__ = [
-    "STREAM",
-    "WHOLE",
     "Application",
     "Body",
     "Place",
@@ -37,10 +35,6 @@ class Body(Enum):
     """The request comes when its body is complete."""
     STREAM = "stream"
     """The request comes at once, and ``ReadBody`` reads its body."""
-
-
-WHOLE: Final = Body.WHOLE
-STREAM: Final = Body.STREAM
 
 
 class Application(Protocol):
@@ -67,7 +61,7 @@ class Place:
         prefix: str,
         *,
         methods: Sequence[str] | None = None,
-        body: Body = WHOLE,
+        body: Body = Body.WHOLE,
         max_body: int = 1024 * 1024,
         request_timeout: float = 30.0,
     ) -> None:
@@ -78,7 +72,7 @@ class Place:
         self.max_body = max_body
         self.request_timeout = request_timeout
         if not isinstance(body, Body):
-            raise BadInputError(f"{what}(body)", body, "WHOLE or STREAM")
+            raise BadInputError(f"{what}(body)", body, "Body.WHOLE or Body.STREAM")
         check_number(f"{what}(max_body)", max_body, least=0, whole=True)
         check_number(f"{what}(request_timeout)", request_timeout, least=0.001)
         self.methods: frozenset[str] | None = None
@@ -136,11 +130,11 @@ class Route(Place):
         websocket: for WebSocket connections instead of requests: a behaviour to spawn for each
             connection.
         methods: the methods that are offered; others get status 405. None for all.
-        body: ``WHOLE``: the request comes with its body. ``STREAM``: the actor reads the body with
-            ``ReadBody``.
+        body: ``Body.WHOLE``: the request comes with its body. ``Body.STREAM``: the actor reads the
+            body with ``ReadBody``.
         max_body: the longest body, in bytes; longer ones get status 413.
         request_timeout: seconds for the answer, from the whole body on; then the peer gets status
-            504. With ``STREAM``, each piece that the actor reads begins the time again.
+            504. With ``Body.STREAM``, each piece that the actor reads begins the time again.
         origins: for WebSockets: further values of ``Origin`` that may connect; by default only
             pages of the same scheme, host and port. ``"*"`` is any.
         accept: for WebSockets: a quick function of the request, or the address of a process that is
@@ -165,7 +159,7 @@ class Route(Place):
         *,
         websocket: Callable[[], Behaviour] | None = None,
         methods: Sequence[str] | None = None,
-        body: Body = WHOLE,
+        body: Body = Body.WHOLE,
         max_body: int = 1024 * 1024,
         request_timeout: float = 30.0,
         origins: Sequence[str] = (),

@@ -2,17 +2,8 @@ from typing import Any
 
 import trio
 
-from ergo_py import (
-    Actor,
-    Application,
-    ApplicationStartError,
-    BadInputError,
-    ChildSpec,
-    Needs,
-    Node,
-    Reason,
-    open_node,
-)
+from ergo_py import Actor, Application, BadInputError, ChildSpec, Needs, Node, Reason, open_node
+from ergo_py.errors import ApplicationStartError
 
 
 class Database(Actor):

@@ -4,7 +4,7 @@ import time
 
 import trio
 
-from ergo_py import PID, PINNED, POOL, Actor, open_node
+from ergo_py import PID, Actor, Threads, open_node
 
 
 class Database(Actor):
@@ -58,14 +58,14 @@ class Ticker(Actor):
 
 async def main() -> None:
     async with open_node("demo@localhost") as node:
-        database = await node.spawn(Database, dispatcher=PINNED, name="database")
+        database = await node.spawn(Database, dispatcher=Threads(), name="database")
         for word in ("an", "actor", "never", "blocks"):
             node.send(database, word)
         print(await node.call(database, "select text from word order by text"))
-        print(await node.call(await node.spawn(Clerk, dispatcher=PINNED), "counted in a thread"))
+        print(await node.call(await node.spawn(Clerk, dispatcher=Threads()), "counted in a thread"))
 
         ticker = await node.spawn(Ticker)
-        slow = [await node.spawn(Slow, dispatcher=POOL("slow", 2)) for _ in range(4)]
+        slow = [await node.spawn(Slow, dispatcher=Threads("slow", 2)) for _ in range(4)]
         names: set[str] = set()
 
         async def ask(pid: PID) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import trio
 
-from ergo_py import ChildSpec, Node, SupervisorHandle, run
+from ergo_py import ChildSpec, Node, run
 from ergo_py.meta import Endpoint
+from ergo_py.supervision import SupervisorHandle
 
 from .gateway import Gateway, Where
 from .load import Device, fire, value_of

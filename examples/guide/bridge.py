@@ -4,7 +4,8 @@ from queue import SimpleQueue
 
 import trio
 
-from ergo_py import Actor, Alias, Caller, Counter, Down, MetaProcess, Reason, Reject, open_node
+from ergo_py import Actor, Alias, Caller, Down, MetaProcess, Reason, Reject, open_node
+from ergo_py.meta import Counter
 
 # -- what is given: a driver that knows nothing of actors, and blocks ------------------------------
 

@@ -8,13 +8,13 @@ from ergo_py import (
     Actor,
     Caller,
     CallTimeoutError,
-    DeadlockError,
-    NoReply,
     Reject,
     Request,
     TargetDownError,
     open_node,
 )
+from ergo_py.errors import DeadlockError
+from ergo_py.info import NoReply
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@ from typing import Any
 import trio
 import trio.testing
 
-from ergo_py import PID, Actor, Caller, GroupJoined, GroupLeft, KeyTakenError, open_node
+from ergo_py import PID, Actor, Caller, GroupJoined, GroupLeft, open_node
+from ergo_py.errors import KeyTakenError
 
 
 class Player(Actor):

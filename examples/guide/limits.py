@@ -4,7 +4,8 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from ergo_py import NO_REPLY, Actor, Caller, NoReply, Ref, Reject, Response, open_node
+from ergo_py import NO_REPLY, Actor, Caller, Ref, Reject, Response, open_node
+from ergo_py.info import NoReply
 
 
 class RateLimiter(Actor):

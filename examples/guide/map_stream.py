@@ -2,7 +2,8 @@ from collections.abc import Iterator
 
 import trio
 
-from ergo_py import Actor, Caller, FailedItem, open_node
+from ergo_py import Actor, Caller, open_node
+from ergo_py.tasks import FailedItem
 
 
 def pages() -> Iterator[int]:

@@ -1,6 +1,7 @@
 import trio
 
-from ergo_py import Actor, ChildSpec, Reject, ask, cast, exposed, open_node
+from ergo_py import Actor, ChildSpec, Reject, ask, exposed, open_node
+from ergo_py.methods import cast
 
 
 class Account(Actor):

@@ -1,6 +1,7 @@
 import trio
 
-from ergo_py import Actor, Delivered, Sent, Sight, Spawned, Stopped, open_node
+from ergo_py import Actor, open_node
+from ergo_py.info import Delivered, Sent, Sight, Spawned, Stopped
 
 
 def observe(sight: Sight) -> None:

@@ -2,7 +2,8 @@ from dataclasses import dataclass
 
 import trio
 
-from ergo_py import MachineState, StateMachine, StateTimeout, open_node
+from ergo_py import StateMachine, open_node
+from ergo_py.state_machine import MachineState, StateTimeout
 
 
 @dataclass(frozen=True)

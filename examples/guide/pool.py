@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import trio
 
-from ergo_py import LEAST_LOADED, Actor, Pool, PoolSpec, Request, open_node
+from ergo_py import Actor, Pool, PoolSpec, Request, Routing, open_node
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,9 @@ class Resizer(Actor):
 async def main() -> None:
     async with open_node("demo@localhost") as node:
         await node.spawn(
-            Pool, PoolSpec(Resizer, size=8, routing=LEAST_LOADED, mailbox_size=100), name="resizers"
+            Pool,
+            PoolSpec(Resizer, size=8, routing=Routing.LEAST_LOADED, mailbox_size=100),
+            name="resizers",
         )
         print(await node.call("resizers", Resize("a.png")))
 

@@ -3,16 +3,9 @@ from typing import Any
 import trio
 import trio.testing
 
-from ergo_py import (
-    Actor,
-    Caller,
-    TaskResult,
-    TaskSupervisor,
-    TaskTimeoutError,
-    blocking,
-    first_of,
-    open_node,
-)
+from ergo_py import Actor, Caller, TaskSupervisor, blocking, first_of, open_node
+from ergo_py.errors import TaskTimeoutError
+from ergo_py.tasks import TaskResult
 
 
 async def price_at(shop: str, seconds: float) -> int:

@@ -3,7 +3,8 @@ from datetime import UTC, datetime
 import trio
 from trio.testing import MockClock
 
-from ergo_py import Actor, Cron, Job, MissedRuns, Overlap, Scheduler, ask, open_node
+from ergo_py import Actor, Cron, Job, Scheduler, ask, open_node
+from ergo_py.schedules import MissedRuns, Overlap
 
 
 async def backup(kind: str) -> None:

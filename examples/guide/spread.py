@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import trio
 import trio.testing
 
-from ergo_py import BY_KEY, Actor, Caller, Request, open_node
+from ergo_py import Actor, Caller, Request, Routing, open_node
 from ergo_py.cluster import Cluster, Spread
 from ergo_py.network import Memory
 
@@ -36,7 +36,7 @@ async def main() -> None:
     ):
         for node in (berlin, paris):
             await node.spawn(Sessions)
-            by_user = Spread.spec("sessions", BY_KEY, key=lambda request: request.user)
+            by_user = Spread.spec("sessions", Routing.BY_KEY, key=lambda request: request.user)
             await node.spawn(by_user, name="sessions")
         await trio.testing.wait_all_tasks_blocked()
         # Both nodes choose the same member for a user.

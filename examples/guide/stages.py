@@ -4,7 +4,8 @@ from itertools import count
 import trio
 import trio.testing
 
-from ergo_py import Actor, Caller, PartStream, Request, open_node
+from ergo_py import Actor, Caller, Request, open_node
+from ergo_py.streams import PartStream
 
 
 class Take(Request[PartStream[int]]):

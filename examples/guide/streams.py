@@ -3,8 +3,9 @@ from dataclasses import dataclass
 
 import trio
 
-from ergo_py import Actor, Caller, PartStream, Request, open_node
+from ergo_py import Actor, Caller, Request, open_node
 from ergo_py.blocking import handle
+from ergo_py.streams import PartStream
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,7 @@
 import trio
 
-from ergo_py import (
-    REST_FOR_ONE,
-    RESTART,
-    RESUME,
-    Actor,
-    Backoff,
-    ChildSpec,
-    Supervisor,
-    SupervisorSpec,
-    open_node,
-)
+from ergo_py import Actor, Backoff, ChildSpec, Strategy, Supervisor, SupervisorSpec, open_node
+from ergo_py.supervision import Decision
 
 
 class Database(Actor):
@@ -30,7 +21,9 @@ class Parser(Actor):
 
 
 parser = ChildSpec(
-    "parser", Parser, decide=lambda error: RESUME if isinstance(error, ValueError) else RESTART
+    "parser",
+    Parser,
+    decide=lambda error: Decision.RESUME if isinstance(error, ValueError) else Decision.RESTART,
 )
 
 
@@ -49,7 +42,7 @@ class Root(Supervisor):
                 ),
                 parser,
             ],
-            strategy=REST_FOR_ONE,
+            strategy=Strategy.REST_FOR_ONE,
         )
 
 

@@ -4,7 +4,7 @@ import time
 
 import trio
 
-from ergo_py import POOL, Actor, Node, Request, open_node
+from ergo_py import Actor, Node, Request, Threads, open_node
 
 
 class Digest(Request[str]):
@@ -45,7 +45,7 @@ class Log(Actor):
 
 async def main() -> None:
     async with open_node("demo@localhost") as node:
-        await node.spawn(Hasher, name="hasher", dispatcher=POOL("hashing", 2))
+        await node.spawn(Hasher, name="hasher", dispatcher=Threads("hashing", 2))
         await node.spawn(Fetcher, name="fetcher")
         await node.spawn(Log, name="log")
         print(await node.call("fetcher", "a page"))

@@ -6,7 +6,8 @@ ergo run --control look,act examples/looking/trouble.py
 
 import trio
 
-from ergo_py import NO_REPLY, Actor, Caller, ChildSpec, Node, NoReply
+from ergo_py import NO_REPLY, Actor, Caller, ChildSpec, Node
+from ergo_py.info import NoReply
 
 
 class Printer(Actor):

@@ -8,7 +8,8 @@ from typing import Any
 
 import trio
 
-from ergo_py import Actor, Counter, MetaProcess, Reason, open_node
+from ergo_py import Actor, MetaProcess, Reason, open_node
+from ergo_py.meta import Counter
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import Any, TextIO
 
 import trio
 
-from ergo_py import Actor, Counter, MetaProcess, open_node
+from ergo_py import Actor, MetaProcess, open_node
+from ergo_py.meta import Counter
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import trio
 
 from ergo_py import (
     PID,
-    PINNED,
     Actor,
     Alias,
     ChildSpec,
@@ -23,6 +22,7 @@ from ergo_py import (
     Overflow,
     Priority,
     Supervisor,
+    Threads,
     run,
 )
 from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
@@ -159,7 +159,7 @@ class Pipeline(Supervisor):
                     Database,
                     path,
                     seconds,
-                    dispatcher=PINNED,
+                    dispatcher=Threads(),
                     mailbox_size=ROOM,
                     overflow=Overflow.WAIT,
                 ),

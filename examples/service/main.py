@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import trio
 
 from ergo_py import (
-    KEEP,
-    REST_FOR_ONE,
     Actor,
     Caller,
     ChildSpec,
     Node,
     Request,
     Service,
+    Strategy,
     SupervisorSpec,
     open_node,
 )
+from ergo_py.supervision import Fate
 
 CLIENTS, DEPOSITS, KILLS = 5, 100, 20
 
@@ -78,9 +78,9 @@ async def main() -> None:
         [
             ChildSpec("store", Store),
             # KEEP: if the ledger ends, calls waiting in its mailbox continue with its successor.
-            ChildSpec("ledger", Ledger, mailbox=KEEP),
+            ChildSpec("ledger", Ledger, mailbox=Fate.KEEP),
         ],
-        strategy=REST_FOR_ONE,
+        strategy=Strategy.REST_FOR_ONE,
         intensity=KILLS,
         period=60,
     )

@@ -2,7 +2,8 @@ from dataclasses import dataclass
 
 import trio
 
-from ergo_py import PID, StateMachine, StateTimeout, open_node, state
+from ergo_py import PID, StateMachine, open_node
+from ergo_py.state_machine import StateTimeout, state
 
 
 @dataclass(frozen=True)

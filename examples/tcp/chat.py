@@ -20,12 +20,12 @@ from ergo_py import (
     Down,
     InitError,
     Node,
-    ProcessUnknownError,
     Reject,
     Request,
     Supervisor,
     run,
 )
+from ergo_py.errors import ProcessUnknownError
 from ergo_py.meta import Delimiter, TCPConnected, TCPData, TCPSend, TCPServer, WhenSlow
 
 __all__ = ["Chat", "Door", "Room", "Session"]

@@ -12,20 +12,8 @@ from dataclasses import asdict, dataclass
 
 import trio
 
-from ergo_py import (
-    PID,
-    Actor,
-    Alias,
-    Caller,
-    ChildSpec,
-    Down,
-    Node,
-    ProcessUnknownError,
-    Ref,
-    Reject,
-    Supervisor,
-    run,
-)
+from ergo_py import PID, Actor, Alias, Caller, ChildSpec, Down, Node, Ref, Reject, Supervisor, run
+from ergo_py.errors import ProcessUnknownError
 from ergo_py.web import (
     HTTPError,
     HTTPGone,

@@ -14,21 +14,20 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import (
     LOOP,
     PID,
-    PINNED,
     Actor,
     BadInputError,
-    Dispatcher,
-    EscalationError,
     Killed,
     LogRecord,
     Node,
     Normal,
     Priority,
-    ProcessUnknownError,
+    Threads,
     Why,
 )
 from ergo_py._core.tables.mailbox import LOG_LIMIT
 from ergo_py._core.tables.relations import Kind, Relation
+from ergo_py.errors import EscalationError, ProcessUnknownError
+from ergo_py.info import Dispatcher
 from tests.support import Failed, Puppet, kernel_of, loggers_of, process_of, router_of, running_node
 
 
@@ -375,7 +374,7 @@ async def test_the_first_of_two_errors_meant_for_the_whole_program_is_passed_on(
             await trio.sleep_forever()
 
 
-@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=str)
+@pytest.mark.parametrize("dispatcher", [LOOP, Threads()], ids=str)
 async def test_a_class_that_was_made_at_run_time_is_not_kept_forever(
     dispatcher: Dispatcher,
 ) -> None:

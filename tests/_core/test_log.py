@@ -12,21 +12,12 @@ import pytest
 import structlog
 import trio
 
-from ergo_py import (
-    PID,
-    Actor,
-    Alias,
-    Caller,
-    MetaProcess,
-    NodeInfo,
-    Reason,
-    TargetDownError,
-    open_node,
-)
+from ergo_py import PID, Actor, Alias, Caller, MetaProcess, Reason, TargetDownError, open_node
 from ergo_py._core.log import Log
 from ergo_py._core.vocabulary.errors import BadInputError
 from ergo_py._core.vocabulary.messages import LogRecord
 from ergo_py._core.vocabulary.options import LEVELS, Output
+from ergo_py.info import NodeInfo
 from tests.support import Puppet
 
 ME = PID("demo@localhost", 7, 1)

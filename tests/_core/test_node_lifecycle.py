@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from inspect import signature
+from math import inf
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    INFINITE,
     PID,
     Actor,
     BadInputError,
@@ -349,7 +349,7 @@ class Parent(Actor):
 
 TREES: dict[str, tuple[Any, ...]] = {
     "a supervisor": (Supervisor, three()),
-    "children that may take for ever": (Supervisor, three(shutdown=INFINITE)),
+    "children that may take for ever": (Supervisor, three(shutdown=inf)),
     "children with more time than the node": (Supervisor, three(shutdown=100)),
     "children that are killed at once": (Supervisor, three(shutdown=0)),
     "a supervisor of a supervisor": (

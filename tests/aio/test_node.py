@@ -24,13 +24,13 @@ from ergo_py import (
     NameTakenError,
     NodeStoppedError,
     NotAllowedError,
-    PartStream,
     Request,
     Shutdown,
     TargetDownError,
 )
 from ergo_py.aio import AsyncioNode, handle, open_node
 from ergo_py.meta import Apply, AsyncioCalls
+from ergo_py.streams import PartStream
 from tests.support import Failed, running_node
 
 WAITING = threading.Event()

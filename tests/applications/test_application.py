@@ -5,9 +5,6 @@ from typing import Any
 import pytest
 
 from ergo_py import (
-    PERMANENT,
-    SIMPLE_ONE_FOR_ONE,
-    TEMPORARY,
     Actor,
     Application,
     BadInputError,
@@ -15,6 +12,8 @@ from ergo_py import (
     Needs,
     Pool,
     PoolSpec,
+    RestartPolicy,
+    Strategy,
     Supervisor,
     SupervisorSpec,
 )
@@ -117,7 +116,7 @@ def test_a_service_listed_in_needs_is_checked_like_a_needs_attribute() -> None:
 client = ChildSpec("client", Client)
 db = ChildSpec("db", Recorder)
 private_db = ChildSpec("db", Recorder, register=False)
-template = SupervisorSpec([ChildSpec.template("client", Client)], SIMPLE_ONE_FOR_ONE)
+template = SupervisorSpec([ChildSpec.template("client", Client)], Strategy.SIMPLE_ONE_FOR_ONE)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,9 @@ def test_a_service_may_come_from_a_sibling_an_ancestor_or_a_dependency(
                 "web",
                 children=[
                     client,
-                    ChildSpec("inner", Supervisor, SupervisorSpec([db], SIMPLE_ONE_FOR_ONE)),
+                    ChildSpec(
+                        "inner", Supervisor, SupervisorSpec([db], Strategy.SIMPLE_ONE_FOR_ONE)
+                    ),
                 ],
             )
         ],
@@ -196,6 +197,6 @@ def test_the_error_about_an_invalid_value_names_the_allowed_values(wrong: Any, h
 
 
 def test_an_application_is_temporary_by_default() -> None:
-    assert app("web").mode is TEMPORARY
-    assert app("web", mode=PERMANENT).mode is PERMANENT
+    assert app("web").mode is RestartPolicy.TEMPORARY
+    assert app("web", mode=RestartPolicy.PERMANENT).mode is RestartPolicy.PERMANENT
     assert isinstance(Client.db, Needs)

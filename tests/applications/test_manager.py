@@ -7,31 +7,30 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    ONE_FOR_ONE,
-    PERMANENT,
-    TEMPORARY,
-    TRANSIENT,
     Actor,
     Application,
-    ApplicationNeededError,
-    ApplicationStartError,
-    ApplicationUnknownError,
     BadInputError,
     ChildSpec,
     Crashed,
-    EscalationError,
     InitError,
     Needs,
     Node,
     Normal,
     NotAllowedError,
-    Phase,
     Reason,
     RestartPolicy,
     Shutdown,
+    Strategy,
     Supervisor,
     SupervisorSpec,
 )
+from ergo_py.errors import (
+    ApplicationNeededError,
+    ApplicationStartError,
+    ApplicationUnknownError,
+    EscalationError,
+)
+from ergo_py.info import Phase
 from tests.supervised import Child, Fragile, Log
 from tests.support import Failed, Recorder, kernel_of, running_node
 
@@ -268,10 +267,10 @@ async def test_an_after_stop_that_fails_does_not_hide_why_the_start_failed(
 @pytest.mark.parametrize(
     "mode, end, stops",
     [
-        (TEMPORARY, Failed(), False),
-        (TRANSIENT, Failed(), True),
-        (TRANSIENT, Normal(), False),
-        (PERMANENT, Normal(), True),
+        (RestartPolicy.TEMPORARY, Failed(), False),
+        (RestartPolicy.TRANSIENT, Failed(), True),
+        (RestartPolicy.TRANSIENT, Normal(), False),
+        (RestartPolicy.PERMANENT, Normal(), True),
     ],
 )
 async def test_the_mode_decides_whether_the_end_of_an_application_stops_the_node(
@@ -279,7 +278,9 @@ async def test_the_mode_decides_whether_the_end_of_an_application_stops_the_node
 ) -> None:
     log: Log = []
     spec = SupervisorSpec(
-        [ChildSpec("a", Child, log, "a", restart=TRANSIENT)], ONE_FOR_ONE, intensity=0
+        [ChildSpec("a", Child, log, "a", restart=RestartPolicy.TRANSIENT)],
+        Strategy.ONE_FOR_ONE,
+        intensity=0,
     )
     raised: list[BaseException] = []
     goes_on = False
@@ -302,7 +303,7 @@ async def test_an_application_that_is_asked_to_stop_does_not_stop_the_node(
 ) -> None:
     log: Log = []
     async with running_node() as node:
-        await node.start_applications(one(log, "web", mode=PERMANENT))
+        await node.start_applications(one(log, "web", mode=RestartPolicy.PERMANENT))
 
         await node.stop_applications("web")
         await trio.sleep(1)
@@ -426,7 +427,7 @@ async def test_members_have_the_environment_of_their_application_over_that_of_th
 async def test_phases_are_shown_by_the_tree_and_by_inspect(autojump_clock: MockClock) -> None:
     log: Log = []
     async with running_node() as node:
-        node.load_applications(one(log, "web", "db"), one(log, "db", mode=TRANSIENT))
+        node.load_applications(one(log, "web", "db"), one(log, "db", mode=RestartPolicy.TRANSIENT))
         await node.start_applications("db")
         await wait_all_tasks_blocked()
 

@@ -25,19 +25,19 @@ from ergo_py import (
     Caller,
     CallTimeoutError,
     ChildSpec,
-    ChildUnknownError,
     InitError,
     MetaProcess,
     Node,
     NodeStoppedError,
     NotAllowedError,
-    ProcessUnknownError,
     Reject,
     Shutdown,
 )
+from ergo_py._core.vocabulary.errors import ChildUnknownError
 from ergo_py.blocking import BlockingNode
 from ergo_py.blocking import loop_thread as loop_thread_module
 from ergo_py.blocking.loop_thread import OwnedNode, handle, open_node
+from ergo_py.errors import ProcessUnknownError
 from ergo_py.tasks.verbs import TaskVerbs
 from tests.support import kernel_of, replace_private
 

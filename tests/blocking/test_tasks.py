@@ -10,18 +10,10 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import (
-    BadInputError,
-    FailedItem,
-    Node,
-    NodeStoppedError,
-    NotAllowedError,
-    TaskEndedError,
-    TaskSupervisor,
-    TaskTimeoutError,
-    TooManyTasksError,
-)
+from ergo_py import BadInputError, Node, NodeStoppedError, NotAllowedError, TaskSupervisor
 from ergo_py.blocking import BlockingTask, OwnedNode, handle, open_node
+from ergo_py.errors import TaskEndedError, TaskTimeoutError, TooManyTasksError
+from ergo_py.tasks import FailedItem
 
 
 async def twice(number: int) -> int:

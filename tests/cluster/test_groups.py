@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from ergo_py import (
-    LEAST_LOADED,
     Actor,
     BadInputError,
     Caller,
@@ -19,11 +18,11 @@ from ergo_py import (
     Node,
     NoNode,
     Reject,
+    Routing,
     TargetDownError,
 )
 from ergo_py.cluster import Cluster, ClusterGroup, NoMembersError, Spread
 from ergo_py.network import Memory
-from ergo_py.supervision.pool import BY_KEY
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
 from tests.support import THOROUGH, Puppet, Recorder, running_node
 
@@ -260,7 +259,7 @@ async def test_all_nodes_choose_the_same_member_for_a_key_and_few_keys_move(
     async with nodes(network, "a", "b", "c") as (a, b, c):
         for node in (a, b, c):
             await node.spawn(Member, "users", [])
-            spread = Spread.spec("users", BY_KEY, key=lambda message: message.value)
+            spread = Spread.spec("users", Routing.BY_KEY, key=lambda message: message.value)
             await node.spawn(spread, name="users")
         await trio.sleep(1)
         owners = {}
@@ -330,8 +329,8 @@ async def test_a_spread_survives_messages_that_no_member_takes(autojump_clock: A
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda: Spread("g", LEAST_LOADED), "no node knows the load of another"),
-        (lambda: Spread("g", BY_KEY), "a function from a message to its key"),
+        (lambda: Spread("g", Routing.LEAST_LOADED), "no node knows the load of another"),
+        (lambda: Spread("g", Routing.BY_KEY), "a function from a message to its key"),
         (lambda: Spread("g", key=len), "a function from a message to its key"),
         (lambda: Spread("g", retries=-1), "retries"),
     ],

@@ -6,18 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from ergo_py import (
-    BadInputError,
-    CallTimeoutError,
-    Down,
-    Name,
-    NameUnknownError,
-    ProcessUnknownError,
-    Shutdown,
-    TargetDownError,
-)
+from ergo_py import BadInputError, CallTimeoutError, Down, Name, Shutdown, TargetDownError
 from ergo_py.cluster import Cluster, ClusterNameTakenError
 from ergo_py.cluster.lease import Holder, LeaseKeeper, LeaseTerms
+from ergo_py.errors import NameUnknownError, ProcessUnknownError
 from ergo_py.network import Memory, MessageTypeError, StoreError
 from tests.network.pairs import SlowStore, carrier_of, two_nodes
 from tests.support import Puppet, Recorder, kernel_of, running_node

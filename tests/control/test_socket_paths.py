@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ergo_py import ControlSocketError
 from ergo_py.control.socket_paths import bind_socket, clean, directory, peer_user, sockets
+from ergo_py.errors import ControlSocketError
 from tests.support import replace_private
 
 

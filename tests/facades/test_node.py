@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, Application, Caller, ChildSpec, Node, ProcessUnknownError, Shutdown
+from ergo_py import Actor, Application, Caller, ChildSpec, Node, Shutdown
 from ergo_py.aio import AsyncioNode
 from ergo_py.aio import open_node as open_asyncio_node
 from ergo_py.blocking import BlockingNode
 from ergo_py.blocking import open_node as open_blocking_node
+from ergo_py.errors import ProcessUnknownError
 from ergo_py.facades.node import NodeVerbs
 from ergo_py.facades.rows import Direct, Row, Value
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ergo_py import Actor, Caller, TargetTypeError
+from ergo_py import Actor, Caller
 from ergo_py.aio import open_node
+from ergo_py.errors import TargetTypeError
 from ergo_py.facades.verb_call import VerbCall
 
 

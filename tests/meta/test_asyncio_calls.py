@@ -17,12 +17,11 @@ from ergo_py import (
     CallTimeoutError,
     Crashed,
     InitError,
-    InitTimeoutError,
     Killed,
     Shutdown,
     TargetDownError,
-    UnhandledCallError,
 )
+from ergo_py.errors import InitTimeoutError, UnhandledCallError
 from ergo_py.meta import Apply, AsyncioCalls, Invoke
 from ergo_py.meta import asyncio_thread as module
 from tests.meta.owner import Owned, eventually, owning

@@ -13,16 +13,8 @@ from unittest.mock import Mock
 import pytest
 import trio
 
-from ergo_py import (
-    BadInputError,
-    Crashed,
-    InitError,
-    Killed,
-    Normal,
-    Shutdown,
-    TargetDownError,
-    UnhandledCallError,
-)
+from ergo_py import BadInputError, Crashed, InitError, Killed, Normal, Shutdown, TargetDownError
+from ergo_py.errors import UnhandledCallError
 from ergo_py.meta import Apply, BlockingCalls, Invoke, Poller, blocking_calls
 from tests.meta.owner import eventually, owning
 

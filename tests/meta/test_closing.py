@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import PID, Alias, Node, ProcessUnknownError, Shutdown
+from ergo_py import PID, Alias, Node, Shutdown
+from ergo_py.errors import ProcessUnknownError
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPDisconnected, TCPSend
 from ergo_py.meta.sockets.tcp import TCPServer

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, Shutdown, UnhandledCallError
+from ergo_py import BadInputError, Shutdown
+from ergo_py.errors import UnhandledCallError
 from ergo_py.meta.descriptors import Descriptors, FdLost, FdReadable, FdWritable, UnwatchFd, WatchFd
 from tests.meta.owner import Owned, eventually, owning
 from tests.support import open_descriptors

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import NO_REPLY, Actor, Caller, CallTimeoutError, DeadlockError
+from ergo_py import NO_REPLY, Actor, Caller, CallTimeoutError
+from ergo_py.errors import DeadlockError
 from ergo_py.network import deadlocks
 from ergo_py.network.protocol.operations import Probe, sender_place
 from tests.network.pairs import TYPES, make_network, network_of, two_nodes, until

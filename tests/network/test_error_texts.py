@@ -9,18 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import (
-    Actor,
-    Caller,
-    CallFailedError,
-    MailboxFullError,
-    MetaProcess,
-    Name,
-    NoNode,
-    SendError,
-    TargetDownError,
-    Why,
-)
+from ergo_py import Actor, Caller, MailboxFullError, MetaProcess, Name, NoNode, TargetDownError, Why
+from ergo_py.errors import CallFailedError, SendError
 from ergo_py.network import (
     Local,
     Memory,

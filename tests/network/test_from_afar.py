@@ -6,7 +6,6 @@ import pytest
 import trio
 
 from ergo_py import (
-    TEMPORARY,
     Actor,
     Application,
     BadInputError,
@@ -19,11 +18,12 @@ from ergo_py import (
     NameTakenError,
     NoNode,
     NotAllowedError,
-    ProcessUnknownError,
+    RestartPolicy,
     Shutdown,
     SpawnError,
     TargetDownError,
 )
+from ergo_py.errors import ProcessUnknownError
 from ergo_py.meta import UnixServer
 from ergo_py.network import RemoteError, UnreadableError
 from ergo_py.network.access import spawns
@@ -64,7 +64,7 @@ async def test_a_node_looks_into_another_node_as_into_itself(networks: Any) -> N
     """Answers have the same types, and the same values, as on the node itself."""
     async with two_nodes(networks(**LOOK), expose_env=True, env={"key": object()}) as (a, b):
         supervisor = await b.supervise(
-            [ChildSpec("inspected", Inspected, restart=TEMPORARY)], name="top"
+            [ChildSpec("inspected", Inspected, restart=RestartPolicy.TEMPORARY)], name="top"
         )
         pid = supervisor.children()[0].pid
         assert pid is not None

@@ -12,7 +12,6 @@ from ergo_py import (
     Actor,
     Caller,
     CallError,
-    CallFailedError,
     Down,
     EventName,
     Exit,
@@ -28,6 +27,7 @@ from ergo_py import (
 )
 from ergo_py._core.messaging.waiters import TaskCaller
 from ergo_py._core.runtime.parking import park_as
+from ergo_py.errors import CallFailedError
 from ergo_py.network import (
     MessageTooLargeError,
     MessageTypeError,

@@ -34,9 +34,9 @@ from ergo_py import (
     Reject,
     Shutdown,
     TargetDownError,
-    UnhandledCallError,
     Why,
 )
+from ergo_py.errors import UnhandledCallError
 from ergo_py.network import (
     Local,
     Memory,

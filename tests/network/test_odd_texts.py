@@ -10,20 +10,19 @@ import pytest
 from ergo_py import (
     Actor,
     Caller,
-    CallFailedError,
     Crashed,
     Custom,
     Down,
     Exit,
     GroupLeft,
     Name,
-    ProcessUnknownError,
     Reject,
     Shutdown,
     SpawnError,
     TargetDownError,
 )
 from ergo_py.cluster import Cluster
+from ergo_py.errors import CallFailedError, ProcessUnknownError
 from ergo_py.network import MessageTypeError, RemoteError, UnreadableError
 from tests.network.pairs import Add, Echo, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Talker

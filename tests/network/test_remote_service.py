@@ -10,17 +10,17 @@ from ergo_py import (
     Backoff,
     CallTimeoutError,
     ChildSpec,
-    ChildUnknownError,
     NodeStoppedError,
     NoNode,
     NotAllowedError,
     Response,
-    ServiceTimeoutError,
     Supervisor,
     SupervisorSpec,
     TargetDownError,
     Why,
 )
+from ergo_py._core.vocabulary.errors import ChildUnknownError
+from ergo_py.errors import ServiceTimeoutError
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes, until
 from tests.support import Puppet, running_node
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, Caller, CallFailedError, MetaProcess, Overflow
+from ergo_py import Actor, Caller, MetaProcess, Overflow
+from ergo_py.errors import CallFailedError
 from ergo_py.network import Memory, MessageTypeError
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
 from tests.network.test_nodes import Counter

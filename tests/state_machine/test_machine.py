@@ -14,30 +14,24 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     BadInputError,
-    BehaviourError,
-    CallbackError,
-    CallFailedError,
     CallTimeoutError,
     ChildSpec,
     Crashed,
     Down,
-    EventTimeout,
     InitError,
-    MachineState,
     MailboxFullError,
-    NamedTimeout,
     Node,
     NotAllowedError,
     Overflow,
     Reject,
     StateMachine,
-    StateTimeout,
     TargetDownError,
     Why,
     open_node,
-    state,
 )
-from ergo_py.supervision.specs import KEEP, RESUME
+from ergo_py._core.tables.child_slot import Decision, Fate
+from ergo_py.errors import BehaviourError, CallbackError, CallFailedError
+from ergo_py.state_machine import EventTimeout, MachineState, NamedTimeout, StateTimeout, state
 from tests.support import Failed, Recorder, process_of, running_node
 
 Log = list[Any]
@@ -363,7 +357,7 @@ async def test_a_resumed_machine_keeps_its_state_and_postpones_no_message(
         raise Failed
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("door", Door, [], decide=lambda _: RESUME)])
+        await node.supervise([ChildSpec("door", Door, [], decide=lambda _: Decision.RESUME)])
 
         with pytest.raises(CallFailedError):
             await node.call("door", fail)
@@ -392,7 +386,7 @@ async def test_a_machine_resumed_after_a_failed_hook_can_still_change_its_state(
             return "jammed"
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("door", Stiff, [], decide=lambda _: RESUME)])
+        await node.supervise([ChildSpec("door", Stiff, [], decide=lambda _: Decision.RESUME)])
         with pytest.raises(CallFailedError):
             await node.call("door", go_open)
         stuck = (await node.inspect("door"))["state"]
@@ -488,7 +482,7 @@ async def test_a_child_that_keeps_its_mailbox_keeps_postponed_messages(
         me.postpone()
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("door", Door, [], mailbox=KEEP)])
+        await node.supervise([ChildSpec("door", Door, [], mailbox=Fate.KEEP)])
         node.send("door", once)
         await wait_all_tasks_blocked()
 

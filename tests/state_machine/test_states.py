@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from ergo_py import BadInputError, BehaviourError, MachineState, StateMethod, state
+from ergo_py import BadInputError
+from ergo_py.errors import BehaviourError
+from ergo_py.state_machine import MachineState, StateMethod, state
 from ergo_py.state_machine.states import is_async, read_states
 
 

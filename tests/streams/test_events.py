@@ -12,14 +12,13 @@ from ergo_py import (
     BadInputError,
     Down,
     EventName,
-    EventTakenError,
-    EventUnknownError,
     NodeStoppedError,
     NotAllowedError,
     Published,
     Unregistered,
 )
 from ergo_py.blocking import handle
+from ergo_py.errors import EventTakenError, EventUnknownError
 from tests.support import Puppet, running_node
 
 

@@ -9,18 +9,18 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    PINNED,
     Actor,
     BadInputError,
     Caller,
     CallTimeoutError,
     NotAllowedError,
-    PartStream,
     TargetDownError,
+    Threads,
     ask,
     exposed,
 )
 from ergo_py.blocking import handle
+from ergo_py.streams import PartStream
 from ergo_py.testing import Alone
 from tests.support import Failed, Puppet, running_node
 
@@ -75,7 +75,7 @@ class AsyncSource(Source):
         return super().handle_call(request, caller)
 
 
-@pytest.mark.parametrize("cls, options", [(Source, {}), (AsyncSource, {}), (Source, PINNED)])
+@pytest.mark.parametrize("cls, options", [(Source, {}), (AsyncSource, {}), (Source, Threads())])
 async def test_parts_arrive_in_order_and_end(cls: Any, options: Any) -> None:
     async with running_node() as node:
         source = await node.spawn(cls, **({"dispatcher": options} if options else {}))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ergo_py import Actor, Backoff, ChildSpec, Phase
+from ergo_py import Actor, Backoff, ChildSpec
+from ergo_py.info import Phase
 from ergo_py.supervision.child import Child, Window
 
 

@@ -12,34 +12,30 @@ from trio.lowlevel import checkpoint
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    BY_KEY,
-    LEAST_LOADED,
-    ROUND_ROBIN,
     Actor,
     Backoff,
     BadInputError,
     CallTimeoutError,
-    ChildBusyError,
     ChildSpec,
-    DeadlockError,
     Divert,
     Diverted,
     InitError,
     MailboxFullError,
     Node,
     Overflow,
-    Phase,
     Pool,
     PoolSpec,
     Priority,
-    ProcessUnknownError,
-    Redirect,
     RestartLimit,
     Routing,
     TargetDownError,
     Why,
 )
 from ergo_py._core.messaging.router import Router
+from ergo_py._core.vocabulary.errors import ChildBusyError
+from ergo_py.errors import DeadlockError, ProcessUnknownError
+from ergo_py.info import Phase
+from ergo_py.supervision import Redirect
 from ergo_py.supervision.pool_mailbox import PoolMailbox
 from tests.supervised import Log
 from tests.support import Failed, Puppet, Recorder, process_of, replace_key_owners, running_node
@@ -124,7 +120,7 @@ async def test_the_least_loaded_worker_gets_the_next_message() -> None:
             super().__init__(done, next(taken))
 
     async with running_node() as node:
-        await start(node, PoolSpec(Gated, size=2, routing=LEAST_LOADED))
+        await start(node, PoolSpec(Gated, size=2, routing=Routing.LEAST_LOADED))
         node.send("pool", "first")
         node.send("pool", "second")
         await wait_all_tasks_blocked()
@@ -147,7 +143,7 @@ async def test_the_same_key_goes_to_the_same_worker_also_when_workers_are_added(
     done: Log = []
     async with running_node() as node:
         pool = await start(
-            node, PoolSpec(Worker, done, size=3, routing=BY_KEY, key=lambda job: job.key)
+            node, PoolSpec(Worker, done, size=3, routing=Routing.BY_KEY, key=lambda job: job.key)
         )
         for key in range(30):
             node.send("pool", Job(key, 1))
@@ -169,7 +165,7 @@ async def test_the_keys_of_a_worker_that_is_removed_go_to_others_and_no_other_ke
     done: Log = []
     async with running_node() as node:
         pool = await start(
-            node, PoolSpec(Worker, done, size=3, routing=BY_KEY, key=lambda job: job.key)
+            node, PoolSpec(Worker, done, size=3, routing=Routing.BY_KEY, key=lambda job: job.key)
         )
         for key in range(30):
             node.send("pool", Job(key, 1))
@@ -199,7 +195,7 @@ class CountedWalks(dict[int, str]):
 async def test_the_cost_of_a_new_key_does_not_depend_on_the_number_of_keys() -> None:
     async with running_node() as node:
         pool = await start(
-            node, PoolSpec(Worker, [], size=3, routing=BY_KEY, key=lambda job: job.key)
+            node, PoolSpec(Worker, [], size=3, routing=Routing.BY_KEY, key=lambda job: job.key)
         )
         owners = CountedWalks()
         replace_key_owners(pool, owners)
@@ -223,7 +219,7 @@ async def test_messages_for_the_keys_of_a_restarting_worker_wait_in_order(
             Worker,
             done,
             size=2,
-            routing=BY_KEY,
+            routing=Routing.BY_KEY,
             key=lambda job: getattr(job, "key", 0),
             backoff=Backoff(1.0, 1.0),
         )
@@ -247,7 +243,7 @@ async def test_messages_for_the_keys_of_a_restarting_worker_wait_in_order(
 async def test_a_failing_key_function_crashes_neither_pool_nor_worker() -> None:
     async with running_node() as node:
         pool = await start(
-            node, PoolSpec(Worker, [], size=2, routing=BY_KEY, key=lambda job: job.key)
+            node, PoolSpec(Worker, [], size=2, routing=Routing.BY_KEY, key=lambda job: job.key)
         )
 
         node.send("pool", "has no key")
@@ -268,7 +264,7 @@ async def test_a_worker_that_calls_its_own_pool_is_answered_by_another_worker() 
             return self.pid
 
     async with running_node() as node:
-        for routing in (ROUND_ROBIN, LEAST_LOADED):
+        for routing in (Routing.ROUND_ROBIN, Routing.LEAST_LOADED):
             pool = await start(node, PoolSpec(Asking, [], size=2, routing=routing))
 
             for _ in range(4):
@@ -340,7 +336,7 @@ async def full_pool(node: Node, gate: trio.Event, done: Log, **options: Any) -> 
     return pool
 
 
-@pytest.mark.parametrize("routing", [ROUND_ROBIN, LEAST_LOADED])
+@pytest.mark.parametrize("routing", [Routing.ROUND_ROBIN, Routing.LEAST_LOADED])
 @pytest.mark.parametrize("overflow", [*Overflow, Divert("spare")], ids=str)
 async def test_calls_are_refused_at_once_when_all_workers_are_full(
     overflow: Any, routing: Any
@@ -408,12 +404,12 @@ async def test_with_divert_a_message_goes_to_another_process() -> None:
         assert heard == [Diverted(pool.pid, "full", "new", node.pid)]
 
 
-@pytest.mark.parametrize("routing", [ROUND_ROBIN, LEAST_LOADED, BY_KEY])
+@pytest.mark.parametrize("routing", [Routing.ROUND_ROBIN, Routing.LEAST_LOADED, Routing.BY_KEY])
 async def test_waiting_senders_wait_for_room_in_order(routing: Any) -> None:
     gate, done = trio.Event(), list[Any]()
-    keys: dict[str, Any] = {"key": lambda message: 0} if routing is BY_KEY else {}
+    keys: dict[str, Any] = {"key": lambda message: 0} if routing is Routing.BY_KEY else {}
     async with running_node() as node:
-        size = 1 if routing is BY_KEY else 2
+        size = 1 if routing is Routing.BY_KEY else 2
         await start(
             node,
             PoolSpec(
@@ -733,9 +729,9 @@ async def test_a_process_that_is_no_pool_is_refused() -> None:
         {"size": 0},
         {"size": 1.5},
         {"routing": "round robin"},
-        {"routing": BY_KEY},
+        {"routing": Routing.BY_KEY},
         {"key": len},
-        {"routing": BY_KEY, "key": 5},
+        {"routing": Routing.BY_KEY, "key": 5},
         {"overflow": "drop"},
         {"mailbox_size": 0},
         {"intensity": -1},
@@ -752,14 +748,14 @@ def test_an_invalid_pool_spec_is_refused(
         PoolSpec(Worker, [], **options)
 
 
-@pytest.mark.parametrize("routing", [ROUND_ROBIN, LEAST_LOADED, BY_KEY])
+@pytest.mark.parametrize("routing", [Routing.ROUND_ROBIN, Routing.LEAST_LOADED, Routing.BY_KEY])
 async def test_a_pool_without_a_bound_refuses_no_message_during_a_restart(
     routing: Routing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: Log = []
     # A task that may let others run between two steps does so, each time.
     monkeypatch.setattr(Router, "pause_is_due", lambda self: True)
-    key = (lambda job: job.key) if routing is BY_KEY else None
+    key = (lambda job: job.key) if routing is Routing.BY_KEY else None
     async with running_node() as node:
         spec = PoolSpec(Worker, done, size=1, routing=routing, key=key, intensity=1000)
         pool = await node.spawn(Pool, spec)
@@ -792,7 +788,7 @@ class Counted(dict[str, Any]):
 
 def test_a_pool_arranges_its_workers_once_when_all_start() -> None:
     running = Counted()
-    box: Any = PoolMailbox(cast("Any", None), running, ROUND_ROBIN, None, 3, Overflow.RAISE)
+    box: Any = PoolMailbox(cast("Any", None), running, Routing.ROUND_ROBIN, None, 3, Overflow.RAISE)
 
     for number in range(100):
         running[f"worker-{number}"] = number
@@ -806,7 +802,7 @@ def test_a_pool_arranges_its_workers_once_when_all_start() -> None:
 
 def test_workers_that_leave_get_no_work_and_give_no_room() -> None:
     running = Counted(first=1, second=2)
-    box: Any = PoolMailbox(cast("Any", None), running, ROUND_ROBIN, None, 3, Overflow.RAISE)
+    box: Any = PoolMailbox(cast("Any", None), running, Routing.ROUND_ROBIN, None, 3, Overflow.RAISE)
 
     box.leaving.update({"second", "third"})
     box.arrange()

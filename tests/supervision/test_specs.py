@@ -4,6 +4,7 @@ value.
 
 import math
 from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
@@ -11,26 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ergo_py import (
-    BRUTAL,
-    INFINITE,
-    KEEP,
-    ONE_FOR_ONE,
-    PERMANENT,
-    SIMPLE_ONE_FOR_ONE,
-    TEMPORARY,
-    TRANSIENT,
     Actor,
-    AutoShutdown,
     Backoff,
     BadInputError,
-    BehaviourError,
-    Budget,
     ChildSpec,
     Overflow,
-    Redirect,
+    RestartPolicy,
+    Strategy,
     Supervisor,
     SupervisorSpec,
 )
+from ergo_py.errors import BehaviourError
+from ergo_py.supervision import AutoShutdown, Budget, Fate, Redirect
 
 
 class Worker(Actor):
@@ -43,7 +36,7 @@ def test_a_child_has_sensible_defaults() -> None:
 
     assert (spec.name, spec.behaviour, spec.args) == ("a", Worker, (5,))
     assert (spec.restart, spec.shutdown, spec.significant, spec.backoff) == (
-        PERMANENT,
+        RestartPolicy.PERMANENT,
         5.0,
         False,
         None,
@@ -54,7 +47,7 @@ def test_a_child_has_sensible_defaults() -> None:
 def test_a_supervisor_as_a_child_may_take_as_long_as_its_own_children_need() -> None:
     spec = ChildSpec("a", Supervisor, [])
 
-    assert spec.shutdown == INFINITE
+    assert spec.shutdown == inf
     assert spec.options.init_timeout == math.inf
     assert ChildSpec("a", Supervisor, [], shutdown=3.0).shutdown == 3.0
 
@@ -80,11 +73,16 @@ def test_a_spec_does_not_print_its_arguments_which_may_hold_secrets() -> None:
 
 
 def test_the_same_child_under_another_name_is_otherwise_the_same() -> None:
-    spec = ChildSpec("a", Worker, 5, mailbox=KEEP, mailbox_size=3)
+    spec = ChildSpec("a", Worker, 5, mailbox=Fate.KEEP, mailbox_size=3)
 
     other = spec.named("b")
 
-    assert (other.name, other.options.name, other.args, other.mailbox) == ("b", "b", (5,), KEEP)
+    assert (other.name, other.options.name, other.args, other.mailbox) == (
+        "b",
+        "b",
+        (5,),
+        Fate.KEEP,
+    )
     assert spec.name == "a"
     with pytest.raises(BadInputError):
         spec.named("")
@@ -99,9 +97,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"shutdown": "soon"}, "shutdown"),
     ({"backoff": 1.0}, "Backoff(first, ceiling"),
     ({"budget": 3}, "Budget(restarts, period)"),
-    ({"significant": 1, "restart": TRANSIENT}, "True or False"),
+    ({"significant": 1, "restart": RestartPolicy.TRANSIENT}, "True or False"),
     ({"significant": True}, "make it TRANSIENT or TEMPORARY"),
-    ({"significant": True, "restart": PERMANENT}, "make it TRANSIENT or TEMPORARY"),
+    ({"significant": True, "restart": RestartPolicy.PERMANENT}, "make it TRANSIENT or TEMPORARY"),
     ({"decide": "restart"}, "a function from an exception"),
     ({"mailbox": "keep"}, "Redirect(name)"),
     ({"mailbox": Redirect}, "Redirect(name)"),
@@ -111,7 +109,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"mailbox_size": 0}, "mailbox_size"),
     ({"overflow": "drop"}, "overflow"),
     ({"init_timeout": -1}, "init_timeout"),
-    ({"restrat": PERMANENT}, "restart"),
+    ({"restrat": RestartPolicy.PERMANENT}, "restart"),
     ({"link": True}, "Behaviour.spec"),
 ]
 
@@ -166,13 +164,13 @@ CHILD = ChildSpec("a", Worker)
         {"max_children": 1, "children": [CHILD, CHILD.named("b")]},
         {
             "auto_shutdown": AutoShutdown.NEVER,
-            "children": [ChildSpec("a", Worker, significant=True, restart=TEMPORARY)],
+            "children": [ChildSpec("a", Worker, significant=True, restart=RestartPolicy.TEMPORARY)],
         },
-        {"strategy": SIMPLE_ONE_FOR_ONE},
-        {"strategy": SIMPLE_ONE_FOR_ONE, "children": [CHILD, CHILD.named("b")]},
+        {"strategy": Strategy.SIMPLE_ONE_FOR_ONE},
+        {"strategy": Strategy.SIMPLE_ONE_FOR_ONE, "children": [CHILD, CHILD.named("b")]},
         {
-            "strategy": SIMPLE_ONE_FOR_ONE,
-            "children": [ChildSpec("a", Worker, significant=True, restart=TEMPORARY)],
+            "strategy": Strategy.SIMPLE_ONE_FOR_ONE,
+            "children": [ChildSpec("a", Worker, significant=True, restart=RestartPolicy.TEMPORARY)],
         },
     ],
     ids=str,
@@ -186,7 +184,7 @@ def test_a_supervisor_has_sensible_defaults_and_takes_any_sequence() -> None:
     spec = SupervisorSpec((CHILD,))
 
     assert (spec.strategy, spec.intensity, spec.period, spec.auto_shutdown) == (
-        ONE_FOR_ONE,
+        Strategy.ONE_FOR_ONE,
         3,
         5.0,
         AutoShutdown.LAST_CHILD,
@@ -249,4 +247,4 @@ def test_a_delay_grows_to_the_ceiling_and_jitter_only_shortens_it(
 
 
 def test_brutal_and_infinite_are_shutdown_times() -> None:
-    assert (0.0, math.inf) == (BRUTAL, INFINITE)
+    assert (0.0, math.inf) == (0.0, inf)

@@ -4,7 +4,8 @@ model.
 
 import pytest
 
-from ergo_py import ALL_FOR_ONE, ONE_FOR_ONE, REST_FOR_ONE, Actor, ChildSpec, Phase, Strategy
+from ergo_py import Actor, ChildSpec, Strategy
+from ergo_py.info import Phase
 from ergo_py.supervision.actions import Action, Start, Stop, Wake
 from ergo_py.supervision.child import Child
 from ergo_py.supervision.start_order import StartOrder
@@ -35,7 +36,7 @@ def taken(order: StartOrder, now: float) -> list[Action]:
 
 
 def test_only_a_single_child_starts_at_a_time() -> None:
-    order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
+    order, (a, b) = StartOrder(Strategy.ONE_FOR_ONE), family("ab")
     wait(order, b, 0.0)
     wait(order, a, 0.0)
 
@@ -47,7 +48,7 @@ def test_only_a_single_child_starts_at_a_time() -> None:
 
 
 def test_a_child_that_a_caller_waits_for_starts_first_and_at_once() -> None:
-    order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
+    order, (a, b) = StartOrder(Strategy.ONE_FOR_ONE), family("ab")
     wait(order, a, 0.0)
     wait(order, b, 10.0)
 
@@ -58,7 +59,7 @@ def test_a_child_that_a_caller_waits_for_starts_first_and_at_once() -> None:
 
 
 def test_a_child_that_waits_again_loses_its_previous_place() -> None:
-    order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
+    order, (a, b) = StartOrder(Strategy.ONE_FOR_ONE), family("ab")
     wait(order, a, 10.0)
     wait(order, a, 21.0)
     wait(order, b, 16.0)
@@ -69,7 +70,7 @@ def test_a_child_that_waits_again_loses_its_previous_place() -> None:
 
 
 def test_the_wake_up_time_is_given_once_until_it_has_come() -> None:
-    order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
+    order, (a,) = StartOrder(Strategy.ONE_FOR_ONE), family("a")
     wait(order, a, 10.0)
 
     told, meanwhile = taken(order, 0.0), taken(order, 1.0)
@@ -81,7 +82,11 @@ def test_the_wake_up_time_is_given_once_until_it_has_come() -> None:
 
 @pytest.mark.parametrize(
     "strategy, expected",
-    [(ONE_FOR_ONE, [Start("b")]), (REST_FOR_ONE, [Wake(5.0)]), (ALL_FOR_ONE, [Wake(9.0)])],
+    [
+        (Strategy.ONE_FOR_ONE, [Start("b")]),
+        (Strategy.REST_FOR_ONE, [Wake(5.0)]),
+        (Strategy.ALL_FOR_ONE, [Wake(9.0)]),
+    ],
 )
 def test_the_strategy_decides_which_children_wait_for_others(
     strategy: Strategy, expected: list[Action]
@@ -96,7 +101,7 @@ def test_the_strategy_decides_which_children_wait_for_others(
 
 
 def test_a_group_does_not_wait_for_a_child_that_is_no_longer_wanted() -> None:
-    order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab")
+    order, (a, b) = StartOrder(Strategy.ALL_FOR_ONE), family("ab")
     wait(order, a, 5.0)
     wait(order, b, 9.0)
     b.wanted = False
@@ -107,7 +112,7 @@ def test_a_group_does_not_wait_for_a_child_that_is_no_longer_wanted() -> None:
 
 
 def test_a_group_is_stopped_in_reverse_order_before_any_child_starts() -> None:
-    order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
+    order, (a, b) = StartOrder(Strategy.ALL_FOR_ONE), family("ab", Phase.RUNNING)
     (failed,) = family("c")
     wait(order, failed, 0.0)
     order.cycle([a, b])
@@ -124,7 +129,7 @@ def test_a_group_is_stopped_in_reverse_order_before_any_child_starts() -> None:
 
 
 def test_a_child_that_joins_the_group_later_is_stopped_in_the_order_of_the_spec() -> None:
-    order, (a, b, c) = StartOrder(ALL_FOR_ONE), family("abc", Phase.RUNNING)
+    order, (a, b, c) = StartOrder(Strategy.ALL_FOR_ONE), family("abc", Phase.RUNNING)
     order.cycle([b])
     order.cycle([a, c])
 
@@ -134,7 +139,7 @@ def test_a_child_that_joins_the_group_later_is_stopped_in_the_order_of_the_spec(
 
 
 def test_a_starting_child_is_stopped_with_its_siblings_when_it_runs() -> None:
-    order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
+    order, (a, b) = StartOrder(Strategy.ALL_FOR_ONE), family("ab", Phase.RUNNING)
     b.phase = Phase.STARTING
     order.cycle([a, b])
 
@@ -146,7 +151,7 @@ def test_a_starting_child_is_stopped_with_its_siblings_when_it_runs() -> None:
 
 
 def test_the_order_is_new_until_all_children_have_started() -> None:
-    order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
+    order, (a,) = StartOrder(Strategy.ONE_FOR_ONE), family("a")
     wait(order, a, 0.0)
 
     taken(order, 0.0)

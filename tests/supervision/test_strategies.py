@@ -10,36 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ergo_py import (
-    ALL_FOR_ONE,
-    ESCALATE,
-    ONE_FOR_ONE,
-    PERMANENT,
-    REST_FOR_ONE,
-    RESTART,
-    SIMPLE_ONE_FOR_ONE,
-    STOP,
-    TEMPORARY,
-    TRANSIENT,
     Actor,
-    AutoShutdown,
     Backoff,
     BadInputError,
-    Budget,
-    ChildBusyError,
-    ChildDisabledError,
-    ChildEnabledError,
-    ChildExistsError,
-    ChildNotRunningError,
-    ChildRunningError,
     ChildSpec,
-    ChildUnknownError,
     Crashed,
     Custom,
-    Decision,
     Killed,
     Normal,
     NotAllowedError,
-    Phase,
     Reason,
     RestartLimit,
     RestartPolicy,
@@ -47,7 +26,18 @@ from ergo_py import (
     Strategy,
     SupervisorSpec,
 )
+from ergo_py._core.vocabulary.errors import (
+    ChildBusyError,
+    ChildDisabledError,
+    ChildEnabledError,
+    ChildExistsError,
+    ChildNotRunningError,
+    ChildRunningError,
+    ChildUnknownError,
+)
 from ergo_py._core.vocabulary.reasons import is_failure
+from ergo_py.info import Phase
+from ergo_py.supervision import AutoShutdown, Budget, Decision
 from ergo_py.supervision.actions import (
     Action,
     AddChild,
@@ -109,7 +99,7 @@ class Model:
         self.strategy = spec.strategy
         self.kids = (
             []
-            if self.strategy is SIMPLE_ONE_FOR_ONE
+            if self.strategy is Strategy.SIMPLE_ONE_FOR_ONE
             else [Kid(one.name, one) for one in spec.children]
         )
         self.failures: list[float] = []
@@ -221,8 +211,8 @@ class Model:
                 if kid.token is not None:
                     self.asked += 1
                     kid.asked_at = self.asked
-        elif cycled and not (decision is ESCALATE and is_failure(reason)):
-            if kid.wanted and kid.spec.restart.wants(reason) and decision is not STOP:
+        elif cycled and not (decision is Decision.ESCALATE and is_failure(reason)):
+            if kid.wanted and kid.spec.restart.wants(reason) and decision is not Decision.STOP:
                 kid.phase, kid.due = P.PENDING, now
             else:
                 self.finish(kid, reason)
@@ -239,9 +229,11 @@ class Model:
         counts: bool = True,
     ) -> None:
         failed = is_failure(reason)
-        if failed and decision is ESCALATE:
+        if failed and decision is Decision.ESCALATE:
             self.ended = reason
-        elif (failed and decision is STOP) or (counts and not kid.spec.restart.wants(reason)):
+        elif (failed and decision is Decision.STOP) or (
+            counts and not kid.spec.restart.wants(reason)
+        ):
             self.finish(kid, reason)
         else:
             self.restart(kid, reason, now, counts)
@@ -249,7 +241,7 @@ class Model:
     def finish(self, kid: Kid, reason: Reason) -> None:
         kid.phase = P.FAILED if is_failure(reason) else P.COMPLETED
         kid.wanted = False
-        if self.strategy is SIMPLE_ONE_FOR_ONE:
+        if self.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
             self.kids.remove(kid)
         elif self.ends_with(kid):
             self.ended = Shutdown("any")
@@ -288,21 +280,22 @@ class Model:
         kid.due, kid.wanted = now + delay, True
         kid.phase = P.BACKING_OFF if delay else P.PENDING
         place = self.kids.index(kid)
-        together = {ALL_FOR_ONE: self.kids, REST_FOR_ONE: self.kids[place + 1 :]}.get(
-            self.strategy, []
-        )
+        together = {
+            Strategy.ALL_FOR_ONE: self.kids,
+            Strategy.REST_FOR_ONE: self.kids[place + 1 :],
+        }.get(self.strategy, [])
         for one in [] if is_alone else together:
             if one is not kid and one.phase in (P.RUNNING, P.STARTING) and not one.cycles:
                 one.cycles, one.wanted, one.leaves_as = (
                     True,
-                    one.spec.restart is not TEMPORARY,
+                    one.spec.restart is not RestartPolicy.TEMPORARY,
                     P.COMPLETED,
                 )
 
     def leave(self, kid: Kid) -> None:
         self.answer(kid, kid.last)
         kid.cycles = False
-        if kid.leaves_as is None or self.strategy is SIMPLE_ONE_FOR_ONE:
+        if kid.leaves_as is None or self.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
             self.kids.remove(kid)
         else:
             kid.phase = kid.leaves_as
@@ -321,7 +314,7 @@ class Model:
         kid.phase, kid.due = P.PENDING, now
 
     def ask_kid(self, operation: Operation, token: object, now: float) -> type[Exception] | None:
-        is_simple = self.strategy is SIMPLE_ONE_FOR_ONE
+        is_simple = self.strategy is Strategy.SIMPLE_ONE_FOR_ONE
         if is_simple and isinstance(operation, AddChild | EnableChild | DisableChild):
             return NotAllowedError
         if isinstance(operation, AddChild) or (is_simple and isinstance(operation, StartChild)):
@@ -376,7 +369,7 @@ class Model:
 REASONS = st.sampled_from(
     [Normal(), Shutdown(), Killed(), Crashed(ValueError("no")), Custom("why")]
 )
-DECISIONS = st.sampled_from([None, None, None, RESTART, STOP, ESCALATE])
+DECISIONS = st.sampled_from([None, None, None, Decision.RESTART, Decision.STOP, Decision.ESCALATE])
 BACKOFFS = [
     None,
     None,
@@ -389,12 +382,21 @@ NAMES = ["a", "b", "c", "d", "e", "f"]
 
 @st.composite
 def children(draw: st.DrawFn, name: str) -> ChildSpec:
-    restart = draw(st.sampled_from([PERMANENT, PERMANENT, TRANSIENT, TEMPORARY]))
+    restart = draw(
+        st.sampled_from(
+            [
+                RestartPolicy.PERMANENT,
+                RestartPolicy.PERMANENT,
+                RestartPolicy.TRANSIENT,
+                RestartPolicy.TEMPORARY,
+            ]
+        )
+    )
     return ChildSpec(
         name,
         Worker,
         restart=restart,
-        significant=restart is not PERMANENT and draw(st.integers(0, 5)) == 0,
+        significant=restart is not RestartPolicy.PERMANENT and draw(st.integers(0, 5)) == 0,
         backoff=draw(st.sampled_from(BACKOFFS)),
         budget=draw(st.sampled_from([None, None, None, Budget(1, 3.0), Budget(0, 1.0)])),
     )
@@ -417,9 +419,9 @@ class StrategyMachine(RuleBasedStateMachine):
     def open(
         self, data: st.DataObject, count: int, intensity: int, automatic: AutoShutdown | bool
     ) -> None:
-        names = NAMES[:1] if self.strategy is SIMPLE_ONE_FOR_ONE else NAMES[:count]
+        names = NAMES[:1] if self.strategy is Strategy.SIMPLE_ONE_FOR_ONE else NAMES[:count]
         specs = [data.draw(children(name)) for name in names]
-        if self.strategy is SIMPLE_ONE_FOR_ONE:
+        if self.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
             specs = [
                 ChildSpec(
                     "a",
@@ -556,7 +558,7 @@ class StrategyMachine(RuleBasedStateMachine):
     def operation_is_asked_for(self, data: st.DataObject, kind: int) -> None:
         names = sorted({*NAMES[: len(self.real.children) + 1], *self.real.children})
         name = data.draw(st.sampled_from(names))
-        if self.strategy is SIMPLE_ONE_FOR_ONE and kind == 0:
+        if self.strategy is Strategy.SIMPLE_ONE_FOR_ONE and kind == 0:
             name = "a"
         operations: list[Operation] = [
             StartChild(name),
@@ -629,19 +631,19 @@ class StrategyMachine(RuleBasedStateMachine):
 
 
 class OneForOneMachine(StrategyMachine):
-    strategy = ONE_FOR_ONE
+    strategy = Strategy.ONE_FOR_ONE
 
 
 class AllForOneMachine(StrategyMachine):
-    strategy = ALL_FOR_ONE
+    strategy = Strategy.ALL_FOR_ONE
 
 
 class RestForOneMachine(StrategyMachine):
-    strategy = REST_FOR_ONE
+    strategy = Strategy.REST_FOR_ONE
 
 
 class SimpleOneForOneMachine(StrategyMachine):
-    strategy = SIMPLE_ONE_FOR_ONE
+    strategy = Strategy.SIMPLE_ONE_FOR_ONE
 
 
 TestOneForOne = OneForOneMachine.TestCase
@@ -665,7 +667,9 @@ class CountedWalks(dict[str, Any]):
 
 def test_the_end_of_a_child_does_not_walk_over_all_children() -> None:
     plan = Supervision(
-        SupervisorSpec([ChildSpec(f"c{i}", Worker, restart=TRANSIENT) for i in range(100)]),
+        SupervisorSpec(
+            [ChildSpec(f"c{i}", Worker, restart=RestartPolicy.TRANSIENT) for i in range(100)]
+        ),
         lambda: 0.0,
     )
     actions = plan.begin(0.0)
@@ -686,7 +690,7 @@ def test_the_end_of_a_child_does_not_walk_over_all_children() -> None:
 
 
 def begun(
-    *children: ChildSpec, intensity: int = 5, strategy: Strategy = ONE_FOR_ONE
+    *children: ChildSpec, intensity: int = 5, strategy: Strategy = Strategy.ONE_FOR_ONE
 ) -> Supervision:
     """A plan with children that all run, each with its name as PID."""
     plan = Supervision(
@@ -739,7 +743,7 @@ def test_events_after_the_end_have_no_effect() -> None:
 
 def test_a_stop_request_for_a_child_that_is_already_stopping_is_answered_at_its_end() -> None:
     plan = Supervision(
-        SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE),
+        SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=Strategy.ALL_FOR_ONE),
         lambda: 0.0,
     )
     actions = plan.begin(0.0)
@@ -757,7 +761,7 @@ def test_a_stop_request_for_a_child_that_is_already_stopping_is_answered_at_its_
 
 def test_a_child_that_stops_with_its_siblings_cannot_be_started() -> None:
     plan = Supervision(
-        SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE),
+        SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=Strategy.ALL_FOR_ONE),
         lambda: 0.0,
     )
     actions = plan.begin(0.0)
@@ -784,7 +788,7 @@ def test_a_child_is_found_by_its_name_or_pid_only_and_takes_no_new_arguments() -
 
 
 def test_a_failed_start_does_not_delay_the_restart_of_siblings() -> None:
-    plan = begun(ChildSpec("a", Worker), ChildSpec("b", Worker), strategy=ALL_FOR_ONE)
+    plan = begun(ChildSpec("a", Worker), ChildSpec("b", Worker), strategy=Strategy.ALL_FOR_ONE)
     plan.exited("b", "b", Killed(), None, 1.0)
     plan.exited("a", "a", Shutdown(), None, 1.0)
     plan.started("a", "a2", 1.0)
@@ -812,7 +816,7 @@ def test_a_child_stopped_while_down_is_gone_with_the_reason_of_its_end() -> None
 
 
 def test_a_stop_request_during_the_stop_of_siblings_stops_the_child_once() -> None:
-    plan = begun(*(ChildSpec(name, Worker) for name in "abc"), strategy=ALL_FOR_ONE)
+    plan = begun(*(ChildSpec(name, Worker) for name in "abc"), strategy=Strategy.ALL_FOR_ONE)
     together = plan.exited("a", "a", Killed(), None, 1.0)
 
     asked = plan.ask(StopChild("b"), "asker", 1.0)
@@ -824,7 +828,7 @@ def test_a_stop_request_during_the_stop_of_siblings_stops_the_child_once() -> No
 
 
 def test_a_child_that_started_again_early_is_not_stopped_with_its_siblings() -> None:
-    plan = begun(*(ChildSpec(name, Worker) for name in "abc"), strategy=ALL_FOR_ONE)
+    plan = begun(*(ChildSpec(name, Worker) for name in "abc"), strategy=Strategy.ALL_FOR_ONE)
     plan.exited("a", "a", Killed(), None, 1.0)
     plan.exited("b", "b", Killed(), None, 1.0)
     plan.ask(StartChild("b"), "asker", 1.0)
@@ -836,7 +840,9 @@ def test_a_child_that_started_again_early_is_not_stopped_with_its_siblings() -> 
     assert plan.find("b").phase is P.RUNNING
 
 
-@pytest.mark.parametrize("strategy", [ONE_FOR_ONE, ALL_FOR_ONE, REST_FOR_ONE])
+@pytest.mark.parametrize(
+    "strategy", [Strategy.ONE_FOR_ONE, Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE]
+)
 def test_a_first_start_that_fails_is_tried_again_until_it_succeeds(strategy: Strategy) -> None:
     patient = ChildSpec("a", Worker, backoff=Backoff(1.0, 4.0, until_started=True))
     plan = Supervision(SupervisorSpec([patient], strategy, intensity=0), lambda: 0.0)
@@ -871,8 +877,12 @@ def test_children_beside_a_first_start_that_is_tried_again_restart_as_usual() ->
     assert actions == [Start("b", Custom("no room"))]
 
 
-@pytest.mark.parametrize("strategy", [ONE_FOR_ONE, ALL_FOR_ONE, REST_FOR_ONE])
-@pytest.mark.parametrize("restart", [PERMANENT, TRANSIENT, TEMPORARY])
+@pytest.mark.parametrize(
+    "strategy", [Strategy.ONE_FOR_ONE, Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE]
+)
+@pytest.mark.parametrize(
+    "restart", [RestartPolicy.PERMANENT, RestartPolicy.TRANSIENT, RestartPolicy.TEMPORARY]
+)
 def test_siblings_run_on_while_a_start_is_tried_again(
     strategy: Strategy, restart: RestartPolicy
 ) -> None:
@@ -892,7 +902,7 @@ def test_siblings_run_on_while_a_start_is_tried_again(
     assert plan.woken(2.0) == [Start("b", None)]
     then = plan.started("b", 3, 2.0)
 
-    assert then == ([] if strategy is ONE_FOR_ONE else [Start("c", None)])
+    assert then == ([] if strategy is Strategy.ONE_FOR_ONE else [Start("c", None)])
 
 
 def test_a_first_start_without_the_option_still_ends_the_supervisor() -> None:
@@ -962,8 +972,10 @@ def test_a_failed_requested_restart_is_tried_again() -> None:
 
 
 def test_a_temporary_child_starts_again_on_request_although_its_group_restarts() -> None:
-    temporary = ChildSpec("b", Worker, restart=TEMPORARY)
-    plan = begun(ChildSpec("a", Worker), temporary, ChildSpec("c", Worker), strategy=ALL_FOR_ONE)
+    temporary = ChildSpec("b", Worker, restart=RestartPolicy.TEMPORARY)
+    plan = begun(
+        ChildSpec("a", Worker), temporary, ChildSpec("c", Worker), strategy=Strategy.ALL_FOR_ONE
+    )
     plan.exited("a", "a", Killed(), None, 1.0)
 
     plan.ask(RestartChild("b"), "asker", 1.0)
@@ -973,8 +985,10 @@ def test_a_temporary_child_starts_again_on_request_although_its_group_restarts()
 
 
 def test_a_transient_child_that_ends_normally_does_not_restart_with_its_siblings() -> None:
-    transient = ChildSpec("b", Worker, restart=TRANSIENT)
-    plan = begun(ChildSpec("a", Worker), transient, ChildSpec("c", Worker), strategy=ALL_FOR_ONE)
+    transient = ChildSpec("b", Worker, restart=RestartPolicy.TRANSIENT)
+    plan = begun(
+        ChildSpec("a", Worker), transient, ChildSpec("c", Worker), strategy=Strategy.ALL_FOR_ONE
+    )
     plan.exited("a", "a", Killed(), None, 1.0)
 
     plan.exited("b", "b", Normal(), None, 1.0)

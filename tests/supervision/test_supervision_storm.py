@@ -13,35 +13,31 @@ import trio
 import trio.testing
 
 from ergo_py import (
-    ALL_FOR_ONE,
-    DEAD_LETTER,
-    KEEP,
-    ONE_FOR_ONE,
-    PERMANENT,
-    REST_FOR_ONE,
-    SIMPLE_ONE_FOR_ONE,
-    TEMPORARY,
-    TRANSIENT,
     Actor,
     Backoff,
-    ChildInfo,
     ChildSpec,
     Node,
     Normal,
-    Phase,
     Reason,
+    RestartPolicy,
     SpawnError,
     Strategy,
-    SupervisionError,
     Supervisor,
-    SupervisorHandle,
     SupervisorSpec,
 )
+from ergo_py.errors import ChildError
+from ergo_py.info import ChildInfo, Phase
+from ergo_py.supervision import Fate, SupervisorHandle
 from tests.support import THOROUGH, Failed, process_of, running_node
 
 GROUPS, SIZE = 10, 100
 FORCE = 3 if THOROUGH else 1
-POLICIES = [PERMANENT, PERMANENT, TRANSIENT, TEMPORARY]
+POLICIES = [
+    RestartPolicy.PERMANENT,
+    RestartPolicy.PERMANENT,
+    RestartPolicy.TRANSIENT,
+    RestartPolicy.TEMPORARY,
+]
 
 pytestmark = pytest.mark.no_cover
 
@@ -102,7 +98,7 @@ def child(book: Book, group: int, number: int, luck: random.Random) -> ChildSpec
         luck,
         restart=luck.choice(POLICIES),
         backoff=luck.choice([None, None, Backoff(0.01, 0.2, jitter=0.5)]),
-        mailbox=luck.choice([KEEP, DEAD_LETTER]),
+        mailbox=luck.choice([Fate.KEEP, Fate.DEAD_LETTER]),
         shutdown=luck.choice([0.0, 0.05, 5.0]),
     )
 
@@ -115,7 +111,7 @@ async def strike(
     if victim.pid is None or blow == 5:
         try:
             await group.restart_child(victim.name, timeout=1.0)
-        except (SupervisionError, SpawnError, TimeoutError):
+        except (ChildError, SpawnError, TimeoutError):
             return
     elif blow == 4:
         node.send_exit(victim.pid, Failed("asked"))
@@ -163,7 +159,8 @@ def check_peace(node: Node, book: Book, groups: list[SupervisorHandle]) -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy, blows", [(ONE_FOR_ONE, 1000), (ALL_FOR_ONE, 50), (REST_FOR_ONE, 100)]
+    "strategy, blows",
+    [(Strategy.ONE_FOR_ONE, 1000), (Strategy.ALL_FOR_ONE, 50), (Strategy.REST_FOR_ONE, 100)],
 )
 async def test_a_thousand_children_survive_a_storm_of_crashes(
     autojump_clock: trio.testing.MockClock, strategy: Strategy, blows: int
@@ -212,7 +209,7 @@ async def test_a_storm_of_crashes_that_supervisors_do_not_survive(
                     ChildSpec(f"{group}.{number}", Mortal, book, f"{group}.{number}", luck, 0.0)
                     for number in range(SIZE)
                 ],
-                luck.choice([ONE_FOR_ONE, ALL_FOR_ONE, REST_FOR_ONE]),
+                luck.choice([Strategy.ONE_FOR_ONE, Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE]),
                 intensity=2,
                 period=1.0,
             )
@@ -244,10 +241,10 @@ async def test_a_thousand_children_from_a_template_survive_a_storm_of_crashes(
     luck, book = random.Random(3), Book()
     async with running_node(limit=10_000.0) as node:
         template = ChildSpec.template(
-            "child", Mortal, book, restart=TRANSIENT, backoff=Backoff(0.01, 0.1)
+            "child", Mortal, book, restart=RestartPolicy.TRANSIENT, backoff=Backoff(0.01, 0.1)
         )
         tree = await node.supervise(
-            [template], strategy=SIMPLE_ONE_FOR_ONE, intensity=10**9, name="root"
+            [template], strategy=Strategy.SIMPLE_ONE_FOR_ONE, intensity=10**9, name="root"
         )
         for number in range(1000):
             await tree.start_child("child", str(number), luck)

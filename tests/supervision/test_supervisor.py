@@ -4,6 +4,7 @@ import inspect
 import itertools
 import json
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -11,35 +12,12 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    ALL_FOR_ONE,
-    ALWAYS,
-    BRUTAL,
-    DEAD_LETTER,
-    ESCALATE,
-    INFINITE,
-    KEEP,
-    NEVER,
-    ON_FAILURE,
-    ONE_FOR_ONE,
-    PERMANENT,
-    REST_FOR_ONE,
-    SIMPLE_ONE_FOR_ONE,
-    STOP,
-    TEMPORARY,
-    TRANSIENT,
     Actor,
     Backoff,
     BadInputError,
-    BehaviourError,
-    Budget,
-    ChildDisabledError,
     ChildSpec,
-    ChildUnknownError,
     Crashed,
-    Decision,
-    EscalationError,
     InitError,
-    InitTimeoutError,
     Killed,
     MailboxFullError,
     MetaProcess,
@@ -47,8 +25,6 @@ from ergo_py import (
     Node,
     Normal,
     Overflow,
-    Phase,
-    ProcessUnknownError,
     Reason,
     RestartLimit,
     RestartPolicy,
@@ -59,6 +35,10 @@ from ergo_py import (
     open_node,
 )
 from ergo_py._core.tables.child_slot import ChildSlot
+from ergo_py._core.vocabulary.errors import ChildDisabledError, ChildUnknownError
+from ergo_py.errors import BehaviourError, EscalationError, InitTimeoutError, ProcessUnknownError
+from ergo_py.info import Phase
+from ergo_py.supervision import Budget, Decision, Fate
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
 from tests.support import Failed, Recorder, Stubborn, kernel_of, process_of, running_node
 
@@ -99,7 +79,7 @@ async def test_children_from_a_template_stop_all_at_once(
 ) -> None:
     async with running_node() as node:
         template = ChildSpec("child", Deaf, trio.Event(), shutdown=3.0)
-        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE, name="top")
+        tree = await node.supervise([template], strategy=Strategy.SIMPLE_ONE_FOR_ONE, name="top")
         for _ in range(10):
             pid = await tree.start_child("child")
             node.send(pid, "be deaf")
@@ -146,7 +126,7 @@ async def test_the_start_of_many_children_may_take_longer_than_a_single_init_tim
         assert len(node.processes()) == 4
 
 
-@pytest.mark.parametrize("shutdown, seconds", [(2.0, 2.0), (BRUTAL, 0.0), (INFINITE, 50.0)])
+@pytest.mark.parametrize("shutdown, seconds", [(2.0, 2.0), (0.0, 0.0), (inf, 50.0)])
 async def test_a_child_is_given_its_shutdown_time_and_killed_then(
     autojump_clock: trio.testing.MockClock, shutdown: float, seconds: float
 ) -> None:
@@ -161,8 +141,8 @@ async def test_a_child_is_given_its_shutdown_time_and_killed_then(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tree.stop_child, "deaf")
-            await trio.sleep(50 if shutdown == INFINITE else 0)
-            if shutdown == INFINITE:
+            await trio.sleep(50 if shutdown == inf else 0)
+            if shutdown == inf:
                 hears.set()
 
         assert trio.current_time() - began == pytest.approx(seconds, abs=0.1)
@@ -174,7 +154,7 @@ async def test_a_shutdown_of_a_supervisor_equal_to_the_actor_default_is_kept(
 ) -> None:
     class Root(Supervisor):
         def children(self) -> list[ChildSpec]:
-            return [ChildSpec("deaf", Deaf, trio.Event(), shutdown=INFINITE)]
+            return [ChildSpec("deaf", Deaf, trio.Event(), shutdown=inf)]
 
     async with running_node(limit=1000.0) as node:
         if is_child:
@@ -241,9 +221,9 @@ async def test_the_supervisor_answers_while_a_child_takes_its_time_to_stop(
 
 
 TOGETHER: dict[Strategy, Callable[[str], str]] = {
-    ONE_FOR_ONE: lambda victim: victim,
-    ALL_FOR_ONE: lambda victim: "abc",
-    REST_FOR_ONE: lambda victim: "abc"["abc".index(victim) :],
+    Strategy.ONE_FOR_ONE: lambda victim: victim,
+    Strategy.ALL_FOR_ONE: lambda victim: "abc",
+    Strategy.REST_FOR_ONE: lambda victim: "abc"["abc".index(victim) :],
 }
 
 
@@ -327,17 +307,17 @@ async def test_a_failure_during_a_group_restart_starts_it_again_and_counts(
 @pytest.mark.parametrize(
     "policy, reason, comes_back",
     [
-        (PERMANENT, Normal(), True),
-        (PERMANENT, Shutdown(), True),
-        (PERMANENT, Killed(), True),
-        (PERMANENT, Failed("x"), True),
-        (TRANSIENT, Normal(), False),
-        (TRANSIENT, Shutdown(), False),
-        (TRANSIENT, Killed(), True),
-        (TRANSIENT, Failed("x"), True),
-        (TEMPORARY, Normal(), False),
-        (TEMPORARY, Killed(), False),
-        (TEMPORARY, Failed("x"), False),
+        (RestartPolicy.PERMANENT, Normal(), True),
+        (RestartPolicy.PERMANENT, Shutdown(), True),
+        (RestartPolicy.PERMANENT, Killed(), True),
+        (RestartPolicy.PERMANENT, Failed("x"), True),
+        (RestartPolicy.TRANSIENT, Normal(), False),
+        (RestartPolicy.TRANSIENT, Shutdown(), False),
+        (RestartPolicy.TRANSIENT, Killed(), True),
+        (RestartPolicy.TRANSIENT, Failed("x"), True),
+        (RestartPolicy.TEMPORARY, Normal(), False),
+        (RestartPolicy.TEMPORARY, Killed(), False),
+        (RestartPolicy.TEMPORARY, Failed("x"), False),
     ],
 )
 async def test_the_restart_policy_decides_after_which_ends_a_child_restarts(
@@ -358,7 +338,11 @@ async def test_the_restart_policy_decides_after_which_ends_a_child_restarts(
 
 
 def test_the_policies_have_synonyms() -> None:
-    assert (ALWAYS, ON_FAILURE, NEVER) == (PERMANENT, TRANSIENT, TEMPORARY)
+    assert (RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER) == (
+        RestartPolicy.PERMANENT,
+        RestartPolicy.TRANSIENT,
+        RestartPolicy.TEMPORARY,
+    )
 
 
 async def test_a_temporary_child_stops_with_its_siblings_and_does_not_restart() -> None:
@@ -366,9 +350,9 @@ async def test_a_temporary_child_stops_with_its_siblings_and_does_not_restart() 
     async with running_node() as node:
         specs = [
             ChildSpec("a", Child, log, "a"),
-            ChildSpec("once", Child, log, "once", restart=TEMPORARY),
+            ChildSpec("once", Child, log, "once", restart=RestartPolicy.TEMPORARY),
         ]
-        tree = await node.supervise(specs, strategy=ALL_FOR_ONE)
+        tree = await node.supervise(specs, strategy=Strategy.ALL_FOR_ONE)
 
         await crash(node, "a")
 
@@ -378,7 +362,9 @@ async def test_a_temporary_child_stops_with_its_siblings_and_does_not_restart() 
 async def test_children_made_from_a_template_keep_their_arguments_through_restarts() -> None:
     log: Log = []
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("conn", Child, log)], strategy=SIMPLE_ONE_FOR_ONE)
+        tree = await node.supervise(
+            [ChildSpec("conn", Child, log)], strategy=Strategy.SIMPLE_ONE_FOR_ONE
+        )
         assert tree.children() == []
         first = await tree.start_child("conn", "one")
         second = await tree.start_child("conn", "two")
@@ -394,8 +380,8 @@ async def test_children_made_from_a_template_keep_their_arguments_through_restar
 async def test_a_finished_child_from_a_template_leaves_no_slot_behind() -> None:
     log: Log = []
     async with running_node() as node:
-        template = ChildSpec("conn", Child, log, restart=TEMPORARY)
-        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE)
+        template = ChildSpec("conn", Child, log, restart=RestartPolicy.TEMPORARY)
+        tree = await node.supervise([template], strategy=Strategy.SIMPLE_ONE_FOR_ONE)
         pid = await tree.start_child("conn", "one")
 
         node.send(pid, Normal())
@@ -577,7 +563,9 @@ async def test_with_on_escalation_stop_a_node_stops_when_a_tree_gives_up() -> No
 
 async def test_with_on_escalation_stop_a_node_survives_a_normal_end_of_a_tree() -> None:
     async with running_node(on_escalation="stop") as node:
-        tree = await node.supervise([ChildSpec("a", Child, [], "a", restart=TRANSIENT)])
+        tree = await node.supervise(
+            [ChildSpec("a", Child, [], "a", restart=RestartPolicy.TRANSIENT)]
+        )
 
         node.send("a", Normal())
         await node.wait_ended(tree.pid)
@@ -718,10 +706,10 @@ async def test_a_node_stops_at_once_while_a_first_start_is_tried_again(
 
 async def test_decide_may_end_the_tries_of_a_first_start() -> None:
     def escalate(error: Exception) -> Decision:
-        return ESCALATE
+        return Decision.ESCALATE
 
     def give_up(error: Exception) -> Decision:
-        return STOP
+        return Decision.STOP
 
     patience = Backoff(100.0, 100.0, until_started=True)
     async with running_node() as node:
@@ -791,7 +779,9 @@ async def test_an_operation_on_a_child_that_backs_off_takes_effect_at_once(
 ) -> None:
     log: Log = []
     async with running_node() as node:
-        tree = await node.supervise(three(log, backoff=Backoff(100.0, 100.0)), strategy=ALL_FOR_ONE)
+        tree = await node.supervise(
+            three(log, backoff=Backoff(100.0, 100.0)), strategy=Strategy.ALL_FOR_ONE
+        )
         await crash(node, "b")
         assert phases(tree) == {"a": Phase.PENDING, "b": Phase.BACKING_OFF, "c": Phase.PENDING}
         began = trio.current_time()
@@ -844,7 +834,7 @@ async def test_the_tree_shows_supervisors_children_and_their_phases(
     log: Log = []
     async with running_node("tree@localhost") as node:
         inner = SupervisorSpec(
-            [ChildSpec("leaf", Child, log), ChildSpec("other", Child, log)], ALL_FOR_ONE
+            [ChildSpec("leaf", Child, log), ChildSpec("other", Child, log)], Strategy.ALL_FOR_ONE
         )
         await node.supervise(
             [
@@ -993,7 +983,10 @@ async def test_ended_supervisors_leave_no_services_names_timers_or_relations() -
     async with running_node() as node:
         for _ in range(20):
             tree = await node.supervise(
-                [*three([], mailbox=KEEP), ChildSpec("d", Child, [], backoff=Backoff(9.0, 9.0))]
+                [
+                    *three([], mailbox=Fate.KEEP),
+                    ChildSpec("d", Child, [], backoff=Backoff(9.0, 9.0)),
+                ]
             )
             await crash(node, "a")
             await crash(node, "d")
@@ -1008,7 +1001,7 @@ async def test_ended_supervisors_leave_no_services_names_timers_or_relations() -
 
 
 def test_the_default_fate_is_dead_letter() -> None:
-    assert ChildSpec("a", Child, []).mailbox is DEAD_LETTER
+    assert ChildSpec("a", Child, []).mailbox is Fate.DEAD_LETTER
 
 
 # -- the log ---------------------------------------------------------------------------------------
@@ -1048,7 +1041,7 @@ async def test_a_child_starts_again_although_its_reason_cannot_be_printed(
 ) -> None:
     async with open_node(watchdog=None, log_output="json", log_level="debug") as node:
         handle = await node.supervise(
-            [ChildSpec("a", Leaving), ChildSpec("b", Leaving, restart=TEMPORARY)]
+            [ChildSpec("a", Leaving), ChildSpec("b", Leaving, restart=RestartPolicy.TEMPORARY)]
         )
         for child in ("a", "b"):
             node.send(info_of(handle, child).pid or "", "leave")

@@ -9,36 +9,35 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    SIMPLE_ONE_FOR_ONE,
-    TEMPORARY,
-    TRANSIENT,
     Actor,
-    AutoShutdown,
     BadInputError,
-    ChildDisabledError,
-    ChildEnabledError,
-    ChildExistsError,
-    ChildNotRunningError,
-    ChildRunningError,
     ChildSpec,
-    ChildUnknownError,
-    DeadlockError,
     InitError,
     Killed,
     NameTakenError,
     Node,
     Normal,
     NotAllowedError,
-    Phase,
-    ProcessUnknownError,
     Reason,
     RestartPolicy,
     Shutdown,
+    Strategy,
     Supervisor,
     SupervisorSpec,
     TargetDownError,
+)
+from ergo_py._core.vocabulary.errors import (
+    ChildDisabledError,
+    ChildEnabledError,
+    ChildExistsError,
+    ChildNotRunningError,
+    ChildRunningError,
+    ChildUnknownError,
     TooManyChildrenError,
 )
+from ergo_py.errors import DeadlockError, ProcessUnknownError
+from ergo_py.info import Phase
+from ergo_py.supervision import AutoShutdown
 from tests.supervised import Child, Deaf, Fragile, Log, crash, phases, three
 from tests.support import Recorder, plan_of, process_of, running_node
 
@@ -235,7 +234,9 @@ async def test_a_failed_requested_restart_is_tried_again_like_a_failure(
 async def test_a_simple_supervisor_creates_children_from_its_template_only() -> None:
     log: Log = []
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("conn", Child, log)], strategy=SIMPLE_ONE_FOR_ONE)
+        tree = await node.supervise(
+            [ChildSpec("conn", Child, log)], strategy=Strategy.SIMPLE_ONE_FOR_ONE
+        )
         pid = await tree.start_child("conn", "one")
         [child] = tree.children()
 
@@ -307,7 +308,9 @@ async def test_a_handle_by_name_finds_the_successor_of_a_supervisor() -> None:
 # -- when a supervisor ends by itself --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("restart, reason", [(TRANSIENT, Normal()), (TEMPORARY, Killed())])
+@pytest.mark.parametrize(
+    "restart, reason", [(RestartPolicy.TRANSIENT, Normal()), (RestartPolicy.TEMPORARY, Killed())]
+)
 async def test_the_final_end_of_a_significant_child_ends_the_supervisor(
     restart: RestartPolicy, reason: Reason
 ) -> None:
@@ -331,7 +334,7 @@ async def test_the_final_end_of_a_significant_child_ends_the_supervisor(
 async def test_a_significant_child_that_restarts_does_not_end_the_supervisor() -> None:
     async with running_node() as node:
         tree = await node.supervise(
-            [ChildSpec("main", Child, [], significant=True, restart=TRANSIENT)]
+            [ChildSpec("main", Child, [], significant=True, restart=RestartPolicy.TRANSIENT)]
         )
 
         await crash(node, "main")
@@ -344,7 +347,7 @@ async def test_auto_shutdown_decides_whether_a_supervisor_ends_with_its_last_chi
     automatic: bool,
 ) -> None:
     async with running_node() as node:
-        specs = [ChildSpec(name, Child, [], restart=TRANSIENT) for name in "ab"]
+        specs = [ChildSpec(name, Child, [], restart=RestartPolicy.TRANSIENT) for name in "ab"]
         tree = await node.supervise(specs, auto_shutdown=automatic, name="top")
 
         node.send("a", Normal())
@@ -369,10 +372,10 @@ async def test_auto_shutdown_decides_which_significant_children_end_the_supervis
 ) -> None:
     async with running_node() as node:
         specs = [
-            ChildSpec("a", Child, [], significant=True, restart=TRANSIENT),
-            ChildSpec("b", Child, [], significant=True, restart=TEMPORARY),
+            ChildSpec("a", Child, [], significant=True, restart=RestartPolicy.TRANSIENT),
+            ChildSpec("b", Child, [], significant=True, restart=RestartPolicy.TEMPORARY),
             ChildSpec("c", Child, []),
-            ChildSpec("d", Child, [], significant=True, restart=TRANSIENT),
+            ChildSpec("d", Child, [], significant=True, restart=RestartPolicy.TRANSIENT),
         ]
         tree = await node.supervise(specs, auto_shutdown=policy, name="top")
         # A child that is stopped has not ended by itself.
@@ -393,12 +396,14 @@ async def test_auto_shutdown_decides_which_significant_children_end_the_supervis
 async def test_a_significant_child_is_refused_under_a_supervisor_that_never_ends() -> None:
     async with running_node() as node:
         tree = await node.supervise(
-            [ChildSpec("a", Child, [], restart=TEMPORARY)],
+            [ChildSpec("a", Child, [], restart=RestartPolicy.TEMPORARY)],
             auto_shutdown=AutoShutdown.NEVER,
             name="top",
         )
         with pytest.raises(BadInputError, match=r"AutoShutdown\.NEVER"):
-            await tree.add_child(ChildSpec("b", Child, [], significant=True, restart=TEMPORARY))
+            await tree.add_child(
+                ChildSpec("b", Child, [], significant=True, restart=RestartPolicy.TEMPORARY)
+            )
         node.send("a", Normal())
         await wait_all_tasks_blocked()
 
@@ -410,7 +415,9 @@ async def test_many_significant_children_that_end_in_a_row_take_a_single_scan_ea
     async with running_node() as node:
         tree = await node.supervise(
             [
-                ChildSpec(f"child {number}", Child, [], significant=True, restart=TEMPORARY)
+                ChildSpec(
+                    f"child {number}", Child, [], significant=True, restart=RestartPolicy.TEMPORARY
+                )
                 for number in range(50)
             ],
             auto_shutdown=AutoShutdown.ALL_SIGNIFICANT,
@@ -427,8 +434,12 @@ async def test_many_significant_children_that_end_in_a_row_take_a_single_scan_ea
 
 async def test_max_children_bounds_the_children_of_a_template() -> None:
     async with running_node() as node:
-        template = ChildSpec.template("worker", Child, [], register=False, restart=TEMPORARY)
-        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE, max_children=2)
+        template = ChildSpec.template(
+            "worker", Child, [], register=False, restart=RestartPolicy.TEMPORARY
+        )
+        tree = await node.supervise(
+            [template], strategy=Strategy.SIMPLE_ONE_FOR_ONE, max_children=2
+        )
         first = await tree.start_child("worker")
         await tree.start_child("worker")
         with pytest.raises(TooManyChildrenError, match="max_children=2"):
@@ -445,7 +456,9 @@ async def test_max_children_bounds_the_children_of_a_template() -> None:
 async def test_a_child_that_cannot_start_takes_no_place_of_max_children() -> None:
     async with running_node() as node:
         template = ChildSpec.template("worker", Fragile, [], register=False)
-        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE, max_children=1)
+        tree = await node.supervise(
+            [template], strategy=Strategy.SIMPLE_ONE_FOR_ONE, max_children=1
+        )
         for _ in range(3):
             with pytest.raises(InitError):
                 await tree.start_child("worker", [False])

@@ -7,16 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import (
-    BadInputError,
-    Crashed,
-    NotAllowedError,
-    Shutdown,
-    Task,
-    TaskEndedError,
-    TaskResult,
-    first_of,
-)
+from ergo_py import BadInputError, Crashed, NotAllowedError, Shutdown, first_of
+from ergo_py.errors import TaskEndedError
+from ergo_py.tasks import Task, TaskResult
 from tests.support import Failed, Puppet, Recorder, kernel_of, running_node
 
 

@@ -9,7 +9,6 @@ import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    PINNED,
     Actor,
     BadInputError,
     ChildSpec,
@@ -21,14 +20,17 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
     TargetDownError,
-    Task,
-    TaskEndedError,
     TaskSupervisor,
+    Threads,
+)
+from ergo_py.errors import (
+    TaskEndedError,
     TaskTimeoutError,
     TooManyProcessesError,
     TooManyTasksError,
     UnhandledCallError,
 )
+from ergo_py.tasks import Task
 from tests.support import Failed, Puppet, running_node
 
 
@@ -383,7 +385,7 @@ async def test_a_plain_callback_in_a_thread_starts_a_task_and_waits_for_it() -> 
             return self.wait_for(self.run_task(trio.sleep, 0, name="nap").wait())
 
     async with running_node() as node:
-        pid = await node.spawn(InThread, dispatcher=PINNED)
+        pid = await node.spawn(InThread, dispatcher=Threads())
 
         assert await node.call(pid, "go") is None
 

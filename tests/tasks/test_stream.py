@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import Actor, BadInputError, FailedItem, MapStream, Node, TaskEndedError
+from ergo_py import Actor, BadInputError, Node
+from ergo_py.errors import TaskEndedError
+from ergo_py.tasks import FailedItem, MapStream
 from tests.support import Failed, Puppet, running_node
 
 

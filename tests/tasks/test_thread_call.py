@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import LOOP, PINNED, POOL, BadInputError, CallbackError, TaskEndedError
+from ergo_py import LOOP, BadInputError, Threads
+from ergo_py.errors import CallbackError, TaskEndedError
 from tests.support import Failed, kernel_of, running_node
 
 
@@ -43,8 +44,8 @@ async def test_a_dispatcher_says_where_a_plain_function_runs() -> None:
     async with running_node() as node:
         here = threading.current_thread().name
         assert await node.run_task(thread_name, dispatcher=LOOP) == here
-        assert await node.run_task(thread_name, dispatcher=PINNED) != here
-        pool = POOL("sums", 1)
+        assert await node.run_task(thread_name, dispatcher=Threads()) != here
+        pool = Threads("sums", 1)
         names = {await node.run_task(thread_name, dispatcher=pool) for _ in range(3)}
 
     assert names == {"sums-1"}
@@ -55,7 +56,7 @@ async def test_the_exception_of_a_plain_function_is_the_failure() -> None:
         raise Failed("in a thread")
 
     async with running_node() as node:
-        for dispatcher in (None, PINNED, LOOP):
+        for dispatcher in (None, Threads(), LOOP):
             with pytest.raises(Failed, match="in a thread"):
                 await node.run_task(fail, dispatcher=dispatcher)
 
@@ -77,7 +78,7 @@ async def test_a_cancelled_task_waits_for_its_thread_and_drops_the_result() -> N
 async def test_a_cancelled_task_that_waits_for_a_thread_never_runs() -> None:
     first, second = Gate(), Gate()
     async with running_node() as node:
-        pool = POOL("single", 1)
+        pool = Threads("single", 1)
         running = node.run_task(first.pass_through, dispatcher=pool)
         await entered(first)
         waiting = node.run_task(second.pass_through, dispatcher=pool)
@@ -136,7 +137,7 @@ async def test_no_more_threads_run_than_the_node_allows() -> None:
 async def test_an_async_function_with_a_thread_is_refused() -> None:
     async with running_node() as node:
         with pytest.raises(BadInputError, match="async function sleep"):
-            _ = node.run_task(trio.sleep, 1, dispatcher=PINNED)
+            _ = node.run_task(trio.sleep, 1, dispatcher=Threads())
 
 
 @pytest.mark.parametrize("given", [5, None, "fetch"])

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from ergo_py import Actor, BadInputError, NotAllowedError, Task
+from ergo_py import Actor, BadInputError, NotAllowedError
+from ergo_py.tasks import Task
 from ergo_py.testing import Alone
 from tests.support import Failed
 

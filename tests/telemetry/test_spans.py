@@ -17,13 +17,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     PID,
-    PINNED,
     Actor,
     BadInputError,
     Caller,
-    CallFailedError,
     ChildSpec,
-    Decision,
     LogRecord,
     MetaProcess,
     Pool,
@@ -31,9 +28,12 @@ from ergo_py import (
     Published,
     Reject,
     TargetDownError,
+    Threads,
     Why,
     open_node,
 )
+from ergo_py.errors import CallFailedError
+from ergo_py.supervision import Decision
 from ergo_py.telemetry import OpenTelemetry
 from ergo_py.web import HTTPRequest, Response, Route, WebServer, WebSocketClient
 from tests.support import Puppet, Recorder, running_node
@@ -139,7 +139,7 @@ async def test_a_trace_goes_from_http_through_a_pool_a_call_and_an_event_into_a_
         await node.spawn(Stock, name="stock")
         await node.spawn(Orders, name="orders")
         await node.spawn(Recorder, heard, name="archive")
-        await node.spawn(Printer, dispatcher=PINNED)
+        await node.spawn(Printer, dispatcher=Threads())
         peer = Peer(await trio.open_tcp_stream(*server.local))
         sampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         reply = await peer.ask(get("/orders/17", f"traceparent: {sampled}"))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import LOOP, PID, PINNED, Actor, Caller
+from ergo_py import LOOP, PID, Actor, Caller, Threads
 from tests.support import Puppet, Recorder, running_node
 from tests.telemetry.rig import Spans, ids, tracing
 
@@ -20,7 +20,7 @@ class Clerk(Actor):
     def handle_message(self, message: object, sender: object) -> None: ...
 
 
-@pytest.mark.parametrize("dispatcher", [LOOP, PINNED])
+@pytest.mark.parametrize("dispatcher", [LOOP, Threads()])
 async def test_a_trace_of_a_process_names_the_trace_and_the_span(
     spans: Spans, dispatcher: Any
 ) -> None:

@@ -12,8 +12,6 @@ from ergo_py import (
     Actor,
     Alias,
     BadInputError,
-    BehaviourError,
-    CallbackError,
     Caller,
     Crashed,
     NotAllowedError,
@@ -25,8 +23,8 @@ from ergo_py import (
     Shutdown,
     StateMachine,
     Supervisor,
-    UnhandledCallError,
 )
+from ergo_py.errors import BehaviourError, CallbackError, UnhandledCallError
 from ergo_py.meta import TCPServer
 from ergo_py.testing import Alone, Called, Publication, Sent
 from tests.support import Failed

@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import PINNED, Actor, BadInputError, CallTimeoutError, MetaProcess
+from ergo_py import Actor, BadInputError, CallTimeoutError, MetaProcess, Threads
 from ergo_py.testing import Deaf, Probe, VirtualClock
 from ergo_py.testing.threads import Look
 from tests.support import Puppet, Recorder, needs_proc, running_node
@@ -158,13 +158,13 @@ def test_the_clock_does_not_jump_while_a_callback_sleeps_in_a_thread() -> None:
 
     async def main() -> tuple[str, float]:
         async with running_node() as node:
-            pid = await node.spawn(Blocking, dispatcher=PINNED)
+            pid = await node.spawn(Blocking, dispatcher=Threads())
             thread = await node.call(pid, "where?", timeout=1)
             return thread, trio.current_time()
 
     thread, moment = run(main)
 
-    assert thread.startswith("pinned-")
+    assert thread.startswith("process-")
     assert moment == 0
 
 

@@ -10,10 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from ergo_py import (
-    PERMANENT,
     Actor,
     BadInputError,
-    BehaviourError,
     Caller,
     CallTimeoutError,
     ChildSpec,
@@ -22,9 +20,10 @@ from ergo_py import (
     MailboxFullError,
     MetaProcess,
     Overflow,
-    ProcessUnknownError,
+    RestartPolicy,
     TargetDownError,
 )
+from ergo_py.errors import BehaviourError, ProcessUnknownError
 from ergo_py.testing import Deaf, Fault, Probe, crashing, delaying, dropping, filled
 from tests.support import Puppet, Recorder, running_node
 
@@ -94,7 +93,9 @@ def test_callbacks_stay_plain_or_async_and_the_class_keeps_its_name(
 async def test_the_count_of_messages_continues_after_restarts(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
-        await node.supervise([ChildSpec("child", crashing(Plain, on=2), heard, restart=PERMANENT)])
+        await node.supervise(
+            [ChildSpec("child", crashing(Plain, on=2), heard, restart=RestartPolicy.PERMANENT)]
+        )
         child = node.service("child")
         with pytest.raises(TargetDownError):
             await child.call("one")

@@ -14,18 +14,13 @@ from ergo_py import (
     Actor,
     Alias,
     ChildSpec,
-    Entry,
-    FailedItem,
     Group,
     Key,
     Node,
-    NodeInfo,
     Published,
     Reason,
     Registry,
     Request,
-    Timer,
-    TreeNode,
 )
 from ergo_py.aio import (
     AsyncioGroup,
@@ -45,6 +40,9 @@ from ergo_py.blocking import (
     BlockingSupervisor,
     BlockingTask,
 )
+from ergo_py.groups import Entry
+from ergo_py.info import NodeInfo, Timer, TreeNode
+from ergo_py.tasks import FailedItem
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,12 @@ from ergo_py import (
     Actor,
     ChildSpec,
     Cron,
-    Entry,
-    FailedItem,
     Group,
     GroupJoined,
     GroupLeft,
     Job,
-    JobInfo,
     Key,
-    MissedRuns,
     Node,
-    Overlap,
     Published,
     Reason,
     Registry,
@@ -31,6 +26,10 @@ from ergo_py import (
     exposed,
 )
 from ergo_py.blocking import BlockingNode, BlockingStream, BlockingTask
+from ergo_py.groups import Entry
+from ergo_py.info import JobInfo
+from ergo_py.schedules import MissedRuns, Overlap
+from ergo_py.tasks import FailedItem
 
 
 class Counter(Actor):

@@ -4,18 +4,8 @@ and `spec`. Never run, only checked: see spawn_and_call.py.
 
 from typing import assert_type
 
-from ergo_py import (
-    PID,
-    Actor,
-    ChildSpec,
-    MethodCall,
-    MethodCast,
-    Node,
-    PoolSpec,
-    ask,
-    cast,
-    exposed,
-)
+from ergo_py import PID, Actor, ChildSpec, Node, PoolSpec, ask, exposed
+from ergo_py.methods import MethodCall, MethodCast, cast
 
 
 class Counter(Actor):

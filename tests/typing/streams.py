@@ -6,20 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from ergo_py import (
-    PID,
-    Actor,
-    Alias,
-    CalledStream,
-    EventStream,
-    Node,
-    PartStream,
-    Published,
-    Request,
-    ask,
-    exposed,
-)
+from ergo_py import PID, Actor, Alias, Node, Published, Request, ask, exposed
 from ergo_py.meta import Apply, Invoke
+from ergo_py.streams import CalledStream, EventStream, PartStream
 
 
 @dataclass(frozen=True)

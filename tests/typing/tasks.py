@@ -4,7 +4,8 @@
 
 from typing import assert_type
 
-from ergo_py import PINNED, Actor, FailedItem, MapStream, Node, Task, TaskResult, first_of
+from ergo_py import Actor, Node, Threads, first_of
+from ergo_py.tasks import FailedItem, MapStream, Task, TaskResult
 
 
 async def fetch(url: str, retries: int = 3) -> bytes:
@@ -19,7 +20,7 @@ async def right_for_a_node(node: Node) -> None:
     tasks = [node.run_task(fetch, "a")]
     assert_type(tasks, list[Task[bytes]])
     assert_type(await node.run_task(fetch, "a", 5, timeout=1, name="fetch"), bytes)
-    assert_type(await node.run_task(count, "a", dispatcher=PINNED), int)
+    assert_type(await node.run_task(count, "a", dispatcher=Threads()), int)
     assert_type(node.run_task(count, "a", under="tasks", reply_to=node.pid).result(), int)
     first = [await first_of(node.run_task(count, "a"), node.run_task(count, "b"))]
     assert_type(first, list[Task[int]])

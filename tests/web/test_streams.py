@@ -14,7 +14,7 @@ from ergo_py import NO_REPLY, PID, Actor, Alias, BadInputError, Caller, LogRecor
 from ergo_py.meta import TLSFiles
 from ergo_py.testing import VirtualClock
 from ergo_py.web import (
-    STREAM,
+    Body,
     Drain,
     End,
     HTTPGone,
@@ -286,7 +286,7 @@ class Store(Actor):
         return Response(200, str(total))
 
 
-STORE = [Route("/", to=Store, body=STREAM, max_body=50_000_000)]
+STORE = [Route("/", to=Store, body=Body.STREAM, max_body=50_000_000)]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -312,7 +312,7 @@ async def test_a_large_body_is_pulled(chunked: bool) -> None:
 
 
 async def test_a_body_that_is_not_pulled_is_not_read() -> None:
-    async with serving(later, routes=[Route("/", body=STREAM, max_body=1 << 30)]) as served:
+    async with serving(later, routes=[Route("/", body=Body.STREAM, max_body=1 << 30)]) as served:
         peer = await served.dial()
         with trio.move_on_after(1.0) as scope:
             await peer.send(get("/", "Content-Length: 1000000000", method="POST"))
@@ -327,7 +327,7 @@ def later(_: HTTPRequest) -> object:
 
 
 async def test_a_streamed_body_has_its_limit_and_its_continue() -> None:
-    async with serving(routes=[Route("/", to=Store, body=STREAM, max_body=10)]) as served:
+    async with serving(routes=[Route("/", to=Store, body=Body.STREAM, max_body=10)]) as served:
         peer = await served.dial()
         await peer.send(get("/", "Expect: 100-continue", "Content-Length: 5", method="POST"))
         assert await peer.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -350,7 +350,7 @@ async def test_a_body_has_a_single_reader_while_its_exchange_lasts() -> None:
         requests.append(request)
         return NO_REPLY
 
-    async with serving(handle, routes=[Route("/", body=STREAM)]) as served:
+    async with serving(handle, routes=[Route("/", body=Body.STREAM)]) as served:
         peer = await served.dial()
         await peer.send(post("/", b"hello")[:-5])
         await until(lambda: requests)
@@ -407,7 +407,7 @@ async def pull_asgi(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 PULLING: dict[str, Callable[[], Place]] = {
-    "actor": lambda: Route("/", to=Slow, body=STREAM, request_timeout=1.0),
+    "actor": lambda: Route("/", to=Slow, body=Body.STREAM, request_timeout=1.0),
     "asgi": lambda: Mount("/", asgi=pull_asgi, request_timeout=1.0),
 }
 

@@ -13,15 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import (
-    Backoff,
-    BadInputError,
-    InitError,
-    MailboxFullError,
-    Node,
-    TargetDownError,
-    UnhandledCallError,
-)
+from ergo_py import Backoff, BadInputError, InitError, MailboxFullError, Node, TargetDownError
+from ergo_py.errors import UnhandledCallError
 from ergo_py.meta.programs.program import Program
 from ergo_py.network import MessageTypeError, RemoteError
 from ergo_py.testing import checked_node

@@ -109,4 +109,4 @@ class Observer(Hook):
         return tuple(map(watched, callbacks))
 
 
-show_public_names(__name__)
+show_public_names(__name__, {"ergo_py.info": "Delivered Sent Sight Spawned Stopped"})

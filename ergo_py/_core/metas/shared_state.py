@@ -91,4 +91,4 @@ def watched_class(
     )
 
 
-show_public_names(__name__)
+show_public_names(__name__, {"ergo_py.meta": "Counter Flag"})

@@ -1,5 +1,5 @@
-"""`DispatcherThreads`: the threads in which plain callbacks run. A `ThreadGroup` for each pinned
-process, each pod and each thread pool.
+"""`DispatcherThreads`: the threads in which plain callbacks run. A `ThreadGroup` for each
+process with a thread of its own, and for each name that processes share.
 """
 
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import outcome
 
-from ..vocabulary.dispatchers import Dispatcher, Pinned, Pod, ThreadPool
+from ..vocabulary.dispatchers import Dispatcher, Threads
 from ..vocabulary.errors import BadInputError, NodeStoppedError
 from .bridge import Bridge, ReaderThread, get_ident, stack_of
 from .thread_fairness import ThreadFairness
@@ -163,41 +163,34 @@ class DispatcherThreads:
         self._bridge = bridge
         self._thread_fairness = thread_fairness
         self._warn = warn
-        self._shared: dict[tuple[type, str], ThreadGroup] = {}
+        self._shared: dict[str, ThreadGroup] = {}
         self.threads = 0
         """The number of threads in all groups."""
 
     def check(self, dispatcher: Dispatcher) -> None:
-        """Refuse a pod or thread pool with the name of an existing, different dispatcher.
+        """Refuse threads with the name of existing, different threads.
 
         Raises:
             BadInputError: the name is in use with other settings. The text shows them.
         """
-        if isinstance(dispatcher, Pod | ThreadPool):
-            thread_group = self._shared.get((type(dispatcher), dispatcher.name))
-            if thread_group is not None and thread_group.dispatcher != dispatcher:
-                raise BadInputError(
-                    "dispatcher",
-                    dispatcher,
-                    f"{thread_group.dispatcher!r}, which exists and is used by "
-                    f"{thread_group.members}",
-                )
+        thread_group = self._shared.get(getattr(dispatcher, "name", None) or "")
+        if thread_group is not None and thread_group.dispatcher != dispatcher:
+            raise BadInputError(
+                "dispatcher",
+                dispatcher,
+                f"{thread_group.dispatcher!r}, which exists and is used by {thread_group.members}",
+            )
 
     def join(self, dispatcher: Dispatcher, number: int) -> ThreadGroup:
-        """The thread group for another process. ``number`` names the thread of a pinned process."""
+        """The thread group for another process. ``number`` names a thread of its own."""
         self.check(dispatcher)
-        key = (
-            None
-            if isinstance(dispatcher, Pinned)
-            else (type(dispatcher), getattr(dispatcher, "name", ""))
-        )
+        assert isinstance(dispatcher, Threads), dispatcher
+        key = dispatcher.name
         thread_group = None if key is None else self._shared.get(key)
         if thread_group is None:
-            names = [f"pinned-{number}"]
-            if isinstance(dispatcher, Pod):
-                names = [f"{dispatcher.name}-pod"]
-            elif isinstance(dispatcher, ThreadPool):
-                names = [f"{dispatcher.name}-{index}" for index in range(1, dispatcher.size + 1)]
+            names = [f"process-{number}"]
+            if key is not None:
+                names = [f"{key}-{index}" for index in range(1, dispatcher.size + 1)]
             thread_group = ThreadGroup(
                 self._bridge, dispatcher, names, lambda why: self._warn(dispatcher, why)
             )

@@ -316,4 +316,4 @@ class ChildSlot:
         return envelopes
 
 
-show_public_names(__name__)
+show_public_names(__name__, {"ergo_py.supervision": "Decision Fate Redirect"})

@@ -281,4 +281,4 @@ class Timers:
         return fired
 
 
-show_public_names(__name__)
+show_public_names(__name__, {"ergo_py.info": "Timer"})

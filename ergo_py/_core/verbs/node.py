@@ -125,8 +125,8 @@ class Node(NodeInspection):
             shutdown: seconds that a graceful shutdown of the process may take before it is killed.
             env: settings of its environment, over the inherited ones.
             log_level: the lowest level that its logger writes; None for the node's.
-            dispatcher: where its plain callbacks run: ``LOOP``, ``PINNED``, ``Pinned(cpu=…)``,
-                ``POOL(name, size)`` or ``Pod(name)``.
+            dispatcher: where its plain callbacks run: ``LOOP``, ``Threads()``, ``Threads(cpu=…)``
+                or ``Threads(name, size)``.
 
         Raises:
             InitError: its ``init`` raised. The cause is the original exception; the process is

@@ -29,7 +29,7 @@ __all__ = ["NodeSnapshots"]
 T = TypeVar("T")
 
 _NOT_ON_THE_LOOP: Final = (
-    "`await trio.sleep(…)` instead of `time.sleep(…)`; spawn(…, dispatcher=PINNED) runs plain "
+    "`await trio.sleep(…)` instead of `time.sleep(…)`; spawn(…, dispatcher=Threads()) runs plain "
     "callbacks in a thread"
 )
 

@@ -11,14 +11,10 @@ from .public_names import show_public_names
 __all__ = [
     "LOOP",
     "LOOP_VERBS",
-    "PINNED",
-    "POOL",
     "SENDING_VERBS",
     "Dispatcher",
     "Loop",
-    "Pinned",
-    "Pod",
-    "ThreadPool",
+    "Threads",
     "check_dispatcher",
 ]
 
@@ -32,80 +28,57 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
-    """Plain callbacks run in a thread that belongs to the process, always the same thread."""
+class Threads:
+    """Plain callbacks run in threads: ``Threads()`` is a thread that belongs to the process, always
+    the same thread. Processes that give the same ``name`` share its threads, and each callback may
+    run in a different thread of these; with a single thread, at most one of the processes runs a
+    plain callback at a time.
+    """
 
+    name: str | None = None
+    """The name under which processes share the threads; None for a thread of its own."""
+    size: int = 1
+    """The number of threads; more than 1 need a name."""
     cpu: int | None = None
-    """The CPU that the thread is pinned to; None for any. If that is impossible, the node logs a
-    warning and uses any CPU.
+    """The CPU that a single thread is pinned to; None for any. If that is impossible, the node logs
+    a warning and uses any CPU.
     """
 
     def __post_init__(self) -> None:
-        _check_cpu("Pinned(cpu)", self.cpu)
-
-    def __str__(self) -> str:
-        return "pinned" if self.cpu is None else f"pinned to CPU {self.cpu}"
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """Plain callbacks run in a thread that all processes of the pod share. At most a single process
-    of the pod runs a plain callback at a time.
-    """
-
-    name: str
-    """The name of the pod. Processes that give the same name share its thread."""
-    cpu: int | None = None
-    """As in :class:`Pinned`."""
-
-    def __post_init__(self) -> None:
-        _check_name("Pod(name)", self.name)
-        _check_cpu("Pod(cpu)", self.cpu)
-
-    def __str__(self) -> str:
-        return f"pod {self.name}" if self.cpu is None else f"pod {self.name} on CPU {self.cpu}"
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadPool:
-    """Plain callbacks run in a thread pool that several processes share. Each callback may run in a
-    different thread.
-    """
-
-    name: str
-    """The name of the pool. Processes that give the same name share its threads."""
-    size: int
-    """The number of threads."""
-
-    def __post_init__(self) -> None:
-        _check_name("POOL(name, size)", self.name)
-        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise BadInputError(
-                "POOL(name, size)", self.size, "a whole number of threads from 1 up"
+                "Threads(name)",
+                self.name,
+                "a name: the processes that give the same name share its threads",
             )
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
+            raise BadInputError("Threads(size)", self.size, "a whole number of threads from 1 up")
+        if self.size > 1 and self.name is None:
+            raise BadInputError(
+                "Threads(size)", self.size, f'1, or a name: Threads("name", {self.size})'
+            )
+        _check_cpu(self.cpu)
+        if self.size > 1 and self.cpu is not None:
+            raise BadInputError("Threads(cpu)", self.cpu, "None, since there are several threads")
 
     def __str__(self) -> str:
-        return f"pool {self.name} of {self.size}"
+        if self.size > 1:
+            return f"{self.size} threads {self.name}"
+        name = "thread" if self.name is None else f"thread {self.name}"
+        return name if self.cpu is None else f"{name} on CPU {self.cpu}"
 
 
 def check_dispatcher(given: object) -> None:
     """Raise BadInputError unless ``given`` is a dispatcher."""
-    if not isinstance(given, Loop | Pinned | Pod | ThreadPool):
+    if not isinstance(given, Loop | Threads):
         raise BadInputError(
-            "dispatcher", given, "LOOP, PINNED, Pinned(cpu=…), POOL(name, size) or Pod(name)"
+            "dispatcher", given, "LOOP, Threads(), Threads(cpu=…) or Threads(name, size)"
         )
 
 
-def _check_name(what: str, name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise BadInputError(
-            what, name, "a name: the processes that give the same name share its threads"
-        )
-
-
-def _check_cpu(what: str, cpu: object) -> None:
+def _check_cpu(cpu: object) -> None:
     if cpu is not None and (not isinstance(cpu, int) or isinstance(cpu, bool) or cpu < 0):
-        raise BadInputError(what, cpu, "the number of a CPU from 0 up, or None")
+        raise BadInputError("Threads(cpu)", cpu, "the number of a CPU from 0 up, or None")
 
 
 LOOP_VERBS: Final = (
@@ -120,11 +93,9 @@ while the thread waits.
 SENDING_VERBS: Final = ("send", "forward", "publish")
 """The verbs that are disabled for a callback that was abandoned in its thread."""
 
-Dispatcher = Loop | Pinned | Pod | ThreadPool
+Dispatcher = Loop | Threads
 
 LOOP: Final = Loop()
-PINNED: Final = Pinned()
-POOL = ThreadPool
 
 
 show_public_names(__name__)

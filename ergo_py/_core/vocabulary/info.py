@@ -74,7 +74,7 @@ class ChildInfo:
     resumed: int
     """How often the child failed and continued, because its ``decide`` returned RESUME."""
     dropped: int
-    """Messages still queued when its processes ended, and dropped because of ``mailbox=DROP``."""
+    """Messages still queued when its processes ended, and dropped by ``Fate.DROP``."""
     waiting: int
     """Requests that wait, through a service, for its restart."""
     reason: Reason | None
@@ -385,4 +385,12 @@ class ExitReport:
         return f"node down in {self.seconds:.3f} s: " + ", ".join(parts)
 
 
-show_public_names(__name__)
+show_public_names(
+    __name__,
+    {
+        "ergo_py.info": (
+            "ApplicationInfo BlockedReport ChildInfo Ended EventInfo ExitReport MetaInfo NodeInfo "
+            "Phase ProcessInfo Restarted RestartRecord SupervisorInfo"
+        )
+    },
+)

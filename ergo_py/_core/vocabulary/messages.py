@@ -297,4 +297,4 @@ class Response:
         return value
 
 
-show_public_names(__name__)
+show_public_names(__name__, {"ergo_py.info": "NoReply"})

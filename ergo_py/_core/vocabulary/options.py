@@ -67,7 +67,7 @@ class SpawnKeywords(TypedDict, total=False):
     """
     shutdown: float
     """Seconds that the process may take to end when its parent stops it; default 5. After that the
-    parent kills it. ``INFINITE`` waits without a limit.
+    parent kills it. ``math.inf`` waits without a limit.
     """
     env: Mapping[str, object] | None
     """Settings that the process reads in ``self.env``, over those of its parent; default None, the
@@ -79,7 +79,7 @@ class SpawnKeywords(TypedDict, total=False):
     """
     dispatcher: Dispatcher
     """Where plain (not async) callbacks run; default ``LOOP``, on the event loop, where they must
-    not block. ``PINNED``, ``POOL(name, size)`` and ``Pod(name)`` run them in threads.
+    not block. ``Threads()`` and ``Threads(name, size)`` run them in threads.
     """
 
 

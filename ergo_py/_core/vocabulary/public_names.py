@@ -5,14 +5,14 @@ the package that users import them from, not under the module that defines them.
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Final
 
 __all__ = ["load_on_first_use", "show_public_names", "show_under"]
 
-_HOMES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {}
-"""Of each module that defines public names: the package that users import them from, and the
-names.
+_HOMES: Final[dict[str, dict[str, str]]] = {}
+"""Of each module that defines public names: the packages that users import them from, each with
+the names.
 """
 
 
@@ -20,18 +20,30 @@ def load_on_first_use(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """The functions ``__getattr__`` and ``__dir__`` for a package whose ``modules`` define its
-    public names: a table from the module, relative to the package, to the names.
+    public names: a table from the module, relative to the package or with its full name, to the
+    names.
+
+    A name that has moved to another place works, with a DeprecationWarning; a name that has left
+    raises an ImportError. Both say what to write instead.
     """
     namespace = vars(sys.modules[package])
     module_of: dict[str, str] = {}
     for module, names in modules.items():
-        home = f"{package}.{module}"
-        _HOMES[home] = package, tuple(names.split())
+        if module.startswith("ergo_py."):
+            home = module
+        else:
+            home = f"{package}.{module}"
+            _HOMES.setdefault(home, {})[package] = names
         module_of.update(dict.fromkeys(names.split(), home))
 
     def load(name: str) -> object:
         home = module_of.get(name)
         if home is None:
+            if not name.startswith("_"):
+                # Loaded for names of earlier versions only.
+                moved = import_module("ergo_py.moved_names").find_moved(package, name)
+                if moved is not None:
+                    return moved.value()
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
             )
@@ -54,12 +66,14 @@ def load_on_first_use(
     return load, names_of_package
 
 
-def show_public_names(module: str) -> None:
+def show_public_names(module: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> None:
     """Call it at the end of each module in a table of `load_on_first_use`: its public classes and
     functions print under their package, however the module was imported.
+
+    ``elsewhere`` has the names of packages that may be imported later than the module.
     """
-    package, names = _HOMES[module]
-    show_under(package, names, vars(sys.modules[module]))
+    for package, names in (*elsewhere.items(), *_HOMES.get(module, {}).items()):
+        show_under(package, names.split(), vars(sys.modules[module]))
 
 
 def show_under(module: str, names: Iterable[str], namespace: Mapping[str, object]) -> None:

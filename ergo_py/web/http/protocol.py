@@ -13,7 +13,7 @@ from ...meta.sockets.streams.sessions import end_session
 from ..messages.requests import HTTPGone, HTTPRequest, ReadBody
 from ..messages.responses import HTTPError, Response, bare_response, response_head
 from ..parsing.http1 import Head, RequestError, RequestParser
-from ..routes import STREAM, Place
+from ..routes import Body, Place
 from ..site import Site
 from .exchange import Exchange, answer_of, unavailable
 from .limits import EVENT_PAUSE, TimeLimits
@@ -221,7 +221,7 @@ class HTTPProtocol:
             self._respond(refusal.response)
         elif head.length is not None and head.length > place.max_body:
             self._respond(bare_response(413))
-        elif self._parser.body_is_done or place.body is STREAM:
+        elif self._parser.body_is_done or place.body is Body.STREAM:
             self._ask()
         else:
             self._body.want()
@@ -410,7 +410,7 @@ class HTTPProtocol:
         if self.stream is not None:
             self.stream.close()
             self.stream = None
-        if self._place is not None and self._place.body is STREAM:
+        if self._place is not None and self._place.body is Body.STREAM:
             self._body.leave_reader()
         if exchange is not None:
             exchange.finish()

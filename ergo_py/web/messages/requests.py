@@ -109,7 +109,7 @@ class HTTPRequest(Request[Response]):
         """
         self.head = head
         self.body = body
-        """The body; empty on a route with ``body=STREAM``, where ``ReadBody`` reads it."""
+        """The body; empty on a route with ``body=Body.STREAM``, where ``ReadBody`` reads it."""
         self.connection = connection
         """The connection of the peer: send ``Write``, ``End`` and ``SentEvent`` there."""
         self.peer = peer
@@ -256,7 +256,7 @@ def _read_pairs(text: str, what: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ReadBody(Request[bytes]):
-    """Read the next piece of a body, on a route with ``body=STREAM``: ``await
+    """Read the next piece of a body, on a route with ``body=Body.STREAM``: ``await
     self.call(request.connection, ReadBody(request.ref))``. Empty bytes are the end.
 
     The answer is an error if the peer has left, or has not sent the body in time.

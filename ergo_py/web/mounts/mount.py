@@ -8,7 +8,7 @@ from ..._core.vocabulary.options import check_flag, check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..messages.requests import HTTPRequest
 from ..parsing.http1 import Head
-from ..routes import STREAM, Application, Place, read_origins
+from ..routes import Application, Body, Place, read_origins
 from ..site import Site
 from .application_exchange import ApplicationExchange
 from .asgi import ASGIApplication, ASGICallable
@@ -57,7 +57,9 @@ class Mount(Place):
         compress: bool = False,
         ping_interval: float = 20.0,
     ) -> None:
-        super().__init__(prefix, body=STREAM, max_body=max_body, request_timeout=request_timeout)
+        super().__init__(
+            prefix, body=Body.STREAM, max_body=max_body, request_timeout=request_timeout
+        )
         if not callable(asgi):
             raise BadInputError("Mount(asgi)", asgi, "an application, which is callable")
         check_number("Mount(max_message)", max_message, least=1, whole=True)

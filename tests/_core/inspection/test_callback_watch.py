@@ -8,7 +8,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import NO_REPLY, PINNED, Actor, Caller, Node, NotAllowedError
+from ergo_py import NO_REPLY, Actor, Caller, Node, NotAllowedError, Threads
 from ergo_py._core.inspection.callback_watch import REPORTED_VERBS
 from tests.dispatched import Gate
 from tests.support import (
@@ -156,7 +156,7 @@ async def test_a_trace_reports_the_sends_of_a_thread_on_the_loop_and_in_order() 
 
     with trio.fail_after(60):
         async with running_node() as node:
-            pid = await node.spawn(Threaded, dispatcher=PINNED)
+            pid = await node.spawn(Threaded, dispatcher=Threads())
             # The instance has its own verbs, which pass their sends to the loop.
             own = set(vars(process_of(node, pid).behaviour_itself))
             async with node.trace(pid, limit=5, contents=True) as trace:
@@ -238,7 +238,7 @@ async def test_an_abandoned_callback_that_was_traced_reports_no_more_entries() -
             await untraced.wait()
 
     async with running_node() as node:
-        pid = await node.spawn(Stuck, dispatcher=PINNED, terminate_timeout=30)
+        pid = await node.spawn(Stuck, dispatcher=Threads(), terminate_timeout=30)
         process = process_of(node, pid)
         async with node.trace(pid):
             node.send_exit(pid, "over")

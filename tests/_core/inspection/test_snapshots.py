@@ -8,20 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import (
-    NO_REPLY,
-    PID,
-    Actor,
-    Caller,
-    NodeInfo,
-    Overflow,
-    Priority,
-    ProcessInfo,
-    ProcessUnknownError,
-    State,
-    Why,
-)
+from ergo_py import NO_REPLY, PID, Actor, Caller, Overflow, Priority, Why
 from ergo_py._core.inspection.census import Census
+from ergo_py.errors import ProcessUnknownError
+from ergo_py.info import NodeInfo, ProcessInfo, State
 from tests._core.inspection.test_census import rows_of
 from tests.support import Failed, Puppet, Recorder, replace_private, running_node
 

@@ -14,19 +14,18 @@ from ergo_py import (
     CallTimeoutError,
     ChildSpec,
     Crashed,
-    DeadlockError,
     Down,
     Killed,
     MetaProcess,
     Node,
     NotAllowedError,
     Priority,
-    ProcessUnknownError,
     Shutdown,
-    State,
     TargetDownError,
 )
 from ergo_py._core.inspection.state import show
+from ergo_py.errors import DeadlockError, ProcessUnknownError
+from ergo_py.info import State
 from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
 
 

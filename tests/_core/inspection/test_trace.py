@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import Actor, BadInputError, MetaProcess, ProcessUnknownError
+from ergo_py import Actor, BadInputError, MetaProcess
+from ergo_py.errors import ProcessUnknownError
 from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
 
 

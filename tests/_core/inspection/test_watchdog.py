@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import PID, Actor, Alias, BlockedReport, Caller, MetaProcess, Node, Reason
+from ergo_py import PID, Actor, Alias, Caller, MetaProcess, Node, Reason
 from ergo_py._core.inspection import watchdog as watchdog_module
 from ergo_py._core.inspection.watchdog import (
     RunTimes,
@@ -30,6 +30,7 @@ from ergo_py._core.inspection.watchdog import (
 )
 from ergo_py._core.runtime.bridge import Bridge
 from ergo_py._core.tables.callbacks import runs_callbacks
+from ergo_py.info import BlockedReport
 from tests._core.test_log import Terminal, break_stderr
 from tests.support import (
     Puppet,

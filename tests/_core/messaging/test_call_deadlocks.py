@@ -8,18 +8,18 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     PID,
-    PINNED,
     Actor,
     Caller,
     CallTimeoutError,
-    DeadlockError,
     Killed,
     Name,
     NotAllowedError,
     Reject,
-    State,
     TargetDownError,
+    Threads,
 )
+from ergo_py.errors import DeadlockError
+from ergo_py.info import State
 from tests._core.messaging.servers import (
     AsyncServer,
     PlainServer,
@@ -200,7 +200,7 @@ class Threaded(Actor):
 
 async def test_a_ring_through_a_process_with_a_thread_is_a_deadlock(way: Way) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
-        threaded = await node.spawn(Threaded, dispatcher=PINNED)
+        threaded = await node.spawn(Threaded, dispatcher=Threads())
         server = await asleep(node, way.server)
 
         ring = await node.call(

@@ -25,11 +25,10 @@ from ergo_py import (
     NotAllowedError,
     Overflow,
     Priority,
-    ProcessUnknownError,
     Shutdown,
     TargetDownError,
-    TargetTypeError,
 )
+from ergo_py.errors import ProcessUnknownError, TargetTypeError
 from tests._core.runtime.from_threads import PATIENCE, in_thread, spawn_gated, until, waiters_at
 from tests.support import (
     Recorder,

@@ -29,10 +29,10 @@ from ergo_py import (
     Priority,
     Reject,
     Request,
-    State,
     TargetDownError,
-    UnhandledCallError,
 )
+from ergo_py.errors import UnhandledCallError
+from ergo_py.info import State
 from ergo_py.network import Memory
 from tests._core.messaging.servers import (
     AsyncServer,

@@ -15,7 +15,6 @@ from ergo_py import (
     Caller,
     CallTimeoutError,
     Custom,
-    DeadlockError,
     Divert,
     Diverted,
     Down,
@@ -27,6 +26,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
+from ergo_py.errors import DeadlockError
 from tests._core.messaging.busy import LANES, Busy, busy
 from tests.support import Puppet, Recorder, process_of, running_node
 

@@ -12,15 +12,14 @@ from ergo_py import (
     PID,
     Actor,
     Caller,
-    DeadlockError,
     NodeStoppedError,
     Priority,
     Reject,
     Shutdown,
-    State,
     TargetDownError,
-    UnhandledCallError,
 )
+from ergo_py.errors import DeadlockError, UnhandledCallError
+from ergo_py.info import State
 from tests._core.messaging.servers import PlainServer, Way, asleep, echo
 from tests.support import Failed, Puppet, Recorder, kernel_of, running_node
 

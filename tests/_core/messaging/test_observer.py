@@ -8,30 +8,23 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    PINNED,
-    POOL,
     Actor,
     BadInputError,
     Custom,
-    Delivered,
-    Dispatcher,
     EventName,
     InitError,
     Killed,
     MetaProcess,
     Overflow,
-    Pod,
-    Sent,
     Shutdown,
-    Sight,
-    Spawned,
-    Stopped,
     TargetDownError,
+    Threads,
     open_node,
 )
 from ergo_py._core.messaging.calls import Calls
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.vocabulary.ids import Target
+from ergo_py.info import Delivered, Dispatcher, Sent, Sight, Spawned, Stopped
 from tests.meta.owner import eventually
 from tests.support import Failed, Puppet, Recorder, Witness, kernel_of, router_of, running_node
 
@@ -264,7 +257,7 @@ async def test_a_meta_process_that_fails_to_start_is_not_seen(autojump_clock: Mo
         assert {sight[0] for sight in of(seen, Spawned, Stopped)} == {owner}
 
 
-@pytest.mark.parametrize("where", [PINNED, POOL("workers", 2), Pod("pod")], ids=str)
+@pytest.mark.parametrize("where", [Threads(), Threads("workers", 2), Threads("pod")], ids=str)
 async def test_an_observer_sees_a_process_with_a_thread_on_the_loop_and_in_order(
     where: Dispatcher,
 ) -> None:

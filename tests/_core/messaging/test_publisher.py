@@ -10,17 +10,13 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import (
     PID,
     Actor,
-    BlockedReport,
     ChildSpec,
     Custom,
     DeadLetter,
     Down,
-    Ended,
     EventName,
     EventStarted,
     EventStopped,
-    EventTakenError,
-    EventUnknownError,
     Killed,
     MailboxFullError,
     Node,
@@ -29,9 +25,6 @@ from ergo_py import (
     Overflow,
     Priority,
     Published,
-    RelationExistsError,
-    RelationUnknownError,
-    Restarted,
     Unregistered,
     open_node,
 )
@@ -43,6 +36,13 @@ from ergo_py._core.messaging.publisher import (
     PROCESS_STARTED,
     RESTARTED,
 )
+from ergo_py.errors import (
+    EventTakenError,
+    EventUnknownError,
+    RelationExistsError,
+    RelationUnknownError,
+)
+from ergo_py.info import BlockedReport, Ended, Restarted
 from tests.support import Puppet, block_until_reported, kernel_of, router_of, running_node
 
 

@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    KEEP,
     NO_REPLY,
     PID,
     Actor,
@@ -18,9 +17,7 @@ from ergo_py import (
     CallTimeoutError,
     ChildSpec,
     Crashed,
-    Dispatcher,
     InitError,
-    InitTimeoutError,
     Killed,
     MailboxFullError,
     MetaProcess,
@@ -35,15 +32,16 @@ from ergo_py import (
     Reject,
     Request,
     Response,
-    ServiceGoneError,
     StateMachine,
     TargetDownError,
-    TargetTypeError,
     ask,
     exposed,
-    state,
 )
 from ergo_py._core.messaging.requests import RequestCaller
+from ergo_py.errors import InitTimeoutError, ServiceGoneError, TargetTypeError
+from ergo_py.info import Dispatcher
+from ergo_py.state_machine import state
+from ergo_py.supervision import Fate
 from tests.dispatched import everywhere
 from tests.support import Failed, Puppet, kernel_of, process_of, running_node, waiters_of
 
@@ -461,7 +459,7 @@ async def test_no_response_follows_the_end_of_the_asker_and_no_successor_gets_it
 
     async with running_node() as node:
         to = await node.spawn(Callee)
-        await node.supervise([ChildSpec("asker", Ending, responses, mailbox=KEEP)])
+        await node.supervise([ChildSpec("asker", Ending, responses, mailbox=Fate.KEEP)])
         await node.call("asker", asks(to, "later", timeout=None))
         await wait_all_tasks_blocked()
         node.send("asker", end)
@@ -576,7 +574,7 @@ async def test_a_request_in_a_kept_mailbox_is_answered_by_the_successor() -> Non
     responses: list[Response] = []
     gate = trio.Event()
     async with running_node() as node:
-        await node.supervise([ChildSpec("callee", Fragile, gate, mailbox=KEEP)])
+        await node.supervise([ChildSpec("callee", Fragile, gate, mailbox=Fate.KEEP)])
         asker = await node.spawn(Asker, responses)
         first = node.whereis("callee")
         node.send("callee", "fail")

@@ -13,7 +13,6 @@ from trio.lowlevel import checkpoint, current_task
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    KEEP,
     PID,
     Actor,
     Alias,
@@ -26,13 +25,14 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
     TargetDownError,
-    TargetTypeError,
     Why,
 )
 from ergo_py._core.messaging.waiters import TaskCaller, ThreadWaiter
 from ergo_py._core.processes.process import Process
 from ergo_py._core.tables.mailbox import Mailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import CALL, EXIT, MESSAGE, Envelope, Lane
+from ergo_py.errors import TargetTypeError
+from ergo_py.supervision import Fate
 from tests._core.messaging.busy import LANES, busy
 from tests.support import THOROUGH, Puppet, Recorder, process_of, router_of, running_node
 
@@ -486,7 +486,7 @@ async def test_a_thread_does_not_overtake_messages_kept_for_the_successor(
 
     monkeypatch.setattr(Process, "take_slot", send_meanwhile)
     async with running_node() as node:
-        await node.spawn(Supervisor, SupervisorSpec([ChildSpec("kept", Waits, mailbox=KEEP)]))
+        await node.spawn(Supervisor, SupervisorSpec([ChildSpec("kept", Waits, mailbox=Fate.KEEP)]))
         first = node.whereis("kept")
         assert first is not None
         for message in ("in progress", "before"):
@@ -526,7 +526,7 @@ async def test_threads_that_send_to_a_restarting_name_lose_no_message_and_keep_o
             heard.append(message)
 
     async with running_node() as node:
-        child = ChildSpec("service", Service, mailbox=KEEP)
+        child = ChildSpec("service", Service, mailbox=Fate.KEEP)
         await node.spawn(Supervisor, SupervisorSpec([child], intensity=1_000_000))
 
         def send_all(thread: int) -> None:

@@ -10,20 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from ergo_py import (
-    PID,
-    Actor,
-    Divert,
-    Diverted,
-    MailboxFullError,
-    Node,
-    Overflow,
-    Priority,
-    TargetTypeError,
-    Why,
-)
+from ergo_py import PID, Actor, Divert, Diverted, MailboxFullError, Node, Overflow, Priority, Why
 from ergo_py._core.tables.mailbox import Mailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
+from ergo_py.errors import TargetTypeError
 from tests._core.runtime.from_threads import (
     PATIENCE,
     in_thread,

@@ -17,7 +17,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import (
     LOOP,
     PID,
-    PINNED,
     Actor,
     Caller,
     Divert,
@@ -29,6 +28,7 @@ from ergo_py import (
     PoolSpec,
     Priority,
     Published,
+    Threads,
     Why,
 )
 from ergo_py._core.messaging.traces import Mark, TraceState, enter, leave
@@ -224,7 +224,7 @@ async def test_events_carry_the_span_and_keep_their_rules() -> None:
 async def test_a_thread_that_publishes_or_sends_does_so_without_harm() -> None:
     spans, heard = Spans(), list[Any]()
     async with running_node(tracing=spans) as node:
-        first = await node.spawn(Threaded, name="first", dispatcher=PINNED)
+        first = await node.spawn(Threaded, name="first", dispatcher=Threads())
         await node.spawn(Hearing, heard, name="second")
         bounded = await node.spawn(Recorder, name="bounded", mailbox_size=5)
         assert await node.call(first, bounded) == 1
@@ -438,7 +438,7 @@ def own_verbs(node: Node, pid: PID) -> set[str]:
     return set(vars(process_of(node, pid).behaviour_itself)) & {"send", "send_after", "reply"}
 
 
-@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=str)
+@pytest.mark.parametrize("dispatcher", [LOOP, Threads()], ids=str)
 @pytest.mark.parametrize("sampled", [True, False])
 async def test_parts_that_change_the_verbs_of_a_process_come_and_go_in_any_order(
     dispatcher: Any, sampled: bool
@@ -475,7 +475,7 @@ async def test_parts_that_change_the_verbs_of_a_process_come_and_go_in_any_order
         assert own_verbs(node, pid) == before | kept
 
 
-@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=str)
+@pytest.mark.parametrize("dispatcher", [LOOP, Threads()], ids=str)
 async def test_a_process_with_a_background_task_is_traced_many_times(dispatcher: Any) -> None:
     heard: list[Any] = []
     spans = Spans()

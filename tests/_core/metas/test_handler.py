@@ -26,16 +26,16 @@ from ergo_py import (
     Crashed,
     Down,
     MetaProcess,
-    MetaState,
     Overflow,
     Priority,
     Reject,
     TargetDownError,
-    UnhandledCallError,
     Why,
 )
 from ergo_py._core.messaging.observer import Delivered
 from ergo_py._core.vocabulary.envelopes import FENCE, Lane
+from ergo_py.errors import UnhandledCallError
+from ergo_py.info import MetaState
 from tests._core.metas.metas import (
     COLOURS,
     InTask,

@@ -26,7 +26,6 @@ from ergo_py import (
     Down,
     Exit,
     InitError,
-    InitTimeoutError,
     MetaProcess,
     NoProcess,
     Normal,
@@ -35,9 +34,9 @@ from ergo_py import (
     Reason,
     SpawnError,
     TargetDownError,
-    TooManyReadersError,
     Why,
 )
+from ergo_py.errors import InitTimeoutError, TooManyReadersError
 from tests._core.metas.metas import (
     COLOURS,
     InTask,

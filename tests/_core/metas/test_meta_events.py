@@ -22,7 +22,6 @@ from ergo_py import (
     Killed,
     NodeStoppedError,
     Normal,
-    ProcessUnknownError,
     Reason,
     Shutdown,
     TargetDownError,
@@ -32,6 +31,7 @@ from ergo_py._core.metas.meta import Meta
 from ergo_py._core.metas.reader import Reader
 from ergo_py._core.metas.termination import Ending
 from ergo_py._core.runtime.idle_handlers import IdleHandlers
+from ergo_py.errors import ProcessUnknownError
 from tests._core.metas.metas import (
     COLOURS,
     Watching,

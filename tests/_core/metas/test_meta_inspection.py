@@ -11,20 +11,19 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import (
     Alias,
     BadInputError,
-    BehaviourError,
     CallTimeoutError,
     Crashed,
     MetaProcess,
-    MetaState,
     NodeStoppedError,
     Overflow,
-    ProcessUnknownError,
     Reason,
     Shutdown,
 )
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.metas.spawn import Birth, spawn_meta
 from ergo_py._core.vocabulary.options import MetaOptions
+from ergo_py.errors import BehaviourError, ProcessUnknownError
+from ergo_py.info import MetaState
 from tests._core.metas.metas import (
     InTask,
     InThread,

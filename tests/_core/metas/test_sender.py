@@ -6,8 +6,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Behind, NotAllowedError, TargetTypeError
+from ergo_py import Behind, NotAllowedError
 from ergo_py._core.metas.termination import Phase
+from ergo_py.errors import TargetTypeError
 from tests._core.metas.metas import COLOURS, InTask, InThread, in_thread, owning
 from tests.support import Recorder, meta_of, process_of
 

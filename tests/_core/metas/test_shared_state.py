@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ergo_py import Counter, Flag
 from ergo_py._core.metas.reader import Reader
 from ergo_py._core.metas.shared_state import watched_class
+from ergo_py.meta import Counter, Flag
 from tests._core.metas.metas import COLOURS, InTask, InThread, owning
 from tests._core.metas.test_resources import Lines
 from tests.support import replace_logger, replace_private

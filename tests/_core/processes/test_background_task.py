@@ -9,14 +9,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    PINNED,
     Actor,
     BadInputError,
     Caller,
     ChildSpec,
     Crashed,
     Custom,
-    Decision,
     InitError,
     Killed,
     NotAllowedError,
@@ -25,8 +23,10 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
     TargetDownError,
+    Threads,
 )
 from ergo_py._core.vocabulary.reasons import Normal
+from ergo_py.supervision import Decision
 from tests.support import Failed, Puppet, Recorder, Stubborn, process_of, running_node
 
 
@@ -345,7 +345,7 @@ async def test_a_process_with_a_thread_also_has_tasks() -> None:
             steps.append((what, trio.lowlevel.in_trio_task()))
 
     async with running_node() as node:
-        pid = await node.spawn(InThread, dispatcher=PINNED)
+        pid = await node.spawn(InThread, dispatcher=Threads())
         await node.call(pid, "work")
         await wait_all_tasks_blocked()
 

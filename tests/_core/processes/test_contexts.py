@@ -9,19 +9,11 @@ import pytest
 import trio
 import trio.lowlevel
 
-from ergo_py import (
-    Actor,
-    Caller,
-    ChildSpec,
-    Dispatcher,
-    InitError,
-    InitTimeoutError,
-    Reason,
-    Supervisor,
-    SupervisorSpec,
-)
+from ergo_py import Actor, Caller, ChildSpec, InitError, Reason, Supervisor, SupervisorSpec
 from ergo_py._core.processes.threaded_process import adopt
 from ergo_py._core.runtime.abandonable import Abandonable, frames_of
+from ergo_py.errors import InitTimeoutError
+from ergo_py.info import Dispatcher
 from tests.dispatched import EVERYWHERE, Gate, in_threads
 from tests.support import Failed, replace_private, running_node
 
@@ -210,7 +202,7 @@ async def test_a_message_of_a_timer_is_handled_in_the_context_of_its_receiver(
 
 
 async def test_processes_of_the_same_pod_have_separate_contexts() -> None:
-    pod = next(where for where in EVERYWHERE if str(where).startswith("pod"))
+    pod = next(where for where in EVERYWHERE if str(where).startswith("thread "))
     async with running_node() as node:
         one, other = [await node.spawn(Plain, dispatcher=pod) for _ in range(2)]
 

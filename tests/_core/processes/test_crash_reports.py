@@ -9,15 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import (
-    TEMPORARY,
-    Actor,
-    Caller,
-    ChildSpec,
-    InitError,
-    TargetDownError,
-    open_node,
-)
+from ergo_py import Actor, Caller, ChildSpec, InitError, RestartPolicy, TargetDownError, open_node
 
 
 class Fragile(Actor):
@@ -142,7 +134,7 @@ async def test_only_a_process_without_a_supervisor_does_not_come_back(
             await node.spawn(Wordy, name="wordy")
             await node.spawn(Failing)
             await node.spawn(Parent)
-            await node.supervise([ChildSpec("kept", Wordy, restart=TEMPORARY)])
+            await node.supervise([ChildSpec("kept", Wordy, restart=RestartPolicy.TEMPORARY)])
             await wait_all_tasks_blocked()
 
     told = {line.get("name"): line.get("advice") for line in crash_lines(capsys)}

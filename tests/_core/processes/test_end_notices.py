@@ -11,15 +11,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    KEEP,
-    PERMANENT,
-    TRANSIENT,
     Actor,
     Alias,
     Behind,
     ChildSpec,
     Crashed,
-    Dispatcher,
     Down,
     EventName,
     Exit,
@@ -32,9 +28,12 @@ from ergo_py import (
     Pool,
     PoolSpec,
     Reason,
+    RestartPolicy,
     Shutdown,
 )
 from ergo_py.blocking import open_node as open_blocking_node
+from ergo_py.info import Dispatcher
+from ergo_py.supervision import Fate
 from tests.dispatched import Doer, everywhere
 from tests.support import Failed, Puppet, kernel_of, running_node
 
@@ -451,7 +450,9 @@ async def test_a_successor_inherits_messages_and_no_notices() -> None:
             await super().handle_message(message, sender)
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("a", Failing, heard, gate, mailbox=KEEP, mailbox_size=3)])
+        await node.supervise(
+            [ChildSpec("a", Failing, heard, gate, mailbox=Fate.KEEP, mailbox_size=3)]
+        )
         others = [await watched_child(lambda do: node.call("a", do), Puppet) for _ in range(3)]
         node.send("a", "wait")
         await wait_all_tasks_blocked()
@@ -476,8 +477,8 @@ async def test_a_supervisor_restarts_a_child_that_ended_normally_before_its_mess
     async with running_node() as node:
         tree = await node.supervise(
             [
-                ChildSpec("kept", Worker, restart=PERMANENT),
-                ChildSpec("done", Worker, restart=TRANSIENT),
+                ChildSpec("kept", Worker, restart=RestartPolicy.PERMANENT),
+                ChildSpec("done", Worker, restart=RestartPolicy.TRANSIENT),
             ]
         )
         await node.suspend(tree.pid)

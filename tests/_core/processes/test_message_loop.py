@@ -13,16 +13,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     PID,
-    RESUME,
     Actor,
-    CallbackError,
     Caller,
     CallError,
     CallTimeoutError,
     ChildSpec,
     Crashed,
     Custom,
-    DeadlockError,
     Down,
     Exit,
     LogRecord,
@@ -36,6 +33,8 @@ from ergo_py import (
 )
 from ergo_py._core.processes.envelope_handlers import HANDLERS
 from ergo_py._core.vocabulary import envelopes
+from ergo_py.errors import CallbackError, DeadlockError
+from ergo_py.supervision import Decision
 from tests.support import Failed, Puppet, Recorder, Witness, replace_private, running_node
 
 
@@ -1069,7 +1068,9 @@ async def test_a_failure_that_is_resumed_during_an_inline_call_keeps_the_process
             return self.pid
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("a", Answers, decide=lambda _error: RESUME)], name="tree")
+        await node.supervise(
+            [ChildSpec("a", Answers, decide=lambda _error: Decision.RESUME)], name="tree"
+        )
         before = await node.call("a", "who")
 
         with pytest.raises(CallError):

@@ -11,25 +11,22 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    KEEP,
     PID,
-    PINNED,
-    POOL,
     Actor,
     BadInputError,
     ChildSpec,
-    Dispatcher,
     Node,
     NotAllowedError,
-    Pinned,
-    Pod,
     Priority,
     Supervisor,
     SupervisorSpec,
     TargetDownError,
+    Threads,
     Why,
 )
 from ergo_py._core.processes import threaded_process as threaded_process_module
+from ergo_py.info import Dispatcher
+from ergo_py.supervision import Fate
 from tests._core.processes.threaded import forever, run_out_of_time
 from tests.dispatched import Doer, Gate, heard
 from tests.meta.owner import eventually
@@ -56,7 +53,7 @@ async def test_the_processes_of_a_pod_share_a_thread_and_never_run_at_once() -> 
 
     async with running_node() as node:
         for name in "abc":
-            await node.spawn(Doer, dispatcher=Pod("pod"), name=name)
+            await node.spawn(Doer, dispatcher=Threads("pod"), name=name)
         threads = node.info().dispatcher_threads
         for _ in range(20):
             for name in "abc":
@@ -79,7 +76,7 @@ async def test_a_waiting_process_of_a_pod_is_served_before_the_backlog_of_anothe
 
     async with running_node() as node:
         for name in "ab":
-            await node.spawn(Doer, dispatcher=Pod("pod"), name=name)
+            await node.spawn(Doer, dispatcher=Threads("pod"), name=name)
         node.send("a", gate)
         for _ in range(5):
             node.send("a", note)
@@ -96,13 +93,13 @@ async def test_a_waiting_process_of_a_pod_is_served_before_the_backlog_of_anothe
 
 async def test_messages_between_processes_of_a_pod_keep_their_order() -> None:
     async with running_node() as node:
-        receiver = await node.spawn(Doer, dispatcher=Pod("pod"))
+        receiver = await node.spawn(Doer, dispatcher=Threads("pod"))
 
         def send(me: Doer) -> None:
             for number in range(100):
                 me.send(receiver, number)
 
-        sender = await node.spawn(Doer, dispatcher=Pod("pod"))
+        sender = await node.spawn(Doer, dispatcher=Threads("pod"))
         await node.call(sender, send)
 
         assert await heard(node, receiver) == list(range(100))
@@ -111,7 +108,7 @@ async def test_messages_between_processes_of_a_pod_keep_their_order() -> None:
 async def test_a_pool_runs_as_many_callbacks_at_once_as_it_has_threads() -> None:
     gates = [Gate() for _ in range(3)]
     async with running_node() as node:
-        pids = [await node.spawn(Doer, dispatcher=POOL("three", 3)) for _ in range(4)]
+        pids = [await node.spawn(Doer, dispatcher=Threads("three", 3)) for _ in range(4)]
         for pid, gate in zip(pids, gates, strict=False):
             node.send(pid, gate)
         for gate in gates:
@@ -135,7 +132,7 @@ async def test_threads_end_with_the_last_process_that_uses_them() -> None:
     async with running_node() as node:
         pids = [
             await node.spawn(Doer, dispatcher=one)
-            for one in (PINNED, POOL("p", 2), POOL("p", 2), Pod("q"))
+            for one in (Threads(), Threads("p", 2), Threads("p", 2), Threads("q"))
         ]
         names = {thread.name for thread in threading.enumerate()}
         counts = [node.info().dispatcher_threads]
@@ -144,32 +141,34 @@ async def test_threads_end_with_the_last_process_that_uses_them() -> None:
             await node.wait_ended(pid)
             counts.append(node.info().dispatcher_threads)
 
-        assert {f"pinned-{pids[0].number}", "p-1", "p-2", "q-pod"} <= names
+        assert {f"process-{pids[0].number}", "p-1", "p-2", "q-1"} <= names
         assert counts == [4, 3, 3, 1, 0]
 
 
-async def test_a_different_pool_or_pod_of_the_same_name_is_refused() -> None:
+async def test_threads_of_the_same_name_and_another_size_are_refused() -> None:
     async with running_node() as node:
-        await node.spawn(Doer, dispatcher=POOL("p", 2))
+        await node.spawn(Doer, dispatcher=Threads("p", 2))
 
         with pytest.raises(
-            BadInputError, match=r"ThreadPool\(name='p', size=2\), which exists and is used by 1"
+            BadInputError,
+            match=r"Threads\(name='p', size=2, cpu=None\), which exists and is used by 1",
         ):
-            await node.spawn(Doer, dispatcher=POOL("p", 3), name="other")
+            await node.spawn(Doer, dispatcher=Threads("p", 3), name="other")
 
         assert node.whereis("other") is None
-        await node.spawn(Doer, dispatcher=Pod("p"))
 
 
 async def test_a_supervisor_stays_on_the_loop() -> None:
     async with running_node() as node:
         with pytest.raises(BadInputError, match="give the dispatcher to its children"):
-            await node.spawn(Supervisor, [ChildSpec("a", Doer)], dispatcher=PINNED)
+            await node.spawn(Supervisor, [ChildSpec("a", Doer)], dispatcher=Threads())
 
 
 @needs_proc
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity on this platform")
-@pytest.mark.parametrize("make", [lambda cpu: Pinned(cpu=cpu), lambda cpu: Pod("pod", cpu=cpu)])
+@pytest.mark.parametrize(
+    "make", [lambda cpu: Threads(cpu=cpu), lambda cpu: Threads("pod", cpu=cpu)]
+)
 async def test_a_pinned_thread_stays_on_its_cpu_as_proc_shows(
     make: Callable[[int], Dispatcher],
 ) -> None:
@@ -197,7 +196,7 @@ async def test_a_missing_cpu_is_reported_and_another_cpu_is_used() -> None:
     async with running_node() as node:
         node.add_logger(await node.spawn(Keeper), "warning")
 
-        pid = await node.spawn(Doer, dispatcher=Pinned(cpu=100_000))
+        pid = await node.spawn(Doer, dispatcher=Threads(cpu=100_000))
         await wait_all_tasks_blocked()
 
         assert await heard(node, pid) == []
@@ -207,14 +206,13 @@ async def test_a_missing_cpu_is_reported_and_another_cpu_is_used() -> None:
 @pytest.mark.parametrize(
     "wrong, hint",
     [
-        (lambda: Pinned(cpu=-1), r"Pinned\(cpu\)"),
-        (lambda: Pinned(cpu=True), "the number of a CPU"),
-        (lambda: Pod(""), r"Pod\(name\)"),
-        (lambda: POOL("", 1), r"POOL\(name, size\)"),
-        (lambda: POOL("p", 0), "from 1 up"),
+        (lambda: Threads(cpu=-1), r"Threads\(cpu\)"),
+        (lambda: Threads(cpu=True), "the number of a CPU"),
+        (lambda: Threads(""), r"Threads\(name\)"),
+        (lambda: Threads("p", 0), "from 1 up"),
         (
             lambda: ChildSpec("a", Doer, dispatcher="pinned"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-            r"LOOP, PINNED, Pinned\(cpu=…\), POOL\(name, size\)",
+            r"LOOP, Threads\(\), Threads\(cpu=…\) or Threads\(name, size\)",
         ),
     ],
 )
@@ -241,7 +239,7 @@ async def test_a_callback_that_ends_while_an_inspect_is_answered_is_noticed() ->
             return request
 
     async with running_node() as node:
-        pid = await node.spawn(Inspected, dispatcher=PINNED)
+        pid = await node.spawn(Inspected, dispatcher=Threads())
         node.send(pid, "block")
         await wait_all_tasks_blocked()
 
@@ -268,8 +266,8 @@ async def test_a_message_with_a_callback_that_never_began_is_a_dead_letter(
             raise AssertionError("its turn never comes")
 
     async with running_node() as node:
-        first = await node.spawn(Blocks, dispatcher=Pod("shared"))
-        second = await node.spawn(Waits, dispatcher=Pod("shared"), **options)
+        first = await node.spawn(Blocks, dispatcher=Threads("shared"))
+        second = await node.spawn(Waits, dispatcher=Threads("shared"), **options)
         node.send(first, "block")
         await trio.to_thread.run_sync(began.wait, 20)
         node.send(second, "never begun", priority=priority)
@@ -310,7 +308,7 @@ async def test_a_wait_that_a_callback_begins_while_its_process_is_killed_is_refu
             refused.append(error)
 
     async with running_node() as node, trio.open_nursery() as nursery:
-        pid = await node.spawn(Inspecting, wait, asked, dispatcher=PINNED)
+        pid = await node.spawn(Inspecting, wait, asked, dispatcher=Threads())
         process = process_of(node, pid)
         node.send(pid, "block")
         await gate.wait_reached()
@@ -331,7 +329,7 @@ async def test_a_callback_that_ended_while_its_process_was_killed_is_not_abandon
     gate, asked = Gate(), trio.Event()
 
     async with running_node() as node, trio.open_nursery() as nursery:
-        pid = await node.spawn(Inspecting, gate, asked, dispatcher=PINNED)
+        pid = await node.spawn(Inspecting, gate, asked, dispatcher=Threads())
         process = process_of(node, pid)
         node.send(pid, "block")
         await gate.wait_reached()
@@ -379,14 +377,14 @@ async def test_a_message_that_a_kill_takes_back_from_a_threads_queue_keeps_its_p
     priority: Priority, bound: int | None
 ) -> None:
     gate, heard_later = Gate(), []
-    pod = Pod("shared")
+    pod = Threads("shared")
 
     class Keeps(Actor):
         def handle_message(self, message: Any, sender: Any) -> None:
             heard_later.append(message)
 
     async with running_node() as node:
-        child = ChildSpec("kept", Keeps, mailbox=KEEP, dispatcher=pod, mailbox_size=bound)
+        child = ChildSpec("kept", Keeps, mailbox=Fate.KEEP, dispatcher=pod, mailbox_size=bound)
         await node.spawn(Supervisor, SupervisorSpec([child]))
         busy = await node.spawn(Doer, dispatcher=pod)
         node.send(busy, gate)

@@ -6,19 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import (
-    PID,
-    Actor,
-    Custom,
-    InitError,
-    Killed,
-    Normal,
-    Reason,
-    Shutdown,
-    State,
-)
+from ergo_py import PID, Actor, Custom, InitError, Killed, Normal, Reason, Shutdown
 from ergo_py._core.runtime.bridge import Bridge
 from ergo_py._core.tables.mailbox import Mailbox
+from ergo_py.info import State
 from tests.support import (
     Failed,
     Puppet,

@@ -20,7 +20,6 @@ from ergo_py import (
     Custom,
     Down,
     InitError,
-    InitTimeoutError,
     MetaProcess,
     NameTakenError,
     Node,
@@ -32,10 +31,10 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
     TargetDownError,
-    TooManyProcessesError,
     Why,
 )
 from ergo_py._core.processes import termination as termination_module
+from ergo_py.errors import InitTimeoutError, TooManyProcessesError
 from tests.support import (
     Failed,
     Puppet,

@@ -24,13 +24,13 @@ from ergo_py import (
     NotAllowedError,
     Reason,
     Shutdown,
-    State,
     TargetDownError,
     Why,
     open_node,
 )
 from ergo_py._core.processes.ownership import _force_ends, kill_all
 from ergo_py._core.runtime import time_slices as time_slices_module
+from ergo_py.info import State
 from tests.support import (
     Failed,
     Puppet,

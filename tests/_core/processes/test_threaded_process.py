@@ -13,27 +13,24 @@ from ergo_py import (
     LOOP,
     NO_REPLY,
     PID,
-    PINNED,
     Caller,
     ChildSpec,
-    DeadlockError,
-    Dispatcher,
     EventName,
     InitError,
-    InitTimeoutError,
     Killed,
     MetaProcess,
     Normal,
     NotAllowedError,
-    Pod,
     Priority,
     Reason,
-    State,
     TargetDownError,
+    Threads,
     Why,
 )
 from ergo_py._core.verbs.behaviour import Behaviour
 from ergo_py._core.verbs.links_and_events import LinksAndEvents
+from ergo_py.errors import DeadlockError, InitTimeoutError
+from ergo_py.info import Dispatcher, State
 from tests._core.processes.threaded import forever, run_out_of_time
 from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
@@ -72,7 +69,7 @@ async def test_plain_callbacks_run_in_threads_and_async_callbacks_on_the_loop(
     assert all(ident != loop for _, ident in log)
 
 
-@pytest.mark.parametrize("where", [PINNED, Pod("pod")], ids=str)
+@pytest.mark.parametrize("where", [Threads(), Threads("pod")], ids=str)
 async def test_init_to_terminate_run_in_the_same_thread(where: Dispatcher) -> None:
     log: list[Any] = []
     async with running_node() as node:
@@ -216,8 +213,8 @@ async def test_a_callback_that_waits_for_a_thread_is_withdrawn_when_its_process_
     gate = Gate()
     async with running_node() as node:
         one, other = (
-            await node.spawn(Doer, dispatcher=Pod("pod")),
-            await node.spawn(Recorder, dispatcher=Pod("pod")),
+            await node.spawn(Doer, dispatcher=Threads("pod")),
+            await node.spawn(Recorder, dispatcher=Threads("pod")),
         )
         process = process_of(node, other)
         node.send(one, gate)
@@ -252,7 +249,7 @@ async def test_an_init_that_takes_too_long_is_abandoned() -> None:
 async def test_a_callback_that_never_returns_does_not_prevent_the_node_from_stopping() -> None:
     gate = Gate()
     async with running_node() as node:
-        pid = await node.spawn(Doer, dispatcher=PINNED, shutdown=0.05, terminate_timeout=0.05)
+        pid = await node.spawn(Doer, dispatcher=Threads(), shutdown=0.05, terminate_timeout=0.05)
         node.send(pid, gate)
         await gate.wait_reached()
 
@@ -277,7 +274,7 @@ async def test_a_terminate_that_never_returns_is_abandoned_and_can_no_longer_sen
 
     async with running_node(limit=1_000_000) as node:
         witness = await node.spawn(Recorder, name="witness")
-        pid = await node.spawn(Clinging, dispatcher=PINNED)
+        pid = await node.spawn(Clinging, dispatcher=Threads())
 
         node.send_exit(pid, Normal())
         await gate.wait_reached()
@@ -296,7 +293,7 @@ async def test_a_thread_can_call_through_the_node() -> None:
     async with running_node() as node:
         other = await node.spawn(Recorder)
         node.send(other, "hello")
-        pid = await node.spawn(Doer, dispatcher=PINNED)
+        pid = await node.spawn(Doer, dispatcher=Threads())
 
         assert await node.call(pid, lambda me: me.node.call_from_thread(other, "all")) == ["hello"]
 
@@ -504,7 +501,7 @@ async def test_verbs_change_state_on_the_loop() -> None:
             VERBS["start_task"],
             _stopped,
         ):
-            pid = await node.spawn(behaviour, dispatcher=PINNED)
+            pid = await node.spawn(behaviour, dispatcher=Threads())
             await node.call(pid, lambda me, verb=verb: bool(verb(me)), timeout=30)
 
     assert noted == {name: {threading.get_ident()} for name in changing}
@@ -606,7 +603,7 @@ async def test_an_init_that_waits_too_long_in_its_thread_leaves_no_process(
         await node.spawn(Answering, name="callee")
 
         with pytest.raises(InitTimeoutError):
-            await node.spawn(Asking, dispatcher=PINNED, init_timeout=0.05)
+            await node.spawn(Asking, dispatcher=Threads(), init_timeout=0.05)
 
         assert node.processes() == [node.whereis("callee")]
         assert (node.info().threads_abandoned, node.info().dispatcher_threads) == (0, 0)
@@ -663,7 +660,7 @@ async def test_a_process_is_abandoned_if_an_awaited_coroutine_refuses_to_end() -
             raise
 
     async with running_node(limit=30) as node:
-        pid = await node.spawn(Doer, dispatcher=PINNED, shutdown=0.05, terminate_timeout=0.05)
+        pid = await node.spawn(Doer, dispatcher=Threads(), shutdown=0.05, terminate_timeout=0.05)
         node.send(pid, wait)
         await begun.wait()
 
@@ -688,7 +685,7 @@ async def test_a_process_is_abandoned_if_an_awaited_coroutine_refuses_to_end() -
             r"async verb: `self.wait_for\(self.call\(to, request\)\)`",
         ),
         (
-            PINNED,
+            Threads(),
             lambda me: me.wait_for(me.call),
             r"async verb: `self.wait_for\(self.call\(to, request\)\)`",
         ),
@@ -715,7 +712,7 @@ async def test_an_async_callback_cannot_use_wait_for() -> None:
                 self.heard.append(str(error))
 
     async with running_node() as node:
-        pid = await node.spawn(Mixed, dispatcher=PINNED)
+        pid = await node.spawn(Mixed, dispatcher=Threads())
 
         node.send(pid, "wait")
 
@@ -739,7 +736,7 @@ async def test_a_thread_that_a_callback_started_cannot_wait_as_the_process() -> 
 
     async with running_node() as node:
         await node.spawn(Recorder, name="callee")
-        pid = await node.spawn(Doer, dispatcher=PINNED)
+        pid = await node.spawn(Doer, dispatcher=Threads())
 
         await node.call(pid, wait_elsewhere, timeout=25)
 
@@ -752,16 +749,16 @@ async def test_a_wait_for_a_process_on_the_same_only_thread_is_refused_at_once()
             """Plain, so it needs the thread."""
 
     async with running_node() as node:
-        one, other = [await node.spawn(Doer, dispatcher=Pod("pod")) for _ in range(2)]
+        one, other = [await node.spawn(Doer, dispatcher=Threads("pod")) for _ in range(2)]
         between = await node.spawn(AsyncDoer)
-        outside = await node.spawn(Doer, dispatcher=PINNED)
+        outside = await node.spawn(Doer, dispatcher=Threads())
 
         async def reasons(me: Doer) -> list[str]:
             found = []
             for waits in (
                 me.call(other, "all", timeout=None),
                 me.call(between, lambda it: it.call(other, "all", timeout=None), timeout=None),
-                me.spawn(Sharing, dispatcher=Pod("pod")),
+                me.spawn(Sharing, dispatcher=Threads("pod")),
             ):
                 try:
                     await waits
@@ -781,7 +778,7 @@ async def test_a_wait_for_a_process_on_the_same_only_thread_is_refused_at_once()
 async def test_a_process_on_a_busy_shared_thread_answers_callers_on_other_threads() -> None:
     gate = Gate()
     async with running_node() as node, trio.open_nursery() as nursery:
-        one, other = [await node.spawn(Doer, dispatcher=Pod("pod")) for _ in range(2)]
+        one, other = [await node.spawn(Doer, dispatcher=Threads("pod")) for _ in range(2)]
         asking = await node.spawn(AsyncDoer)
         answers: list[Any] = []
 
@@ -807,8 +804,8 @@ async def test_a_process_that_answers_on_the_loop_may_be_called_from_its_shared_
 
     async with running_node() as node:
         one, mixed = (
-            await node.spawn(Doer, dispatcher=Pod("pod")),
-            await node.spawn(Mixed, dispatcher=Pod("pod")),
+            await node.spawn(Doer, dispatcher=Threads("pod")),
+            await node.spawn(Mixed, dispatcher=Threads("pod")),
         )
 
         assert await node.call(one, lambda me: me.call(mixed, "question")) == "from the loop"
@@ -827,8 +824,8 @@ async def test_a_ring_of_calls_through_the_node_is_found_while_the_shared_thread
 
     async with running_node() as node:
         one, mixed = (
-            await node.spawn(Doer, dispatcher=Pod("pod")),
-            await node.spawn(Mixed, dispatcher=Pod("pod")),
+            await node.spawn(Doer, dispatcher=Threads("pod")),
+            await node.spawn(Mixed, dispatcher=Threads("pod")),
         )
         node.send(one, gate)
         await gate.wait_reached()

@@ -13,25 +13,24 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    KEEP,
     NO_REPLY,
     PID,
     Actor,
     Backoff,
     Caller,
     ChildSpec,
-    DeadlockError,
     Divert,
     Down,
     InitError,
     Node,
     Priority,
-    Redirect,
     TargetDownError,
     Why,
 )
 from ergo_py._core.processes.process import Process
 from ergo_py._core.vocabulary.envelopes import FENCE, MAIN_LANE, MESSAGE
+from ergo_py.errors import DeadlockError
+from ergo_py.supervision import Fate, Redirect
 from tests.support import (
     Failed,
     Puppet,
@@ -412,7 +411,8 @@ async def kept(
     are kept.
     """
     await node.supervise(
-        [ChildSpec("a", Fails, heard, {"gate": gate}, mailbox=KEEP, **options)], intensity=10**6
+        [ChildSpec("a", Fails, heard, {"gate": gate}, mailbox=Fate.KEEP, **options)],
+        intensity=10**6,
     )
     process: Any = router_of(node).resolve("a")
     node.send("a", "hold")

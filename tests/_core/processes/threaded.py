@@ -5,12 +5,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from ergo_py import (
-    PINNED,
-    Actor,
-    InitTimeoutError,
-    Node,
-)
+from ergo_py import Actor, Node, Threads
+from ergo_py.errors import InitTimeoutError
 from tests.support import (
     let_init_time_out,
     router_of,
@@ -31,7 +27,7 @@ async def run_out_of_time(
 
     async def spawn() -> None:
         with pytest.raises(InitTimeoutError):
-            await node.spawn(behaviour, dispatcher=PINNED, init_timeout=1000)
+            await node.spawn(behaviour, dispatcher=Threads(), init_timeout=1000)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(spawn)

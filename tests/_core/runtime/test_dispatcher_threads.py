@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import PINNED, POOL, BadInputError, Dispatcher, Pinned, Pod
+from ergo_py import BadInputError, Threads
 from ergo_py._core.runtime.bridge import Bridge
 from ergo_py._core.runtime.dispatcher_threads import DispatcherThreads, Job, ThreadGroup
 from ergo_py._core.runtime.thread_fairness import ThreadFairness
+from ergo_py.info import Dispatcher
 
 
 class Yard:
@@ -52,7 +53,9 @@ async def test_the_jobs_of_a_thread_are_done_in_order() -> None:
         order.append(number)
         return number
 
-    results = await yard.do(PINNED, *[lambda number=number: note(number) for number in range(50)])
+    results = await yard.do(
+        Threads(), *[lambda number=number: note(number) for number in range(50)]
+    )
 
     assert results == order == list(range(50))
 
@@ -62,7 +65,7 @@ async def test_an_error_of_a_job_is_its_outcome_and_the_thread_continues() -> No
         raise SystemExit(3)
 
     yard = Yard()
-    thread_group = yard.dispatcher_threads.join(PINNED, 1)
+    thread_group = yard.dispatcher_threads.join(Threads(), 1)
     failing, event = Job(fail, lambda: None), trio.Event()
     following = Job(threading.get_ident, event.set)
 
@@ -86,7 +89,7 @@ async def test_a_withdrawn_job_is_not_done_and_a_job_that_has_begun_cannot_be_wi
         return go_on.wait(10)
 
     yard = Yard()
-    thread_group = yard.dispatcher_threads.join(PINNED, 1)
+    thread_group = yard.dispatcher_threads.join(Threads(), 1)
     done: list[str] = []
     first, second, third = (
         Job(work, lambda: None),
@@ -117,7 +120,7 @@ def _look(found: list[object], thread_group: ThreadGroup) -> None:
 async def test_the_holder_of_a_single_thread_is_known_while_it_has_the_thread() -> None:
     yard = Yard()
     found: list[object] = []
-    for dispatcher in (PINNED, Pod("io"), POOL("io", 2)):
+    for dispatcher in (Threads(), Threads("io"), Threads("io", 2)):
         thread_group, ended = yard.dispatcher_threads.join(dispatcher, 1), trio.Event()
         job = Job(partial(_look, found, thread_group), ended.set, "owner")
 
@@ -130,12 +133,19 @@ async def test_the_holder_of_a_single_thread_is_known_while_it_has_the_thread() 
     assert found == ["owner", None] * 2 + [None, None]
 
 
-async def test_a_thread_group_is_shared_by_name_and_kind_and_counted() -> None:
+async def test_a_thread_group_is_shared_by_name_and_counted() -> None:
     yard = Yard()
 
     dispatcher_threads = [
         yard.dispatcher_threads.join(one, 1)
-        for one in (POOL("a", 2), POOL("a", 2), Pod("a"), Pod("b"), PINNED, PINNED)
+        for one in (
+            Threads("a", 2),
+            Threads("a", 2),
+            Threads("c"),
+            Threads("b"),
+            Threads(),
+            Threads(),
+        )
     ]
     counted = yard.dispatcher_threads.threads
     left = []
@@ -151,12 +161,12 @@ async def test_a_thread_group_is_shared_by_name_and_kind_and_counted() -> None:
 
 async def test_a_different_group_of_the_same_name_is_refused_while_the_first_is_used() -> None:
     yard = Yard()
-    thread_group = yard.dispatcher_threads.join(POOL("a", 2), 1)
+    thread_group = yard.dispatcher_threads.join(Threads("a", 2), 1)
 
     with pytest.raises(BadInputError, match="which exists and is used by 1"):
-        yard.dispatcher_threads.join(POOL("a", 1), 2)
+        yard.dispatcher_threads.join(Threads("a", 1), 2)
     yard.dispatcher_threads.leave(thread_group)
-    other = yard.dispatcher_threads.join(POOL("a", 1), 3)
+    other = yard.dispatcher_threads.join(Threads("a", 1), 3)
     yard.dispatcher_threads.leave(other)
 
     assert yard.dispatcher_threads.threads == 0
@@ -166,12 +176,11 @@ async def test_threads_are_named_after_their_dispatcher() -> None:
     yard = Yard()
 
     names = [
-        *await yard.do(PINNED, lambda: threading.current_thread().name),
-        *await yard.do(Pod("io"), lambda: threading.current_thread().name),
-        *await yard.do(POOL("io", 1), lambda: threading.current_thread().name),
+        *await yard.do(Threads(), lambda: threading.current_thread().name),
+        *await yard.do(Threads("io"), lambda: threading.current_thread().name),
     ]
 
-    assert names == ["pinned-1", "io-pod", "io-1"]
+    assert names == ["process-1", "io-1"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity on this platform")
@@ -180,8 +189,8 @@ async def test_a_thread_stays_on_its_cpu_and_its_neighbours_do_not() -> None:
     everything = os.sched_getaffinity(0)
     cpu = min(everything)
 
-    [allowed] = await yard.do(Pinned(cpu), lambda: os.sched_getaffinity(0))
-    [others] = await yard.do(PINNED, lambda: os.sched_getaffinity(0))
+    [allowed] = await yard.do(Threads(cpu=cpu), lambda: os.sched_getaffinity(0))
+    [others] = await yard.do(Threads(), lambda: os.sched_getaffinity(0))
 
     assert (allowed, others) == ({cpu}, everything)
     assert yard.warnings == []
@@ -189,12 +198,12 @@ async def test_a_thread_stays_on_its_cpu_and_its_neighbours_do_not() -> None:
 
 async def test_a_missing_cpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     yard = Yard()
-    await yard.do(Pinned(100_000), bool)
+    await yard.do(Threads(cpu=100_000), bool)
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
 
-    await yard.do(Pod("io", cpu=0), bool)
+    await yard.do(Threads("io", cpu=0), bool)
 
-    assert yard.warnings == ["pinned to CPU 100000", "pod io on CPU 0"]
+    assert yard.warnings == ["thread on CPU 100000", "thread io on CPU 0"]
 
 
 async def test_a_pool_that_gets_only_some_of_its_threads_ends_them(
@@ -212,11 +221,11 @@ async def test_a_pool_that_gets_only_some_of_its_threads_ends_them(
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        yard.dispatcher_threads.join(POOL("pool", 5), 1)
+        yard.dispatcher_threads.join(Threads("pool", 5), 1)
 
     for thread in started:
         thread.join(20)
     assert [thread.is_alive() for thread in started] == [False, False]
     assert yard.dispatcher_threads.threads == 0
     monkeypatch.undo()
-    assert await yard.do(POOL("pool", 2), lambda: "done") == ["done"]
+    assert await yard.do(Threads("pool", 2), lambda: "done") == ["done"]

@@ -12,22 +12,20 @@ from trio import from_thread
 from trio.lowlevel import current_task
 
 from ergo_py import (
-    PINNED,
-    POOL,
     Actor,
     Crashed,
-    Dispatcher,
-    InitTimeoutError,
     Killed,
     MetaProcess,
     Normal,
     NotAllowedError,
     Shutdown,
     TargetDownError,
-    TaskEndedError,
+    Threads,
 )
 from ergo_py._core.runtime import thread_parent
 from ergo_py._core.runtime.thread_parent import HostTask, ThreadParent, unmet
+from ergo_py.errors import InitTimeoutError, TaskEndedError
+from ergo_py.info import Dispatcher
 from ergo_py.meta import Apply, BlockingCalls
 from tests._core.metas.metas import InThread, in_thread, owning
 from tests.dispatched import Doer, in_threads
@@ -425,7 +423,7 @@ async def test_an_abandoned_callback_cannot_use_the_loop_of_its_process() -> Non
 
     async with running_node() as node:
         with pytest.raises(InitTimeoutError):
-            await node.spawn(Slow, dispatcher=PINNED, init_timeout=0.02)
+            await node.spawn(Slow, dispatcher=Threads(), init_timeout=0.02)
         gate.set()
         await in_thread(lambda: done.wait(20))
     assert len(errors) == 1
@@ -434,7 +432,7 @@ async def test_an_abandoned_callback_cannot_use_the_loop_of_its_process() -> Non
 # -- tasks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", [None, PINNED, POOL("sums", 1)], ids=str)
+@pytest.mark.parametrize("where", [None, Threads(), Threads("sums", 1)], ids=str)
 async def test_the_thread_of_a_task_uses_from_thread(where: Dispatcher | None) -> None:
     begun = threading.Event()
     async with running_node() as node:

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import ergo_py
-from ergo_py import NO_REPLY, Actor, Caller, CallTimeoutError, Node, Priority, Reject, State
+import ergo_py.info
+from ergo_py import NO_REPLY, Actor, Caller, CallTimeoutError, Node, Priority, Reject
 from ergo_py._core.messaging.calls import Calls
 from ergo_py._core.processes.message_loop import Turn
 from ergo_py._core.tables.mailbox import Mailbox
+from ergo_py.info import State
 from tests.support import process_of, running_node
 
 TWINS: tuple[tuple[Any, str, object], ...] = (
@@ -126,7 +128,7 @@ def look_at(node: Node, name: str) -> object:
     return (process.turn.handled, process.turn.handling, process.sent, states, len(process.main))
 
 
-@pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")
+@pytest.mark.skipif(not ergo_py.info.is_fast, reason="the C extension is not installed")
 @given(st.lists(REQUESTS, max_size=8))
 def test_the_extension_and_python_do_the_same(requests: list[tuple[str, str, str]]) -> None:
     in_c = trio.run(make_calls, requests, clock=MockClock(autojump_threshold=0))

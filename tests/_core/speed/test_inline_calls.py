@@ -11,7 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import NO_REPLY, Actor, Caller, Reject, State, TargetDownError, is_fast
+from ergo_py import NO_REPLY, Actor, Caller, Reject, TargetDownError
+from ergo_py.info import State, is_fast
 from tests.support import running_node
 
 pytestmark = pytest.mark.skipif(not is_fast, reason="the C extension is not installed")

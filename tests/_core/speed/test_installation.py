@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import ergo_py
+import ergo_py.info
 from ergo_py._core.messaging.calls import Calls
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.processes.message_loop import Turn
@@ -63,9 +64,9 @@ def test_an_extension_that_was_built_is_installed() -> None:
 def test_all_parts_of_the_extension_are_installed_or_none() -> None:
     replaced = [not isinstance(method, FunctionType) for method in REPLACED]
 
-    assert replaced == [ergo_py.is_fast] * len(REPLACED)
-    assert (Turn.begin_batch is not None) is ergo_py.is_fast
-    assert (type(Mailbox().main).__name__ == "MainLane") is ergo_py.is_fast
+    assert replaced == [ergo_py.info.is_fast] * len(REPLACED)
+    assert (Turn.begin_batch is not None) is ergo_py.info.is_fast
+    assert (type(Mailbox().main).__name__ == "MainLane") is ergo_py.info.is_fast
 
 
 IN_A_SECOND_INTERPRETER = """
@@ -155,7 +156,7 @@ class TestRefusals:
 
         self.assert_refused()
 
-    @pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")
+    @pytest.mark.skipif(not ergo_py.info.is_fast, reason="the C extension is not installed")
     def test_classes_of_another_interpreter_refuse_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -173,7 +174,7 @@ class TestRefusals:
             self.speed.method(Behaviour, "Behaviour.spawn")
 
 
-@pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")
+@pytest.mark.skipif(not ergo_py.info.is_fast, reason="the C extension is not installed")
 @pytest.mark.parametrize("method", REPLACED)
 def test_a_replaced_method_keeps_its_documentation_and_signature(method: Any) -> None:
     assert method.__doc__.strip().endswith(".")

@@ -12,14 +12,16 @@ import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 
 import ergo_py
-from ergo_py import PID, RESUME, Actor, ChildSpec, MetaProcess, Node, Overflow, Priority
+import ergo_py.info
+from ergo_py import PID, Actor, ChildSpec, MetaProcess, Node, Overflow, Priority
 from ergo_py._core.metas.outbox import Outbox
 from ergo_py._core.runtime.parking import PARKED
 from ergo_py._core.vocabulary.envelopes import MESSAGE
 from ergo_py._core.vocabulary.options import Behind
+from ergo_py.supervision import Decision
 from tests.support import process_behind, process_of, running_node
 
-pytestmark = pytest.mark.skipif(not ergo_py.is_fast, reason="the C extension is not installed")
+pytestmark = pytest.mark.skipif(not ergo_py.info.is_fast, reason="the C extension is not installed")
 
 
 class Payload:
@@ -84,7 +86,9 @@ async def served(node: Node, name: str | PID) -> None:
 @pytest.mark.parametrize("kind", [Plain, AtOnce, Waits, Fails, FailsLater, Keeps])
 async def test_a_handled_message_leaves_no_references(kind: type[Actor]) -> None:
     async with running_node() as node:
-        await node.supervise([ChildSpec("served", kind, decide=lambda _error: RESUME)], name="tree")
+        await node.supervise(
+            [ChildSpec("served", kind, decide=lambda _error: Decision.RESUME)], name="tree"
+        )
         sender = await node.spawn(Sends, name="sender")
         to, payload = process_of(node, "served").id, Payload()
 

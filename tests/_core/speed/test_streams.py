@@ -12,6 +12,7 @@ import pytest
 import trio
 
 import ergo_py
+import ergo_py.info
 from ergo_py.meta import TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.sockets.messages import Cause
 from ergo_py.meta.sockets.streams import installation
@@ -193,7 +194,7 @@ def replaced() -> list[Callable[..., Any]]:
 
 
 def test_all_functions_of_streams_are_replaced_or_none() -> None:
-    assert [not isinstance(each, FunctionType) for each in replaced()] == [ergo_py.is_fast] * 2
+    assert [not isinstance(each, FunctionType) for each in replaced()] == [ergo_py.info.is_fast] * 2
 
 
 def test_a_class_without_an_expected_slot_keeps_the_python_functions(

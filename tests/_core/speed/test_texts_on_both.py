@@ -10,8 +10,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 import ergo_py
-from ergo_py import Actor, BlockedReport, Caller, Crashed, Down
+from ergo_py import Actor, Caller, Crashed, Down
 from ergo_py._core.inspection.watchdog import look_at_loop
+from ergo_py.info import BlockedReport
 from tests._core.speed.test_calls_on_both import TWINS
 from tests.support import router_of, running_node
 

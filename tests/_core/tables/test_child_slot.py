@@ -9,36 +9,29 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
-    DROP,
-    ESCALATE,
-    KEEP,
     NO_REPLY,
     PID,
-    RESTART,
-    RESUME,
-    STOP,
-    TEMPORARY,
     Actor,
     Backoff,
     BadInputError,
-    CallFailedError,
     CallTimeoutError,
     ChildSpec,
     Crashed,
-    Decision,
     Killed,
     MailboxFullError,
     Node,
     Normal,
-    Phase,
     Reason,
-    Redirect,
+    RestartPolicy,
     Supervisor,
     SupervisorSpec,
     TargetDownError,
     Why,
 )
-from ergo_py._core.tables.child_slot import ChildSlot, Fate
+from ergo_py._core.tables.child_slot import ChildSlot
+from ergo_py.errors import CallFailedError
+from ergo_py.info import Phase
+from ergo_py.supervision import Decision, Fate, Redirect
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases
 from tests.support import Failed, Recorder, process_of, running_node
 
@@ -48,7 +41,9 @@ from tests.support import Failed, Recorder, process_of, running_node
 async def test_resume_keeps_the_process_its_state_and_its_mailbox() -> None:
     log: Log = []
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("a", Child, log, "a", decide=lambda error: RESUME)])
+        tree = await node.supervise(
+            [ChildSpec("a", Child, log, "a", decide=lambda error: Decision.RESUME)]
+        )
         pid = node.whereis("a")
         node.send("a", 1)
         node.send("a", Failed("x"))
@@ -66,7 +61,7 @@ async def test_resume_keeps_the_process_its_state_and_its_mailbox() -> None:
 @pytest.mark.parametrize("inline", [True, False])
 async def test_the_caller_of_a_child_that_resumes_gets_the_error_at_once(inline: bool) -> None:
     async with running_node(inline_calls=inline) as node:
-        await node.supervise([ChildSpec("a", Child, [], "a", decide=lambda error: RESUME)])
+        await node.supervise([ChildSpec("a", Child, [], "a", decide=lambda error: Decision.RESUME)])
 
         with pytest.raises(CallFailedError) as caught:
             await node.call("a", Failed("on this"), timeout=None)
@@ -82,7 +77,7 @@ async def test_a_child_that_fails_on_every_message_lets_other_tasks_run() -> Non
             raise Failed
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("glutton", Glutton, decide=lambda error: RESUME)])
+        await node.supervise([ChildSpec("glutton", Glutton, decide=lambda error: Decision.RESUME)])
 
         node.send("glutton", "go")
 
@@ -93,7 +88,9 @@ async def test_a_child_that_fails_on_every_message_lets_other_tasks_run() -> Non
 
 async def test_decide_decides_about_each_kind_of_exception() -> None:
     def decide(error: Exception) -> Any:
-        return {ValueError: RESUME, KeyError: RESTART, OSError: STOP}[type(error)]
+        return {ValueError: Decision.RESUME, KeyError: Decision.RESTART, OSError: Decision.STOP}[
+            type(error)
+        ]
 
     log: Log = []
     async with running_node() as node:
@@ -116,7 +113,7 @@ async def test_escalate_ends_the_supervisor_with_the_reason_of_the_child() -> No
     log: Log = []
     async with running_node() as node:
         specs = [
-            ChildSpec("a", Child, log, "a", decide=lambda error: ESCALATE),
+            ChildSpec("a", Child, log, "a", decide=lambda error: Decision.ESCALATE),
             ChildSpec("b", Child, log, "b"),
         ]
         tree = await node.supervise(specs)
@@ -131,7 +128,9 @@ async def test_escalate_ends_the_supervisor_with_the_reason_of_the_child() -> No
 async def test_decide_is_not_called_for_a_kill() -> None:
     log: Log = []
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("a", Child, log, "a", decide=lambda error: STOP)])
+        tree = await node.supervise(
+            [ChildSpec("a", Child, log, "a", decide=lambda error: Decision.STOP)]
+        )
 
         node.kill("a")
         await wait_all_tasks_blocked()
@@ -163,7 +162,7 @@ async def test_decide_is_also_called_for_a_start_that_fails() -> None:
                 log,
                 [True],
                 "a",
-                decide=lambda error: RESTART if error.args == ("a",) else STOP,
+                decide=lambda error: Decision.RESTART if error.args == ("a",) else Decision.STOP,
             ),
             ChildSpec("b", Child, log, "b"),
         ]
@@ -234,7 +233,7 @@ async def test_by_default_unhandled_messages_of_a_child_are_dead_letters() -> No
 async def test_kept_messages_and_calls_continue_with_the_successor_in_order() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
-        await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=KEEP)])
+        await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=Fate.KEEP)])
 
         outcome = await fill_and_fail(node, gate)
 
@@ -252,7 +251,7 @@ async def test_a_kept_call_that_the_successor_defers_is_answered_by_its_end() ->
             return NO_REPLY
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("held", Promising, heard, gate, mailbox=KEEP)])
+        await node.supervise([ChildSpec("held", Promising, heard, gate, mailbox=Fate.KEEP)])
 
         async with trio.open_nursery() as nursery:
             node.send("held", "wait and fail")
@@ -285,7 +284,8 @@ async def test_kept_messages_outlast_a_start_that_fails(
     async with running_node() as node:
         backoff = Backoff(1.0, 1.0)
         await node.supervise(
-            [ChildSpec("held", Unlucky, heard, gate, mailbox=KEEP, backoff=backoff)], intensity=9
+            [ChildSpec("held", Unlucky, heard, gate, mailbox=Fate.KEEP, backoff=backoff)],
+            intensity=9,
         )
 
         outcome = await fill_and_fail(node, gate)
@@ -298,7 +298,9 @@ async def test_kept_messages_of_a_child_that_does_not_come_back_are_dead_letters
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
         specs = [
-            ChildSpec("held", Held, heard, gate, mailbox=KEEP, restart=TEMPORARY),
+            ChildSpec(
+                "held", Held, heard, gate, mailbox=Fate.KEEP, restart=RestartPolicy.TEMPORARY
+            ),
             ChildSpec("b", Child, []),
         ]
         await node.supervise(specs)
@@ -313,7 +315,7 @@ async def test_kept_messages_of_a_child_that_does_not_come_back_are_dead_letters
 async def test_kept_messages_of_a_supervisor_that_gives_up_are_dead_letters() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
-        await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=KEEP)], intensity=0)
+        await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=Fate.KEEP)], intensity=0)
 
         outcome = await fill_and_fail(node, gate)
 
@@ -325,7 +327,9 @@ async def test_kept_messages_of_a_supervisor_that_gives_up_are_dead_letters() ->
 async def test_kept_messages_survive_the_restart_of_the_supervisor() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
-        inner = SupervisorSpec([ChildSpec("held", Held, heard, gate, mailbox=KEEP)], intensity=0)
+        inner = SupervisorSpec(
+            [ChildSpec("held", Held, heard, gate, mailbox=Fate.KEEP)], intensity=0
+        )
         await node.supervise([ChildSpec("inner", Supervisor, inner)])
 
         outcome = await fill_and_fail(node, gate)
@@ -337,7 +341,7 @@ async def test_kept_messages_survive_the_restart_of_the_supervisor() -> None:
 async def test_dropped_messages_are_counted_and_calls_are_answered() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=DROP)])
+        tree = await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=Fate.DROP)])
 
         outcome = await fill_and_fail(node, gate)
 
@@ -374,7 +378,9 @@ async def test_messages_redirected_to_an_unknown_name_are_dead_letters() -> None
 async def test_a_kept_mailbox_keeps_its_bound() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
-        await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=KEEP, mailbox_size=3)])
+        await node.supervise(
+            [ChildSpec("held", Held, heard, gate, mailbox=Fate.KEEP, mailbox_size=3)]
+        )
         await fill_and_fail(node, gate)
         gate_again = trio.Event()
 
@@ -516,7 +522,11 @@ async def test_a_message_redirected_to_a_full_mailbox_is_a_dead_letter() -> None
         await wait_all_tasks_blocked()
         node.send("deaf", "fills its mailbox")
         await node.supervise(
-            [ChildSpec("a", Child, log, "a", mailbox=Redirect("deaf"), restart=TEMPORARY)],
+            [
+                ChildSpec(
+                    "a", Child, log, "a", mailbox=Redirect("deaf"), restart=RestartPolicy.TEMPORARY
+                )
+            ],
             name="tree",
             auto_shutdown=False,
         )
@@ -563,7 +573,7 @@ def test_a_slot_counts_restarts_from_zero_under_each_supervisor() -> None:
     assert restarts == [0, 1, 2, 0, 1, 2]
 
 
-@pytest.mark.parametrize("decision", [STOP, ESCALATE])
+@pytest.mark.parametrize("decision", [Decision.STOP, Decision.ESCALATE])
 def test_a_slot_has_no_successor_after_a_decision_to_end(
     decision: Decision,
 ) -> None:
@@ -595,7 +605,7 @@ async def test_a_kept_call_that_timed_out_meanwhile_is_not_answered_by_the_succe
                 await node.call("a", "given up", timeout=1)
 
         await node.supervise(
-            [ChildSpec("a", Holding, mailbox=KEEP, backoff=Backoff(10.0, 10.0))], name="tree"
+            [ChildSpec("a", Holding, mailbox=Fate.KEEP, backoff=Backoff(10.0, 10.0))], name="tree"
         )
         node.send("a", "hold")
         await wait_all_tasks_blocked()

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ergo_py import Actor, BehaviourError, MetaProcess, StateMachine, Supervisor
+from ergo_py import Actor, MetaProcess, StateMachine, Supervisor
 from ergo_py._core.tables.callbacks import CALLBACKS, META_CALLBACKS, Callbacks
 from ergo_py._core.tables.class_mistakes import check_names, misspelled
+from ergo_py.errors import BehaviourError
 
 # -- names of the framework ------------------------------------------------------------------------
 

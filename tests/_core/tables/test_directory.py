@@ -6,9 +6,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ergo_py import PID, BadInputError, KeyTakenError
+from ergo_py import PID, BadInputError
 from ergo_py._core.tables.directory import Directory
 from ergo_py._core.vocabulary.ids import Key
+from ergo_py.errors import KeyTakenError
 
 PIDS = st.integers(1, 4).map(lambda number: PID("n", 1, number))
 KEYS = st.sampled_from(["a", 1, ("a", 1), frozenset({2})])

@@ -19,14 +19,14 @@ from ergo_py import (
     Killed,
     MetaProcess,
     Normal,
-    Obituary,
-    ProcessUnknownError,
     RestartLimit,
     Shutdown,
     TargetDownError,
 )
 from ergo_py._core.tables.obituaries import Obituaries
 from ergo_py._core.vocabulary.envelopes import MESSAGE
+from ergo_py.errors import ProcessUnknownError
+from ergo_py.info import Obituary
 from tests.support import (
     Failed,
     Puppet,

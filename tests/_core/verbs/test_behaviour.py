@@ -14,7 +14,6 @@ from ergo_py import (
     Actor,
     Alias,
     BadInputError,
-    BehaviourError,
     Caller,
     Divert,
     MetaProcess,
@@ -27,6 +26,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
+from ergo_py.errors import BehaviourError
 from tests.support import Failed, Puppet, Recorder, refused, running_node
 
 HERE = "test@localhost"

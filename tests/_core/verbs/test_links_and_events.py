@@ -19,7 +19,6 @@ from ergo_py import (
     Killed,
     Name,
     NameTakenError,
-    NameUnknownError,
     Node,
     NodeName,
     NoNode,
@@ -27,12 +26,11 @@ from ergo_py import (
     Normal,
     NotAllowedError,
     Reason,
-    RelationExistsError,
-    RelationUnknownError,
     Shutdown,
     Unregistered,
     Why,
 )
+from ergo_py.errors import NameUnknownError, RelationExistsError, RelationUnknownError
 from tests.support import Failed, Puppet, Witness, refused, running_node
 
 HERE = "test@localhost"

@@ -13,7 +13,6 @@ from ergo_py import (
     NO_REPLY,
     Alias,
     BadInputError,
-    BehaviourError,
     Caller,
     CallTimeoutError,
     Crashed,
@@ -22,19 +21,15 @@ from ergo_py import (
     InitError,
     Killed,
     MetaProcess,
-    MetaState,
     NodeStoppedError,
     NoProcess,
     Normal,
     NotAllowedError,
     Priority,
-    ProcessUnknownError,
     Reason,
     Ref,
     Reject,
     TargetDownError,
-    TargetTypeError,
-    TooManyReadersError,
 )
 from ergo_py._core.metas.spawn import spawn_meta_from_thread
 from ergo_py._core.tables.pending_calls import Expiry
@@ -45,6 +40,8 @@ from ergo_py._core.vocabulary.states import (
     MetaOperation,
     check_meta_transition,
 )
+from ergo_py.errors import BehaviourError, ProcessUnknownError, TargetTypeError, TooManyReadersError
+from ergo_py.info import MetaState
 from tests._core.metas.metas import (
     COLOURS,
     InTask,

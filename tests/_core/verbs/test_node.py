@@ -25,12 +25,12 @@ from ergo_py import (
     Normal,
     NotAllowedError,
     Priority,
-    ProcessUnknownError,
     Shutdown,
     TargetDownError,
     Unregistered,
     Why,
 )
+from ergo_py.errors import ProcessUnknownError
 from tests.support import Puppet, Recorder, Witness, running_node
 
 

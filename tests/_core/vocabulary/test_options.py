@@ -4,7 +4,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from ergo_py import LOOP, PINNED, POOL, Pinned
+from ergo_py import LOOP, Threads
 from ergo_py._core.vocabulary.envelopes import Divert, Overflow, Priority
 from ergo_py._core.vocabulary.errors import BadInputError
 from ergo_py._core.vocabulary.options import (
@@ -41,8 +41,8 @@ BAD: list[tuple[str, list[Any], str]] = [
     ("log_level", NO_LEVELS, "one of debug, info, warning, error, critical, off"),
     (
         "dispatcher",
-        ["loop", None, Pinned, POOL],
-        "LOOP, PINNED, Pinned(cpu=…), POOL(name, size) or Pod(name)",
+        ["loop", None, Threads, Threads],
+        "LOOP, Threads(), Threads(cpu=…) or Threads(name, size)",
     ),
 ]
 
@@ -109,7 +109,7 @@ GOOD: list[tuple[str, list[Any]]] = [
     ("shutdown", [0, 0.0, 5, 0.001, inf]),
     ("env", [None, {}, {"key": object()}]),
     ("log_level", [None, *LEVELS]),
-    ("dispatcher", [LOOP, PINNED, POOL("io", 2)]),
+    ("dispatcher", [LOOP, Threads(), Threads("io", 2)]),
 ]
 
 

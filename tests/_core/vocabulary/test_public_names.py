@@ -5,6 +5,7 @@ checkers name, and the names print under the package.
 import ast
 import pickle
 import pydoc
+from importlib.util import resolve_name
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -12,9 +13,30 @@ from typing import Any
 import pytest
 
 import ergo_py
+import ergo_py.info
 import ergo_py.meta
+import ergo_py.schedules
+import ergo_py.state_machine
+import ergo_py.streams
+import ergo_py.supervision
+import ergo_py.tasks
+import ergo_py.telemetry
 
-LAZY = pytest.mark.parametrize("package", [ergo_py, ergo_py.meta], ids=lambda one: one.__name__)
+LAZY = pytest.mark.parametrize(
+    "package",
+    [
+        ergo_py,
+        ergo_py.info,
+        ergo_py.meta,
+        ergo_py.schedules,
+        ergo_py.state_machine,
+        ergo_py.streams,
+        ergo_py.supervision,
+        ergo_py.tasks,
+        ergo_py.telemetry,
+    ],
+    ids=lambda package: package.__name__,
+)
 
 
 def imports_for_type_checkers(package: ModuleType) -> dict[str, list[str]]:
@@ -30,8 +52,12 @@ def imports_for_type_checkers(package: ModuleType) -> dict[str, list[str]]:
     ]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     assert len(imports) == len(block.body)
-    assert all(node.level == 1 and node.module for node in imports)
-    return {str(node.module): [alias.name for alias in node.names] for node in imports}
+    return {
+        resolve_name("." * node.level + str(node.module), package.__package__): sorted(
+            alias.name for alias in node.names
+        )
+        for node in imports
+    }
 
 
 def table_of(package: ModuleType) -> dict[str, list[str]]:
@@ -46,7 +72,12 @@ def table_of(package: ModuleType) -> dict[str, list[str]]:
         and node.func.id == "load_on_first_use"
     ]
     table: dict[str, str] = ast.literal_eval(call.args[1])
-    return {module: names.split() for module, names in table.items()}
+    return {
+        module if module.startswith("ergo_py.") else f"{package.__name__}.{module}": sorted(
+            names.split()
+        )
+        for module, names in table.items()
+    }
 
 
 @LAZY
@@ -80,7 +111,7 @@ def test_public_classes_and_functions_print_under_their_package(package: ModuleT
 def test_public_names_are_pickled_under_their_package(package: ModuleType) -> None:
     for name in package.__all__:
         thing: Any = getattr(package, name)
-        if isinstance(thing, type) and name != "POOL":  # POOL is another name of ThreadPool
+        if isinstance(thing, type):
             pickled = pickle.dumps(thing, protocol=0)
 
             assert pickled.startswith(f"c{package.__name__}\n{name}\n".encode())

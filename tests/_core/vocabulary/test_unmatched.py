@@ -10,8 +10,9 @@ from unittest.mock import Mock
 import pytest
 import trio
 
-from ergo_py import LOOP, PINNED, Actor, Dispatcher, Down, open_node
+from ergo_py import LOOP, Actor, Down, Threads, open_node
 from ergo_py._core.vocabulary.unmatched import Unmatched, unmatched_of
+from ergo_py.info import Dispatcher
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def told_by(cls: type[Actor], *messages: object) -> list[str]:
 
 
 @pytest.mark.parametrize("cls", [Plain, Coroutine])
-@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=["loop", "thread"])
+@pytest.mark.parametrize("dispatcher", [LOOP, Threads()], ids=["loop", "thread"])
 async def test_a_message_without_a_case_is_told_once_for_each_class_and_type(
     cls: type[Actor], dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,7 +314,7 @@ async def test_a_handler_that_was_replaced_on_the_instance_is_not_judged(
     assert "has no case for" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=["loop", "thread"])
+@pytest.mark.parametrize("dispatcher", [LOOP, Threads()], ids=["loop", "thread"])
 async def test_a_message_of_a_type_that_cannot_be_hashed_or_asked_is_handled(
     dispatcher: Dispatcher,
 ) -> None:

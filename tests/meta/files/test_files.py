@@ -10,7 +10,8 @@ from typing import NoReturn
 import pytest
 import trio
 
-from ergo_py import Alias, BadInputError, Crashed, InitError, Normal, Shutdown, UnhandledCallError
+from ergo_py import Alias, BadInputError, Crashed, InitError, Normal, Shutdown
+from ergo_py.errors import UnhandledCallError
 from ergo_py.meta.files.files import (
     FileData,
     FileEnded,

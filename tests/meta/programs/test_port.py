@@ -19,8 +19,8 @@ from ergo_py import (
     Normal,
     Shutdown,
     SpawnError,
-    UnhandledCallError,
 )
+from ergo_py.errors import UnhandledCallError
 from ergo_py.meta.parsing.decoder import FramingError
 from ergo_py.meta.parsing.framing import LengthHeader, Raw
 from ergo_py.meta.parsing.lines import Text

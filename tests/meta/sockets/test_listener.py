@@ -24,11 +24,11 @@ from ergo_py import (
     Killed,
     NodeStoppedError,
     Normal,
-    ProcessUnknownError,
     Reason,
     Shutdown,
 )
 from ergo_py._core.runtime.bridge import Bridge
+from ergo_py.errors import ProcessUnknownError
 from ergo_py.meta.parsing.framing import LengthHeader
 from ergo_py.meta.poller import SocketPoller
 from ergo_py.meta.readers import ReaderKind

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, Behind, Crashed, Down, InitError, Node, UnhandledCallError
+from ergo_py import BadInputError, Behind, Crashed, Down, InitError, Node
+from ergo_py.errors import UnhandledCallError
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend
 from ergo_py.meta.sockets.messages import Endpoint

@@ -28,15 +28,7 @@
     │   ├── DeadlockError                   the call would wait for itself
     │   └── UnhandledCallError              the callee has no answer to this request
     ├── MethodUnknownError (LookupError)    the actor exposes no such method
-    ├── SupervisionError                    an operation on a child failed; carries the child
-    │   ├── ChildUnknownError (LookupError)  the supervisor has no such child
-    │   ├── ChildExistsError                the supervisor has a child of that name
-    │   ├── ChildRunningError               the child runs; carries its PID
-    │   ├── ChildNotRunningError            there is nothing to stop
-    │   ├── ChildDisabledError              the child was disabled
-    │   ├── ChildEnabledError               the child is not disabled
-    │   ├── ChildBusyError                  another operation on the child is in progress
-    │   └── TooManyChildrenError            the supervisor has max_children already
+    ├── ChildError                          an operation on a child failed; carries child and kind
     ├── ServiceError                        carries service and message: nothing is lost
     │   ├── ServiceGoneError                its child does not restart; carries the reason
     │   ├── ServiceBusyError                too many requests wait for its child to restart
@@ -105,6 +97,7 @@ from .supervision import (
     ChildBusyError,
     ChildDisabledError,
     ChildEnabledError,
+    ChildError,
     ChildExistsError,
     ChildNotRunningError,
     ChildRunningError,
@@ -113,7 +106,6 @@ from .supervision import (
     ServiceError,
     ServiceGoneError,
     ServiceTimeoutError,
-    SupervisionError,
     TaskEndedError,
     TaskError,
     TaskTimeoutError,
@@ -135,6 +127,7 @@ __all__ = [
     "ChildBusyError",
     "ChildDisabledError",
     "ChildEnabledError",
+    "ChildError",
     "ChildExistsError",
     "ChildNotRunningError",
     "ChildRunningError",
@@ -164,7 +157,6 @@ __all__ = [
     "ServiceGoneError",
     "ServiceTimeoutError",
     "SpawnError",
-    "SupervisionError",
     "TargetDownError",
     "TargetTypeError",
     "TaskEndedError",
@@ -177,4 +169,4 @@ __all__ = [
     "UnhandledCallError",
 ]
 
-show_public_names(__name__)
+show_public_names(__name__, {"ergo_py.errors": " ".join(__all__)})

@@ -1,6 +1,7 @@
 """The errors of supervisors, services, tasks and applications."""
 
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 from ..reasons import Reason, error_of
 from .base import ErgoError
@@ -11,6 +12,7 @@ __all__ = [
     "ApplicationStartError",
     "ApplicationUnknownError",
     "ChildBusyError",
+    "ChildError",
     "ChildDisabledError",
     "ChildEnabledError",
     "ChildExistsError",
@@ -21,7 +23,6 @@ __all__ = [
     "ServiceError",
     "ServiceGoneError",
     "ServiceTimeoutError",
-    "SupervisionError",
     "TaskEndedError",
     "TaskError",
     "TaskTimeoutError",
@@ -30,18 +31,37 @@ __all__ = [
 ]
 
 
-class SupervisionError(ErgoError):
+ChildErrorKind = Literal[
+    "unknown", "exists", "too many", "running", "not running", "disabled", "enabled", "busy"
+]
+
+
+class ChildError(ErgoError):
     """An operation on a child was refused, and nothing was changed. ``child`` is the name that was
     given.
+
+    ``kind`` says why: there is no such child (``"unknown"``, which is also a :class:`LookupError`),
+    there is a child of that name (``"exists"``), there are ``max_children`` children (``"too
+    many"``), it runs already (``"running"``, with its ``pid``), there is nothing to stop (``"not
+    running"``), it is ``"disabled"``, it is not (``"enabled"``), or another operation on it is in
+    progress (``"busy"``).
     """
+
+    kind: ClassVar[ChildErrorKind]
+
+    def __init_subclass__(cls) -> None:
+        # A program sees a single class, and its kind: the subclasses keep the old names working.
+        cls.__name__ = cls.__qualname__ = "ChildError"
 
     def __init__(self, text: str, child: object) -> None:
         super().__init__(text)
         self.child = child
 
 
-class ChildUnknownError(SupervisionError, LookupError):
+class ChildUnknownError(ChildError, LookupError):
     """The supervisor has no such child."""
+
+    kind = "unknown"
 
     def __init__(self, child: object, known: Sequence[str] = ()) -> None:
         listed = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
@@ -54,8 +74,10 @@ class ChildUnknownError(SupervisionError, LookupError):
         """The names of the children."""
 
 
-class ChildExistsError(SupervisionError):
+class ChildExistsError(ChildError):
     """The supervisor already has a child of that name."""
+
+    kind = "exists"
 
     def __init__(self, child: str) -> None:
         super().__init__(
@@ -65,10 +87,12 @@ class ChildExistsError(SupervisionError):
         )
 
 
-class TooManyChildrenError(SupervisionError):
+class TooManyChildrenError(ChildError):
     """The supervisor has as many children as its ``max_children`` allows. ``limit`` is that
     number.
     """
+
+    kind = "too many"
 
     def __init__(self, child: str, limit: int) -> None:
         super().__init__(
@@ -79,8 +103,10 @@ class TooManyChildrenError(SupervisionError):
         self.limit = limit
 
 
-class ChildRunningError(SupervisionError):
+class ChildRunningError(ChildError):
     """The child runs already. ``pid`` is its process."""
+
+    kind = "running"
 
     def __init__(self, child: str, pid: object) -> None:
         super().__init__(
@@ -90,15 +116,19 @@ class ChildRunningError(SupervisionError):
         self.pid = pid
 
 
-class ChildNotRunningError(SupervisionError):
+class ChildNotRunningError(ChildError):
     """The child does not run and will not restart, so there is nothing to stop."""
+
+    kind = "not running"
 
     def __init__(self, child: str, phase: str) -> None:
         super().__init__(f"child {child!r} does not run: it is {phase}", child)
 
 
-class ChildDisabledError(SupervisionError):
+class ChildDisabledError(ChildError):
     """The child is disabled, so it cannot be started."""
+
+    kind = "disabled"
 
     def __init__(self, child: str) -> None:
         super().__init__(
@@ -106,8 +136,10 @@ class ChildDisabledError(SupervisionError):
         )
 
 
-class ChildEnabledError(SupervisionError):
+class ChildEnabledError(ChildError):
     """The child is not disabled, so it cannot be enabled."""
+
+    kind = "enabled"
 
     def __init__(self, child: str) -> None:
         super().__init__(
@@ -117,8 +149,10 @@ class ChildEnabledError(SupervisionError):
         )
 
 
-class ChildBusyError(SupervisionError):
+class ChildBusyError(ChildError):
     """Another operation on the child is in progress."""
+
+    kind = "busy"
 
     def __init__(self, child: str, phase: str) -> None:
         super().__init__(

@@ -1,0 +1,132 @@
+"""The public names are few, and the names of earlier versions lead to them."""
+
+import importlib
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import ergo_py
+from ergo_py import Threads
+from ergo_py._core.vocabulary.errors import (
+    ChildBusyError,
+    ChildExistsError,
+    ChildRunningError,
+    ChildUnknownError,
+)
+from ergo_py.errors import ChildError
+from ergo_py.moved_names import MOVED
+from tests.test_docs_api import MODULES
+
+MOST_AT_THE_ROOT = 80
+MOST = 400
+"""The next name needs a reason why it is not a member, a parameter or a name of its module."""
+
+
+def old_value(old: str) -> tuple[object, list[str]]:
+    """The value of an old name, and the warnings that its use raises."""
+    module, _, name = old.rpartition(".")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = getattr(importlib.import_module(module), name)
+    assert {warning.category for warning in caught} == {DeprecationWarning}
+    assert {warning.filename for warning in caught} == {__file__}
+    return value, [str(warning.message) for warning in caught]
+
+
+def test_the_root_has_the_names_of_every_day_and_no_more() -> None:
+    assert len(ergo_py.__all__) <= MOST_AT_THE_ROOT
+
+
+def test_the_public_names_of_all_modules_are_few() -> None:
+    assert len({name for module in MODULES for name in module.__all__}) <= MOST
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_name_works_and_its_warning_has_the_line_to_write(old: str) -> None:
+    _, [text] = old_value(old)
+    begin, line = text.split("; write: ")
+    namespace: dict[str, object] = {}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec(line, namespace)
+
+    assert begin == f"{old} is deprecated, and ergo_py 0.2 removes it"
+
+
+@pytest.mark.parametrize("old", [old for old in MOVED if " import " in MOVED[old].line])
+def test_an_old_name_has_the_value_of_the_new_line(old: str) -> None:
+    value, _ = old_value(old)
+    imports, _, expression = MOVED[old].line.partition("; ")
+    namespace: dict[str, object] = {}
+    exec(imports, namespace)
+    new = eval(expression or imports.partition("  #")[0].rpartition(" ")[2], namespace)
+
+    if expression.startswith("Threads("):
+        assert old == "ergo_py.PINNED" or callable(value)
+    elif "#" in imports:
+        assert isinstance(value, type)
+        assert new in value.__mro__
+    else:
+        assert value is new
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_name_is_not_listed(old: str) -> None:
+    package, _, name = old.rpartition(".")
+    module = importlib.import_module(package)
+
+    assert name not in module.__all__
+    assert name not in dir(module)
+
+
+def test_the_old_dispatchers_are_threads() -> None:
+    pinned, _ = old_value("ergo_py.Pinned")
+    pod, _ = old_value("ergo_py.Pod")
+    pool, _ = old_value("ergo_py.POOL")
+    assert callable(pinned)
+    assert callable(pod)
+    assert callable(pool)
+
+    assert (pinned(2), pinned()) == (Threads(cpu=2), Threads())
+    assert (pod("io", 1), pod("io")) == (Threads("io", cpu=1), Threads("io"))
+    assert pool("io", 3) == Threads("io", 3)
+
+
+def test_a_name_that_has_left_is_an_import_error_with_its_replacement() -> None:
+    with pytest.raises(ImportError, match="has left ergo_py; use instead: MetricsPage"):
+        exec("from ergo_py.telemetry import StatsdReporter")
+
+
+def test_an_import_of_everything_warns_of_nothing() -> None:
+    program = "from ergo_py import *; from ergo_py.errors import *; from ergo_py.info import *"
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_old_child_error_catches_its_kind_and_no_other() -> None:
+    old, _ = old_value("ergo_py.ChildUnknownError")
+
+    assert old is ChildUnknownError
+    assert isinstance(ChildUnknownError("a"), LookupError)
+    assert not isinstance(ChildExistsError("a"), ChildUnknownError)
+
+
+def test_a_child_error_has_a_kind_and_prints_under_a_single_name() -> None:
+    errors: list[ChildError] = [
+        ChildUnknownError("a"),
+        ChildExistsError("a"),
+        ChildRunningError("a", None),
+        ChildBusyError("a", "starting"),
+    ]
+
+    assert [error.kind for error in errors] == ["unknown", "exists", "running", "busy"]
+    assert {f"{type(error).__module__}.{type(error).__qualname__}" for error in errors} == {
+        "ergo_py.errors.ChildError"
+    }
