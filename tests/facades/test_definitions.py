@@ -5,16 +5,7 @@ the code.
 import inspect
 from collections import Counter
 
-from ergo_py import (
-    Actor,
-    Group,
-    MetaProcess,
-    Node,
-    PoolHandle,
-    Registry,
-    Service,
-    Task,
-)
+from ergo_py import Actor, Group, MetaProcess, Node, Registry, Service
 from ergo_py._core.tables.callbacks import CALLBACKS
 from ergo_py.aio import (
     AsyncioGroup,
@@ -36,6 +27,8 @@ from ergo_py.facades.facade import Facade
 from ergo_py.facades.remote_node import AsyncioRemoteNode, BlockingRemoteNode
 from ergo_py.network.remote_node import RemoteNode
 from ergo_py.network.services.remote_service import RemoteService
+from ergo_py.supervision import PoolHandle
+from ergo_py.tasks import Task
 from ergo_py.testing.records.verbs import RecordingVerbs
 
 DEFINED = (
