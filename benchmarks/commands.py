@@ -87,6 +87,10 @@ NODE_PATH="$PWD/.venv-node/node_modules" HYPOTHESIS_PROFILE=thorough \
         "break the code in small ways, and list the breaks that no test notices",
         'ERGO_PURE=1 "$python" -m benchmarks.mutants "$@"',
     ),
+    "planted": Command(
+        "plant faults into the protocols, and search worlds for a seed that finds each",
+        '"$python" -m benchmarks.planted "$@"',
+    ),
     "leaks": Command("run the leak tests for longer", '"$python" -m benchmarks.leaks "$@"'),
     "interrupts": Command(
         "press Ctrl-C at random moments in 500 busy programs; --trials 1000 --seed 2 for others",

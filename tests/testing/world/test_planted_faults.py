@@ -1,0 +1,52 @@
+"""Faults that are planted into the protocols are found in worlds; `python -m benchmarks planted`
+searches for all of them.
+"""
+
+from typing import Any
+
+import pytest
+
+from benchmarks.planted import FAULTS, Planted, find, leases, messages, planted
+from ergo_py.testing import Simulation
+from tests.support import THOROUGH
+
+SHORT = (
+    "lost operations are not sent again",
+    "a doubled frame is delivered twice",
+    "a lease is taken too early",
+)
+"""The faults that each run of the tests searches for."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [fault for fault in FAULTS if THOROUGH or fault.name in SHORT],
+    ids=lambda each: each.name,
+)
+def test_a_planted_fault_is_found_and_shrunk(fault: Planted) -> None:
+    error = find(fault, range(10_000 if THOROUGH else 10))
+
+    assert error is not None
+    assert len(error.plan.faults) <= 8
+    assert error.runs <= 100
+
+
+@pytest.mark.parametrize("world", [messages, leases], ids=lambda each: each.__name__)
+def test_worlds_without_a_planted_fault_go_well(world: Any) -> None:
+    simulation = Simulation(world, 1000 if THOROUGH else 2)
+
+    assert simulation.run() == simulation.seeds
+
+
+def test_each_fault_changes_its_module_and_leaves_it_as_it_was() -> None:
+    for fault in FAULTS:
+        with planted(fault):
+            pass
+
+
+def test_a_fault_without_its_text_is_told() -> None:
+    fault = FAULTS[0]
+    wrong = Planted(fault.name, fault.world, fault.module, "not there", "")
+
+    with pytest.raises(LookupError, match=fault.name), planted(wrong):
+        pass
