@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.targets.target import Target
 from ergo_py.control.conversation import Conversation
-from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
+from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_request, refusal
 from ergo_py.control.request import Arguments
 from ergo_py.shell.arguments import make_parser
 from ergo_py.shell.exit_codes import Leave
@@ -30,12 +30,12 @@ _NOBODY: Any = SimpleNamespace(
 def control_line(line: bytes) -> str:
     """A line that a client says."""
     try:
-        question = read_question(line[:MAX_REQUEST])
+        request = read_request(line[:MAX_REQUEST])
     except ControlError as error:
         told = json.loads(refusal(error.more.get("id"), error))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         assert told["ok"] is False
         return error.code
-    echoed = json.loads(answer(question.id, question.arguments))
+    echoed = json.loads(answer(request.id, request.arguments))
     assert echoed["ok"] is True
     return "read"
 

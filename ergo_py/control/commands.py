@@ -33,7 +33,7 @@ from .protocol import ControlError, as_json
 from .rendering import SORTS
 from .request import Arguments, Beat, Client
 from .rows import ps_row
-from .views.commands import VIEWS, flow, profile
+from .view_commands import VIEWS, flow, profile
 from .views.node_facts import crashes_of, dead_letters_of
 from .views.slices import in_slices
 from .views.survey import Window
@@ -318,7 +318,7 @@ async def evaluate(client: Client, arguments: Arguments) -> object:
     """Evaluate an input of a prompt."""
     source = arguments.text("source")
     arguments.done()
-    await client.session.run(source)
+    await client.evaluator.run(source)
     return {}
 
 
@@ -326,7 +326,7 @@ async def complete(client: Client, arguments: Arguments) -> object:
     """Completions of a name."""
     text = arguments.text("text")
     arguments.done()
-    return client.session.complete(text)
+    return client.evaluator.complete(text)
 
 
 @dataclass(frozen=True, slots=True)

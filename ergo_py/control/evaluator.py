@@ -1,4 +1,4 @@
-"""`Session`: evaluates the input of a prompt, Python with top-level ``await``, on the node's loop
+"""`Evaluator`: evaluates the input of a prompt, Python with top-level ``await``, on the node's loop
 and in a lasting namespace.
 """
 
@@ -26,14 +26,14 @@ from .._core.vocabulary.ids import PID, Alias
 from .rendering import crash, process_table, table_text
 from .rows import ps_row
 
-__all__ = ["Session"]
+__all__ = ["Evaluator"]
 
 _FLAGS: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _WIDTH: Final = 100
 
 
-class Session:
-    """The session of a prompt: its variables, and its output."""
+class Evaluator:
+    """Evaluates the input of a prompt: its variables, and its output."""
 
     def __init__(
         self, node: Any, write: Callable[[str], object], more: dict[str, Any] | None = None

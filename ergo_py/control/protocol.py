@@ -22,12 +22,12 @@ __all__ = [
     "ControlError",
     "Encoded",
     "Plain",
-    "Question",
+    "ParsedRequest",
     "answer",
     "as_json",
     "check_depth",
     "encode",
-    "read_question",
+    "read_request",
     "refusal",
 ]
 
@@ -63,7 +63,7 @@ class Encoded(bytes):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ParsedRequest:
     """A parsed request."""
 
     id: int | str | None
@@ -71,7 +71,7 @@ class Question:
     arguments: dict[str, Any]
 
 
-def read_question(line: bytes) -> Question:
+def read_request(line: bytes) -> ParsedRequest:
     """Parse a line.
 
     Raises:
@@ -107,7 +107,7 @@ def read_question(line: bytes) -> Question:
             "do is the name of a command, and with, if given, is an object",
             id=number,
         )
-    return Question(number, do, arguments)
+    return ParsedRequest(number, do, arguments)
 
 
 _STRINGS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)

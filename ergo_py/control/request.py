@@ -11,7 +11,7 @@ from .._core.processes.process import Process
 from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.info import BlockedReport
-from .evaluator import Session
+from .evaluator import Evaluator
 from .protocol import ControlError
 from .rows import RowFormat
 from .views.log_lines import LogLines
@@ -41,20 +41,20 @@ class Client:
         self.row_format = RowFormat()
         self.waits = Waits(node)
         self.log_lines = LogLines(node)
-        self._session: Session | None = None
+        self._evaluator: Evaluator | None = None
 
     @property
-    def session(self) -> Session:
-        """The session of the client's prompt, created at its first input."""
-        if self._session is None:
-            self._session = Session(self.node, self.write)
-        return self._session
+    def evaluator(self) -> Evaluator:
+        """The evaluator of the client's prompt, created at its first input."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.node, self.write)
+        return self._evaluator
 
     def close(self) -> None:
-        """Forget the session, and keep no log lines for this client."""
+        """Forget the variables of the prompt, and keep no log lines for this client."""
         self.log_lines.close()
-        if self._session is not None:
-            self._session.close()
+        if self._evaluator is not None:
+            self._evaluator.close()
 
 
 _PRINTED: Final = re.compile(r"<(PID|Alias) (?P<number>\d+) (?P<node>[^>]+)>")

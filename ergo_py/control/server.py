@@ -31,11 +31,11 @@ from .protocol import (
     MAX_REQUEST,
     VERSION,
     ControlError,
+    ParsedRequest,
     Plain,
-    Question,
     answer,
     encode,
-    read_question,
+    read_request,
     refusal,
 )
 from .request import Arguments, Beat, Client
@@ -52,10 +52,10 @@ class _Pending:
     """A request in progress."""
 
     def __init__(
-        self, connection: Connection, question: Question, command: Command, now: float
+        self, connection: Connection, request: ParsedRequest, command: Command, now: float
     ) -> None:
         self.connection = connection
-        self.question = question
+        self.request = request
         self.command = command
         self.asked = now
         self.scope = trio.CancelScope()
@@ -307,32 +307,32 @@ class Server:
             )
             return
         try:
-            question = read_question(line)
+            request = read_request(line)
         except ControlError as error:
             self._refuse(connection, error, error.more.pop("id", None))
             return
         try:
-            self._begin(connection, question, now)
+            self._begin(connection, request, now)
         except ControlError as error:
-            self._say(connection, refusal(question.id, error))
+            self._say(connection, refusal(request.id, error))
 
-    def _begin(self, connection: Connection, question: Question, now: float) -> None:
-        command = COMMANDS.get(question.do)
-        if question.do == "cancel":
+    def _begin(self, connection: Connection, request: ParsedRequest, now: float) -> None:
+        command = COMMANDS.get(request.do)
+        if request.do == "cancel":
             raise ControlError("bad_argument", "there is nothing to cancel")
         if command is None:
             raise ControlError(
-                "unknown", f"there is no {question.do!r}; there are {', '.join(COMMANDS)}, cancel"
+                "unknown", f"there is no {request.do!r}; there are {', '.join(COMMANDS)}, cancel"
             )
         if command.permission not in self._may:
             have = " and ".join(sorted(self._may))
             raise ControlError(
                 "not_permitted",
-                f"{question.do} needs the permission {command.permission!r}, and this node gives "
+                f"{request.do} needs the permission {command.permission!r}, and this node gives "
                 f"{have}: open it with "
                 f"control={','.join(sorted({*self._may, command.permission}))!r}",
             )
-        pending = _Pending(connection, question, command, now)
+        pending = _Pending(connection, request, command, now)
         if command.in_own_thread is not None:
             self._start_thread(pending, command.in_own_thread)
             return
@@ -348,8 +348,8 @@ class Server:
     ) -> None:
         """Answer a request in a thread of its own. Only one at a time, since it may take long."""
         if self._has_worker:
-            raise ControlError("busy", f"another {pending.question.do} is under way; try again")
-        arguments = Arguments(pending.question.do, pending.question.arguments)
+            raise ControlError("busy", f"another {pending.request.do} is under way; try again")
+        arguments = Arguments(pending.request.do, pending.request.arguments)
         client = pending.connection.client
 
         def answer_in_thread() -> None:
@@ -382,7 +382,7 @@ class Server:
 
     async def _answer(self, pending: _Pending) -> None:
         assert pending.command.on_loop is not None
-        arguments = Arguments(pending.question.do, pending.question.arguments)
+        arguments = Arguments(pending.request.do, pending.request.arguments)
         result: outcome.Outcome[object] = outcome.Error(
             ControlError("cancelled", "the request was cancelled")
         )
@@ -409,7 +409,7 @@ class Server:
 
     def _show(self, connection: Connection, text: str) -> None:
         if connection.pending is not None:
-            self._say(connection, encode({"id": connection.pending.question.id, "out": text}))
+            self._say(connection, encode({"id": connection.pending.request.id, "out": text}))
 
     def _finish(self, pending: _Pending, result: "outcome.Outcome[object]") -> None:
         connection = pending.connection
@@ -419,7 +419,7 @@ class Server:
         try:
             value = result.unwrap()
             if pending.command.in_thread is not None:
-                arguments = Arguments(pending.question.do, pending.question.arguments)
+                arguments = Arguments(pending.request.do, pending.request.arguments)
                 value = pending.command.in_thread(
                     connection.client,
                     arguments,
@@ -430,9 +430,9 @@ class Server:
                 )
                 if isinstance(value, Plain):
                     value = encode_in_slices(value)
-            line = answer(pending.question.id, value)
+            line = answer(pending.request.id, value)
         except Exception as error:
-            line = refusal(pending.question.id, explain(error))
+            line = refusal(pending.request.id, explain(error))
         self._say(connection, line)
 
     def _read_cancel(self, connection: Connection) -> None:
@@ -440,10 +440,10 @@ class Server:
         if not connection.has_line or b"cancel" not in (line := connection.first_line()):
             return
         try:
-            question = read_question(line)
+            request = read_request(line)
         except ControlError:  # answered when the line's turn comes
             return
-        if question.do == "cancel":
+        if request.do == "cancel":
             connection.take_line()
             self._cancel(connection.pending)
 

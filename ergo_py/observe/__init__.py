@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .beside import Observe
+    from .embedded_page import Observe
 
 __all__ = ["Observe"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = load_on_first_use(__name__, {"beside": "Observe"})
+    __getattr__, __dir__ = load_on_first_use(__name__, {"embedded_page": "Observe"})

@@ -10,16 +10,16 @@ import trio
 
 from .._core.vocabulary.errors import BadInputError
 from ..node import open_node
-from .hall import Plan
 from .history import read_recording
+from .node_list import Plan
 from .recorder import Recorder
 from .server import Listening, Server, Url, check_address, new_token
 
-__all__ = ["Wish", "observe"]
+__all__ = ["ObserveOptions", "observe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ObserveOptions:
     """The options of the command."""
 
     node: str | None = None
@@ -34,46 +34,46 @@ class Wish:
     insecure: bool = False
 
 
-def observe(wish: Wish) -> None:
+def observe(options: ObserveOptions) -> None:
     """Serve the page until Ctrl-C.
 
     Raises:
         BadInputError: the recording is none, a permission is not offered, or the port is taken.
     """
-    if not wish.permit or "attach" in wish.permit:
-        raise BadInputError("--permit", ",".join(sorted(wish.permit)), "look, or look,act")
-    if wish.record is not None and wish.replay is not None:
-        raise BadInputError("--record", wish.record, "either --record or --replay")
-    check_address(wish.host, None, wish.insecure)
-    if wish.record is not None:
-        Recorder(wish.record).close()  # refuse before anything starts
-    recorded = None if wish.replay is None else read_recording(wish.replay)
+    if not options.permit or "attach" in options.permit:
+        raise BadInputError("--permit", ",".join(sorted(options.permit)), "look, or look,act")
+    if options.record is not None and options.replay is not None:
+        raise BadInputError("--record", options.record, "either --record or --replay")
+    check_address(options.host, None, options.insecure)
+    if options.record is not None:
+        Recorder(options.record).close()  # refuse before anything starts
+    recorded = None if options.replay is None else read_recording(options.replay)
     plan = Plan(
         new_token(),
-        frozenset({"look"}) | wish.permit,
-        lambda name, _path: wish.node in (None, name, name.partition("@")[0]),
-        None if wish.record is None else Path(wish.record),
-        None if wish.replay is None else Path(wish.replay).name,
+        frozenset({"look"}) | options.permit,
+        lambda name, _path: options.node in (None, name, name.partition("@")[0]),
+        None if options.record is None else Path(options.record),
+        None if options.replay is None else Path(options.replay).name,
         recorded,
     )
-    trio.run(_serve, plan, wish)
+    trio.run(_serve, plan, options)
 
 
-async def _serve(plan: Plan, wish: Wish) -> None:
+async def _serve(plan: Plan, options: ObserveOptions) -> None:
     async with open_node("observe@localhost", watchdog=None) as node:
         try:
-            server = await node.spawn(Server, plan, Listening(wish.host, wish.port))
+            server = await node.spawn(Server, plan, Listening(options.host, options.port))
         except Exception as error:
             cause: Any = error.__cause__ or error
             if isinstance(cause, OSError):
                 raise BadInputError(
-                    "--port", wish.port, f"a free port of {wish.host}, or 0: {cause}"
+                    "--port", options.port, f"a free port of {options.host}, or 0: {cause}"
                 ) from error
             raise
         url = await node.call(server, Url())
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
         sys.stderr.write("keep this address secret: it opens the page; Ctrl-C ends it\n")
-        if wish.opens:
+        if options.opens:
             await trio.to_thread.run_sync(webbrowser.open, url)
         await trio.sleep_forever()

@@ -1,4 +1,4 @@
-"""Messages between the actors of the page: hall, watchers, viewers."""
+"""Messages between the actors of the page: list of nodes, samplers, viewers."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ __all__ = [
     "Tick",
     "Update",
     "View",
-    "Watch",
+    "WatchViews",
 ]
 
 
@@ -81,7 +81,7 @@ class NodesChanged(MayBeLate):
 
 @dataclass(frozen=True, slots=True)
 class NodeState(MayBeLate):
-    """A watcher tells the hall about its node."""
+    """A sampler tells the list of nodes about its node."""
 
     key: str
     facts: dict[str, Any]
@@ -104,7 +104,7 @@ class FindNode(Request[tuple[Path, str | None, bool] | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Watch(MayBeLate):
+class WatchViews(MayBeLate):
     """A page watches these views of a node from now on; none if empty."""
 
     viewer: PID
@@ -146,6 +146,6 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """The node of a watcher runs at this socket now."""
+    """The node of a sampler runs at this socket now."""
 
     path: Path

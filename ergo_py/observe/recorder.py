@@ -31,7 +31,7 @@ _LARGEST: Final = 1e15
 
 
 class Recorder:
-    """A recording that grows by a part for each minute of a node. The hall owns it."""
+    """A recording that grows by a part for each minute of a node. The list of nodes owns it."""
 
     def __init__(self, path: str | Path) -> None:
         try:

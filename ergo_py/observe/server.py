@@ -1,4 +1,4 @@
-"""`Server`: the actor that owns the web server of the page, its files and its hall."""
+"""`Server`: the actor that owns the web server of the page, its files and its list of nodes."""
 
 import hashlib
 import secrets
@@ -18,7 +18,7 @@ from ..meta.sockets.tls import TLSFiles
 from ..telemetry import HealthPage, MetricsPage
 from ..web import HTTPError, HTTPRequest, Route, WebServer
 from ..web import Response as HTTPResponse
-from .hall import Hall, Plan
+from .node_list import NodeList, Plan
 from .viewer import Viewer
 
 __all__ = ["Listening", "Server", "Url", "check_address", "new_token"]
@@ -102,7 +102,7 @@ class Server(Actor):
     async def init(self) -> None:
         """Listen."""
         listening = self._listening
-        hall = await self.spawn(partial(Hall, self._plan))
+        node_list = await self.spawn(partial(NodeList, self._plan))
         version = _version()
         is_loopback = _is_loopback(listening.host)
         names = _names(listening)
@@ -117,7 +117,7 @@ class Server(Actor):
                 Route("/", to=files, methods=["GET"], max_body=0),
                 Route(
                     "/ws",
-                    websocket=partial(Viewer, hall, self._plan, version),
+                    websocket=partial(Viewer, node_list, self._plan, version),
                     max_message=_MESSAGE,
                     accept=None if is_loopback else partial(_check_host, names),
                 ),

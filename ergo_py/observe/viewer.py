@@ -12,7 +12,6 @@ from .._core.vocabulary.messages import Response
 from ..actor import Actor
 from ..control.protocol import ControlError, check_depth
 from ..web import WSBinary, WSClose, WSConnected, WSDisconnected, WSSend, WSText
-from .hall import Plan
 from .messages import (
     KINDS,
     Answer,
@@ -23,9 +22,10 @@ from .messages import (
     NodesChanged,
     Update,
     View,
-    Watch,
+    WatchViews,
 )
 from .node_link import NodeLink
+from .node_list import Plan
 from .patches import find_patch
 
 __all__ = ["Viewer"]
@@ -61,8 +61,8 @@ class _Turned:
 class Viewer(Actor):
     """The server's side of a page."""
 
-    def __init__(self, hall: PID, plan: Plan, version: str) -> None:
-        self._hall = hall
+    def __init__(self, node_list: PID, plan: Plan, version: str) -> None:
+        self._node_list = node_list
         self._plan = plan
         self._version = version
         self._connection: Alias | None = None
@@ -80,7 +80,7 @@ class Viewer(Actor):
         self._asks: dict[object, NodeLink] = {}
 
     async def handle_message(self, message: Any, sender: Any) -> None:
-        """Serve the page, and pass on the updates of the watchers."""
+        """Serve the page, and pass on the updates of the samplers."""
         match message:
             case Update():
                 self._take_update(message)
@@ -148,7 +148,7 @@ class Viewer(Actor):
         if not isinstance(token, str) or said.get("hello") != VERSION:
             token = ""
         self._is_asked = True
-        entered: Entered = await self.call(self._hall, Enter(token), timeout=None)
+        entered: Entered = await self.call(self._node_list, Enter(token), timeout=None)
         if not entered.is_admitted:
             self.send_after(entered.wait, self.pid, _Turned(entered.code, entered.reason))
             return
@@ -182,7 +182,7 @@ class Viewer(Actor):
                 "busy", f"{len(self._answers)} answers wait until the page reads them"
             )
         elif do in _PAST:
-            answer = await self.call(self._hall, AskHistory(key, do, arguments), timeout=30.0)
+            answer = await self.call(self._node_list, AskHistory(key, do, arguments), timeout=30.0)
             self._answer({"id": id, **answer})
         elif self._plan.recorded is not None:
             raise ControlError("replay", f"{do:.40} needs a running node, and this is a recording")
@@ -210,7 +210,7 @@ class Viewer(Actor):
         self._newest = {}
         self._watched = (key, views)
         if self._plan.recorded is None:
-            self.send(self._hall, Watch(self.pid, key, views))
+            self.send(self._node_list, WatchViews(self.pid, key, views))
 
     async def _cancel(self, arguments: dict[str, Any]) -> None:
         id = arguments.get("id")
@@ -239,7 +239,7 @@ class Viewer(Actor):
                 "busy" if id is not None else "bad_request",
                 f"id is a new number for each request, and at most {_ASKS} are under way",
             )
-        found = await self.call(self._hall, FindNode(key), timeout=None)
+        found = await self.call(self._node_list, FindNode(key), timeout=None)
         if found is None:
             raise ControlError("no_such_node", f"there is no node {key!r:.100}")
         path, other, has_ended = found

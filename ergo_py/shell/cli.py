@@ -83,10 +83,10 @@ def _command(name: str) -> Callable[[argparse.Namespace], None]:
 
 
 def _observe(options: argparse.Namespace) -> Status:
-    from ..observe.command import Wish, observe  # noqa: PLC0415 - it imports the kernel
+    from ..observe.command import ObserveOptions, observe  # noqa: PLC0415 - it imports the kernel
 
     observe(
-        Wish(
+        ObserveOptions(
             options.node,
             options.host,
             options.port,

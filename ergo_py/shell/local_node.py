@@ -16,7 +16,7 @@ from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError, ControlSocketError, ErgoError, EscalationError
 from .._core.vocabulary.reasons import Crashed, is_failure
 from ..blocking.loop_thread import OwnedNode, open_node
-from ..control.evaluator import Session
+from ..control.evaluator import Evaluator
 from ..network.errors import NetworkError
 from ..node import Node
 from ..program import run as run_program
@@ -158,7 +158,7 @@ class Local:
             if program is None
             else {k: v for k, v in vars(program.module).items() if not k.startswith("__")}
         )
-        self._session = Session(node._subject, write, {**module, "node": node._subject})
+        self._evaluator = Evaluator(node._subject, write, {**module, "node": node._subject})
         if program is not None and program.app is not None:
             node.run(self._start)
 
@@ -191,11 +191,11 @@ class Local:
 
     def run(self, source: str) -> None:
         """Run an input."""
-        self._node.run(lambda _: self._session.run(source))
+        self._node.run(lambda _: self._evaluator.run(source))
 
     def complete(self, text: str) -> list[str]:
         """Completions of a name."""
-        return self._session.complete(text)
+        return self._evaluator.complete(text)
 
     def close(self) -> None:
         """Stop ``main``, then the node."""

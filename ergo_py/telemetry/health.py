@@ -87,7 +87,7 @@ class Health:
     ) -> None:
         self._node = check_node("Health(node)", node)
         self._kernel = kernel_of(self._node)
-        self._pulse = _Pulse(self._node)
+        self._loop_probe = _LoopProbe(self._node)
         if checks is not None and not isinstance(checks, Mapping):
             raise BadInputError("Health(checks)", checks, "a mapping, such as {'db': 'store'}")
         self._checks = dict(checks or {})
@@ -125,7 +125,7 @@ class Health:
     # -- the probes --------------------------------------------------------------------------------
 
     def _live(self) -> tuple[int, bytes]:
-        seconds = self._pulse.seconds_without_life()
+        seconds = self._loop_probe.seconds_without_life()
         if seconds is None:
             return _answer(503, status="stopped")
         if seconds < _PATIENCE:
@@ -171,7 +171,7 @@ class Health:
         because += _missing_children(kernel)
         if kernel.router.remote is not None and (why := kernel.router.remote.why_left):
             because.append(f"the node has left its network: {why}")
-        seconds = self._pulse.seconds_without_life()
+        seconds = self._loop_probe.seconds_without_life()
         if seconds is None:
             return ["the node has stopped"]
         if seconds >= _PATIENCE:
@@ -235,7 +235,7 @@ _started: Final[WeakSet[Kernel]] = WeakSet()
 """The nodes that were ready once."""
 
 
-class _Pulse:
+class _LoopProbe:
     """Tells for how long the loop of a node has given no sign of life. It asks only on request."""
 
     def __init__(self, node: Any) -> None:

@@ -8,14 +8,14 @@ import trio
 from trio.testing import MockClock
 
 from ergo_py import Node
-from ergo_py.control.evaluator import Session
+from ergo_py.control.evaluator import Evaluator
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
 class Screen:
     def __init__(self, node: Node) -> None:
         self.text = ""
-        self.session = Session(node, self.write)
+        self.evaluator = Evaluator(node, self.write)
 
     def write(self, text: str) -> None:
         self.text += text
@@ -23,7 +23,7 @@ class Screen:
     async def type(self, source: str) -> str:
         """The output after this input."""
         self.text = ""
-        await self.session.run(source)
+        await self.evaluator.run(source)
         return self.text
 
 
@@ -34,7 +34,7 @@ async def at_a_prompt() -> AsyncIterator[tuple[Node, Screen]]:
         try:
             yield node, screen
         finally:
-            screen.session.close()
+            screen.evaluator.close()
 
 
 async def test_values_are_shown_and_names_persist(autojump_clock: MockClock) -> None:
@@ -109,7 +109,7 @@ async def test_the_prompt_gets_its_own_output_and_not_that_of_processes(
 ) -> None:
     async with at_a_prompt() as (node, screen):
         pid = await node.spawn(Puppet)
-        screen.session.names["chatter"] = lambda me: print("from a process")  # noqa: T201 - the point
+        screen.evaluator.names["chatter"] = lambda me: print("from a process")  # noqa: T201 - the point
 
         typed = await screen.type("def f():\n    print('from a function')\nf()")
         others = await screen.type(
@@ -156,10 +156,10 @@ async def test_help_is_shown_at_the_prompt_and_input_is_refused(
 
 async def test_names_are_completed(autojump_clock: MockClock) -> None:
     async with at_a_prompt() as (_, screen):
-        assert screen.session.complete("node.inspect_m") == ["node.inspect_meta("]
-        assert "Supervisor(" in screen.session.complete("Superv")
-        assert screen.session.complete("nothing_like_this") == []
-        assert screen.session.complete("1 +") == []
+        assert screen.evaluator.complete("node.inspect_m") == ["node.inspect_meta("]
+        assert "Supervisor(" in screen.evaluator.complete("Superv")
+        assert screen.evaluator.complete("nothing_like_this") == []
+        assert screen.evaluator.complete("1 +") == []
 
 
 async def test_long_values_are_broken_into_lines(autojump_clock: MockClock) -> None:

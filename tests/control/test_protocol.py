@@ -15,22 +15,22 @@ from ergo_py.control.conversation import Conversation
 from ergo_py.control.protocol import (
     MAX_ANSWER,
     ControlError,
-    Question,
+    ParsedRequest,
     answer,
     as_json,
     encode,
-    read_question,
+    read_request,
     refusal,
 )
 
 
 def verdict(line: bytes) -> str:
     try:
-        question = read_question(line)
+        request = read_request(line)
     except ControlError as error:
         return error.code
     return (
-        "read" if isinstance(question.do, str) and isinstance(question.arguments, dict) else "wrong"
+        "read" if isinstance(request.do, str) and isinstance(request.arguments, dict) else "wrong"
     )
 
 
@@ -57,8 +57,10 @@ def test_any_json_is_a_request_or_an_error(value: object) -> None:
 
 
 def test_a_request_has_a_command_arguments_and_a_number() -> None:
-    assert read_question(b'{"v":1,"id":7,"do":"ps","with":{"a":1}}') == Question(7, "ps", {"a": 1})
-    assert read_question(b'{"v":1,"do":"ps"}') == Question(None, "ps", {})
+    assert read_request(b'{"v":1,"id":7,"do":"ps","with":{"a":1}}') == ParsedRequest(
+        7, "ps", {"a": 1}
+    )
+    assert read_request(b'{"v":1,"do":"ps"}') == ParsedRequest(None, "ps", {})
 
 
 def test_a_string_without_an_end_is_searched_once() -> None:
@@ -81,9 +83,9 @@ def test_brackets_inside_of_strings_do_not_count_as_depth() -> None:
     text = "[" * 1000
     line = json.dumps({"v": 1, "do": "eval", "with": {"source": text + '\\"["'}}).encode()
 
-    assert read_question(line).arguments["source"] == text + '\\"["'
+    assert read_request(line).arguments["source"] == text + '\\"["'
     with pytest.raises(ControlError):
-        read_question(b'{"v":1,"do":"eval","with":{"source":' + b"[" * 60 + b"]" * 60 + b"}}")
+        read_request(b'{"v":1,"do":"eval","with":{"source":' + b"[" * 60 + b"]" * 60 + b"}}")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])

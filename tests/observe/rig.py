@@ -12,7 +12,7 @@ import trio
 from websockets.sync.client import ClientConnection, connect
 
 from ergo_py import Node
-from ergo_py.observe.hall import Plan
+from ergo_py.observe.node_list import Plan
 from ergo_py.observe.server import Listening, Server, Url
 from tests.support import running_node
 

@@ -15,8 +15,8 @@ import trio.testing
 
 from ergo_py.control.protocol import VERSION, encode
 from ergo_py.control.socket_paths import bind_socket
-from ergo_py.observe.hall import Plan
 from ergo_py.observe.history import History
+from ergo_py.observe.node_list import Plan
 from ergo_py.observe.recorder import read_history
 from ergo_py.observe.viewer import Viewer
 from ergo_py.web import WSConnected, WSText

@@ -16,9 +16,9 @@ import trio.testing
 from ergo_py import NO_REPLY, Actor, BadInputError, Caller, open_node
 from ergo_py.control.server import open_control
 from ergo_py.observe import Observe
-from ergo_py.observe.hall import Plan
 from ergo_py.observe.history import History, read_recording
 from ergo_py.observe.messages import Enter, Entered, Update
+from ergo_py.observe.node_list import Plan
 from ergo_py.observe.patches import apply_patch, find_patch
 from ergo_py.observe.server import Listening, Server, Url
 from ergo_py.observe.viewer import Viewer
@@ -245,7 +245,7 @@ async def test_without_a_page_the_server_does_nothing_and_the_node_has_no_client
 
 
 class Slow(Actor):
-    """Stands in for the hall, and for a connection whose peer reads when the test says so."""
+    """Stands in for the list of nodes, and for a connection that reads when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[Caller] = []
@@ -567,7 +567,7 @@ async def test_a_recording_is_written_while_no_page_is_open(tmp_path: Path) -> N
     ):
         await node.spawn(Recorder, name="recorded")
         server = await own.spawn(Server, Plan(TOKEN, record=file), Listening(port=0))
-        while not any("Watcher" in line for line in own.alive()):  # noqa: ASYNC110
+        while not any("Sampler" in line for line in own.alive()):  # noqa: ASYNC110
             await trio.sleep(0.02)
         while node.info().calls_in_flight or not _watched(own):  # noqa: ASYNC110
             await trio.sleep(0.05)
@@ -583,9 +583,9 @@ async def test_a_recording_is_written_while_no_page_is_open(tmp_path: Path) -> N
 
 
 def _watched(own: Any) -> bool:
-    """Whether a watcher has handled its first look."""
+    """Whether a sampler has handled its first look."""
     return any(
-        own.process_info(pid).behaviour == "Watcher" and own.process_info(pid).messages_in >= 2
+        own.process_info(pid).behaviour == "Sampler" and own.process_info(pid).messages_in >= 2
         for pid in own.processes()
     )
 

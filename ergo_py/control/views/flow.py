@@ -1,4 +1,4 @@
-"""`watch_flow`: counts the messages along the edges between some processes, for a while."""
+"""`measure_flow`: counts the messages along the edges between some processes, for a while."""
 
 import time
 from collections import Counter
@@ -15,7 +15,7 @@ from ..._core.verbs.node_access import kernel_of
 from ..._core.vocabulary.errors import ErgoError
 from ..._core.vocabulary.ids import EventName
 
-__all__ = ["watch_flow"]
+__all__ = ["measure_flow"]
 
 Edge = tuple[int, int | str]
 
@@ -94,7 +94,7 @@ class _Sensor:
         pass
 
 
-async def watch_flow(
+async def measure_flow(
     node: Any,
     processes: Sequence[Process],
     seconds: float,

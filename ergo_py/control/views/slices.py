@@ -22,31 +22,31 @@ def encode_in_slices(value: object) -> Encoded:
     """JSON text of a value of JSON types. Long lists and objects are encoded some entries at a
     time, with pauses, since no other thread can run while the encoder works.
     """
-    pieces: list[str] = []
-    _encode(value, pieces)
-    return Encoded("".join(pieces).encode(errors="replace"))
+    chunks: list[str] = []
+    _encode(value, chunks)
+    return Encoded("".join(chunks).encode(errors="replace"))
 
 
-def _encode(value: object, pieces: list[str]) -> None:
+def _encode(value: object, chunks: list[str]) -> None:
     match value:
         case dict() if len(value) <= _ENTRIES:
             for number, (key, item) in enumerate(value.items()):
-                pieces.append(f"{'{' if not number else ','}{_text(str(key))}:")
-                _encode(item, pieces)
-            pieces.append("}" if value else "{}")
+                chunks.append(f"{'{' if not number else ','}{_text(str(key))}:")
+                _encode(item, chunks)
+            chunks.append("}" if value else "{}")
         case list() if len(value) <= _ENTRIES:
             for number, item in enumerate(value):
-                pieces.append("[" if not number else ",")
-                _encode(item, pieces)
-            pieces.append("]" if value else "[]")
+                chunks.append("[" if not number else ",")
+                _encode(item, chunks)
+            chunks.append("]" if value else "[]")
         case dict():
             objects = (_text(dict(part)) for part in in_slices(list(value.items()), _ENTRIES))
-            pieces.append("{" + ",".join(part[1:-1] for part in objects) + "}")
+            chunks.append("{" + ",".join(part[1:-1] for part in objects) + "}")
         case list():
             lists = (_text(part) for part in in_slices(value, _ENTRIES))
-            pieces.append("[" + ",".join(part[1:-1] for part in lists) + "]")
+            chunks.append("[" + ",".join(part[1:-1] for part in lists) + "]")
         case _:
-            pieces.append(_text(value))
+            chunks.append(_text(value))
 
 
 def _text(value: object) -> str:

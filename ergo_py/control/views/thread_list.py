@@ -43,8 +43,8 @@ def thread_list(node: Any, limit: int) -> dict[str, Any]:
     frames = sys._current_frames()
     found: list[dict[str, Any]] = []
     ranked = sorted(names, key=lambda ident: (ident != loop, ident not in owners, names[ident]))
-    for piece in in_slices(ranked[:limit], 20):
-        for ident in piece:
+    for some in in_slices(ranked[:limit], 20):
+        for ident in some:
             frame, owner = frames.get(ident), owners.get(ident)
             stack = [] if frame is None else _stack(frame)
             facts: dict[str, Any] = {

@@ -83,8 +83,8 @@ def _of_process(found: Process | Meta, row_format: RowFormat, limit: int) -> Lev
     by_id = {child.id: child for child in owned} if len(owned) <= limit else {}
     others = [
         each
-        for piece in in_slices(owned)
-        for each in piece
+        for some in in_slices(owned)
+        for each in some
         if isinstance(each, Meta) or each.slot is None
     ]
     level = _level(len(slots) + len(others), (), row_format)

@@ -1,4 +1,4 @@
-"""`Waits`: which process waits for which, since when, and the rings among them."""
+"""`Waits`: which process waits for which, since when, and the cycles among them."""
 
 import time
 from time import perf_counter
@@ -11,7 +11,7 @@ from ..._core.verbs.node_access import kernel_of
 from ..._core.vocabulary.states import State
 from .slices import in_slices, read_again
 
-__all__ = ["Waits", "callee_of", "rings_of"]
+__all__ = ["Waits", "callee_of", "cycles_of"]
 
 _HOUR = 3600.0
 
@@ -33,15 +33,15 @@ class Waits:
         """The wall clock at zero of the clock of processes."""
 
     def look(self, limit: int) -> dict[str, Any]:
-        """The waits, at most ``limit``, and the rings; in slices, from any thread."""
+        """The waits, at most ``limit``, and the cycles; in slices, from any thread."""
         now = round(time.time(), 3)
         since: dict[tuple[int, int], float] = {}
         found: list[dict[str, Any]] = []
         next_of: dict[int, int] = {}
         count = 0
         router = kernel_of(self._node).router
-        for piece in in_slices(list(processes_of(router).values())):
-            for process in piece:
+        for some in in_slices(list(processes_of(router).values())):
+            for process in some:
                 waiting = process.waiting
                 if waiting is None or (callee := callee_of(waiting)) is None:
                     continue
@@ -55,7 +55,7 @@ class Waits:
         self._since = since
         return {
             "waits": sorted(found, key=lambda wait: wait["since"]),
-            "rings": rings_of(next_of),
+            "rings": cycles_of(next_of),
             "deadlocks": self._deadlocks(now),
             "left_out": count - len(found),
         }
@@ -98,11 +98,11 @@ def _described(
     }
 
 
-def rings_of(next_of: dict[int, int]) -> list[list[int]]:
-    """The rings of a graph in which each node has at most one successor. Each begins and ends with
+def cycles_of(next_of: dict[int, int]) -> list[list[int]]:
+    """The cycles of a graph in which each node has at most one successor. Each begins and ends with
     its lowest number.
     """
-    rings: list[list[int]] = []
+    cycles: list[list[int]] = []
     done: set[int] = set()
     for start in next_of:
         path: dict[int, None] = {}
@@ -114,6 +114,6 @@ def rings_of(next_of: dict[int, int]) -> list[list[int]]:
             numbers = list(path)
             ring = numbers[numbers.index(current) :]
             lowest = ring.index(min(ring))
-            rings.append([*ring[lowest:], *ring[:lowest], ring[lowest]])
+            cycles.append([*ring[lowest:], *ring[:lowest], ring[lowest]])
         done.update(path)
-    return rings
+    return cycles

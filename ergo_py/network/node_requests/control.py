@@ -7,7 +7,7 @@ import trio
 from ...control.commands import COMMANDS, explain
 from ...control.protocol import ControlError, as_json, encode
 from ...control.request import Arguments, Beat, Client
-from ...control.views.commands import VIEWS
+from ...control.view_commands import VIEWS
 from ..context import NetworkContext
 
 __all__ = ["ControlClients"]

@@ -15,7 +15,7 @@ from ergo_py.control.rows import RowFormat
 from ergo_py.control.views.slices import encode_in_slices, read_again
 from ergo_py.control.views.survey import Survey, Window
 from ergo_py.control.views.tree_levels import tree_levels
-from ergo_py.control.views.waits import rings_of
+from ergo_py.control.views.waits import cycles_of
 from tests.control.rig import Impatient, Wire, in_thread, served
 from tests.support import Failed, Puppet, Recorder, kernel_of, running_node
 
@@ -333,10 +333,10 @@ async def test_a_refused_ring_of_calls_is_shown_for_an_hour() -> None:
 
 
 def test_rings_of_waits_are_found_once() -> None:
-    assert rings_of({1: 2, 2: 3, 3: 1, 4: 2, 5: 6}) == [[1, 2, 3, 1]]
-    assert rings_of({7: 7}) == [[7, 7]]
-    assert rings_of({3: 1, 1: 3, 9: 8, 8: 9}) == [[1, 3, 1], [8, 9, 8]]
-    assert rings_of({}) == []
+    assert cycles_of({1: 2, 2: 3, 3: 1, 4: 2, 5: 6}) == [[1, 2, 3, 1]]
+    assert cycles_of({7: 7}) == [[7, 7]]
+    assert cycles_of({3: 1, 1: 3, 9: 8, 8: 9}) == [[1, 3, 1], [8, 9, 8]]
+    assert cycles_of({}) == []
 
 
 # -- threads, profile, flow ------------------------------------------------------------------------
@@ -609,7 +609,7 @@ async def test_a_look_pauses_while_its_clock_runs(monkeypatch: pytest.MonkeyPatc
         windows = [Window("load", True), Window("name"), Window("id", find="Rec")]
         await in_thread(survey.look, windows)
 
-    # Each piece of 100 takes three looks at the clock at most, and a pause comes after 0.5 ms.
+    # Each some of 100 takes three looks at the clock at most, and a pause comes after 0.5 ms.
     assert first >= 3
     assert len(pauses) - first > first
 

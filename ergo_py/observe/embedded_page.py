@@ -15,7 +15,7 @@ from ..blocking.loop_thread import open_node
 from ..meta.sockets.tcp import check_endpoint
 from ..meta.sockets.tls import TLSFiles
 from ..telemetry import Health
-from .hall import Plan
+from .node_list import Plan
 from .server import Listening, Server, Url, check_address, new_token, probes_of
 
 __all__ = ["Observe"]

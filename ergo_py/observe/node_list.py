@@ -1,4 +1,4 @@
-"""`Hall`: admits pages, knows the nodes, and owns a watcher for each of them."""
+"""`NodeList`: admits pages, knows the nodes, and owns a sampler of each."""
 
 import hmac
 import time
@@ -25,12 +25,12 @@ from .messages import (
     NodeState,
     Reopen,
     Tick,
-    Watch,
+    WatchViews,
 )
 from .recorder import RECORDED, Recorder, read_history
-from .watcher import Watcher
+from .sampler import Sampler
 
-__all__ = ["Hall", "Plan"]
+__all__ = ["NodeList", "Plan"]
 
 _PAGES: Final = 8
 _WRONG: Final = 5
@@ -70,7 +70,7 @@ class _Entry:
         self.path = path
         self.other = other
         """The name of the node, if another node passes requests on to it."""
-        self.watcher: PID | None = None
+        self.sampler: PID | None = None
         self.facts: dict[str, Any] = {
             "key": key,
             "name": name,
@@ -99,13 +99,13 @@ class _Entry:
         self.path = path
         self.change(state="up", os_pid=os_pid, problem=None, since=round(time.time(), 3))
 
-    def adopt(self, watcher: PID) -> None:
-        """Note its watcher."""
-        self.watcher = watcher
+    def adopt(self, sampler: PID) -> None:
+        """Note its sampler."""
+        self.sampler = sampler
 
 
-class Hall(Actor):
-    """The owner of pages and watchers."""
+class NodeList(Actor):
+    """The owner of pages and samplers."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -157,18 +157,18 @@ class Hall(Actor):
             if history is not None:
                 return read_history(history, key, do, arguments)
         entry = self._entries.get(key)
-        if entry is None or entry.watcher is None:
+        if entry is None or entry.sampler is None:
             return {"ok": False, "error": {"code": "no_such_node", "text": f"no node {key!r:.100}"}}
-        return self.forward(entry.watcher, AskHistory(key, do, arguments), caller)
+        return self.forward(entry.sampler, AskHistory(key, do, arguments), caller)
 
     async def handle_message(self, message: Any, sender: Any) -> None:
-        """Pass on the wishes of pages, and note the reports of watchers and monitors."""
+        """Pass on the wishes of pages, and note the reports of samplers and monitors."""
         match message:
-            case Watch(viewer, key, _):
+            case WatchViews(viewer, key, _):
                 for entry in self._entries.values():
-                    if entry.watcher is not None:
+                    if entry.sampler is not None:
                         views = message.views if entry.key == key else {}
-                        self.send(entry.watcher, Watch(viewer, entry.key, views))
+                        self.send(entry.sampler, WatchViews(viewer, entry.key, views))
             case Neighbours(key, path, nodes):
                 await self._note_neighbours(key, path, nodes)
             case NodeState(key, facts):
@@ -179,18 +179,18 @@ class Hall(Actor):
             case Down(target):
                 if isinstance(target, PID) and target in self._pages:
                     self._pages.discard(target)
-                    await self.handle_message(Watch(target, "", {}), self.pid)
+                    await self.handle_message(WatchViews(target, "", {}), self.pid)
 
     def handle_child_exit(self, child: Any, reason: Reason) -> None:
-        """A watcher has failed: the next look makes another."""
+        """A sampler has failed: the next look makes another."""
         for entry in self._entries.values():
-            if entry.watcher == child:
-                self.log.warning("a watcher failed", node=entry.key, reason=str(reason))
+            if entry.sampler == child:
+                self.log.warning("a sampler failed", node=entry.key, reason=str(reason))
                 self._entries.pop(entry.key)
                 break
 
     def terminate(self, reason: Reason) -> None:
-        """The watchers have ended, and have given their last minute to the recording."""
+        """The samplers have ended, and have given their last minute to the recording."""
         if self._recorder is not None:
             self._recorder.close()
 
@@ -237,9 +237,9 @@ class Hall(Actor):
             # Its own socket is better than that of another node.
             self._forget(entry)
             entry = None
-        if entry is not None and entry.has_ended and entry.watcher is not None:
+        if entry is not None and entry.has_ended and entry.sampler is not None:
             entry.move(os_pid, path)
-            self.send(entry.watcher, Reopen(path))
+            self.send(entry.sampler, Reopen(path))
             return
         key = name if entry is None else f"{name}#{os_pid}"
         await self._adopt(_Entry(key, name, os_pid, path))
@@ -263,8 +263,8 @@ class Hall(Actor):
 
     def _forget(self, entry: _Entry) -> None:
         self._entries.pop(entry.key, None)
-        if entry.watcher is not None:
-            self.send_exit(entry.watcher, Shutdown())
+        if entry.sampler is not None:
+            self.send_exit(entry.sampler, Shutdown())
 
     async def _adopt(self, entry: _Entry) -> None:
         key, path = entry.key, entry.path
@@ -273,11 +273,11 @@ class Hall(Actor):
         if self._recorder is not None:
             history.record_to(self._recorder.write)
             self._recorder.write_nodes([dict(entry.facts)])
-        watcher = partial(Watcher, key, path, entry.other, self.pid, history)
-        entry.adopt(await self.spawn(watcher))
+        sampler = partial(Sampler, key, path, entry.other, self.pid, history)
+        entry.adopt(await self.spawn(sampler))
         if self._recorder is not None:
-            assert entry.watcher is not None
-            self.send(entry.watcher, Watch(self.pid, key, RECORDED))
+            assert entry.sampler is not None
+            self.send(entry.sampler, WatchViews(self.pid, key, RECORDED))
 
     def _forget_ended(self) -> bool:
         """Forget nodes that ended long ago, and the oldest of very many."""
@@ -300,9 +300,9 @@ class Hall(Actor):
             clean()
             is_gone = not entry.path.exists()
             facts = {**facts, "state": "ended" if is_gone else "unreachable"}
-            if not is_gone and entry.watcher is not None:
-                # It is there, but does not answer: the watcher tries again.
-                self.send_after(_PERIOD, entry.watcher, Reopen(entry.path))
+            if not is_gone and entry.sampler is not None:
+                # It is there, but does not answer: the sampler tries again.
+                self.send_after(_PERIOD, entry.sampler, Reopen(entry.path))
         else:
             facts = {**facts, "problem": None}
         if entry.change(**facts):

@@ -1,4 +1,4 @@
-"""`Watcher`: looks at a node once a second for all pages together, and at no other time."""
+"""`Sampler`: looks at a node once a second for all pages together, and at no other time."""
 
 import time
 from pathlib import Path
@@ -11,11 +11,11 @@ from .._core.vocabulary.ids import PID
 from ..actor import Actor
 from ..control.protocol import ControlError
 from .history import History
-from .messages import AskHistory, Neighbours, NodeState, Reopen, Tick, Update, View, Watch
+from .messages import AskHistory, Neighbours, NodeState, Reopen, Tick, Update, View, WatchViews
 from .node_link import NodeLink
 from .recorder import read_history
 
-__all__ = ["Watcher"]
+__all__ = ["Sampler"]
 
 _PERIOD: Final = 1.0
 _WINDOWS: Final = 12
@@ -36,18 +36,18 @@ _COMMANDS: Final = {
 _KEPT: Final = frozenset({"sample", "rows", *_COMMANDS})
 
 
-class Watcher(Actor):
-    """The watcher of a node. Without a page that watches the node, it has no connection and no
+class Sampler(Actor):
+    """The sampler of a node. Without a page that watches the node, it has no connection and no
     timer.
     """
 
     def __init__(
-        self, key: str, path: Path, other: str | None, hall: PID, history: History
+        self, key: str, path: Path, other: str | None, node_list: PID, history: History
     ) -> None:
         self._key = key
         self._other = other
         self._neighbours: list[str] | None = None
-        self._hall = hall
+        self._node_list = node_list
         self._history = history
         self._link = NodeLink(path, other)
         self._path = path
@@ -65,7 +65,7 @@ class Watcher(Actor):
         that does not answer keeps no page waiting for the past.
         """
         match message:
-            case Watch(viewer, _, views):
+            case WatchViews(viewer, _, views):
                 if views:
                     if self._views.get(viewer) != views:
                         self._due.add(viewer)
@@ -176,10 +176,10 @@ class Watcher(Actor):
         self._history.add(kind, arguments, value, self._now)
 
     def _note_neighbours(self, nodes: list[str] | None) -> None:
-        """Tell the hall about the nodes that this node is connected to."""
+        """Tell the list of nodes about the nodes that this node is connected to."""
         if self._other is None and nodes != self._neighbours:
             self._neighbours = nodes
-            self.send(self._hall, Neighbours(self._key, self._path, nodes or []))
+            self.send(self._node_list, Neighbours(self._key, self._path, nodes or []))
 
     def _tell(
         self,
@@ -217,13 +217,13 @@ class Watcher(Actor):
         else:
             told |= {"os_pid": facts.get("os_pid", 0), "may": ["look"]}
         told |= {name: facts[name] for name in ("creation", "program", "python") if name in facts}
-        self.send(self._hall, NodeState(self._key, told))
+        self.send(self._node_list, NodeState(self._key, told))
         return True
 
     def _lost(self, why: str) -> None:
         self._link.close()
         self._is_up = False
-        self.send(self._hall, NodeState(self._key, {"state": "lost", "problem": why}))
+        self.send(self._node_list, NodeState(self._key, {"state": "lost", "problem": why}))
 
 
 _SURVEYED: Final = ("sample", "rows")
