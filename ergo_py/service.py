@@ -110,7 +110,7 @@ class Service:
             MailboxFullError: the mailbox is full and its overflow rule is to refuse.
         """
         if self._process is not None:
-            self._process.sent += 1
+            self._process.count_sent()
         router = self._router
         if get_ident() != router.loop_thread:
             return self._send_from_thread(message, check_priority(priority))
@@ -186,7 +186,7 @@ class Service:
         check_timeout(timeout)
         check_priority(priority)
         if self._process is not None:
-            self._process.sent += 1
+            self._process.count_sent()
         slot = self._present(message)
         receiver = None if slot.pid is None else self._router.resolve(slot.pid)
         if receiver is not None and (
@@ -265,7 +265,7 @@ class Service:
                 if pid is None:
                     return await self._call_later(request, left, priority)
                 if self._process is not None:
-                    self._process.sent += 1
+                    self._process.count_sent()
                 return await self._kernel.calls.call(
                     self._process, self._sender, pid, request, left, priority
                 )
@@ -285,7 +285,7 @@ class Service:
         self._refuse_ring(slot, request)
         self._refuse_after_own_end(slot, request)
         if process is not None:
-            process.sent += 1
+            process.count_sent()
             if process.callback_task is not task:
                 process = None
         # While the child restarts, the caller waits for its supervisor. The supervisor waits for

@@ -1,4 +1,4 @@
-"""State has one owner: a module changes the attributes of its own classes only.
+"""State has one owner: a module changes the attributes of objects of its own classes only.
 
 A method of an object changes the object's attributes, so that its class tells all that can happen
 to it. Hot paths are excepted, where the call of a method would cost measurable time: such a write
@@ -7,12 +7,16 @@ copies a rule of the owner, and a comment names the rule.
 
 import ast
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 PACKAGE: Final = Path(__file__).parent.parent / "ergo_py"
 MARK: Final = "# hot path: "
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+UNKNOWN: Final = frozenset({"Any", "object", "Self", "type"})
+"""Annotations that do not tell the class of an object."""
 
 MARKED: Final = {
     "_core/messaging/calls.py": 2,
@@ -43,7 +47,11 @@ FOREIGN: Final = {
     "_core/processes/message_loop.py": {"self.scope.deadline"},
     "_core/runtime/abandonable.py": {"task.coro", "task._next_send_fn"},
     "_core/runtime/cancel_scopes.py": {"status._scope.shield"},
-    "_core/runtime/parking.py": {"sleeping._abort_func", "task._abort_func"},
+    "_core/runtime/parking.py": {
+        "sleeping._abort_func",
+        "task._abort_func",
+        "task.custom_sleep_data",
+    },
     "_core/runtime/time_limit.py": {"self._scope.deadline"},
     "meta/programs/port.py": {"scope.deadline"},
     "web/task_pool.py": {"pooled.task.context"},
@@ -147,17 +155,31 @@ def change(own, other):
     (other.first, own.kept), other.last[0] = (1, 2), 3
     with open(other) as other.file:
         del other.gone
+
+class Holder:
+    def __init__(self, own: Own, other: "Other | None"):
+        self.own, self.other = own, 1
+        self.other = other
+
+    def change(self, kept: Other):
+        self.own.kept = 1
+        self.other.kept = 2
+        other, own = self.other, self.own
+        kept.kept = own.kept = other.kept = 3
 """
 
     found = [(target, is_marked) for _line, target, is_marked in _writes(source)]
 
     assert sorted(found) == [
+        ("kept.kept", False),
         ("other.count", True),
         ("other.file", False),
         ("other.first", False),
         ("other.gone", False),
+        ("other.kept", False),
         ("other.state", False),
         ("other.total", True),
+        ("self.other.kept", False),
     ]
 
 
@@ -171,19 +193,118 @@ def _all_writes() -> list[tuple[str, int, str, bool]]:
 
 
 def _writes(source: str) -> list[tuple[int, str, bool]]:
-    """The writes to attributes that no class of this module declares, with their lines; and
-    whether each is marked.
+    """The writes to attributes of objects whose class is defined elsewhere, with their lines; and
+    whether each is marked. Where the code does not tell the class, an attribute is foreign that no
+    class of this module declares.
     """
-    nodes, lines = list(ast.walk(ast.parse(source))), source.splitlines()
-    own = {name for node in nodes if isinstance(node, ast.ClassDef) for name in _own(node)}
-    return [
+    tree, lines = ast.parse(source), source.splitlines()
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    names = {definition.name for definition in classes}
+    declared = {name for definition in classes for name in _own(definition)}
+    return sorted(
         (node.lineno, ast.unparse(node), _is_marked(lines, node.lineno))
-        for node in nodes
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store | ast.Del)
-        and not _is_self(node.value)
-        and node.attr not in own
-    ]
+        for node, type_name in _stores(tree)
+        if (type_name not in names if type_name else node.attr not in declared)
+    )
+
+
+def _stores(tree: ast.Module) -> Iterator[tuple[ast.Attribute, str]]:
+    """The writes to attributes of other objects than self, each with the class of its object, or
+    nothing.
+    """
+    nodes = list(ast.walk(tree))
+    # Of two scopes around a write, the inner comes later.
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    functions = [node for node in nodes if isinstance(node, FUNCTIONS)]
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and _is_foreign_store(node):
+            types: dict[str, str] = {}
+            for definition in (one for one in classes if _surrounds(one, node)):
+                of_self = _types_of_attributes(definition).items()
+                types |= {f"self.{name}": kind for name, kind in of_self}
+            for function in (one for one in functions if _surrounds(one, node)):
+                types |= _types_of_variables(function, types)
+            yield node, types.get(ast.unparse(node.value), "")
+
+
+def _surrounds(
+    scope: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, node: ast.expr
+) -> bool:
+    return scope.lineno <= node.lineno <= (scope.end_lineno or 0)
+
+
+def _is_foreign_store(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store | ast.Del) and not _is_self(node.value)
+
+
+@cache
+def _types_of_attributes(definition: ast.ClassDef) -> dict[str, str]:
+    """The classes of the attributes that the class annotates, or sets to an annotated argument."""
+    types = {
+        node.target.id: _class_name(node.annotation)
+        for node in definition.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    for function in definition.body:
+        if not isinstance(function, FUNCTIONS):
+            continue
+        arguments = _types_of_arguments(function)
+        for node in ast.walk(function):
+            match node:
+                case ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                    types[name] = _class_name(node.annotation)
+                case ast.Assign(
+                    targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)],
+                    value=ast.Name(id=argument),
+                ) if argument in arguments:
+                    types.setdefault(name, arguments[argument])
+    return {name: kind for name, kind in types.items() if kind}
+
+
+def _types_of_variables(
+    scope: ast.FunctionDef | ast.AsyncFunctionDef, known: Mapping[str, str]
+) -> dict[str, str]:
+    """The classes of arguments, of annotated variables, and of variables for known attributes."""
+    types = _types_of_arguments(scope)
+    for node in ast.walk(scope):
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                types[name] = _class_name(node.annotation)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() as value):
+                types[name] = known.get(ast.unparse(value), "")
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(
+                targets
+            ) == len(values):
+                for target, each in zip(targets, values, strict=True):
+                    types[ast.unparse(target)] = known.get(ast.unparse(each), "")
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                types[name] = ""
+    return types
+
+
+def _types_of_arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
+    arguments = function.args
+    return {
+        argument.arg: kind
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        if argument.annotation and (kind := _class_name(argument.annotation))
+    }
+
+
+def _class_name(annotation: ast.expr) -> str:
+    """The class that an annotation names; nothing for Any, unions and type variables."""
+    match annotation:
+        case ast.Constant(value=str(text)):
+            return _class_name(ast.parse(text, mode="eval").body)
+        case ast.BinOp(left=inner, right=ast.Constant(value=None)):
+            return _class_name(inner)
+        case ast.Subscript(value=ast.Name(id="Final" | "ClassVar"), slice=inner):
+            return _class_name(inner)
+        case ast.Subscript(value=outer):
+            return _class_name(outer)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return "" if name in UNKNOWN or len(name) == 1 else name
+    return ""
 
 
 def _is_marked(lines: list[str], number: int) -> bool:
