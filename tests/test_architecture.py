@@ -274,3 +274,33 @@ def test_no_further_class_has_twenty_attributes() -> None:
     ]
 
     assert len(large) <= MOST_LARGE_CLASSES, "\n".join(sorted(large))
+
+
+TESTS = ROOT / "tests"
+NO_ROOM = {
+    "examples": "the programs of examples/",
+    "loops": "hosts of asyncio, beside which a node runs",
+    "network/nats": "all modules that need a NATS server",
+    "observe/page": "the page itself, in a browser",
+}
+"""The folders of tests that mirror no folder of the package, with their subjects."""
+WITHOUT_TESTS_OF_ITS_OWN = {"__init__.py", "__main__.py", "node.py"}
+"""The table of public names, the call of `shell`, and the class that joins all rooms."""
+
+
+def test_each_room_has_its_tests_in_the_same_folder_or_in_that_above() -> None:
+    rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("*/__init__.py")}
+    tested = {path.parent.relative_to(TESTS) for path in TESTS.rglob("*/test_*.py")}
+
+    assert [room for room in rooms if not {room, room.parent, room.parent.parent} & tested] == []
+    assert {str(folder) for folder in tested - rooms} <= set(NO_ROOM)
+
+
+def test_each_module_beside_the_rooms_has_a_test_file_of_its_name() -> None:
+    for folder in (PACKAGE, PACKAGE / "_core"):
+        tests = TESTS / folder.relative_to(PACKAGE)
+        missing = {
+            path.name for path in folder.glob("*.py") if not (tests / f"test_{path.name}").exists()
+        }
+
+        assert missing <= WITHOUT_TESTS_OF_ITS_OWN
