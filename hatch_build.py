@@ -45,12 +45,13 @@ def build(root: Path, into: Path, flags: list[str]) -> Path:
         *compiler,
         *shlex.split(sysconfig.get_config_var("CFLAGS") or ""),
         *shlex.split(sysconfig.get_config_var("CCSHARED") or "-fPIC"),
-        *shlex.split(os.environ.get("CFLAGS", "")),
         # Calls of functions in libpython without a stub in between.
         *(["-fno-plt"] if sys.platform == "linux" else []),
         *("-O3", "-g0", "-std=c11", "-D_GNU_SOURCE", "-fvisibility=hidden"),
         *("-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-cast-function-type"),
         *flags,
+        # Last, so that the user's choice counts.
+        *shlex.split(os.environ.get("CFLAGS", "")),
         *(f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")),
         *(str(source) for source in sorted((root / FOLDER).glob("*.c"))),
         "-o",
