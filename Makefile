@@ -80,27 +80,26 @@ test: $(DEV)    ## Run the tests; ARGS="tests/_core -k mailbox" selects
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 # Pytest keeps the rewritten assertions beside the tests; without this step each worker process
-# rewrites them for itself.
-prepared: $(DEV)
+# rewrites all of them for itself. Later each rewrites the few that have changed.
+$(VENV)/.prepared: $(DEV)
 	$(BIN)/python -m pytest --collect-only -qq > /dev/null || true  # the test run reports errors
+	@touch $@
 
-# Counting lines makes tests three times as slow. Tests that repeat the work of other tests, and
-# tests of other rooms, run without it, after them; so do those that generate many examples.
-# The lines of the Python code count, so all tests run in pure Python; then the tests of the
-# replaced functions run with the C extension, if it was built.
-coverage: $(DEV)
-	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "not no_cover and not beyond_kernel" --cov --cov-report= $(ARGS)
-	HYPOTHESIS_PROFILE=counted $(BIN)/python -m pytest $(WORKERS) -m "not no_cover and not beyond_kernel" --cov --cov-append --cov-report= $(SPEED_TESTS)
+# First the tests of the kernel, the bridges and the network in pure Python, with the lines of the
+# kernel counted; then the tests of the functions that the C extension replaces, with it; then the tests of
+# the other rooms, and again those that generate examples. tests/conftest.py says which are which.
+coverage: $(VENV)/.prepared
+	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "not beyond_kernel" --cov --cov-report= $(ARGS)
+	HYPOTHESIS_PROFILE=counted $(BIN)/python -m pytest $(WORKERS) -m "not beyond_kernel" --cov --cov-append --cov-report= $(SPEED_TESTS)
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py,ergo_py/web/parsing/*' --fail-under=100
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "no_cover or beyond_kernel or hypothesis" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "beyond_kernel or hypothesis" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
 # Messages and calls without direct hand-off.
 trio-turns: $(DEV)
 	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
 
 check: lint     ## Run all checks: format, lint, types, docs, tests, coverage
-	$(MAKE) --jobs=2 pyright mypy site prepared
-	$(MAKE) coverage
+	$(MAKE) --jobs=2 coverage pyright mypy site  # the tests often wait: types and pages use that time
 	$(MAKE) trio-turns
 
 docs: pages     ## Copy changed code into the pages, and build the documentation into docs/_build

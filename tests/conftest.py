@@ -47,38 +47,12 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
-_UNCOVERED = (
-    "tests/examples/",
-    "tests/observe/page/",
-    "tests/shell/completion/",
-    "tests/shell/scaffold/",
-    "tests/supervision/test_supervision_storm.py",
-    "tests/workers/",
-    "tests/test_architecture.py",
-    "tests/test_chaos.py",
-    "tests/test_docs_api.py",
-    "tests/test_docs_blocks.py",
-    "tests/test_docs_looking.py",
-    "tests/test_docs_pictures.py",
-    "tests/test_docs_site.py",
-    "tests/test_docs_troubleshooting.py",
-    "tests/test_forge.py",
-    "tests/test_hatch_build.py",
-    "tests/test_links.py",
-    "tests/test_makefile.py",
-    "tests/test_pictures.py",
-    "tests/test_private_access.py",
-    "tests/test_prose.py",
-    "tests/test_readme.py",
-    "tests/test_state_owners.py",
-)
-"""Tests that read files, or run other programs: counting their lines only makes them slower."""
-
 _BEYOND_THE_KERNEL = (
     "examples/",
     "tests/aio/",
     "tests/blocking/",
     "tests/cluster/",
+    "tests/examples/",
     "tests/loops/",
     "tests/meta/files/",
     "tests/meta/programs/",
@@ -89,15 +63,36 @@ _BEYOND_THE_KERNEL = (
     "tests/observe/",
     "tests/schedules/",
     "tests/shell/",
+    "tests/supervision/test_supervision_storm.py",
+    "tests/test_architecture.py",
     "tests/test_benchmarks",
+    "tests/test_chaos.py",
     "tests/test_docs_",
+    "tests/test_environments.py",
+    "tests/test_forge.py",
     "tests/test_fuzzing.py",
+    "tests/test_hatch_build.py",
+    "tests/test_links.py",
+    "tests/test_makefile.py",
+    "tests/test_mutants.py",
     "tests/test_node_machine.py",
+    "tests/test_pictures.py",
+    "tests/test_private_access.py",
     "tests/test_program.py",
+    "tests/test_prose.py",
+    "tests/test_readme.py",
+    "tests/test_release_check.py",
+    "tests/test_set_order.py",
+    "tests/test_startup.py",
+    "tests/test_state_owners.py",
     "tests/test_typing.py",
     "tests/testing/",
     "tests/web/",
+    "tests/workers/",
 )
+"""Tests of other rooms, of files and of other programs. `make check` runs them after the tests of
+the kernel, with the C extension if there is one, and without counting lines.
+"""
 _OF_THE_KERNEL = (
     "tests/shell/test_cli.py",
     "tests/test_docs_mistakes.py",
@@ -107,15 +102,32 @@ _OF_THE_KERNEL = (
     "tests/web/test_websocket.py",
 )
 """Tests among those that run lines of the kernel or of parsers which other tests do not run."""
+_COUNTED_RUN = "not beyond_kernel"
+_UNCOUNTED_RUN = "beyond_kernel or hypothesis"
+"""The values of ``-m`` in the two runs of `make coverage`."""
+
+
+def _is_beyond_kernel(path: str) -> bool:
+    return path.startswith(_BEYOND_THE_KERNEL) and not path.startswith(_OF_THE_KERNEL)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # To import all tests takes ten seconds, in each worker of each run. A run of `make coverage`
+    # imports the files only in which it selects tests.
+    if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    if config.option.markexpr == _COUNTED_RUN:
+        return _is_beyond_kernel(path) or None
+    if config.option.markexpr == _UNCOUNTED_RUN and not _is_beyond_kernel(path):
+        text = collection_path.read_text(encoding="utf-8")
+        return ("hypothesis" not in text and "no_cover" not in text) or None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(_UNCOVERED):
-            item.add_marker(pytest.mark.no_cover)
-        elif item.nodeid.startswith(_BEYOND_THE_KERNEL) and not item.nodeid.startswith(
-            _OF_THE_KERNEL
-        ):
+        if _is_beyond_kernel(item.nodeid) or item.get_closest_marker("no_cover"):
             item.add_marker(pytest.mark.beyond_kernel)
 
 

@@ -58,3 +58,11 @@ def test_without_a_compiler_the_reason_is_a_single_line(
     assert reason in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_flags_of_the_user_come_after_those_of_the_package(tmp_path: Path) -> None:
+    compiler = "sh -c 'echo >&2 error: $*; exit 1' --"
+
+    done = build(tmp_path, CC=compiler, CFLAGS="-O0")
+
+    assert done.stderr.rindex(" -O0") > done.stderr.rindex(" -O3")

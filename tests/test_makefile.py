@@ -132,3 +132,13 @@ def test_targets_without_a_line_in_the_help_are_parts_of_others() -> None:
         assert re.search(
             rf"^(\t\$\(MAKE\)|[a-z-]+:).* {target}\b", makefile + hooks, re.MULTILINE
         ), target
+
+
+def test_the_tests_know_the_selections_of_the_counted_and_the_uncounted_run() -> None:
+    # Files in which such a run selects nothing are not imported.
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rules = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+
+    selections = set(re.findall(r' -m "(.+?)"', makefile))
+
+    assert selections == set(re.findall(r'^_\w+_RUN = "(.+)"$', rules, re.MULTILINE))

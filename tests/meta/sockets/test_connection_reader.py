@@ -216,7 +216,7 @@ async def test_a_slow_receiver_stops_the_cutting_of_empty_frames(
             await super().handle_message(message, sender)
 
     go_on, mail = trio.Event(), Mail()
-    lines, empty = b"x" * 1000 + b"\n", 8_000
+    lines, empty = b"x" * 1000 + b"\n", 6 * parser_module._TURN
     async with wired_node() as node:
         owner = await node.spawn(Busy, mail)
         server = wire.server(framing=Delimiter(b"\n"))
