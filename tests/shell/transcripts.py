@@ -33,9 +33,10 @@ def plain(text: str) -> str:
         (r"127\.0\.0\.1:\d+", "ADDRESS"),
         (r'File "[^"]*/', 'File "'),
         (r"(\.py:|line )\d+", r"\1N"),
-        # The C extension calls handle_message from another line.
+        # The C extension calls handle_message from another function.
+        (r"in serve_batches", "in serve"),
         (
-            r"left: Any = batch\.run\(\)",
+            r"left(?:: Any)? = batch\.run\(\)",
             "elif (result := handle_message(payload, sender)) is not None:",
         ),
         (r"\(\d{3,}\)", "(THREAD)"),

@@ -1,4 +1,12 @@
-"""`Turn`, `serve`, `run`: the message loop of a process, and the body of its task."""
+"""`Turn`, `serve`, `serve_batches`, `run`: the message loop of a process, and the body of its task.
+
+The rule of this module: only work that every message pays for, and the order of that work. A line
+here costs each message some ten nanoseconds, so a feature that some processes use is decided before
+the loop begins, or is an envelope of its own, which `envelope_handlers` serves. `serve` is the loop
+in pure Python. `serve_batches` is the loop around the batches of the C extension: `batch.c` has the
+steps of `serve` for messages and calls of the main lane, and a change of those steps changes both.
+Failures are judged in `failure`, and the end of a process in `termination`.
+"""
 
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -26,6 +34,7 @@ from ..vocabulary.errors import Reject
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 from ..vocabulary.states import HISTORY, RUNNING, SLEEP, TERMINATED
+from ..vocabulary.unmatched import Unmatched
 from .envelope_handlers import handle_other
 from .failure import account_for, account_for_open
 
@@ -39,6 +48,7 @@ __all__ = [
     "run",
     "run_guarded",
     "serve",
+    "serve_batches",
     "serve_in_place",
 ]
 
@@ -217,6 +227,32 @@ does not pay for its own. `Lifecycle.own_turn` replaces it.
 """
 
 
+def _callbacks_of(process: "Process") -> tuple[Callback, Callback]:
+    """The functions for messages and calls: of the behaviour, or of its observer around them."""
+    behaviour, observer = process.behaviour, process.kernel.observer
+    if observer is None:
+        return behaviour.handle_message, behaviour.handle_call
+    message, call = observer.watch(process.id, behaviour.handle_message, behaviour.handle_call)
+    return message, call
+
+
+def _begin_first_turn(process: "Process", turn: Turn) -> None:
+    turn.woken = woken = perf_counter()
+    process.state = RUNNING  # hot path: Process.begin_turn
+    process.history.extend((RUNNING, woken))
+    if process.callbacks.has_start_hooks:
+        process.mailbox.push_first((STARTED, process.id, None, None))
+
+
+def _leaves(process: "Process", task: Task, error: BaseException) -> bool:
+    """Whether an exception ends the loop: it is none of a callback, or the process is over."""
+    return (
+        (isinstance(error, GeneratorExit) and is_being_closed(task))
+        or (process.ending is not None and process.ending.abandoned)
+        or process.turn.is_cancelled()
+    )
+
+
 @runs_callbacks
 async def serve(process: "Process") -> Reason | None:
     """Serve the mailbox until the process has to end. Returns the reason, or None if its owner
@@ -230,12 +266,12 @@ async def serve(process: "Process") -> Reason | None:
     assert isinstance(task, Task)
     clock = perf_counter
     burst, bounded = process.kernel.burst, box.limit > 0
-    behaviour, asynchronous = process.behaviour, process.callbacks.asynchronous
-    handle_message, message_is_async = behaviour.handle_message, "handle_message" in asynchronous
-    handle_call, call_is_async = behaviour.handle_call, "handle_call" in asynchronous
-    observer = process.kernel.observer
-    if observer is not None:
-        handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
+    handle_message, handle_call = _callbacks_of(process)
+    asynchronous = process.callbacks.asynchronous
+    message_is_async, call_is_async = (
+        "handle_message" in asynchronous,
+        "handle_call" in asynchronous,
+    )
     unmatched = process.judge()
     seen = None if unmatched is None else unmatched.seen
     status = task._cancel_status
@@ -246,18 +282,7 @@ async def serve(process: "Process") -> Reason | None:
     often = 7 if burst >= 8 else 0
     turn, history = process.own_turn(), process.history
     last, mask, end = turn.handled + burst, often, 0.0
-    # With the C extension a batch serves messages and calls, and keeps these three for itself.
-    batch = turn.begin_batch and turn.begin_batch(
-        *(process, turn, box, main),
-        *(handle_message, message_is_async, handle_call, call_is_async),
-        *(burst, seen, unmatched),
-    )
-    turn.batch = batch
-    turn.woken = woken = clock()
-    process.state = RUNNING  # hot path: Process.begin_turn
-    history += (RUNNING, woken)
-    if process.callbacks.has_start_hooks:
-        box.push_first((STARTED, process.id, None, None))
+    _begin_first_turn(process, turn)
     # A batch of plain callbacks is a root: the processes that it wakes run right after it, in the
     # same turn.
     turns, may_be_root = process.router.turns, not (message_is_async or call_is_async)
@@ -268,30 +293,7 @@ async def serve(process: "Process") -> Reason | None:
             if box.ahead:
                 envelope = box.pop_ahead()
             elif main:
-                if batch is None:
-                    envelope = main.popleft()
-                else:
-                    left = batch.run()
-                    if not isinstance(left, tuple):
-                        if left is None:
-                            continue
-                        if left is not True:
-                            # An async callback that has begun to wait.
-                            await left
-                        if left is True or batch.is_over():
-                            is_root = turns.end(task)
-                            await yield_turn(task)
-                            batch.restart()
-                        continue
-                    if len(left) == 2:
-                        # The same of a call.
-                        await process.kernel.calls.serve(process, left[1], _unchanged, left[0])
-                        if batch.is_over():
-                            is_root = turns.end(task)
-                            await yield_turn(task)
-                            batch.restart()
-                        continue
-                    envelope = left
+                envelope = main.popleft()
             elif box.log:
                 envelope = box.log.popleft()
             else:
@@ -303,16 +305,13 @@ async def serve(process: "Process") -> Reason | None:
                     return account_for_open(process, task.child_nurseries)
                 # Drop the last message, which may be large: these variables would keep it alive
                 # during the sleep.
-                envelope = sender = ref = payload = reply = result = left = None
-                if batch is not None:
-                    batch.end_turn()
-                else:
-                    now = clock()
-                    turn.running_time += now - turn.woken
-                    turn.woken = 0.0
-                    turn.handling = None
-                    process.state = SLEEP  # hot path: Process.end_turn
-                    history += (SLEEP, now)
+                envelope = sender = ref = payload = reply = result = None
+                now = clock()
+                turn.running_time += now - turn.woken
+                turn.woken = 0.0
+                turn.handling = None
+                process.state = SLEEP  # hot path: Process.end_turn
+                history += (SLEEP, now)
                 is_root = is_root and turns.serve(task)
                 # The finalizer of the last message may have sent a signal, and so may a process
                 # that has run meanwhile.
@@ -321,21 +320,11 @@ async def serve(process: "Process") -> Reason | None:
                     if process.state is TERMINATED:
                         return None
                     last, end = turn.handled + burst, 0.0
-                    if batch is not None:
-                        batch.start()
-                if batch is not None:
-                    if batch.begin_turn():
-                        # serve_in_place() has served a whole burst.
-                        is_root = turns.end(task)
-                        await yield_turn(task)
-                        batch.restart()
-                        continue
-                else:
-                    turn.woken = woken = clock()
-                    process.state = RUNNING  # hot path: Process.begin_turn
-                    history += (RUNNING, woken)
-                    if len(history) > HISTORY:
-                        del history[: HISTORY // 2]
+                turn.woken = woken = clock()
+                process.state = RUNNING  # hot path: Process.begin_turn
+                history += (RUNNING, woken)
+                if len(history) > HISTORY:
+                    del history[: HISTORY // 2]
                 # Without messages there are only signals, which are served outside of a root. The
                 # size of the queue saves most calls of begin(), which checks it, too.
                 is_root = may_be_root and queue.size <= 1 and len(main) > 0 and turns.begin(task)
@@ -371,23 +360,10 @@ async def serve(process: "Process") -> Reason | None:
                 if is_root:
                     is_root = turns.end(task)
                 reason = await handle_other(process, envelope)
-                if reason is not None:
-                    if reason is not AGAIN:
-                        return reason
-                    behaviour = process.behaviour
-                    handle_message, handle_call = behaviour.handle_message, behaviour.handle_call
-                    if observer is not None:
-                        handle_message, handle_call = observer.watch(
-                            process.id, handle_message, handle_call
-                        )
-                    if batch is not None:
-                        batch.use(handle_message, handle_call)
-            if batch is not None:
-                if batch.is_over():
-                    is_root = turns.end(task)
-                    await yield_turn(task)
-                    batch.restart()
-                continue
+                if reason is AGAIN:
+                    handle_message, handle_call = _callbacks_of(process)
+                elif reason is not None:
+                    return reason
             if handled & mask:
                 continue
             # Fairness: read the clock every few messages, or after each message if messages turn
@@ -407,11 +383,7 @@ async def serve(process: "Process") -> Reason | None:
         except trio.Cancelled:
             raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and is_being_closed(task):
-                raise
-            if process.ending is not None and process.ending.abandoned:
-                raise
-            if turn.scope is not None and turn.scope.cancel_called:
+            if _leaves(process, task, error):
                 raise
             reason = account_for(process, error)
             if reason is not None:
@@ -419,6 +391,148 @@ async def serve(process: "Process") -> Reason | None:
         # The process resumes. A process that fails on every message must let other tasks run, too.
         is_root = turns.end(task)
         await yield_turn(task)
+
+
+@runs_callbacks
+async def serve_batches(process: "Process") -> Reason | None:
+    """Do the same with the C extension: a batch serves the messages and calls of the main lane. It
+    counts the burst, and reads the clock for fairness.
+    """
+    box = process.mailbox
+    main = box.main
+    task = process.task
+    assert isinstance(task, Task)
+    handle_message, handle_call = _callbacks_of(process)
+    asynchronous = process.callbacks.asynchronous
+    message_is_async, call_is_async = (
+        "handle_message" in asynchronous,
+        "handle_call" in asynchronous,
+    )
+    unmatched, turn = process.judge(), process.own_turn()
+    seen = None if unmatched is None else unmatched.seen
+    assert turn.begin_batch is not None
+    turn.batch = batch = turn.begin_batch(
+        *(process, turn, box, main),
+        *(handle_message, message_is_async, handle_call, call_is_async),
+        *(process.kernel.burst, seen, unmatched),
+    )
+    if batch is None:
+        # The main lane is none of C, such as a lane that a predecessor has left.
+        return await serve(process)
+    status, is_over = task._cancel_status, False
+    envelope: Envelope | None
+    _begin_first_turn(process, turn)
+    turns, may_be_root = process.router.turns, not (message_is_async or call_is_async)
+    queue = turns.run_queue
+    is_root = may_be_root and queue.size <= 1 and turns.begin(task)
+    while True:
+        try:
+            if is_over:
+                # Other tasks have to run.
+                is_over, is_root = False, turns.end(task)
+                await yield_turn(task)
+                batch.restart()
+            if box.ahead:
+                envelope = box.pop_ahead()
+            elif main:
+                left = batch.run()
+                if not isinstance(left, tuple):
+                    if left is None:
+                        continue
+                    if left is not True:
+                        # An async callback that has begun to wait.
+                        await left
+                    is_over = left is True or batch.is_over()
+                    continue
+                if len(left) == 2:
+                    # The same of a call.
+                    await process.kernel.calls.serve(process, left[1], _unchanged, left[0])
+                    is_over = batch.is_over()
+                    continue
+                envelope = left
+            elif box.log:
+                envelope = box.log.popleft()
+            else:
+                if box.waiters and box.admit_waiters():
+                    continue
+                # Go to sleep, as in serve().
+                if task._cancel_status is not status:
+                    return account_for_open(process, task.child_nurseries)
+                envelope = left = None
+                batch.end_turn()
+                is_root = is_root and turns.serve(task)
+                if not (box.ahead or box.log or (is_root and (main or box.waiters))):
+                    await park_unless(task, main)
+                    if process.state is TERMINATED:
+                        return None
+                    batch.start()
+                if batch.begin_turn():
+                    # serve_in_place() has served a whole burst.
+                    is_over = True
+                    continue
+                is_root = may_be_root and queue.size <= 1 and len(main) > 0 and turns.begin(task)
+                continue
+            turn.handle(envelope)
+            if box.waiters:
+                box.admit_waiters()
+            if envelope[0] == MESSAGE or envelope[0] == CALL:
+                await _handle(process, unmatched, envelope, handle_message, handle_call)
+            else:
+                if is_root:
+                    is_root = turns.end(task)
+                reason = await handle_other(process, envelope)
+                if reason is AGAIN:
+                    handle_message, handle_call = _callbacks_of(process)
+                    batch.use(handle_message, handle_call)
+                elif reason is not None:
+                    return reason
+            is_over = batch.is_over()
+            continue
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            if _leaves(process, task, error):
+                raise
+            reason = account_for(process, error)
+            if reason is not None:
+                return reason
+        is_root = turns.end(task)
+        await yield_turn(task)
+
+
+async def _handle(
+    process: "Process",
+    unmatched: Unmatched | None,
+    envelope: Envelope,
+    handle_message: Callback,
+    handle_call: Callback,
+) -> None:
+    """Serve a message or a call that did not come in a batch: it has a priority, or is a log
+    record.
+    """
+    kind, sender, ref, payload = envelope
+    if kind == CALL:
+        served = _reply_to(process, handle_call, payload, ref)
+        await process.kernel.calls.serve(process, ref, _unchanged, served)
+        return
+    if unmatched is not None and id(type(payload)) not in unmatched.seen:
+        unmatched.look(payload)
+    result = handle_message(payload, sender)
+    if "handle_message" in process.callbacks.asynchronous:
+        await result
+    elif result is not None:
+        check_plain(process, "handle_message", result)
+
+
+async def _reply_to(
+    process: "Process", handle_call: Callback, request: object, caller: Caller
+) -> object:
+    reply = handle_call(request, caller)
+    if "handle_call" in process.callbacks.asynchronous:
+        return await reply
+    if type(reply) is CoroutineType:
+        check_plain(process, "handle_call", reply)
+    return reply
 
 
 def _unchanged(callback: Awaitable[object]) -> Awaitable[object]:
@@ -453,6 +567,7 @@ async def run(process: "Process") -> None:
     task = current_task()
     process.task = process.callback_task = task  # hot path: Lifecycle.callback_task
     status = task._cancel_status
+    serve_all = serve if Turn.begin_batch is None else serve_batches
     # The reason if the cancel scope catches the cancellation of a kill.
     reason: Reason | None = _KILLED
     try:
@@ -471,14 +586,14 @@ async def run(process: "Process") -> None:
                     process.own_turn().interrupt_by(scope)
                     scopes = CancelScopes(task)
                     try:
-                        reason = await serve(process)
+                        reason = await serve_all(process)
                     finally:
                         process.router.turns.end(task)
                         if scopes.are_left() and not is_being_closed(task):
                             await scopes.close()
             else:
                 try:
-                    reason = await serve(process)
+                    reason = await serve_all(process)
                 finally:
                     process.router.turns.end(task)
         except BaseException as error:
