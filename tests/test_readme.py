@@ -100,9 +100,10 @@ def test_a_program_in_the_readme_prints_the_output_in_the_readme(
 def test_the_installed_package_is_that_of_the_wheel(user: User, installed: Path) -> None:
     done = user.run("python -c 'import ergo_py; print(ergo_py.__file__)'; ergo --version")
 
-    path, version = done.stdout.splitlines()
+    path, version, *off = done.stdout.splitlines()
     assert Path(path).is_relative_to(installed.parent)
     assert version.endswith("(pure Python)")
+    assert off == ["off: the C extension: it was not built"]
     assert commands("install")[-1] == "ergo --version"
 
 

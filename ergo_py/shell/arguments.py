@@ -91,17 +91,19 @@ def _for_simple_terminals(command: argparse.ArgumentParser, view: str) -> None:
 
 
 class _Version(argparse.Action):
-    """Prints the version, and whether the C extension is in use. Reads both only then, since the
-    search through installed packages and the import of the kernel are slow.
+    """Prints the version, and which fast paths are off. Reads both only then, since the search
+    through installed packages and the import of the kernel are slow.
     """
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib import metadata  # noqa: PLC0415 - slow to import, and seldom needed
 
         from .._core.speed.installation import is_fast  # noqa: PLC0415 - as above
+        from ..control.fast_paths import fast_paths_off  # noqa: PLC0415 - as above
 
         build = "with the C extension" if is_fast else "pure Python"
         sys.stdout.write(f"ergo_py {metadata.version('ergo_py')} ({build})\n")
+        sys.stdout.writelines(f"off: {path}\n" for path in fast_paths_off())
         parser.exit()
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "method",
     "stream_buffer",
     "trace_verb",
+    "why_not_fast",
 ]
 
 _loop: Final[Any] = trio._core._run
@@ -51,18 +52,20 @@ _INTERFACE: Final = 13
 """The version of the extension that this module can install. An older build is not used."""
 
 
-def install() -> bool:
+def install() -> str:
     """Install the extension if it was built, unless the environment variable ``ERGO_PURE`` is set.
-    Returns whether it is installed.
+    Returns why it is not installed; nothing if it is.
     """
-    if os.environ.get("ERGO_PURE") or not _has_gil():
-        return False
+    if os.environ.get("ERGO_PURE"):
+        return "ERGO_PURE is set"
+    if not _has_gil():
+        return "this Python runs without the GIL"
     try:
         from . import _speed  # noqa: PLC0415 - absent without a C compiler
     except ImportError:
-        return False
+        return "it was not built"
     if _speed.INTERFACE != _INTERFACE:
-        return False
+        return f"it was built for interface {_speed.INTERFACE}, and this is interface {_INTERFACE}"
     try:
         _speed.bind(
             {
@@ -117,8 +120,8 @@ def install() -> bool:
                 "wake_with": wake_with,
             }
         )
-    except TypeError:
-        return False
+    except TypeError as error:
+        return f"a class is not as the extension knows it: {error}"
     Mailbox.main_type = _speed.MainLane
     Turn.begin_batch = _speed.batch
     Calls.short_cut = _speed.short_cut
@@ -128,7 +131,7 @@ def install() -> bool:
     Handoff.serve = _speed.method(Handoff, "Handoff.serve")  # type: ignore[method-assign]
     Outbox.deliver = _speed.method(Outbox, "Outbox.deliver")  # type: ignore[method-assign]
     Router.send = _speed.method(Router, "Router.send")  # type: ignore[method-assign]
-    return True
+    return ""
 
 
 def _has_gil() -> bool:
@@ -137,7 +140,9 @@ def _has_gil() -> bool:
     return is_enabled()
 
 
-is_fast: Final = install()
+why_not_fast: Final = install()
+"""Why the extension is not installed; empty if it is."""
+is_fast: Final = not why_not_fast
 """Whether the extension is installed."""
 
 

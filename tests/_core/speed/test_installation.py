@@ -52,7 +52,7 @@ def test_the_version_of_ergo_says_which_build_runs() -> None:
 
     told = in_program(f"try:\n    {tells}\nexcept SystemExit: pass", ERGO_PURE="1")
 
-    assert told == "ergo_py 0.1.0 (pure Python)"
+    assert told == "ergo_py 0.1.0 (pure Python)\noff: the C extension: ERGO_PURE is set"
 
 
 def test_an_extension_that_was_built_is_installed() -> None:
@@ -127,7 +127,7 @@ class TestRefusals:
         monkeypatch.delenv("ERGO_PURE", raising=False)
 
     def assert_refused(self) -> None:
-        assert installation.install() is False
+        assert installation.install()
         assert [Behaviour.send, Router.send, Turn.begin_batch] == self.before
 
     def test_a_missing_extension_is_no_error(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,7 +208,7 @@ def test_a_class_without_an_expected_slot_keeps_the_python_functions(
     before = replaced()
     monkeypatch.setattr(installation, "Writer", NewWriter)
 
-    assert installation.install() is False
+    assert installation.install()
     assert replaced() == before
 
 

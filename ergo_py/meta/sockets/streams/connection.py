@@ -48,7 +48,7 @@ from .shutdown import LINGER, Shutdown
 from .tls_layer import TLSLayer, TLSPhase
 from .writer import Writer
 
-__all__ = ["AcceptingServer", "StreamConnection"]
+__all__ = ["AcceptingServer", "StreamConnection", "why_not_in_c"]
 
 _TOO_LATE: Final = (
     "TCPStartTLS is for a connection with start_tls=True, once; send it while you serve the "
@@ -559,4 +559,5 @@ class StreamConnection(MetaProcess):
         return {item: facts[item] for item in items if item in facts} if items else facts
 
 
-install()
+why_not_in_c: Final = install()
+"""Why the functions of the C extension do not read and write for connections; empty if they do."""

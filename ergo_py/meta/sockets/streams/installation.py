@@ -22,12 +22,12 @@ __all__ = ["install", "known_clock"]
 _CLOCK: Final[Any] = getattr(trio._core._run, "SystemClock", None)
 
 
-def install() -> bool:
-    """Install the functions, if the extension is there. All of them or none. Returns whether they
-    are installed.
+def install() -> str:
+    """Install the functions, if the extension is there. All of them or none. Returns why they are
+    not installed; nothing if they are.
     """
     if bind_streams is None:
-        return False
+        return "the C extension is off"
     try:
         bind_streams(
             {
@@ -54,14 +54,14 @@ def install() -> bool:
                 "current_time": known_clock(_CLOCK),
             }
         )
-    except TypeError:
-        return False
+    except TypeError as error:
+        return f"a class is not as the extension knows it: {error}"
     BufferedReads._has_bytes = method(BufferedReads, "BufferedReads._has_bytes")  # type: ignore[method-assign]
     StreamReader._read_once = method(StreamReader, "StreamReader._read_once")  # type: ignore[method-assign]
     SocketPoller._read_some = method(SocketPoller, "SocketPoller._read_some")  # type: ignore[method-assign]
     Writer.flush = method(Writer, "Writer.flush")  # type: ignore[method-assign]
     Writer.serve = method(Writer, "Writer.serve")  # type: ignore[method-assign]
-    return True
+    return ""
 
 
 def known_clock(clock: Any) -> Any:
