@@ -50,10 +50,9 @@ async def test_the_first_request_of_a_connection_is_a_walk_of_bounded_length() -
                 peer = await served.dial()
                 assert (await peer.ask(get("/"))).status == 200
             await peer.aclose()
-
-    functions, files = FIRST_REQUEST
-    assert len(found) <= functions
-    assert len({code.co_filename for code in found}) <= files
+            functions, files = FIRST_REQUEST
+            assert len(found) <= functions
+            assert len({code.co_filename for code in found}) <= files
 
 
 class Child(Actor):
@@ -76,5 +75,4 @@ async def test_the_restart_of_a_child_is_a_walk_of_bounded_length() -> None:
             with followed() as found:
                 node.kill("child")
                 await started[-1].wait()
-
-    assert len(found) <= RESTART
+            assert len(found) <= RESTART

@@ -5,7 +5,7 @@ request, since a new task would cost more than many applications do.
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Final
 
 import trio
 from trio.lowlevel import Task, current_task
@@ -25,7 +25,7 @@ class PooledTask:
 
     __slots__ = ("scope", "task", "work")
 
-    mailbox: ClassVar[Any] = NoMailbox()
+    mailbox = NoMailbox()
     """For the turns in which it is woken."""
 
     def __init__(self, task: Task, work: Awaitable[None]) -> None:
