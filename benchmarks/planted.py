@@ -24,6 +24,7 @@ from ergo_py.testing import History, Simulation, SimulationError, World, at_most
 __all__ = ["FAULTS", "Planted", "find", "leases", "messages", "planted"]
 
 SESSION = "ergo_py.network.protocol.session"
+RECORDS = "ergo_py.network.protocol.records"
 LEASE = "ergo_py.cluster.lease"
 SINGLETON = "ergo_py.cluster.singleton"
 STORE = "ergo_py.network.stores.memory_store"
@@ -153,56 +154,51 @@ FAULTS = (
     Planted(
         "a doubled frame is delivered twice",
         *(messages, SESSION),
-        "            news = news[self._received - seq :]\n",
+        "            news = news[receiving.received - seq :]\n",
         "            pass\n",
     ),
     Planted(
         "a gap is accepted",
         *(messages, SESSION),
         "                self._miss(now)\n                return\n            news",
-        "                self._received = seq\n            news",
+        "                receiving.received = seq\n            news",
     ),
     Planted(
         "missing operations are asked for only once",
         *(messages, SESSION),
-        "            if now >= self._resend_at:\n                self._ask_again(now)\n",
-        "            if now >= self._resend_at:\n                self._resend_at = 1e9\n",
+        "            if now >= self._deadlines.resend_at:\n                self._ask_again(now)\n",
+        "            if now >= self._deadlines.resend_at:\n"
+        "                self._deadlines.ask_again(1e9)\n",
     ),
     Planted(
         "an acknowledgement forgets all operations",
-        *(messages, SESSION),
+        *(messages, RECORDS),
         "for _ in range(news))",
         "for _ in range(len(waiting)))",
     ),
     Planted(
         "operations are sent again with the number of the first",
         *(messages, SESSION),
-        "            self._send_data(first + start, ops)\n",
-        "            self._send_data(first, ops)\n",
+        "            self._send_data(start, ops)\n",
+        "            self._send_data(sending.acknowledged, ops)\n",
     ),
     Planted(
         "heartbeats do not tell the last operation",
         *(messages, SESSION),
-        "        self._known = max(self._known, ack.last)\n",
+        "        receiving.note_known(ack.last)\n",
         "        pass\n",
     ),
     Planted(
-        "operations count as received before they are carried out, and once too often",
-        *(messages, SESSION),
-        "            count = size - length_hint(left)\n",
-        "            count = size - length_hint(left) + 1\n",
+        "an operation too many counts as received",
+        *(messages, RECORDS),
+        "        count = size - length_hint(left)\n",
+        "        count = size - length_hint(left) + 1\n",
     ),
     Planted(
         "a lease has no margin",
         *(leases, LEASE),
         "        return self.seconds * (1 - MARGIN)\n",
         "        return self.seconds * (1.3 + 0 * MARGIN)\n",
-    ),
-    Planted(
-        "a renewal counts from its confirmation",
-        *(leases, LEASE),
-        '        self._renewed_at = sent_at\n        self._complaint = ""\n        return ""\n',
-        '        self._renewed_at = self._now()\n        self._complaint = ""\n        return ""\n',
     ),
     Planted(
         "a lease is taken too early",

@@ -45,7 +45,7 @@ def test_a_write_is_torn_at_the_border_of_a_sector() -> None:
     assert sizes == {100, SECTOR, 2 * SECTOR, 3 * SECTOR, 4 * SECTOR, 2100}
 
 
-def test_a_crash_syncs_what_is_left() -> None:
+def test_a_crash_syncs_the_rest() -> None:
     disk = WorldDisk(Random(1))
     file = disk.file("journal")
     file.write(b"x" * 3000)
