@@ -145,7 +145,7 @@ class Registry(_Handle):
         for pid in holders:
             self._directory.unregister(self._table, key, pid)
         if self._table.unique:
-            self._kernel.tell_all(key, Unregistered())
+            self._kernel.links.tell_all(key, Unregistered())
 
     def whereis(self, key: Hashable) -> PID | None:
         """The process with a key; None if there is none. With duplicate keys, the first."""
@@ -260,7 +260,7 @@ class Group(_Handle):
         pid = self._find_owner(to)
         if not self._directory.join(self._name, pid):
             return False
-        self._kernel.tell_group(self._name, GroupJoined(self._name, pid))
+        self._kernel.links.tell_group(self._name, GroupJoined(self._name, pid))
         return True
 
     def leave(self, to: Target) -> bool:
@@ -275,7 +275,7 @@ class Group(_Handle):
         pid = self._find(to).id
         if not self._directory.leave(self._name, pid):
             return False
-        self._kernel.tell_group(self._name, GroupLeft(self._name, pid, Unregistered()))
+        self._kernel.links.tell_group(self._name, GroupLeft(self._name, pid, Unregistered()))
         return True
 
     def members(self) -> list[PID]:

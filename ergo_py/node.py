@@ -186,7 +186,7 @@ class Node(kernel_node.Node, TaskVerbs):
             raise NotAllowedError(
                 f"{name!r} is an event of {event.producer}, and no topic of the node"
             )
-        self._kernel.end_event(event.name, Unregistered())
+        self._kernel.links.end_event(event.name, Unregistered())
 
     def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
         """Publish a message to every subscriber of an event, from any thread. Returns how many

@@ -2,7 +2,7 @@
 share.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any
@@ -15,6 +15,7 @@ from .messaging.calls import Calls
 from .messaging.clock import Clock
 from .messaging.hooked import HookedCalls, HookedRouter
 from .messaging.hooks import Hook
+from .messaging.links import Links
 from .messaging.observer import Observer, Spawned
 from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
 from .messaging.receiver import Asker, Stoppable
@@ -34,36 +35,27 @@ from .tables.class_mistakes import check_names, misspelled
 from .tables.dead_letters import DeadLetters
 from .tables.ended_totals import EndedTotals
 from .tables.obituaries import Obituaries
-from .tables.relations import Kind, Relation, Relations, Watched
+from .tables.relations import Relations
 from .tables.timers import Timer
 from .vocabulary.dispatchers import Dispatcher
 from .vocabulary.envelopes import (
     CONTROL,
-    DOWN,
-    EXIT,
     LOG,
     LOG_LANE,
-    NOTICE,
     SYSTEM_LANE,
-    URGENT_LANE,
 )
-from .vocabulary.errors import MailboxFullError, NodeStoppedError, SendError, TargetTypeError
+from .vocabulary.errors import MailboxFullError, NodeStoppedError, SendError
 from .vocabulary.hints import near
 from .vocabulary.ids import (
     PID,
     Alias,
-    EventName,
-    Key,
-    Name,
-    NodeName,
     Ref,
-    Target,
     local_name,
 )
 from .vocabulary.info import Ended
-from .vocabulary.messages import DeadLetter, GroupJoined, GroupLeft, LogRecord
+from .vocabulary.messages import DeadLetter, LogRecord
 from .vocabulary.options import LEVELS, NodeOptions
-from .vocabulary.reasons import Crashed, NoProcess, Reason
+from .vocabulary.reasons import Crashed, Reason
 from .vocabulary.text import shortened, shown
 from .vocabulary.unmatched import unmatched_of
 
@@ -88,18 +80,27 @@ class Kernel:
 
         name, observer = options.name, options.observer
         self.pid = PID(name, creation, 0)
+        """The PID of the node itself, the sender of its messages."""
         self.node: Any = None
         """The public `Node`."""
         self.nursery = nursery
+        """The tasks of all processes."""
         self.options = options
+        """The arguments of ``open_node``."""
         self.burst = options.burst
+        """Messages that a process may serve before other tasks run."""
         self.env: Mapping[str, object] = options.env or {}
+        """The settings that all processes inherit."""
         self.log = Log(name, options.log_level, options.log_output, self._offer_record)
+        """The log of the node."""
         self.logger: Any = self.log.logger(self.pid)
+        """The logger of the node itself."""
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
         # Read trio's clock directly: trio.current_time() costs twice as much.
         self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
+        """Timers, and the deadlines of calls."""
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
+        """The observer of the node; None for most nodes."""
         hooks = self._hooks(options)
         store = DeadLetters(options.dead_letters)
         turns = turns_of_loop(options.direct_handoff)
@@ -110,12 +111,18 @@ class Kernel:
         self.router = (HookedRouter if hooks else Router)(
             name, creation, bridge, self.clock, store, options.inline_calls, turns, hooks
         )
+        """Resolves addresses and delivers messages."""
         token = Ref(name, creation, next(self.router.references))
         self.calls = (HookedCalls if hooks else Calls)(self.router)
+        """Makes calls."""
         self.publisher = Publisher(self.router, self.pid, token)
+        """The events of the node, and of its processes."""
         if self.log.wants("debug"):
             self.publisher.log_dead_letters(self._log_dead_letter)
         self.relations = Relations()
+        """Which process watches which target."""
+        self.links = Links(self.router, self.publisher, self.relations, self.pid)
+        """Links and monitors, and their signals."""
         self.roots: dict[object, Stoppable] = {}
         """Processes without a parent, in the order in which they were started."""
         self.services: dict[str, ChildSlot] = {}
@@ -123,23 +130,34 @@ class Kernel:
         self.escalated: Ended | None = None
         """The supervisor whose end stops the node."""
         self.stopping = False
+        """Whether the node goes down, and starts no more processes."""
         self.draining = False
         """Whether the node gives its work up to other nodes."""
         self.fatal: BaseException | None = None
+        """The exception that stops the node, and that its block raises."""
         self.spawned = 0
+        """How many processes have started."""
         self.crashed = 0
+        """How many processes and meta-processes have crashed."""
         self.obituaries = Obituaries(options.obituaries)
+        """The last processes that have ended, with their reasons."""
         self.past = EndedTotals()
+        """Totals of the processes that have ended."""
         self.on_spawned = on_spawned
         """Called with each new process before it serves its first message."""
         self.watches: dict[PID, Any] = {}
         """Processes that a trace or an inspection watches or suspends. Mostly empty."""
         self.killed: list[Ended] = []
+        """The processes that were killed at the end of the node."""
         self.abandoned: list[Ended] = []
+        """The processes that ignored even the kill."""
         # Weak references: a program may create any number of classes at run time.
         self._callbacks: WeakKeyDictionary[type, Callbacks] = WeakKeyDictionary()
+        """The callbacks of each behaviour class."""
         self.thread_fairness = ThreadFairness()
+        """Lets the loop run beside busy threads."""
         self.dispatcher_threads = DispatcherThreads(bridge, self.thread_fairness, self._cannot_pin)
+        """The threads of the dispatchers."""
         self.workers = trio.CapacityLimiter(inf)
         """Thread limiter for plain callbacks of meta-processes. Separate from trio's own, so that
         files, name lookups and programs keep their threads.
@@ -149,11 +167,15 @@ class Kernel:
         many as Python's own thread pools have at most.
         """
         self.idle_handlers = IdleHandlers(nursery)
+        """The handlers of meta-processes that wait for their next message."""
         self.raise_cancel: RaiseCancel | None = None
         """Raises `trio.Cancelled` in any thread; for ``trio.from_thread``."""
         self.threads_abandoned = 0
+        """How many threads processes have left behind."""
         self._loggers: dict[PID, int] = {}
+        """The processes that receive log records, with their least levels."""
         self._on_fatal: Callable[[], object] = _nothing
+        """Called when `fatal` is set."""
         self.on_crash: Callable[[Ended], None] | None = None
         """Called with each crash, on the loop. For the test kit."""
         self.on_lifetime: Callable[[Any, bool], None] | None = None
@@ -229,119 +251,6 @@ class Kernel:
                     f"mean {meant}?"
                 )
         return callbacks
-
-    # -- relations ---------------------------------------------------------------------------------
-
-    def watched(self, target: Target | EventName | NodeName) -> Watched:
-        """The key of a target in the table of relations."""
-        match target:
-            case NodeName() | PID() | Alias():
-                return target
-            case EventName():
-                return self.publisher.name(target)
-            case str():
-                return Name(target, self.pid.node)
-            case Name():
-                return Name(target.name, target.node or self.pid.node)
-            case Key():
-                return Key(target.registry, target.key, target.node or self.pid.node)
-        raise TargetTypeError(target)
-
-    def relate(self, watcher: Asker, target: Target | EventName | NodeName, kind: Kind) -> None:
-        """Create a link or a monitor. If the target has already ended, the watcher is notified at
-        once.
-        """
-        watched = self.watched(target)
-        relation = self.relations.add(watcher.id, watched, kind)
-        if self.router.remote is not None and watched.node != self.pid.node:
-            try:
-                self.router.remote.watch(watched, watcher.id)
-            except BaseException:
-                self.relations.remove(watcher.id, watched, kind)
-                raise
-            return
-        if isinstance(watched, NodeName):
-            if watched.node != self.pid.node:
-                self.relations.fire(watched)
-                self.tell(relation, self.router.missing(Name("", watched.node)))
-            return
-        if isinstance(watched, EventName):
-            if not self.publisher.subscribe(watched, watcher.id):
-                self.relations.fire(watched)
-                self.tell(relation, NoProcess())
-            return
-        receiver = self.router.resolve(watched)
-        if receiver is None:
-            self.relations.fire(watched)
-            self.tell(relation, self.router.missing(watched))
-
-    def unrelate(self, watcher: Asker, target: "Target | EventName | NodeName", kind: Kind) -> None:
-        """Remove a link or a monitor.
-
-        Raises:
-            RelationUnknownError: there is no such relation.
-        """
-        watched = self.watched(target)
-        self.relations.remove(watcher.id, watched, kind)
-        self._forget_target(watcher.id, watched)
-
-    def _forget_target(self, watcher: PID, watched: Watched) -> None:
-        """Undo the rest of a relation that is removed."""
-        if self.router.remote is not None and watched.node != self.pid.node:
-            if not self.relations.has_watchers(watched):
-                self.router.remote.unwatch(watched)
-        elif isinstance(watched, EventName):
-            self.publisher.unsubscribe(watched, watcher)
-
-    def forget_watcher(self, watcher: PID) -> Iterator[None]:
-        """Remove all links, monitors and subscriptions of a process that has ended."""
-        for number, target in enumerate(self.relations.forget(watcher), 1):
-            self._forget_target(watcher, target)
-            if not number % 256:
-                yield
-
-    def end_event(self, name: EventName, reason: Reason) -> None:
-        """Remove an event and notify its subscribers."""
-        self.publisher.events.remove(name)
-        self.tell_all(name, reason)
-
-    def relate_both(self, parent: Asker, child: Asker) -> None:
-        """Link parent and child to each other, unless ``init`` has already done so."""
-        for watcher, target in ((parent, child), (child, parent)):
-            if not self.relations.has(watcher.id, target.id, Kind.LINK):
-                self.relate(watcher, target.id, Kind.LINK)
-
-    def tell(self, relation: Relation, reason: Reason) -> None:
-        """Send a watcher the exit or down signal of a relation that has fired."""
-        watcher = self.router.processes.get(relation.watcher)
-        if watcher is None:
-            if self.router.remote is not None and relation.watcher.node != self.pid.node:
-                self.relations.deliver(relation)
-                self.router.remote.tell(relation.watcher, relation.target, reason)
-            return
-        if relation.kind is Kind.MONITOR:
-            signal = (DOWN, relation.target, relation, reason)
-            self.router.notify_of_end(watcher, SYSTEM_LANE, signal, reason)
-            return
-        signal = (EXIT, relation.target, relation, reason)
-        if watcher.trap_exit:
-            self.router.notify_of_end(watcher, URGENT_LANE, signal, reason)
-        else:
-            # The watcher ends, or ignores the signal: it gets no message that has to be in order.
-            self.router.signal(watcher, URGENT_LANE, signal)
-
-    def tell_group(self, group: object, notice: GroupJoined | GroupLeft) -> None:
-        """Notify all processes that monitor a group."""
-        watchers = map(
-            self.router.processes.get, tuple(self.router.directory.watchers.get(group, ()))
-        )
-        for watcher in filter(None, watchers):
-            self.router.signal(watcher, SYSTEM_LANE, (NOTICE, self.pid, None, notice))
-
-    def tell_all(self, target: Watched, reason: Reason) -> None:
-        """Notify all watchers of ``target`` that it has ended."""
-        for relation in self.relations.fire(target):
-            self.tell(relation, reason)
 
     # -- timers, log, faults -----------------------------------------------------------------------
 

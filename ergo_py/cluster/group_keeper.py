@@ -311,12 +311,12 @@ class GroupKeeper(Actor):
             peer.members[group, pid] = None
             kernel = self._process.kernel
             if kernel.router.directory.join(group, pid):
-                kernel.tell_group(group, GroupJoined(group, pid))
+                kernel.links.tell_group(group, GroupJoined(group, pid))
 
     def _remove(self, group: ClusterGroup, pid: PID, reason: Reason) -> None:
         kernel = self._process.kernel
         if kernel.router.directory.leave(group, pid):
-            kernel.tell_group(group, GroupLeft(group, pid, reason))
+            kernel.links.tell_group(group, GroupLeft(group, pid, reason))
 
     def _lose(self, peer: _Peer, reason: Reason) -> None:
         for group, pid in peer.members:

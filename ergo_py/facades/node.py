@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._core.inspection.trace import TraceEntry
 from .._core.kernel import Kernel
-from .._core.messaging.futures import ask as begin_call
+from .._core.messaging.requests import ask as begin_call
 from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.common import check_priority, check_timeout
 from .._core.vocabulary.envelopes import Priority

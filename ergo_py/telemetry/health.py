@@ -14,7 +14,7 @@ from weakref import WeakSet
 from .._core.inspection.census import list_living
 from .._core.inspection.watchdog import look_at_loop
 from .._core.kernel import Kernel
-from .._core.messaging.futures import ask
+from .._core.messaging.requests import ask
 from .._core.processes.process import Process
 from .._core.runtime.bridge import Lock
 from .._core.verbs.node_access import applications_of, check_node, kernel_of, watchdog_of

@@ -333,7 +333,7 @@ async def test_a_watcher_that_has_ended_gets_no_signal() -> None:
         node.kill(gone)
         await node.wait_ended(gone)
 
-        kernel_of(node).tell(Relation(gone, target, Kind.MONITOR), Normal())
+        kernel_of(node).links.tell(Relation(gone, target, Kind.MONITOR), Normal())
 
         assert node.processes() == [target]
 

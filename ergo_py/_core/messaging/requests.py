@@ -1,22 +1,25 @@
-"""`RequestCaller`: a request whose asker does not wait. The answer comes to ``handle_response``.
+"""`RequestCaller`, `ask`: requests whose askers do not wait.
 
-A process and a meta-process use the same class, and own the requests that they have open.
+The answer to a process or a meta-process comes to its ``handle_response``; both own the requests
+that they have open. The answer to a thread, or to an event loop other than the node's, is a future.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import RESPONSE, SYSTEM_LANE, Priority
-from ..vocabulary.ids import PID, Alias
+from ..vocabulary.errors import NodeStoppedError
+from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import Response
 from .calls import Calls
 from .clock import Clock
-from .router import LANES
+from .router import LANES, Router
 
-__all__ = ["Asking", "RequestCaller", "begin_request"]
+__all__ = ["Asking", "RequestCaller", "ask", "begin_request"]
 
 
 class Asking(Protocol):
@@ -98,3 +101,64 @@ def begin_request(
         caller.wait_in(partial(receiver.mailbox.stop_waiting, LANES[priority], waiter))
     if timeout is not None and not caller.settled:
         clock.arm_call(caller, timeout)
+
+
+class _FutureCaller(Caller):
+    """A call whose answer settles a future. A future that was cancelled abandons its call."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, pid: PID, number: int, to: object, request: object) -> None:
+        super().__init__(pid, number, to, request)
+        self.future: Future[Any] = Future()
+
+    def awaken(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            value = self.result()
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)
+
+
+def ask(
+    calls: Calls,
+    router: Router,
+    sender: PID,
+    to: Target,
+    request: object,
+    timeout: float | None,
+    priority: Priority,
+) -> "Future[Any]":
+    """Make a call from any thread. Returns the future of its answer.
+
+    Raises:
+        NodeStoppedError: the node has stopped.
+    """
+    router.resolve(to)
+    caller = _FutureCaller(sender, next(router.references), to, request)
+    calls.note_thread(caller)
+
+    def begin() -> None:
+        if caller.future.cancelled():
+            return
+        try:
+            calls.begin(caller, priority)
+        except Exception as error:
+            caller.settle(None, error)
+            return
+        if timeout is not None and not caller.settled:
+            router.clock.arm_call(caller, timeout)
+
+    def abandon_if_cancelled(future: "Future[Any]") -> None:
+        if future.cancelled():
+            try:
+                router.bridge.post(caller.abandon)
+            except NodeStoppedError:  # no process answers any more
+                return
+
+    caller.future.add_done_callback(abandon_if_cancelled)
+    router.bridge.post(begin)
+    return caller.future

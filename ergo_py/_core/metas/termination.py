@@ -449,7 +449,7 @@ class Ending:
         takes_owner_along = (
             has_started and owner.reason is None and is_failure(reason) and self._is_needed()
         )
-        meta.kernel.tell_all(meta.id, reason)
+        meta.kernel.links.tell_all(meta.id, reason)
         if has_started:
             self._tell_observer_and_process(reason)
         if takes_owner_along:

@@ -124,7 +124,7 @@ async def spawn_process(
         kernel.on_spawned(process)
     if options.link and parent is not None:
         # Link before the first step of the process, so that an immediate end is not missed.
-        kernel.relate_both(parent, process)
+        kernel.links.relate_both(parent, process)
     if slot is not None:
         slot.occupy(process.id)
     kernel.note_spawned(process, parent)

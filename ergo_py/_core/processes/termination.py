@@ -301,7 +301,7 @@ async def _clear(process: "Process", reason: Reason) -> None:
     if process.requests:
         await in_slices(_abandon_requests(process.requests))
     if kernel.relations:
-        await in_slices(kernel.forget_watcher(process.id))
+        await in_slices(kernel.links.forget_watcher(process.id))
     if process.slots and process.slot is None:
         # A supervisor that is not restarted. The slots of a supervised supervisor stay open for its
         # successor.
@@ -366,7 +366,7 @@ def release(process: "Process") -> Iterator[None] | None:
     if kernel.log.watched:
         kernel.remove_logger(process.id)
     if not is_unrelated:
-        at_once(kernel.forget_watcher(process.id))
+        at_once(kernel.links.forget_watcher(process.id))
     turn = process.turn
     # Inlined _leave_table().
     kernel.past.take(
@@ -392,13 +392,13 @@ def release(process: "Process") -> Iterator[None] | None:
     process.become_terminated()
     # Notify the watchers last.
     for group in groups:
-        kernel.tell_group(group, GroupLeft(group, process.id, reason))
+        kernel.links.tell_group(group, GroupLeft(group, process.id, reason))
     if not is_unrelated or process.events:
         watching = _watching(process, addresses)
         if len(watching) > MANY:
             return _tell_many(process, watching, reason, lived)
         for relation in watching:
-            kernel.tell(relation, reason)
+            kernel.links.tell(relation, reason)
     _tell(process, reason, lived)
     return None
 
@@ -451,7 +451,7 @@ def _tell_many(
     process: "Process", watching: list[Relation], reason: Reason, lived: bool
 ) -> Iterator[None]:
     for number, relation in enumerate(watching, 1):
-        process.kernel.tell(relation, reason)
+        process.kernel.links.tell(relation, reason)
         if not number % MANY:
             yield
     _tell(process, reason, lived)

@@ -76,7 +76,7 @@ def release_name(process: Process) -> None:
         raise NameUnknownError(None)
     process.router.registry.free_name(name)
     process.be_called(None)
-    process.kernel.tell_all(Name(name, process.router.node), Unregistered())
+    process.kernel.links.tell_all(Name(name, process.router.node), Unregistered())
 
 
 def exit_target(owner: Any, sender: PID, to: Target, reason: object) -> bool:

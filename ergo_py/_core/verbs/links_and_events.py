@@ -67,7 +67,7 @@ class LinksAndEvents:
             raise NameUnknownError(alias)
         del process.aliases[alias]
         process.router.registry.drop_alias(alias)
-        process.kernel.tell_all(alias, Unregistered())
+        process.kernel.links.tell_all(alias, Unregistered())
 
     def link(self, target: Target | EventName | NodeName) -> None:
         """Link to ``target``: when it ends, this process ends too, or gets an ``Exit`` if it traps
@@ -145,7 +145,7 @@ class LinksAndEvents:
         if process.events is None or full not in process.events:
             raise EventUnknownError(name)
         process.events.remove(full)
-        process.kernel.end_event(full, Unregistered())
+        process.kernel.links.end_event(full, Unregistered())
 
     def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
         """Publish a message to every subscriber of an event, which gets it in ``handle_event``.
@@ -203,9 +203,9 @@ class LinksAndEvents:
             raise NotAllowedError(
                 f"{process} cannot {kind.value} itself; its own end is told to terminate(reason)"
             )
-        process.kernel.relate(process, target, kind)
+        process.kernel.links.relate(process, target, kind)
 
     def _unrelate(self, target: Target | EventName | NodeName, kind: Kind) -> None:
         process = self._process
         process.allow(Operation.RELATE)
-        process.kernel.unrelate(process, target, kind)
+        process.kernel.links.unrelate(process, target, kind)

@@ -64,7 +64,7 @@ class WatchedTargets:
         self._targets[number] = target
         self._numbers[target] = number
         try:
-            self._kernel.relate(self._watcher(), target, Kind.MONITOR)
+            self._kernel.links.relate(self._watcher(), target, Kind.MONITOR)
         except RelationExistsError:
             pass
 
@@ -89,7 +89,7 @@ class WatchedTargets:
         target = self._targets.pop(op.number, None)
         if target is not None:
             del self._numbers[target]
-            self._kernel.unrelate(self._watcher(), target, Kind.MONITOR)
+            self._kernel.links.unrelate(self._watcher(), target, Kind.MONITOR)
 
     def tell(self, target: Any, reason: Reason) -> None:
         """Tell the other node that a target of its watches has ended."""
@@ -109,5 +109,5 @@ class WatchedTargets:
         """Forget all watches of the other node: it is lost."""
         self._targets.clear()
         self._numbers.clear()
-        for _ in self._kernel.forget_watcher(PID(self._peer.node, creation, 0)):
+        for _ in self._kernel.links.forget_watcher(PID(self._peer.node, creation, 0)):
             pass

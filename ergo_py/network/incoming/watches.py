@@ -62,7 +62,7 @@ class Watches:
         """Tell the watchers of a target that this node watches too many already."""
         peer, here = self._peer, self._peer.router.node
         peer.mailbox.count_refusal()
-        peer.network.kernel.tell_all(target, Custom(limits.watch_text(here, here, peer.node)))
+        peer.network.kernel.links.tell_all(target, Custom(limits.watch_text(here, here, peer.node)))
 
     def remove(self, target: Any) -> None:
         """End the watch of a target."""
@@ -81,7 +81,7 @@ class Watches:
             return  # the watch was undone meanwhile
         del self._numbers[target]
         network = self._peer.network
-        network.kernel.tell_all(target, network.types.decode_reason(op.body))
+        network.kernel.links.tell_all(target, network.types.decode_reason(op.body))
 
     def end_all(self, reason: Reason) -> None:
         """Tell the processes here that the node of all targets is lost."""
@@ -90,7 +90,7 @@ class Watches:
         self._targets.clear()
         self._joining.clear()
         for target in targets:
-            self._peer.network.kernel.tell_all(target, reason)
+            self._peer.network.kernel.links.tell_all(target, reason)
 
     def publish(self, op: Event) -> None:
         """Give a publication of a watched event to its subscribers here."""

@@ -196,7 +196,7 @@ class Answers:
             may_pause=False,
         )
         if parent is not None:
-            self._kernel.relate(process, parent, Kind.LINK)
+            self._kernel.links.relate(process, parent, Kind.LINK)
         return process.id
 
     def _look(self, asked: object) -> object:

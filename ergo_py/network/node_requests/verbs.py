@@ -92,7 +92,7 @@ class RemoteVerbs:
         found = await peer.ask("spawn", Spawn(listed), asked, timeout)
         pid = checked(found, PID, self.name, Spawn(listed))
         if parent is not None and not peer.network.kernel.relations.has(parent.id, pid, Kind.LINK):
-            peer.network.kernel.relate(parent, pid, Kind.LINK)
+            peer.network.kernel.links.relate(parent, pid, Kind.LINK)
         return pid
 
     async def info(self, *, timeout: float | None = 5.0) -> NodeInfo:

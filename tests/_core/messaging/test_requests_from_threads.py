@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py._core.messaging.futures import ask
+from ergo_py._core.messaging.requests import ask
 from ergo_py._core.vocabulary.envelopes import Priority
 from tests.support import Recorder, kernel_of, running_node
 
