@@ -1,5 +1,5 @@
-"""The ways of a message from a verb to the mailbox, and of a call to its answer: docs/design/map.md
-draws them, and each of them is known here.
+"""The ways of a message from a verb to the mailbox, and of a call to its answer. The page
+docs/design/fast-paths.md draws them, and this file knows each of them.
 """
 
 import ast

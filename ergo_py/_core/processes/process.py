@@ -191,7 +191,7 @@ class Process(Owner):
     def make_behaviour(self, factory: Callable[..., Handlers], args: tuple[object, ...]) -> None:
         """Create the behaviour."""
         self.behaviour = behaviour = factory(*args)
-        behaviour._process = self  # hot path: Behaviour._process
+        behaviour._process = self
 
     @property
     def behaviour_itself(self) -> Any:
