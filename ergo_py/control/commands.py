@@ -261,7 +261,8 @@ async def names(client: Client, arguments: Arguments) -> object:
     """
     arguments.done()
     behaviours = [each.behaviour for each in processes_of(kernel_of(client.node).router).values()]
-    leases = [each.lease_facts() for each in behaviours if hasattr(each, "lease_facts")]
+    readers = [getattr(each, "lease_facts", None) for each in behaviours]
+    leases = [read() for read in readers if read is not None]
     return sorted(leases, key=lambda lease: str(lease["name"]))
 
 
