@@ -284,8 +284,8 @@ NO_ROOM = {
     "observe/page": "the page itself, in a browser",
 }
 """The folders of tests that mirror no folder of the package, with their subjects."""
-WITHOUT_TESTS_OF_ITS_OWN = {"__init__.py", "__main__.py", "node.py"}
-"""The table of public names, the call of `shell`, and the class that joins all rooms."""
+WITHOUT_TESTS_OF_ITS_OWN = {"__init__.py", "__main__.py", "errors.py", "info.py", "node.py"}
+"""Tables of public names, the call of `shell`, and the class that joins all rooms."""
 
 
 def test_each_room_has_its_tests_in_the_same_folder_or_in_that_above() -> None:
