@@ -69,7 +69,7 @@ def test_a_call_has_eight_known_ways_from_the_verb_to_the_answer() -> None:
     ]
 
 
-def test_a_node_has_one_kind_of_router_and_calls_and_one_for_hooks() -> None:
+def test_a_node_has_a_plain_and_a_hooked_kind_of_router_and_calls() -> None:
     kinds = {
         owner.name
         for path in KERNEL.rglob("*.py")
