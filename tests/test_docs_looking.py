@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ergo_py.control.commands import COMMANDS
-from ergo_py.control.limits import Limits
+from ergo_py.control.connection import Limits
 from ergo_py.control.protocol import MAX_ANSWER, MAX_REQUEST
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status

@@ -24,9 +24,8 @@ from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.text import shown
 from .commands import COMMANDS, Command, explain
-from .connection import Connection
+from .connection import Connection, Limits
 from .heartbeat import Heartbeat
-from .limits import Limits
 from .protocol import (
     MAX_REQUEST,
     VERSION,

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from ergo_py import Node
-from ergo_py.control.limits import Limits
+from ergo_py.control.connection import Limits
 from ergo_py.control.server import Server
 from tests.support import running_node, short_directory
 
