@@ -54,11 +54,10 @@ class Trial:
     forced: str
     """The text of the exit report if anything did not stop by itself."""
 
-    @property
-    def faults(self) -> list[str]:
-        """The violations."""
+    def faults(self, slow: float) -> list[str]:
+        """The violations. An end that takes longer than ``slow`` seconds is a violation."""
         found = [] if self.how == "KeyboardInterrupt" else [f"ended with {self.how}"]
-        if self.seconds > SLOW:
+        if self.seconds > slow:
             found.append("slow")
         if self.threads:
             found.append("left threads")
@@ -213,6 +212,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--hangs", type=float, default=HANGS, help=f"seconds that count as for ever ({HANGS:g})"
     )
+    parser.add_argument(
+        "--slow", type=float, default=SLOW, help=f"seconds that an end may take ({SLOW:g})"
+    )
     chosen = parser.parse_args(arguments)
     random = Random(chosen.seed)
     gc.freeze()
@@ -221,8 +223,9 @@ def main(arguments: list[str] | None = None) -> int:
     for number in range(chosen.trials):
         found = trial(number, random.uniform(0.0, FIRST), chosen.hangs)
         slowest = max(slowest, found.seconds)
-        counts.update(found.faults or ["good"])
-        if found.faults:
+        faults = found.faults(chosen.slow)
+        counts.update(faults or ["good"])
+        if faults:
             print(json.dumps(asdict(found)))
     print(
         f"{chosen.trials} interrupted, seed {chosen.seed}: {dict(counts)}; the slowest took "

@@ -58,7 +58,7 @@ def test_failures_are_printed_and_new_inputs_are_kept(
     monkeypatch.setattr(fuzzing, "CORPUS", tmp_path / "a" / "corpus")
     monkeypatch.setattr(fuzzing, "TARGETS", {"fragile": Target(fragile)})
 
-    status = fuzzing.main(["--minutes", "0.02"])
+    status = fuzzing.main(["--minutes", "5"])  # ends with the first failure
 
     assert status == 1
     assert "it broke" in capsys.readouterr().out

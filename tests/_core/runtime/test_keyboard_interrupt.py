@@ -461,7 +461,8 @@ def test_a_node_in_another_thread_keeps_the_handler_of_the_main_thread() -> None
 
 
 def test_random_interrupts_under_load_stop_the_program_in_order() -> None:
-    command = [sys.executable, "-m", "benchmarks.interrupts", "--trials", "6"]
+    # The time that an end takes says more about the machine than about the code.
+    command = [sys.executable, "-m", "benchmarks.interrupts", "--trials", "6", "--slow", "100"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False
     )
