@@ -100,6 +100,7 @@ NAVIGATION = {
             "telemetry",
             "network",
             "clusters",
+            "entities",
             "nats",
             "testing",
             "shutting-down",
@@ -135,6 +136,7 @@ NAVIGATION = {
             "aio",
             "network",
             "clusters",
+            "entities",
             "testing",
         ]
     },

@@ -11,6 +11,7 @@ from ._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from ._core.vocabulary.messages import LogRecord, Response
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
+from .entity_handles import EntityHandle
 from .idle import IdleVerbs, serve_idle
 from .methods import serve_methods
 from .service import Service
@@ -91,6 +92,16 @@ class Actor(StreamVerbs, IdleVerbs):
             )
         found: Service = network.service(name, node, process)
         return found
+
+    def entity(self, kind: "type[Actor]", key: str) -> EntityHandle:
+        """Return the address of an entity of this node. Messages sent through it carry this process
+        as their sender. In an entity, ``self.send`` to it is stored with the callback's commit.
+
+        Raises:
+            EntityKindUnknownError: the node keeps no entities of this class.
+            BadInputError: the key is not a text of 1 to 1,000 characters.
+        """
+        return self.node._find_entity(kind, key, self._process)
 
     def _task_owner(self) -> tuple[Kernel, Process | None]:
         return self._process.kernel, self._process

@@ -1,6 +1,6 @@
 """`Node`: the kernel's node with supervision and applications added, and `open_node`."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial, wraps
 from inspect import signature
 from math import inf
@@ -19,9 +19,11 @@ from ._core.vocabulary.messages import Request
 from ._core.vocabulary.options import SpawnKeywords
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Unregistered
+from .actor import Actor
 from .applications.application import Application
 from .applications.manager import Applications
 from .drain import drain
+from .entity_handles import EntityHandle, EntityTable, find_entity
 from .groups import Group, Registry, open_registry
 from .service import Service
 from .streams.events import EventStream, open_events, open_topic
@@ -54,6 +56,7 @@ class Node(kernel_node.Node, TaskVerbs):
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:
         super().__init__(kernel, expose_env)
         self._applications = Applications(self)
+        self._entities: dict[type, EntityTable] = {}
 
     async def supervise(
         self,
@@ -125,6 +128,32 @@ class Node(kernel_node.Node, TaskVerbs):
             ChildError: no supervisor on this node has a registered child of that name.
         """
         return self._run(Service.find, self._kernel, name)
+
+    def entity(self, kind: type[Actor], key: str) -> EntityHandle:
+        """Return the address of an entity of this node, which exists always: its first message
+        wakes it. From any thread.
+
+        Raises:
+            EntityKindUnknownError: the node keeps no entities of this class.
+            BadInputError: the key is not a text of 1 to 1,000 characters.
+        """
+        return self._find_entity(kind, key)
+
+    def _find_entity(
+        self, kind: type[Actor], key: str, process: Process | None = None
+    ) -> EntityHandle:
+        """The same, with the process that sends."""
+        return self._run(find_entity, self._kernel, self._entities, kind, key, process)
+
+    def _open_entities(self, kinds: Iterable[type[Actor]]) -> EntityTable:
+        """The table of these classes of entities, for their keeper: the one that the keeper's
+        predecessor had, so that handles stay valid.
+        """
+        table = next((self._entities[kind] for kind in kinds if kind in self._entities), None)
+        if table is None:
+            table = EntityTable()
+        self._entities.update(dict.fromkeys(kinds, table))
+        return table
 
     def registry(self, name: str, *, unique: bool | None = None) -> Registry:
         """Return the registry of that name, made on first use. From any thread.

@@ -23,6 +23,8 @@ from ergo_py._core.log import _writer
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.processes.process import Process
+from ergo_py.entities import SQLite
+from ergo_py.entities.keeper import Keeping
 from ergo_py.info import BlockedReport, NodeInfo
 from ergo_py.meta.programs import process_groups as process_groups_module
 from ergo_py.meta.sockets.streams.writer import Output
@@ -48,6 +50,7 @@ __all__ = [
     "crash_sites",
     "cut_ending_short",
     "epoll_of_loop",
+    "fill_file",
     "found_nodes",
     "has_searched_mailbox",
     "has_unfinished_frame",
@@ -58,6 +61,7 @@ __all__ = [
     "is_half_closed",
     "is_held_up",
     "is_parked",
+    "keeping_of",
     "kernel_of",
     "largest_number",
     "last_blocked",
@@ -756,3 +760,21 @@ async def write_waiting(way: Any, connection: object) -> int:
         await way._write(connection)
     left: int = way._size
     return left
+
+
+def keeping_of(node: Node, kind: type[Actor]) -> Keeping:
+    """The work of the keeper of a class of entities."""
+    keeping = node._entities[kind].keeping
+    assert isinstance(keeping, Keeping)
+    return keeping
+
+
+async def fill_file(store: SQLite) -> None:
+    """Let no page be added to the file, by the connection that is open now."""
+
+    def limit(file: Any) -> None:
+        connection = file._open()
+        pages = connection.execute("pragma page_count").fetchone()[0]
+        connection.execute(f"pragma max_page_count = {pages}")
+
+    await store._run(limit)

@@ -15,6 +15,7 @@ import ergo_py
 import ergo_py.aio
 import ergo_py.blocking
 import ergo_py.cluster
+import ergo_py.entities
 import ergo_py.errors
 import ergo_py.groups
 import ergo_py.info
@@ -40,6 +41,7 @@ MODULES = (
     ergo_py.errors,
     ergo_py.groups,
     ergo_py.info,
+    ergo_py.entities,
     ergo_py.meta,
     ergo_py.methods,
     ergo_py.network,

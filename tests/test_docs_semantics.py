@@ -31,6 +31,7 @@ PROMISES_IN_SECTION = {
     "D": 27,
     "K": 7,
     "Z": 5,
+    "Y": 12,
 }
 EXPECTED = [
     f"{section}{number}"

@@ -1,6 +1,7 @@
 """Tables of the handles that a node returns, and their facades for both kinds of code."""
 
 from .._core.tables.timers import Timer
+from ..entity_handles import EntityHandle
 from ..groups import Group, Registry
 from ..service import Service
 from ..supervision.handle import SupervisorHandle
@@ -9,12 +10,14 @@ from .facade import Asyncio, Blocking, Facade
 from .rows import awaited, blocked, direct, handle, value, verb
 
 __all__ = [
+    "AsyncioEntity",
     "AsyncioGroup",
     "AsyncioPool",
     "AsyncioRegistry",
     "AsyncioService",
     "AsyncioSupervisor",
     "AsyncioTimer",
+    "BlockingEntity",
     "BlockingPool",
     "BlockingService",
     "BlockingSupervisor",
@@ -42,6 +45,26 @@ class AsyncioService(ServiceVerbs, Asyncio):
     """A :class:`Service` whose verbs are awaited on asyncio's loop. Only ``send`` is not."""
 
     call = awaited(Service.call)
+
+
+class EntityVerbs(ServiceVerbs):
+    """The verbs of an `EntityHandle`."""
+
+    _variable = "entity"
+
+    post = verb(EntityHandle.post)
+
+
+class BlockingEntity(EntityVerbs, Blocking):
+    """An entity without ``await``, for every thread except the node's own."""
+
+    call = blocked(EntityHandle.call)
+
+
+class AsyncioEntity(EntityVerbs, Asyncio):
+    """An entity whose verbs are awaited on asyncio's loop. Only ``send`` is not."""
+
+    call = awaited(EntityHandle.call)
 
 
 class SupervisorVerbs(Facade):

@@ -19,12 +19,14 @@ from .._core.vocabulary.messages import Request
 from ..node import Node
 from .facade import Facade
 from .handles import (
+    AsyncioEntity,
     AsyncioGroup,
     AsyncioPool,
     AsyncioRegistry,
     AsyncioService,
     AsyncioSupervisor,
     AsyncioTimer,
+    BlockingEntity,
     BlockingPool,
     BlockingService,
     BlockingSupervisor,
@@ -175,6 +177,7 @@ class NodeVerbs(Facade):
     supervisor = handle(Node.supervisor, blocking=BlockingSupervisor, asyncio=AsyncioSupervisor)
     pool = handle(Node.pool, blocking=BlockingPool, asyncio=AsyncioPool)
     service = handle(Node.service, blocking=BlockingService, asyncio=AsyncioService)
+    entity = handle(Node.entity, blocking=BlockingEntity, asyncio=AsyncioEntity)
     tree = verb(Node.tree)
     load_applications = verb(Node.load_applications)
     start_applications = verb(Node.start_applications)

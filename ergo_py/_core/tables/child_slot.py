@@ -6,7 +6,7 @@ successor. So neither has to ask the supervisor first.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -199,8 +199,7 @@ class ChildSlot:
         self.gone = self.decision = self.restart_intended = None
         self.goes_first = False
         if self.waiters:
-            waiting, self.waiters = self.waiters, {}
-            for claim in waiting:
+            for claim in self.take_waiters():
                 claim.admit(pid)
 
     def vacate(self, pid: PID) -> None:
@@ -298,6 +297,11 @@ class ChildSlot:
         kept, self.kept = self.kept, {}
         return kept
 
+    def take_waiters(self) -> Iterable[Claim]:
+        """Take the waiting requests, to refuse them with errors of their own."""
+        waiting, self.waiters = self.waiters, {}
+        return waiting
+
     def close(self, reason: Reason) -> deque[Envelope]:
         """Close the slot: no process follows. Refuse all waiting requests, and return the kept
         messages, which become dead letters.
@@ -305,8 +309,7 @@ class ChildSlot:
         self.gone = reason
         self.pid = self.restart_intended = None
         self.goes_first = False
-        waiting, self.waiters = self.waiters, {}
-        for claim in waiting:
+        for claim in self.take_waiters():
             claim.refuse(reason)
         kept, self.kept = self.kept, {}
         # Extend MAIN, which may be long, at its front instead of copying it.

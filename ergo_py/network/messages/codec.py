@@ -5,8 +5,8 @@ try:
     from msgspec.msgpack import Ext
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "a network needs msgspec, which is not installed; install it with: pip install "
-        "'ergo_py[network]'",
+        "networks and entities need msgspec, which is not installed; install it with: pip install "
+        "'ergo_py[network]' or 'ergo_py[durable]'",
         name="msgspec",
     ) from error
 

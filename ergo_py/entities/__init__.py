@@ -1,0 +1,56 @@
+"""Entities: actors whose state survives the end of the process, of the program and of the machine.
+
+An entity has a kind and a key. It exists always: its first message wakes it, and it sleeps when it
+is idle. See docs/entities.md.
+"""
+
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use
+from ..entity_handles import EntityHandle, EntityKindUnknownError
+
+if TYPE_CHECKING:
+    from .entity import Entity, EntityTimer
+    from .errors import (
+        FencedError,
+        StateTooLargeError,
+        StateTypeError,
+        StateUnreadableError,
+        StoreError,
+    )
+    from .keeper import Entities, keys_of
+    from .stores.memory import Memory
+    from .stores.sqlite import SQLite
+    from .stores.store import Store
+
+__all__ = [
+    "Entities",
+    "Entity",
+    "EntityHandle",
+    "EntityKindUnknownError",
+    "EntityTimer",
+    "FencedError",
+    "Memory",
+    "SQLite",
+    "StateTooLargeError",
+    "StateTypeError",
+    "StateUnreadableError",
+    "Store",
+    "StoreError",
+    "keys_of",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "entity": "Entity EntityTimer",
+            "errors": (
+                "FencedError StateTooLargeError StateTypeError StateUnreadableError StoreError"
+            ),
+            "keeper": "Entities keys_of",
+            "stores.memory": "Memory",
+            "stores.sqlite": "SQLite",
+            "stores.store": "Store",
+        },
+    )

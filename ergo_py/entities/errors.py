@@ -1,0 +1,53 @@
+"""The errors of entities and of their stores."""
+
+from .._core.vocabulary.errors import ErgoError
+from .._core.vocabulary.public_names import show_public_names
+
+__all__ = [
+    "FencedError",
+    "StateTooLargeError",
+    "StateTypeError",
+    "StateUnreadableError",
+    "StoreError",
+]
+
+
+class StoreError(ErgoError):
+    """A store could not read or write. A write that failed may have happened all the same."""
+
+
+class FencedError(StoreError):
+    """The store refused a write: another activation of the entity has written since. Nothing was
+    written.
+    """
+
+
+class StateTypeError(ErgoError, TypeError):
+    """A state cannot be stored: its class, or a value in it. Nothing was changed."""
+
+
+class StateTooLargeError(ErgoError):
+    """A state is larger than ``max_state``. Nothing was changed."""
+
+    def __init__(self, kind: str, size: int, most: int) -> None:
+        super().__init__(
+            f"the record of this {kind} would have {size:,} bytes, and max_state allows {most:,}; "
+            "keep large parts in entities of their own, or in files, and only their keys here"
+        )
+        self.size = size
+
+
+class StateUnreadableError(ErgoError):
+    """A stored state does not fit its class. The stored record is unchanged."""
+
+    def __init__(self, kind: str, key: str, state: str, problem: str) -> None:
+        super().__init__(
+            f"the stored state of {kind} {key!r} is not a {state}: {problem}; nothing was changed. "
+            "A newer version of the program may have written it; if this version is the newer one, "
+            f"add `@classmethod def upgrade(cls, data: dict) -> dict` to {state}"
+        )
+        self.kind = kind
+        self.key = key
+
+
+show_public_names(__name__)

@@ -1,0 +1,178 @@
+"""`Record`: the content of an entity's row. Its state, the messages that it owes, and the commands
+that it has done are written together.
+
+Only data: no clock, no store, no process.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ..entity_handles import Address
+from ..network.messages.codec import msgspec
+from .errors import StoreError
+
+__all__ = ["Origin", "Owed", "Record"]
+
+_LAYOUT: Final = 1
+
+
+class Origin(NamedTuple):
+    """The numbering of the messages of an entity. An entity that was deleted and made again has
+    another birth, and counts from the beginning.
+    """
+
+    kind: str
+    key: str
+    birth: int
+
+
+class Owed(msgspec.Struct, array_like=True):
+    """A message that an entity owes: to another entity, or to itself (a job or a timer)."""
+
+    number: int
+    """Its number; numbers grow."""
+    kind: str
+    """The kind of the receiver; empty for the entity itself."""
+    key: str
+    message: bytes
+    name: str = ""
+    """The name of a timer, which replaces another of this name."""
+    due: float = 0.0
+    """The moment of the wall clock before which it stays here; 0 for at once."""
+    attempts: int = 0
+    """The attempts that were counted. The first is not counted: it costs no write."""
+    is_parked: bool = False
+    """It is kept, and not tried any more."""
+
+    def count(self, most: int) -> bool:
+        """Count an attempt. False if it was the last: the message is parked."""
+        self.attempts += 1
+        self.is_parked = self.attempts >= most
+        return not self.is_parked
+
+    @property
+    def target(self) -> Address | None:
+        """The receiver; None for the entity itself."""
+        return Address(self.kind, self.key) if self.kind else None
+
+
+class _Layout(msgspec.Struct, array_like=True):
+    layout: int
+    state: bytes | None
+    birth: int
+    last: int
+    owed: list[Owed]
+    seen: list[tuple[str, str, int, int]]
+    done: list[tuple[str, float, bytes]]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Layout).decode
+
+
+class Record:
+    """The content of a row."""
+
+    __slots__ = ("birth", "done", "last", "owed", "seen", "state")
+
+    def __init__(self) -> None:
+        self.state: bytes | None = None
+        """The encoded state; None for an entity without one: it is new, or was deleted."""
+        self.birth = 0
+        """Tells this entity from an earlier one of the same key; 0 before its first message."""
+        self.last = 0
+        """The number of the last message that it has owed."""
+        self.owed: dict[int, Owed] = {}
+        """The messages that it owes, in order."""
+        self.seen: dict[Origin, int] = {}
+        """The number of the last message of each entity that has taken effect here."""
+        self.done: dict[str, tuple[float, bytes]] = {}
+        """The ids of commands: when they were done, and their encoded answers. The oldest first."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Record":
+        """The record with these bytes.
+
+        Raises:
+            StoreError: they are not a record.
+        """
+        try:
+            read = _decode(data)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"a stored record cannot be read: {error}") from None
+        if read.layout != _LAYOUT:
+            raise StoreError(
+                f"a stored record has the layout {read.layout}, and this version of ergo_py reads "
+                f"{_LAYOUT}; use the version that wrote it, or a later one"
+            )
+        record = cls()
+        record.state, record.birth, record.last = read.state, read.birth, read.last
+        record.owed = {each.number: each for each in read.owed}
+        record.seen = {Origin(kind, key, birth): n for kind, key, birth, n in read.seen}
+        record.done = {each: (moment, answer) for each, moment, answer in read.done}
+        return record
+
+    def encode(self) -> bytes | None:
+        """Its bytes; None if nothing is left to keep, so that the row can go."""
+        if self.state is None and not (self.owed or self.seen or self.done):
+            return None
+        return _encode(
+            _Layout(
+                _LAYOUT,
+                self.state,
+                self.birth,
+                self.last,
+                list(self.owed.values()),
+                [(*origin, number) for origin, number in self.seen.items()],
+                [(each, moment, answer) for each, (moment, answer) in self.done.items()],
+            )
+        )
+
+    def keep(self, state: bytes | None) -> None:
+        """Keep another state; None for no state."""
+        self.state = state
+
+    def begin_numbers(self, birth: int) -> None:
+        """Begin to number messages, under this birth."""
+        self.birth = birth
+
+    def due(self) -> float | None:
+        """The moment at which it has work to do; None for none. A message that is due at once has
+        the moment 0.
+        """
+        return min((each.due for each in self.owed.values() if not each.is_parked), default=None)
+
+    def owe(self, owed: Iterable[Owed]) -> None:
+        """Owe further messages. A timer replaces another of its name."""
+        for each in owed:
+            if each.name:
+                self.cancel(each.name)
+            self.owed[each.number] = each
+            self.last = max(self.last, each.number)
+
+    def cancel(self, name: str) -> bool:
+        """Cancel a timer by its name. False if there is none."""
+        for number, each in self.owed.items():
+            if each.name == name:
+                del self.owed[number]
+                return True
+        return False
+
+    def before(self, number: int) -> int:
+        """The number of the message before this one to the same receiver; 0 if it is the first."""
+        target = self.owed[number].target
+        return max(
+            (
+                each.number
+                for each in self.owed.values()
+                if each.number < number and each.target == target and not each.is_parked
+            ),
+            default=0,
+        )
+
+    def forget_done(self, before: float, most: int) -> None:
+        """Forget ids of commands: those from before a moment, and the oldest of too many."""
+        for each, (moment, _) in list(self.done.items()):
+            if moment >= before and len(self.done) <= most:
+                break
+            del self.done[each]

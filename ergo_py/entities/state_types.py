@@ -1,0 +1,242 @@
+"""`StateType`: the class of an entity's state, and its encoding.
+
+A state is stored only if it can be loaded again as it was, so its class is *closed*: its
+annotations say how each part is decoded.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+from uuid import UUID
+
+from .._core.vocabulary.text import shown
+from ..network.messages.codec import msgspec
+from .errors import StateTypeError
+
+__all__ = ["StateType"]
+
+_PLAIN: Final = frozenset(
+    {str, int, float, bool, bytes, type(None), datetime, date, time, timedelta, Decimal, UUID}
+)
+_SEQUENCES: Final = frozenset({list, set, frozenset, tuple})
+_encode = msgspec.msgpack.Encoder().encode
+_decode_any = msgspec.msgpack.Decoder().decode
+
+
+class StateType:
+    """A closed class of states.
+
+    Raises:
+        StateTypeError: the class is not closed, or has a field without a default.
+    """
+
+    __slots__ = ("_decode", "cls", "name")
+
+    def __init__(self, cls: Any) -> None:
+        self.cls = cls
+        self.name: str = getattr(cls, "__name__", str(cls))
+        if not isinstance(cls, type) or not (_is_class(cls) or cls in _PLAIN):
+            raise StateTypeError(
+                f"Entity[{self.name}]: got {shown(cls)}; allowed is a dataclass or a "
+                "msgspec.Struct whose fields all have defaults, as in `class Account("
+                "Entity[Balance])`"
+            )
+        _check(cls, self.name, self.name, set())
+        self.new()
+        self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(cls).decode
+
+    def new(self) -> Any:
+        """The state of a new entity.
+
+        Raises:
+            StateTypeError: the class needs arguments.
+        """
+        try:
+            return self.cls()
+        except Exception as error:
+            raise StateTypeError(
+                f"{self.name}() raises {type(error).__name__}: {error}; a new entity starts with "
+                f"{self.name}(), so give every field a default"
+            ) from error
+
+    def encode(self, state: object) -> bytes:
+        """The bytes of a state.
+
+        Raises:
+            StateTypeError: a value has no encoding.
+        """
+        try:
+            return _encode(state)
+        except Exception as error:
+            raise self._wrong(error) from error
+
+    def check(self, encoded: bytes) -> None:
+        """Check that bytes can be loaded again: encoding accepts a text in a field for numbers.
+
+        Raises:
+            StateTypeError: a value does not have the type of its field.
+        """
+        try:
+            self._decode(encoded)
+        except Exception as error:
+            raise self._wrong(error) from None
+
+    def _wrong(self, error: Exception) -> StateTypeError:
+        return StateTypeError(
+            f"the state cannot be stored as a {self.name}: {error}; the change was undone, and "
+            "the entity has the state of before"
+        )
+
+    def again(self, encoded: bytes) -> Any:
+        """The state with these bytes, which this program has made."""
+        return self._decode(encoded)
+
+    def load(self, encoded: bytes) -> Any:
+        """The state with stored bytes, also of another version of the class. A field that is
+        missing takes its default; ``upgrade`` of the class gets data that does not fit.
+
+        Raises:
+            ValueError: the data does not fit, and there is no ``upgrade`` that makes it fit.
+        """
+        data = _decode_any(encoded)
+        try:
+            return self._converted(data)
+        except ValueError:
+            upgrade = getattr(self.cls, "upgrade", None)
+            if upgrade is None:
+                raise
+        try:
+            upgraded = upgrade(data)
+        except Exception as error:
+            raise ValueError(f"upgrade raised {type(error).__name__}: {error}") from error
+        return self._converted(upgraded)
+
+    def _converted(self, data: Any) -> Any:
+        try:
+            state = self._decode(_encode(data))
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
+        # msgspec drops fields that a class does not have.
+        unknown = _unknown(data, _decode_any(_encode(state)), "")
+        if unknown:
+            raise ValueError(f"it has the unknown field {unknown}")
+        return state
+
+
+def _unknown(data: Any, kept: Any, path: str) -> str:
+    """The path of the first part of ``data`` that is not in ``kept``; empty if there is none."""
+    if isinstance(data, dict):
+        if not isinstance(kept, dict):
+            return path or "."
+        for key, value in data.items():
+            where = f"{path}.{key}" if path else str(key)
+            if key not in kept:
+                return where
+            if found := _unknown(value, kept[key], where):
+                return found
+    elif isinstance(data, list):
+        if not isinstance(kept, list) or len(kept) < len(data):
+            return path or "."
+        for number, (value, other) in enumerate(zip(data, kept, strict=False)):
+            if isinstance(value, dict | list) and (
+                found := _unknown(value, other, f"{path}[{number}]")
+            ):
+                return found
+    return ""
+
+
+# -- closed types ----------------------------------------------------------------------------------
+
+
+def _is_class(cls: Any) -> bool:
+    return isinstance(cls, type) and (
+        dataclasses.is_dataclass(cls)
+        or issubclass(cls, msgspec.Struct)
+        or is_typeddict(cls)
+        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+    )
+
+
+def _check(annotation: Any, where: str, state: str, seen: set[Any]) -> None:
+    """Check that values of an annotation can be loaded as they were stored."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        _check(args[0], where, state, seen)
+    elif (
+        origin is Literal
+        or annotation in _PLAIN
+        or annotation is None
+        or (isinstance(annotation, type) and issubclass(annotation, Enum))
+    ):
+        return
+    elif _is_class(annotation) or _is_class(origin):
+        cls = annotation if origin is None else origin
+        if cls in seen:
+            return
+        seen.add(cls)
+        for name, hint in _hints(cls, where).items():
+            _check(hint, f"{where}.{name}", state, seen)
+    elif origin in (Union, types.UnionType):
+        for each in args:
+            _check(each, where, state, seen)
+    elif origin in _SEQUENCES and args:
+        for each in args:
+            if each is Ellipsis:
+                continue
+            if origin in (set, frozenset) and _is_class(each):
+                raise _open(where, annotation, "a list or a dict: the order of a set is not kept")
+            _check(each, f"{where}[]", state, seen)
+    elif origin is dict:
+        for each in args:
+            _check(each, f"{where}[]", state, seen)
+    else:
+        raise _open(where, annotation, _instead(annotation))
+
+
+def _hints(cls: Any, where: str) -> dict[str, Any]:
+    try:
+        hints = get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise StateTypeError(
+            f"{where}: {error}; the annotations of a state are read when the program starts, so "
+            "import these names at run time, and not under TYPE_CHECKING"
+        ) from None
+    names = (
+        [field.name for field in dataclasses.fields(cls)]
+        if dataclasses.is_dataclass(cls)
+        else getattr(cls, "__struct_fields__", None) or getattr(cls, "_fields", None) or hints
+    )
+    return {name: hints.get(name, Any) for name in names}
+
+
+def _instead(annotation: Any) -> str:
+    if annotation in _SEQUENCES:
+        return f"the type of the elements, too: `{annotation.__name__}[str]`"
+    if annotation is dict:
+        return "the types of keys and values, too: `dict[str, int]`"
+    return (
+        "numbers, texts, bytes, times, Decimal, UUID, enums, dataclasses, and lists, tuples, sets "
+        "and dicts of these"
+    )
+
+
+def _open(where: str, annotation: Any, instead: str) -> StateTypeError:
+    name = getattr(annotation, "__name__", None)
+    written = name if isinstance(annotation, type) and name else str(annotation)
+    return StateTypeError(
+        f"{where}: {written} cannot be loaded as it was stored; allowed is {instead}"
+    )

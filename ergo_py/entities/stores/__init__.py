@@ -1,0 +1,1 @@
+"""Stores of entities: the contract, and the stores."""

@@ -1,0 +1,108 @@
+"""`Memory`: a store for tests. It keeps its rows when entities restart, but not longer than the
+program.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..._core.vocabulary.public_names import show_public_names
+from ...entity_handles import Address
+from ..errors import FencedError, StoreError
+from .store import Due, Row, Write
+
+if TYPE_CHECKING:
+    from ...actor import Actor
+
+__all__ = ["Memory"]
+
+
+class Memory:
+    """Keeps rows in a dict. A test can set faults.
+
+    * ``before_commit`` is awaited with the number of the commit and its writes, before they take
+      effect. If it raises a `StoreError`, nothing is written.
+    * ``after_commit`` is awaited after they took effect. If it raises a `StoreError`, the caller
+      sees a failed write that has happened.
+    * ``before_load`` is awaited before rows are read.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[Address, tuple[Row, float | None]] = {}
+        """All rows, with the moment at which each is due."""
+        self.commits = 0
+        """How many commits were begun."""
+        self.before_commit: Callable[[int, Sequence[Write]], Awaitable[None]] | None = None
+        self.after_commit: Callable[[int, Sequence[Write]], Awaitable[None]] | None = None
+        self.before_load: Callable[[Sequence[Address]], Awaitable[None]] | None = None
+        self._token = 0
+        self._is_open = False
+
+    async def open(self, owner: "Actor") -> None:
+        """Open it.
+
+        Raises:
+            StoreError: another process has it open.
+        """
+        if self._is_open:
+            raise StoreError("this Memory store is open already; give each Entities its own")
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Close it; the rows stay."""
+        self._is_open = False
+
+    async def claim(self, token: int) -> None:
+        """Refuse writes with lower tokens from now on."""
+        if token < self._token:
+            raise FencedError(f"the token {token} is older than {self._token}")
+        self._token = token
+
+    async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
+        """The rows at these addresses."""
+        await trio.lowlevel.checkpoint()
+        if self.before_load is not None:
+            await self.before_load(addresses)
+        found = [self.rows.get(address) for address in addresses]
+        return [None if each is None else each[0] for each in found]
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Write rows."""
+        await trio.lowlevel.checkpoint()
+        self.commits += 1
+        number = self.commits
+        if self.before_commit is not None:
+            await self.before_commit(number, writes)
+        for write in writes:
+            found = self.rows.get(write.address)
+            version = 0 if found is None else found[0].version
+            if version != write.base or write.token < self._token:
+                raise FencedError(
+                    f"{write.address} has the version {version}, and the write expects {write.base}"
+                )
+        for write in writes:
+            if write.record is None:
+                self.rows.pop(write.address, None)
+            else:
+                self.rows[write.address] = (Row(write.version, write.record), write.due)
+        if self.after_commit is not None:
+            await self.after_commit(number, writes)
+
+    async def due(self, before: float, limit: int) -> list[Due]:
+        """The entities with work to do before a moment."""
+        found = [
+            Due(due, address)
+            for address, (_, due) in self.rows.items()
+            if due is not None and due < before
+        ]
+        return sorted(found)[:limit]
+
+    async def keys(self, kind: str, start: str, limit: int) -> list[str]:
+        """The keys of a kind."""
+        found = [each.key for each in self.rows if each.kind == kind and each.key >= start]
+        # Code points sort as their UTF-8 does.
+        return sorted(found)[:limit]
+
+
+show_public_names(__name__)

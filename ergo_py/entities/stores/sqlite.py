@@ -1,0 +1,341 @@
+"""`SQLite`: a store in a file. A thread of its own does all reading and writing."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
+
+from ..._core.vocabulary.errors import BadInputError, CallError, NodeStoppedError
+from ..._core.vocabulary.ids import Alias
+from ..._core.vocabulary.public_names import show_public_names
+from ...entity_handles import Address
+from ...meta.blocking_calls import BlockingCalls
+from ...meta.invocations import Apply
+from ...network.stores.file_locks import locked_file
+from ..errors import FencedError, StoreError
+from .store import Due, Row, Write
+
+if TYPE_CHECKING:
+    from ...actor import Actor
+
+__all__ = ["SQLite"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SCHEMA: Final = """
+    create table if not exists entities (
+        kind text not null, key text not null,
+        version integer not null, due real, record blob not null,
+        primary key (kind, key)
+    ) without rowid;
+    create index if not exists entities_due on entities (due) where due is not null;
+    create table if not exists tokens (only integer primary key check (only = 1), token integer);
+    insert or ignore into tokens values (1, 0);
+"""
+_APPLICATION: Final = 0x6572676F
+"""The mark of such a file: SQLite's ``application_id``."""
+_MANY: Final = 200
+"""Rows that a statement reads."""
+
+
+class SQLite:
+    """A file with a row for each entity. One program has it open at a time.
+
+    Args:
+        path: the file; made if it is missing. Its directory must exist, on a local disk.
+        synchronous: ``"FULL"``: a commit survives the loss of power, as far as the disk keeps what
+            it has confirmed. ``"NORMAL"``: it survives the end of the program, and the loss of
+            power may take the last commits.
+
+    Raises:
+        BadInputError: an argument has a wrong type or value.
+    """
+
+    def __init__(
+        self, path: str | Path, *, synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    ) -> None:
+        if not isinstance(path, str | Path) or not str(path) or str(path) == ":memory:":
+            raise BadInputError(
+                "SQLite(path)", path, 'the path of a file, such as "state.db"; for a test, Memory()'
+            )
+        if synchronous not in ("FULL", "NORMAL"):
+            raise BadInputError("SQLite(synchronous)", synchronous, '"FULL" or "NORMAL"')
+        self.path = Path(path)
+        self._synchronous = synchronous
+        self._owner: Actor | None = None
+        self._calls: Alias | None = None
+
+    def __repr__(self) -> str:
+        return f"SQLite({str(self.path)!r})"
+
+    async def open(self, owner: "Actor") -> None:
+        """Open the file, in a thread that belongs to ``owner``.
+
+        Raises:
+            StoreError: it cannot be opened, or another program has it open.
+        """
+        self._owner = owner
+        self._calls = await owner.spawn_meta(
+            BlockingCalls(factory=lambda: _File(self.path, self._synchronous), max_waiting=10)
+        )
+
+    async def close(self) -> None:
+        """Do nothing: the file closes with the process that has opened it."""
+
+    async def claim(self, token: int) -> None:
+        """Refuse writes with lower tokens from now on."""
+        await self._run(_File.claim, token)
+
+    async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
+        """The rows at these addresses."""
+        return await self._run(_File.load, addresses)
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Write rows in a transaction."""
+        await self._run(_File.commit, writes)
+
+    async def due(self, before: float, limit: int) -> list[Due]:
+        """The entities with work to do before a moment."""
+        return await self._run(_File.due, before, limit)
+
+    async def keys(self, kind: str, start: str, limit: int) -> list[str]:
+        """The keys of a kind."""
+        return await self._run(_File.keys, kind, start, limit)
+
+    async def _run(
+        self,
+        function: Callable[Concatenate["_File", P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        if self._owner is None or self._calls is None:
+            raise StoreError(f"{self!r} is not open")
+        request: Apply[Any] = Apply(function, *args, **kwargs)
+        try:
+            result: R = await self._owner.node.call(self._calls, request, timeout=None)
+        except (CallError, NodeStoppedError) as error:
+            raise StoreError(f"the thread of {self!r} has ended: {error}") from error
+        return result
+
+
+class _File:
+    """The open file, in its thread. After an error its connection is not used again."""
+
+    def __init__(self, path: Path, synchronous: str) -> None:
+        self._path = path
+        self._synchronous = synchronous
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._lock = _lock(path)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        """Open the connection, unless it is open.
+
+        Raises:
+            StoreError: the file cannot be opened, or was replaced.
+        """
+        connection = self._connection
+        try:
+            if connection is not None:
+                self._check_identity()
+                return connection
+            if self._identity is not None:
+                self._check_identity()
+            connection = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
+            self._connection = connection
+            mark = connection.execute("pragma application_id").fetchone()[0]
+            tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
+            if mark != _APPLICATION and (mark or tables):
+                raise StoreError(
+                    f"{self._path} is the database of another program; entities need a file of "
+                    "their own"
+                )
+            if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
+                raise StoreError(
+                    f"{self._path} cannot be kept with a write-ahead log there; entities need a "
+                    "local disk"
+                )
+            connection.execute(f"pragma synchronous = {self._synchronous}")
+            connection.execute("pragma secure_delete = on")
+            connection.execute(f"pragma application_id = {_APPLICATION}")
+            connection.executescript(_SCHEMA)
+            self._identity = _identity(self._path)
+            return connection
+        except sqlite3.Error as error:
+            self._drop()
+            raise self._failed("open", error) from error
+        except StoreError:
+            self._drop()
+            raise
+
+    def _check_identity(self) -> None:
+        """Check that the file is still there: SQLite would go on with a file that was removed,
+        and no later start finds its commits.
+        """
+        if _identity(self._path) != self._identity:
+            raise StoreError(
+                f"{self._path} was removed or replaced while it was open; put the file back, or "
+                "restart the program to begin with the file that is there"
+            )
+
+    def _failed(self, what: str, error: Exception) -> StoreError:
+        return StoreError(f"cannot {what} {self._path}: {error}")
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error:
+                pass  # its files are closed all the same
+
+    def close(self) -> None:
+        """Close the file, and let other programs open it."""
+        self._drop()
+        os.close(self._lock)
+
+    def claim(self, token: int) -> None:
+        """Refuse writes with lower tokens."""
+        connection = self._open()
+        try:
+            done = connection.execute(
+                "update tokens set token = ?1 where token <= ?1", (token,)
+            ).rowcount
+        except sqlite3.Error as error:
+            self._drop()
+            raise self._failed("write to", error) from error
+        if not done:
+            raise FencedError(f"the token {token} is older than the one that {self._path} has")
+
+    def load(self, addresses: Sequence[Address]) -> list[Row | None]:
+        """Read rows."""
+        connection = self._open()
+        found: dict[tuple[str, str], Row] = {}
+        try:
+            for start in range(0, len(addresses), _MANY):
+                part = addresses[start : start + _MANY]
+                places = ",".join(["(?,?)"] * len(part))
+                flat = [text for address in part for text in address]
+                for kind, key, version, record in connection.execute(
+                    "select kind, key, version, record from entities where (kind, key) in "
+                    f"(values {places})",
+                    flat,
+                ):
+                    found[kind, key] = Row(version, record)
+        except sqlite3.Error as error:
+            self._drop()
+            raise self._failed("read", error) from error
+        return [found.get((address.kind, address.key)) for address in addresses]
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """Write rows in a transaction."""
+        connection = self._open()
+        try:
+            connection.execute("begin immediate")
+            lowest = min(write.token for write in writes)
+            if connection.execute("select token > ? from tokens", (lowest,)).fetchone()[0]:
+                raise FencedError(f"the token {lowest} is older than the one of {self._path}")
+            new = [
+                (*each.address, each.version, each.due, each.record)
+                for each in writes
+                if not each.base and each.record is not None
+            ]
+            changed = [
+                (each.version, each.due, each.record, *each.address, each.base)
+                for each in writes
+                if each.base and each.record is not None
+            ]
+            gone = [(*each.address, each.base) for each in writes if each.record is None]
+            expected = len(new) + len(changed) + sum(1 for each in gone if each[2])
+            done = 0
+            for rows, statement in (
+                (new, "insert or ignore into entities values (?, ?, ?, ?, ?)"),
+                (
+                    changed,
+                    "update entities set version = ?, due = ?, record = ? "
+                    "where kind = ? and key = ? and version = ?",
+                ),
+                (gone, "delete from entities where kind = ? and key = ? and version = ?"),
+            ):
+                if rows:
+                    done += connection.executemany(statement, rows).rowcount
+            if done != expected:
+                raise FencedError(
+                    f"{expected - done} of {len(writes)} rows have other versions than expected: "
+                    "another activation has written them"
+                )
+            connection.execute("commit")
+        except FencedError:
+            self._roll_back(connection)
+            raise
+        except (sqlite3.Error, UnicodeError) as error:
+            # After a failed commit, the connection may show rows that are not on the disk.
+            self._drop()
+            raise self._failed("write to", error) from error
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("rollback")
+        except sqlite3.Error:
+            self._drop()
+
+    def due(self, before: float, limit: int) -> list[Due]:
+        """Read which entities have work to do."""
+        rows = self._select(
+            "select due, kind, key from entities where due < ? order by due limit ?",
+            (before, limit),
+        )
+        return [Due(moment, Address(kind, key)) for moment, kind, key in rows]
+
+    def keys(self, kind: str, start: str, limit: int) -> list[str]:
+        """Read the keys of a kind."""
+        rows = self._select(
+            "select key from entities where kind = ? and key >= ? order by key limit ?",
+            (kind, start, limit),
+        )
+        return [key for (key,) in rows]
+
+    def _select(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+        connection = self._open()
+        try:
+            return connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            self._drop()
+            raise self._failed("read", error) from error
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _lock(path: Path) -> int:
+    """Lock the file for this program, and return the descriptor that holds the lock.
+
+    A file beside it is locked: SQLite itself locks parts of the file.
+
+    Raises:
+        StoreError: another program has the lock, or the directory is missing.
+    """
+    try:
+        return locked_file(path.with_name(path.name + ".lock"))
+    except BlockingIOError as error:
+        raise StoreError(
+            f"{path} is open in another program, or in another Entities of this program; a file "
+            "belongs to a single one"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error}") from error
+
+
+show_public_names(__name__)

@@ -1,0 +1,92 @@
+"""`Store`: the contract of a store of entities. ``ergo_py.testing.stores`` has its test suite."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ..._core.vocabulary.public_names import show_public_names
+from ...entity_handles import Address
+
+if TYPE_CHECKING:
+    from ...actor import Actor
+
+__all__ = ["Due", "Row", "Store", "Write"]
+
+
+class Row(NamedTuple):
+    """A stored entity."""
+
+    version: int
+    record: bytes
+
+
+class Write(NamedTuple):
+    """The new row of an entity."""
+
+    address: Address
+    base: int
+    """The version that the row must have; 0 if there must be no row."""
+    version: int
+    """The version that it gets."""
+    token: int
+    """The fencing token of the writer. A store refuses tokens lower than the highest claimed."""
+    due: float | None
+    """The moment at which the entity has work to do; None for none."""
+    record: bytes | None
+    """None deletes the row."""
+
+
+class Due(NamedTuple):
+    """An entity that has work to do at a moment."""
+
+    moment: float
+    address: Address
+
+
+class Store(Protocol):
+    """Keeps a row for each entity.
+
+    A commit that has returned is found by every later load, also after a crash. After a
+    `StoreError` a write may have happened; after a `FencedError` none of the batch has. The rows of
+    a batch need not appear together, but each is whole. No two operations of a store run at the
+    same time.
+    """
+
+    async def open(self, owner: "Actor") -> None:
+        """Open it for a process, which calls no other operation before.
+
+        Raises:
+            StoreError: it cannot be opened, or another program has it open.
+        """
+
+    async def close(self) -> None:
+        """Close it. Nothing is written after that."""
+
+    async def claim(self, token: int) -> None:
+        """Refuse writes with lower tokens from now on.
+
+        Raises:
+            FencedError: a higher token was claimed before.
+        """
+
+    async def load(self, addresses: Sequence[Address]) -> Sequence[Row | None]:
+        """The rows at these addresses, in this order; None for no row."""
+        ...
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Write rows, at most a single row for each address, so that they survive a crash.
+
+        Raises:
+            FencedError: a row has another version than ``base``, or a token is too low.
+            StoreError: it cannot write.
+        """
+
+    async def due(self, before: float, limit: int) -> Sequence[Due]:
+        """The entities with work to do before a moment, the earliest first."""
+        ...
+
+    async def keys(self, kind: str, start: str, limit: int) -> Sequence[str]:
+        """The keys of a kind from ``start`` on, in the order of their UTF-8."""
+        ...
+
+
+show_public_names(__name__)

@@ -1,0 +1,355 @@
+"""`EntityHandle`: sends to an entity, calls it and posts to it. `EntityTable`: the slots of
+entities that are awake, or that others wait for. The room ``entities`` keeps the entities.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
+
+from ._core.kernel import Kernel
+from ._core.processes.process import Process
+from ._core.processes.unhandled_messages import close_slot
+from ._core.tables.child_slot import ChildSlot, Claim, Fate
+from ._core.vocabulary.envelopes import Priority
+from ._core.vocabulary.errors import BadInputError, ErgoError, ServiceGoneError
+from ._core.vocabulary.messages import Request
+from ._core.vocabulary.public_names import show_under
+from ._core.vocabulary.reasons import NoProcess, Reason
+from .service import Service
+
+__all__ = [
+    "Address",
+    "EntityHandle",
+    "EntityKindUnknownError",
+    "EntityTable",
+    "Keeper",
+    "Once",
+    "Post",
+    "address_of",
+    "check_key",
+    "find_entity",
+    "list_keys",
+]
+
+R = TypeVar("R")
+
+
+class Address(NamedTuple):
+    """An entity: the name of its kind, and its key."""
+
+    kind: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.key}"
+
+
+def address_of(text: str) -> Address:
+    """The address with this text. The names of kinds have no slash."""
+    kind, _, key = text.partition("/")
+    return Address(kind, key)
+
+
+def check_key(key: object) -> str:
+    """Return the key of an entity.
+
+    Raises:
+        BadInputError: it is not a text that can be stored.
+    """
+    if isinstance(key, str) and key and len(key) <= 1000:
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            if "\0" not in key:
+                return key
+    raise BadInputError(
+        "entity(kind, key)", key, "a text of 1 to 1,000 characters, without zeros and surrogates"
+    )
+
+
+class EntityKindUnknownError(ErgoError, LookupError):
+    """The node keeps no entities of this class."""
+
+    def __init__(self, kind: str, known: Iterable[str]) -> None:
+        kinds = ", ".join(known)
+        super().__init__(
+            f"this node keeps no {kind} entities"
+            + (f", only {kinds}" if kinds else "")
+            + f'; start them with `ChildSpec("entities", Entities, SQLite("state.db"), [{kind}])` '
+            "under a supervisor"
+        )
+        self.kind = kind
+
+
+def _returns(_reason: Reason) -> bool:
+    return True
+
+
+class Once(Request[R], Generic[R]):
+    """A request with the id of a command."""
+
+    __slots__ = ("id", "request")
+
+    def __init__(self, id: str, request: Any) -> None:
+        if not isinstance(id, str) or not id or len(id) > 200:
+            raise BadInputError("once", id, "the id of the command: a text of 1 to 200 characters")
+        self.id = id
+        self.request = request
+
+    def __repr__(self) -> str:
+        return f"{self.request!r} once={self.id!r}"
+
+
+class Post(Request[None]):
+    """A request to store a message, and to handle it later."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: object) -> None:
+        self.message = message
+
+    def __repr__(self) -> str:
+        return f"post {self.message!r}"
+
+
+class Keeper(Protocol):
+    """The work of a keeper, as far as handles need it."""
+
+    def want(self, address: Address, /) -> None:
+        """Wake an entity."""
+
+    async def keys(self, kind: str, start: str, limit: int, /) -> Sequence[str]:
+        """The keys of a kind, from ``start`` on."""
+        ...
+
+
+class EntityTable:
+    """The entities of a keeper: the slots of their processes, and those that are awake."""
+
+    __slots__ = ("keeper", "keeping", "max_waiting", "slots")
+
+    def __init__(self) -> None:
+        self.slots: dict[str, ChildSlot] = {}
+        """The slots of entities that are awake, or that others wait for."""
+        self.keeper: Process | None = None
+        """The process that keeps them. Its successor after a restart takes this table over."""
+        self.keeping: Keeper | None = None
+        """The work of the keeper."""
+        self.max_waiting = 0
+
+    def open(self, keeper: Process, keeping: "Keeper", max_waiting: int) -> None:
+        """Come under a keeper, which may be the successor of another."""
+        self.keeper, self.keeping, self.max_waiting = keeper, keeping, max_waiting
+        for name, slot in list(self.slots.items()):
+            if slot.waiters or any(slot.kept.values()):
+                slot.join(keeper, None, Fate.KEEP, max_waiting, _returns)
+                keeping.want(address_of(name))
+            else:
+                del self.slots[name]
+
+    def slot(self, address: Address) -> ChildSlot:
+        """The slot of an entity, made on first use.
+
+        Raises:
+            ServiceGoneError: the keeper has ended, and does not come back.
+        """
+        name = str(address)
+        slot = self.slots.get(name)
+        if slot is None:
+            keeper = self.keeper
+            assert keeper is not None
+            if not keeper.accepting and (keeper.slot is None or keeper.slot.gone is not None):
+                raise ServiceGoneError(name, None, keeper.reason or NoProcess())
+            slot = self.slots[name] = ChildSlot(name)
+            slot.join(keeper, None, Fate.KEEP, self.max_waiting, _returns)
+        return slot
+
+    def close(self, kernel: Kernel, reason: Reason) -> None:
+        """Refuse all that waits, if the keeper does not come back."""
+        keeper = self.keeper
+        if keeper is None or (keeper.slot is not None and keeper.slot.returns(reason)):
+            return
+        slots, self.slots = self.slots, {}
+        for slot in slots.values():
+            close_slot(kernel, slot, reason)
+
+    def want(self, address: Address) -> None:
+        """Ask the keeper to wake an entity."""
+        assert self.keeping is not None
+        self.keeping.want(address)
+
+
+class EntityHandle(Service):
+    """The address of an entity. It is always valid: the first message wakes the entity.
+
+    ``call`` and ``send`` work as those of a service. Messages to an entity that wakes up wait, and
+    the entity gets them in order.
+    """
+
+    __slots__ = ("_table", "address")
+
+    def __init__(
+        self, kernel: Kernel, table: EntityTable, address: Address, process: Process | None = None
+    ) -> None:
+        self._table = table
+        self.address = address
+        super().__init__(kernel, table.slot(address), process)
+
+    @property
+    def _slot(self) -> ChildSlot:  # not kept: a sleeping entity has none
+        return self._table.slot(self.address)
+
+    @_slot.setter
+    def _slot(self, slot: ChildSlot) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return f"<{self.address.kind} {self.address.key!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EntityHandle) and self.address == other.address
+
+    def __hash__(self) -> int:
+        return hash(self.address)
+
+    @property
+    def name(self) -> str:
+        """Kind and key, for errors."""
+        return str(self.address)
+
+    @property
+    def key(self) -> str:
+        """The key of the entity."""
+        return self.address.key
+
+    @overload
+    async def call(
+        self,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
+        once: str | None = None,
+    ) -> R: ...
+    @overload
+    async def call(
+        self,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
+        once: str | None = None,
+    ) -> Any: ...
+    async def call(
+        self,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
+        once: str | None = None,
+    ) -> Any:
+        """Call the entity, and wait for its answer, which leaves it when all changes that it could
+        depend on are stored.
+
+        Args:
+            request: the request.
+            timeout: seconds to wait; it covers the waking, too.
+            priority: the priority of the request.
+            retry: repeat the request if the entity ends while it has it. Safe with ``once``.
+            once: the id of the command. A command that was done under its id is not done again:
+                each repetition gets the first answer.
+
+        Raises:
+            TargetDownError: the entity ended while it had the request, or the store failed. The
+                command may have been carried out; repeat it with its id.
+            CallTimeoutError: no answer in time. The same holds.
+            ServiceGoneError: the node keeps no entities any more.
+            ServiceBusyError: too many requests wait for the entity.
+            Exception: the error that the entity gave to ``Reject``.
+        """
+        given = request if once is None else Once[Any](once, request)
+        return await super().call(given, timeout=timeout, priority=priority, retry=retry)
+
+    async def post(
+        self, message: object, *, once: str | None = None, timeout: float | None = 5.0
+    ) -> None:
+        """Store a message for the entity. Returns when it is stored: from then on the entity
+        handles it until that is stored, too, also after crashes.
+
+        Raises:
+            TargetDownError: the store failed, or the entity ended. The message may be stored;
+                repeat it with its id.
+            CallTimeoutError: the same, after ``timeout`` seconds.
+        """
+        await self.call(Post(message), once=once, timeout=timeout)
+
+    def _present(self, message: object) -> ChildSlot:
+        slot = self._slot
+        if slot.gone is not None:
+            raise ServiceGoneError(slot.name, message, slot.gone)
+        return slot
+
+    def _join(self, slot: ChildSlot, claim: Claim, message: object) -> None:
+        super()._join(slot, claim, message)
+        self._table.want(self.address)
+
+
+def find_entity(
+    kernel: Kernel,
+    tables: Mapping[type, EntityTable],
+    kind: type[Any],
+    key: str,
+    process: Process | None = None,
+) -> EntityHandle:
+    """The handle of an entity.
+
+    Raises:
+        EntityKindUnknownError: the node keeps no entities of this class.
+    """
+    table = _table_of(tables, kind)
+    return EntityHandle(kernel, table, Address(_kind_of(kind), check_key(key)), process)
+
+
+async def list_keys(
+    tables: Mapping[type, EntityTable], kind: type[Any], prefix: str
+) -> AsyncIterator[str]:
+    """The keys of a class of entities, in order.
+
+    Raises:
+        EntityKindUnknownError: the node keeps no entities of this class.
+    """
+    keeping = _table_of(tables, kind).keeping
+    assert keeping is not None
+    start = prefix
+    while True:
+        found = await keeping.keys(_kind_of(kind), start, _PAGE)
+        for key in found:
+            if not key.startswith(prefix):
+                return
+            yield key
+        if len(found) < _PAGE:
+            return
+        start = found[-1] + "\0"  # no key contains a zero
+
+
+def _kind_of(kind: Any) -> str:
+    name: str = kind.kind
+    return name
+
+
+def _table_of(tables: Mapping[type, EntityTable], kind: type[Any]) -> EntityTable:
+    table = tables.get(kind)
+    if table is None:
+        name = getattr(kind, "__name__", repr(kind))
+        raise EntityKindUnknownError(name, [each.__name__ for each in tables])
+    return table
+
+
+_PAGE: Final = 500
+"""Keys that are read at once."""
+
+show_under("ergo_py.entities", ("EntityHandle", "EntityKindUnknownError"), globals())

@@ -1,0 +1,113 @@
+"""The file of entities: full, removed, read-only, foreign, and open twice."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+import trio
+
+from ergo_py import InitError, TargetDownError, ask, open_node
+from ergo_py.entities import SQLite, StoreError
+from tests.support import fill_file
+
+from ..bank import Account, open_bank
+from .test_store import ADA, Owner, opened, write
+
+needs_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write to every file")
+
+
+async def test_a_removed_file_fails_commands_and_service_returns_with_it(tmp_path: Path) -> None:
+    path, moved = tmp_path / "state.db", tmp_path / "moved.db"
+    async with open_bank(SQLite(path)) as node:
+        ada = node.entity(Account, "ada")
+        assert await ada.call(ask(Account.deposit, 1)) == 1
+        path.rename(moved)
+        with pytest.raises(TargetDownError, match="removed or replaced"):
+            await ada.call(ask(Account.deposit, 1))
+        with pytest.raises(StoreError, match="removed or replaced"):
+            await ada.call(ask(Account.deposit, 1))
+        moved.rename(path)
+        assert await ada.call(ask(Account.deposit, 1)) == 2
+
+
+async def test_a_full_file_fails_commands_and_service_returns_with_room(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = SQLite(path)
+    async with open_bank(store) as node:
+        ada = node.entity(Account, "ada")
+        assert await ada.call(ask(Account.deposit, 1)) == 1
+        await fill_file(store)
+        big = node.entity(Account, "b" * 900)
+        with pytest.raises(TargetDownError, match="full"):
+            for number in range(1000):
+                await big.call(ask(Account.deposit, 1), once=str(number) * 50)
+        assert (await ada.call(ask(Account.look)))[0] == 1
+        # The connection was closed after the fault, and the next has no limit.
+        assert await ada.call(ask(Account.deposit, 1)) == 2
+
+
+@needs_user
+def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
+    async def program() -> None:
+        async with open_node("store@test", log_level="critical") as node:
+            with pytest.raises(InitError, match="cannot open"):
+                await node.spawn(Owner, SQLite(tmp_path / "state.db"))
+
+    tmp_path.chmod(0o500)
+    try:
+        trio.run(program)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+async def test_a_missing_directory_is_told(tmp_path: Path) -> None:
+    async with open_node("store@test", log_level="critical") as node:
+        with pytest.raises(InitError, match="cannot open"):
+            await node.spawn(Owner, SQLite(tmp_path / "missing" / "state.db"))
+
+
+async def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table theirs (x)")
+    connection.close()
+    before = path.read_bytes()
+    async with open_node("store@test", log_level="critical") as node:
+        with pytest.raises(InitError, match="another program"):
+            await node.spawn(Owner, SQLite(path))
+    assert path.read_bytes() == before
+
+
+async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_bytes(b"not a database, but long enough to be looked at" * 100)
+    async with open_node("store@test", log_level="critical") as node:
+        with pytest.raises(InitError, match="cannot open"):
+            await node.spawn(Owner, SQLite(path))
+    assert path.read_bytes().startswith(b"not a database")
+
+
+async def test_the_file_opens_again_after_its_owner_has_ended(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with opened(lambda: SQLite(tmp_path / "state.db")) as store:
+            await store.load([ADA])
+
+
+async def test_a_connection_is_not_used_after_a_failed_write(tmp_path: Path) -> None:
+    store = SQLite(tmp_path / "state.db")
+    async with opened(lambda: store):
+        await store.commit([write(ADA, 0, b"1")])
+        await fill_file(store)
+        with pytest.raises(StoreError, match="full"):
+            await store.commit([write(ADA, 1, bytes(100_000))])
+        await store.commit([write(ADA, 1, bytes(100_000))])
+        (row,) = await store.load([ADA])
+        assert row is not None
+        assert row.version == 2
+
+
+@pytest.mark.parametrize("path", ["", ":memory:", 7])
+def test_a_wrong_path_is_refused(path: object) -> None:
+    with pytest.raises(ValueError, match="the path of a file"):
+        SQLite(path)  # type: ignore[arg-type]

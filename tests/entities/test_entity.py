@@ -1,0 +1,563 @@
+"""Entities: stored changes, replies that wait for the store, and the effects of failures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from ergo_py import (
+    NO_REPLY,
+    Actor,
+    BadInputError,
+    Caller,
+    NotAllowedError,
+    Reject,
+    TargetDownError,
+    ask,
+    exposed,
+)
+from ergo_py.entities import (
+    Entity,
+    EntityKindUnknownError,
+    Memory,
+    StateTooLargeError,
+    StateTypeError,
+    StateUnreadableError,
+    StoreError,
+    keys_of,
+)
+from ergo_py.entities.stores.store import Row, Write
+
+from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
+
+
+class Gate:
+    """Keeps commits waiting until it is opened."""
+
+    def __init__(self, store: Memory) -> None:
+        self.is_open = trio.Event()
+        self.waiting = 0
+        store.before_commit = self._wait
+
+    async def _wait(self, _number: int, _writes: Sequence[Write]) -> None:
+        self.waiting += 1
+        await self.is_open.wait()
+
+
+@dataclass
+class Things:
+    """A state with several parts."""
+
+    count: int = 0
+    names: list[str] = field(default_factory=list)
+
+
+class Thing(Entity[Things]):
+    """An entity that a test directs."""
+
+    @exposed
+    def add(self, name: str) -> int:
+        """Add a name."""
+        self.state.names.append(name)
+        self.state.count += 1
+        return self.state.count
+
+    @exposed
+    def read(self) -> list[str]:
+        """All names."""
+        return list(self.state.names)
+
+    @exposed
+    def refuse(self) -> None:
+        """Change and refuse."""
+        self.state.count = 99
+        raise Reject(ValueError("no"))
+
+    @exposed
+    def crash(self) -> None:
+        """Change and crash."""
+        self.state.count = 99
+        raise RuntimeError("a planted failure")
+
+    @exposed
+    def spoil(self, value: Any) -> None:
+        """Put a wrong value into the state."""
+        self.state.count = value
+
+    @exposed
+    def tell(self, to: Any, text: str) -> None:
+        """Send a message to a process, and change."""
+        self.state.names.append(text)
+        self.send(to, text)
+
+    @exposed
+    def remove(self) -> None:
+        """Delete this entity."""
+        self.delete()
+
+    @exposed
+    async def wait_for(self, to: Any) -> Any:  # type: ignore[override]
+        """Call a process, and change."""
+        self.state.names.append("before")
+        answer = await self.call(to, "?")
+        self.state.names.append(answer)
+        return answer
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Defer an answer, or use a verb that entities do not have."""
+        match request:
+            case "defer":
+                self.caller = caller
+                return NO_REPLY
+            case "answer":
+                self.state.names.append("answered")
+                self.reply(self.caller, "late")
+                return None
+            case "start a task":
+                self.start_task(trio.sleep_forever)
+        raise Reject(LookupError(request))
+
+
+class Listener(Actor):
+    """Keeps its messages, and answers calls."""
+
+    def init(self) -> None:
+        """Keep nothing yet."""
+        self.messages: list[object] = []
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Keep a message."""
+        self.messages.append(message)
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Answer."""
+        return list(self.messages) if request == "messages" else "an answer"
+
+
+def test_state_is_found_by_a_later_program() -> None:
+    async def program() -> None:
+        store = Life()
+        for expected in (5, 10, 15):
+            async with open_bank(store) as node:
+                assert await node.entity(Account, "ada").call(ask(Account.deposit, 5)) == expected
+
+    run_virtual(program)
+
+
+def test_an_answer_waits_for_the_store() -> None:
+    async def program() -> None:
+        store = Memory()
+        gate = Gate(store)
+        answers: list[int] = []
+        async with open_bank(store) as node, trio.open_nursery() as nursery:
+
+            async def deposit() -> None:
+                answers.append(await node.entity(Account, "ada").call(ask(Account.deposit, 1)))
+
+            for _ in range(3):
+                nursery.start_soon(deposit)
+            await trio.testing.wait_all_tasks_blocked()
+            assert gate.waiting == 1
+            assert answers == []
+            gate.is_open.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert sorted(answers) == [1, 2, 3]
+
+    run_virtual(program)
+
+
+@pytest.mark.parametrize("request_name", ["read", "refuse"])
+def test_an_answer_that_depends_on_a_change_waits_with_it(request_name: str) -> None:
+    async def program() -> None:
+        store = Memory()
+        gate = Gate(store)
+        done: list[str] = []
+        async with open_bank(store, kinds=[Thing]) as node, trio.open_nursery() as nursery:
+            thing = node.entity(Thing, "a")
+
+            async def ask_for(name: str) -> None:
+                request = {
+                    "add": ask(Thing.add, "x"),
+                    "read": ask(Thing.read),
+                    "refuse": ask(Thing.refuse),
+                }[name]
+                try:
+                    await thing.call(request)
+                except ValueError:
+                    pass
+                done.append(name)
+
+            nursery.start_soon(ask_for, "add")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(ask_for, request_name)
+            await trio.testing.wait_all_tasks_blocked()
+            assert done == []
+            gate.is_open.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert sorted(done) == sorted(["add", request_name])
+
+    run_virtual(program)
+
+
+def test_a_read_of_stored_state_writes_nothing() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, kinds=[Thing]) as node:
+            assert await node.entity(Thing, "a").call(ask(Thing.read)) == []
+            assert store.commits == 0
+            assert store.rows == {}
+
+    run_virtual(program)
+
+
+def test_a_message_to_a_process_waits_for_the_store() -> None:
+    async def program() -> None:
+        store = Memory()
+        gate = Gate(store)
+        async with open_bank(store, kinds=[Thing]) as node, trio.open_nursery() as nursery:
+            listener = await node.spawn(Listener)
+            nursery.start_soon(node.entity(Thing, "a").call, ask(Thing.tell, listener, "hello"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert await node.call(listener, "messages") == []
+            gate.is_open.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert await node.call(listener, "messages") == ["hello"]
+
+    run_virtual(program)
+
+
+def test_a_call_inside_a_callback_waits_for_earlier_changes() -> None:
+    async def program() -> None:
+        store = Memory()
+        gate = Gate(store)
+        answers: list[object] = []
+        async with open_bank(store, kinds=[Thing]) as node, trio.open_nursery() as nursery:
+            listener = await node.spawn(Listener)
+            thing = node.entity(Thing, "a")
+
+            async def keep(request: Any) -> None:
+                answers.append(await thing.call(request))
+
+            nursery.start_soon(keep, ask(Thing.add, "x"))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(keep, ask(Thing.wait_for, listener))
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == []
+            gate.is_open.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == [1, "an answer"]
+            assert await thing.call(ask(Thing.read)) == ["x", "before", "an answer"]
+
+    run_virtual(program)
+
+
+def test_a_deferred_answer_waits_for_the_callback_that_gives_it() -> None:
+    async def program() -> None:
+        store = Memory()
+        answers: list[object] = []
+        async with open_bank(store, kinds=[Thing]) as node, trio.open_nursery() as nursery:
+            thing = node.entity(Thing, "a")
+
+            async def keep() -> None:
+                answers.append(await thing.call("defer"))
+
+            nursery.start_soon(keep)
+            await trio.testing.wait_all_tasks_blocked()
+            gate = Gate(store)
+            nursery.start_soon(thing.call, "answer")
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == []
+            gate.is_open.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == ["late"]
+
+    run_virtual(program)
+
+
+def test_a_refusal_changes_nothing() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store) as node:
+            ada = node.entity(Account, "ada")
+            await ada.call(ask(Account.deposit, 5))
+            with pytest.raises(ValueError, match="not enough"):
+                await ada.call(Pay("bob", 50))
+            assert await ada.call(ask(Account.look)) == (5, ())
+            await trio.sleep(100)
+            assert list(records(store)) == ["ada"]
+
+    run_virtual(program)
+
+
+def test_a_crash_changes_nothing_and_the_next_message_wakes_the_entity() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), kinds=[Thing]) as node:
+            thing = node.entity(Thing, "a")
+            await thing.call(ask(Thing.add, "x"))
+            with pytest.raises(TargetDownError):
+                await thing.call(ask(Thing.crash))
+            assert await thing.call(ask(Thing.add, "y")) == 2
+
+    run_virtual(program)
+
+
+def test_messages_behind_a_crash_are_handled() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), kinds=[Thing]) as node, trio.open_nursery() as nursery:
+            thing = node.entity(Thing, "a")
+            await thing.call(ask(Thing.add, "x"))
+
+            async def crash() -> None:
+                with pytest.raises(TargetDownError):
+                    await thing.call(ask(Thing.crash))
+
+            nursery.start_soon(crash)
+            for number in range(5):
+                nursery.start_soon(thing.call, ask(Thing.add, str(number)))
+            await trio.sleep(1)
+            assert len(await thing.call(ask(Thing.read))) == 6
+
+    run_virtual(program)
+
+
+@pytest.mark.parametrize("value", ["ten", None, 2**70, "\udc80", object(), [1]])
+def test_a_wrong_value_in_a_state_is_refused_and_undone(value: object) -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), kinds=[Thing]) as node:
+            thing = node.entity(Thing, "a")
+            await thing.call(ask(Thing.add, "x"))
+            with pytest.raises(StateTypeError, match=r"cannot be stored as a Things.*undone"):
+                await thing.call(ask(Thing.spoil, value))
+            assert await thing.call(ask(Thing.add, "y")) == 2
+
+    run_virtual(program)
+
+
+def test_a_state_that_is_too_large_is_refused_and_undone() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), kinds=[Thing], max_state=100) as node:
+            thing = node.entity(Thing, "a")
+            await thing.call(ask(Thing.add, "x"))
+            with pytest.raises(StateTooLargeError, match="max_state allows 100"):
+                await thing.call(ask(Thing.add, "y" * 100))
+            assert await thing.call(ask(Thing.read)) == ["x"]
+
+    run_virtual(program)
+
+
+def test_a_command_with_an_id_is_done_once() -> None:
+    async def program() -> None:
+        store = Life()
+        async with open_bank(store) as node:
+            ada = node.entity(Account, "ada")
+            for _ in range(3):
+                assert await ada.call(ask(Account.deposit, 5), once="a") == 5
+            assert await ada.call(ask(Account.deposit, 5), once="b") == 10
+            assert await ada.call(ask(Account.deposit, 5), once="a") == 5
+        async with open_bank(store) as node:
+            ada = node.entity(Account, "ada")
+            assert await ada.call(ask(Account.deposit, 5), once="a") == 5
+            assert await ada.call(ask(Account.look)) == (10, ())
+
+    run_virtual(program)
+
+
+def test_a_repetition_in_progress_waits_for_the_first_answer() -> None:
+    async def program() -> None:
+        answers: list[object] = []
+        async with open_bank(Memory(), kinds=[Thing]) as node, trio.open_nursery() as nursery:
+            thing = node.entity(Thing, "a")
+
+            async def keep() -> None:
+                answers.append(await thing.call("defer", once="a"))
+
+            nursery.start_soon(keep)
+            nursery.start_soon(keep)
+            await trio.testing.wait_all_tasks_blocked()
+            await thing.call("answer")
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == ["late", "late"]
+            assert await thing.call("defer", once="a") == "late"
+
+    run_virtual(program)
+
+
+def test_ids_are_forgotten_after_their_time_and_above_their_number() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, remember=10.0, max_remembered=3) as node:
+            ada = node.entity(Account, "ada")
+            for number in range(5):
+                await ada.call(ask(Account.deposit, 1), once=str(number))
+            assert list(records(store)["ada"].done) == ["2", "3", "4"]
+            await trio.sleep(11)
+            await ada.call(ask(Account.deposit, 1), once="late")
+            assert list(records(store)["ada"].done) == ["late"]
+
+    run_virtual(program)
+
+
+def test_an_answer_that_cannot_be_stored_is_refused_under_an_id() -> None:
+    class Odd:
+        pass
+
+    class Answering(Entity[Things]):
+        @exposed
+        def odd(self) -> Odd:
+            self.state.count += 1
+            return Odd()
+
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, kinds=[Answering]) as node:
+            with pytest.raises(StateTypeError, match=r"answer.*cannot be"):
+                await node.entity(Answering, "a").call(ask(Answering.odd), once="x")
+            assert store.rows == {}
+
+    run_virtual(program)
+
+
+def test_a_failed_store_fails_commands_and_service_returns_with_it() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store) as node:
+            ada = node.entity(Account, "ada")
+            await ada.call(ask(Account.deposit, 5))
+
+            async def full(_number: int, _writes: Sequence[Write]) -> None:
+                raise StoreError("the disk is full")
+
+            store.before_commit = full
+            for _ in range(3):
+                with pytest.raises(TargetDownError, match="the disk is full"):
+                    await ada.call(ask(Account.deposit, 5))
+            store.before_commit = None
+            assert await ada.call(ask(Account.deposit, 5)) == 10
+
+    run_virtual(program)
+
+
+def test_a_store_that_cannot_be_read_fails_commands_and_service_returns_with_it() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store) as node:
+            ada = node.entity(Account, "ada")
+
+            async def lost(_addresses: object) -> None:
+                raise StoreError("the file is gone")
+
+            store.before_load = lost
+            for _ in range(3):
+                with pytest.raises(StoreError, match="the file is gone"):
+                    await ada.call(ask(Account.deposit, 5))
+            store.before_load = None
+            assert await ada.call(ask(Account.deposit, 5)) == 5
+
+    run_virtual(program)
+
+
+def test_a_row_written_by_another_program_is_not_overwritten() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store) as node:
+            ada = node.entity(Account, "ada")
+            await ada.call(ask(Account.deposit, 5))
+            (address,) = store.rows
+            row, due = store.rows[address]
+            store.rows[address] = Row(row.version + 7, row.record), due
+            with pytest.raises(TargetDownError, match="version"):
+                await ada.call(ask(Account.deposit, 5))
+            assert await ada.call(ask(Account.deposit, 5)) == 10
+
+    run_virtual(program)
+
+
+def test_a_deleted_entity_begins_with_a_new_state() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, kinds=[Thing]) as node:
+            thing = node.entity(Thing, "a")
+            await thing.call(ask(Thing.add, "x"), once="1")
+            await thing.call(ask(Thing.remove))
+            assert store.rows == {}
+            assert await thing.call(ask(Thing.add, "y"), once="1") == 1
+            assert await thing.call(ask(Thing.read)) == ["y"]
+
+    run_virtual(program)
+
+
+def test_entities_refuse_verbs_that_outlive_a_callback() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), kinds=[Thing]) as node:
+            with pytest.raises(TargetDownError, match="no background tasks"):
+                await node.entity(Thing, "a").call("start a task")
+
+    run_virtual(program)
+
+
+def test_an_unknown_kind_is_refused_with_the_line_to_write() -> None:
+    async def program() -> None:
+        async with open_bank(Memory()) as node:
+            with pytest.raises(EntityKindUnknownError, match=r"ChildSpec\(.*\[Thing\]"):
+                node.entity(Thing, "a")
+            for key in ("", "x" * 1001, "a\0b", "\udc80", 7):
+                with pytest.raises(BadInputError, match="1 to 1,000 characters"):
+                    node.entity(Account, key)  # type: ignore[arg-type]
+
+    run_virtual(program)
+
+
+def test_an_entity_is_not_made_by_hand() -> None:
+    with pytest.raises(NotAllowedError, match=r"node.entity"):
+        _ = Account().key
+
+
+def test_an_unreadable_state_is_refused_and_stays() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, kinds=[Thing]) as node:
+            await node.entity(Thing, "a").call(ask(Thing.add, "x"))
+        (address,) = store.rows
+        record = records(store)["a"]
+        record.state = b"\x81\xa7unknown\x01"  # {"unknown": 1}
+        encoded = record.encode()
+        assert encoded is not None
+        store.rows[address] = Row(1, encoded), None
+        async with open_bank(store, kinds=[Thing]) as node:
+            with pytest.raises(StateUnreadableError, match=r"unknown field.*nothing was changed"):
+                await node.entity(Thing, "a").call(ask(Thing.add, "y"))
+        assert store.rows[address][0].record == encoded
+
+    run_virtual(program)
+
+
+def test_keys_are_listed_in_order_by_their_prefix() -> None:
+    async def program() -> None:
+        async with open_bank(Memory()) as node:
+            for key in ("b", "a", "ab", "abc", "ac"):
+                await node.entity(Account, key).call(ask(Account.deposit, 1))
+            every = ["a", "ab", "abc", "ac", "b"]
+            assert [key async for key in keys_of(node, Account)] == every
+            assert [key async for key in keys_of(node, Account, "ab")] == ["ab", "abc"]
+            assert [key async for key in keys_of(node, Account, "x")] == []
+
+    run_virtual(program)
+
+
+def test_a_post_returns_when_it_is_stored_and_is_handled_once() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store) as node:
+            ada = node.entity(Account, "ada")
+            for _ in range(2):
+                await ada.post(Credit(3), once="a")
+            await ada.post(Credit(4))
+            await trio.sleep(1)
+            assert await ada.call(ask(Account.look)) == (7, ("3 from ada", "4 from ada"))
+            with pytest.raises(BadInputError, match="can be stored"):
+                await ada.post(object())
+
+    run_virtual(program)

@@ -1,0 +1,164 @@
+"""Each write of a scenario may fail: before it, after it, or as the end of the program."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ergo_py import Node, ask
+from ergo_py.entities import StoreError, keeper
+from ergo_py.entities.activation import Activation
+from ergo_py.entities.keeper import Keeping
+from ergo_py.entities.record import Record
+from ergo_py.entities.stores.store import Write
+
+from .bank import Account, Bank, Credit, Pay, records, run_virtual
+
+FAULTS = ("fails before", "fails after", "stops before", "stops after")
+
+
+async def _deposit(node: Node) -> Any:
+    return await node.entity(Account, "ada").call(ask(Account.deposit, 100), once="deposit")
+
+
+async def _pay_bob(node: Node) -> Any:
+    return await node.entity(Account, "ada").call(Pay("bob", 30), once="to bob")
+
+
+async def _pay_eve(node: Node) -> Any:
+    return await node.entity(Account, "ada").call(Pay("eve", 5), once="to eve")
+
+
+async def _pay_on(node: Node) -> Any:
+    return await node.entity(Account, "bob").call(Pay("eve", 0), once="nothing to eve")
+
+
+async def _earn(node: Node) -> Any:
+    return await node.entity(Account, "eve").call(ask(Account.earn_later, 2.0), once="earn")
+
+
+async def _post(node: Node) -> Any:
+    return await node.entity(Account, "bob").post(Credit(7), once="post")
+
+
+STEPS = (_deposit, _pay_bob, _pay_eve, _pay_on, _earn, _post)
+
+
+def _run(number: int, fault: str) -> Bank:
+    bank = Bank(max_awake=2, idle=1.0)
+
+    async def before(commit: int, _writes: Sequence[Write]) -> None:
+        if commit == number and fault == "stops before":
+            bank.life.stop()
+        if commit == number and fault in ("fails before", "stops before"):
+            raise StoreError("a fault before the write")
+
+    async def after(commit: int, _writes: Sequence[Write]) -> None:
+        if commit == number and fault == "stops after":
+            bank.life.stop()
+        if commit == number and fault in ("fails after", "stops after"):
+            raise StoreError("a fault after the write")
+
+    async def program() -> None:
+        bank.life.before_commit, bank.life.after_commit = before, after
+        answers = await bank.run(*STEPS)
+        assert answers == [100, 70, 65, answers[3], None, None]
+
+    run_virtual(program)
+    return bank
+
+
+def _check(bank: Bank) -> None:
+    found = {key: record.state for key, record in records(bank.life).items()}
+    amounts = {
+        key: Account.__state_type__.load(state) for key, state in found.items() if state is not None
+    }
+    assert {key: state.amount for key, state in amounts.items()} == {
+        "ada": 65,
+        "bob": 37,
+        "eve": 6,
+    }
+    assert sorted(amounts["eve"].entries) == ["0 from bob", "5 from ada", "interest"]
+    assert sorted(amounts["bob"].entries) == ["30 from ada", "7 from bob"]
+    assert not any(record.owed for record in records(bank.life).values())
+
+
+def _writes() -> int:
+    bank = _run(0, "")
+    _check(bank)
+    assert bank.refused == 0
+    return bank.life.commits
+
+
+def test_the_scenario_without_a_fault() -> None:
+    assert _writes() >= 10
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_effect_happens_once_with_a_fault_at_every_write(fault: str) -> None:
+    for number in range(1, _writes() + 1):
+        _check(_run(number, fault))
+
+
+def test_each_effect_happens_once_with_a_fault_at_every_third_write() -> None:
+    for first in range(3):
+        bank = Bank(max_awake=2, idle=1.0)
+
+        async def fail(commit: int, _writes: Sequence[Write], first: int = first) -> None:
+            if commit % 3 == first:
+                raise StoreError("a fault after the write")
+
+        async def program(bank: Bank = bank, fail: Any = fail) -> None:
+            bank.life.after_commit = fail
+            await bank.run(*STEPS)
+
+        run_virtual(program)
+        _check(bank)
+
+
+def _break_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(_self: Activation, function: Any, *args: Any) -> None:
+        function(*args)
+
+    monkeypatch.setattr(Activation, "hold", at_once)
+    monkeypatch.setattr(Activation, "is_stored", lambda _self: True)
+
+
+def _break_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Activation, "answer_of", lambda *_args: False)
+
+
+def _break_waking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keeping, "_schedule_again", lambda *_args: None)
+    monkeypatch.setattr(keeper, "_HORIZON", 1e9)
+
+
+def _break_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(self: Record) -> bytes | None:
+        self.seen.clear()
+        return encode(self)
+
+    encode = Record.encode
+    monkeypatch.setattr(Record, "encode", forgets)
+
+
+@pytest.mark.parametrize(
+    "break_rule, fault",
+    [
+        (_break_replies, "stops before"),
+        (_break_ids, "fails after"),
+        (_break_waking, "fails before"),
+        (_break_numbers, "stops after"),
+    ],
+)
+def test_the_check_finds_a_broken_rule(
+    break_rule: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = _writes()
+    break_rule(monkeypatch)
+    for number in range(1, writes + 1):
+        try:
+            _check(_run(number, fault))
+        except Exception:
+            return
+    raise AssertionError("no fault shows that the rule is broken")

@@ -1,0 +1,442 @@
+"""The keeper: sleep and waking, messages between entities, timers, parked messages, restarts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from ergo_py import BadInputError, Node, TargetDownError, ask, exposed
+from ergo_py.entities import Entities, Entity, Memory, StoreError
+from ergo_py.entity_handles import Address
+from ergo_py.errors import ServiceGoneError
+from ergo_py.supervision.specs import Backoff
+from tests.support import keeping_of
+
+from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
+
+
+def awake(node: Node) -> int:
+    """How many entities are awake."""
+    return len(keeping_of(node, Account).active)
+
+
+@dataclass
+class Log:
+    """Numbers in the order in which they arrived."""
+
+    numbers: list[int] = field(default_factory=list)
+    poison: list[int] = field(default_factory=list)
+
+
+class Chain(Entity[Log]):
+    """Sends numbers to another entity; crashes on poison."""
+
+    @exposed
+    def send_all(self, to: str, numbers: list[int]) -> None:
+        """Send numbers."""
+        for number in numbers:
+            self.send(self.entity(Chain, to), number)
+
+    @exposed
+    def refuse(self, numbers: list[int]) -> None:
+        """Crash on these numbers."""
+        self.state.poison = numbers
+
+    @exposed
+    def look(self) -> list[int]:
+        """The numbers."""
+        return self.state.numbers
+
+    @exposed
+    def wake_later(self, name: str, delay: float, number: int) -> None:
+        """Send a number to itself, later."""
+        self.send_after(delay, self.entity(Chain, self.key), number, name=name)
+
+    @exposed
+    def give_up(self, name: str) -> None:
+        """Cancel a timer."""
+        self.cancel_timer(name)
+
+    @exposed
+    def leave(self, to: str) -> None:
+        """Send a last number, and delete itself."""
+        self.send(self.entity(Chain, to), 7)
+        self.delete()
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Keep a number, or crash."""
+        if message in self.state.poison:
+            raise RuntimeError("a planted failure")
+        self.state.numbers.append(message)
+        if message == 99:
+            self.delete()
+
+
+CHAIN: dict[str, Any] = {"kinds": [Chain], "backoff": Backoff(0.1, 1.0), "attempts": 3}
+
+
+def test_an_idle_entity_sleeps_and_costs_nothing() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), idle=10.0) as node:
+            for number in range(20):
+                await node.entity(Account, str(number)).call(ask(Account.deposit, 1))
+            assert awake(node) == 20
+            await trio.sleep(11)
+            assert awake(node) == 0
+            assert not keeping_of(node, Account).table.slots
+            assert await node.entity(Account, "3").call(ask(Account.deposit, 1)) == 2
+
+    run_virtual(program)
+
+
+def test_no_more_entities_are_awake_than_allowed() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), max_awake=5) as node, trio.open_nursery() as nursery:
+            most = 0
+
+            async def deposit(number: int) -> None:
+                nonlocal most
+                for _ in range(3):
+                    await node.entity(Account, str(number)).call(ask(Account.deposit, 1))
+                    most = max(most, awake(node))
+
+            for number in range(50):
+                nursery.start_soon(deposit, number)
+            with trio.fail_after(60):
+                while nursery.child_tasks:  # noqa: ASYNC110 - virtual time
+                    await trio.sleep(0.1)
+            assert most == 5
+            for number in range(50):
+                assert (await node.entity(Account, str(number)).call(ask(Account.look)))[0] == 3
+
+    run_virtual(program)
+
+
+def test_messages_arrive_in_order_around_waking() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), **CHAIN, idle=0.5) as node:
+            chain = node.entity(Chain, "a")
+            for number in range(1, 20):
+                chain.send(number)
+                if number % 3 == 0:
+                    await trio.sleep(0.7)
+                elif number % 2 == 0:
+                    await trio.lowlevel.checkpoint()
+            await trio.sleep(0.01)
+            assert await chain.call(ask(Chain.look)) == list(range(1, 20))
+
+    run_virtual(program)
+
+
+def test_messages_between_entities_arrive_once_and_in_order() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, **CHAIN) as node:
+            await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [1, 2, 3]))
+            await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [4, 5]))
+            await trio.sleep(5)
+            assert await node.entity(Chain, "b").call(ask(Chain.look)) == [1, 2, 3, 4, 5]
+            assert not any(record.owed for record in records(store).values())
+            await node.entity(Chain, "b").call(ask(Chain.refuse, []))
+            await node.entity(Chain, "b").call(ask(Chain.refuse, [0]))
+            assert records(store)["b"].seen == {}  # forgotten, with the next write
+
+    run_virtual(program)
+
+
+def test_a_message_of_a_callback_that_is_not_stored_does_not_leave() -> None:
+    async def program() -> None:
+        store = Memory()
+        first = trio.Event()
+
+        async def wait(number: int, _writes: object) -> None:
+            if number == 2:
+                await first.wait()
+            if number == 3:
+                raise StoreError("a fault before the write")
+
+        store.before_commit = wait
+        async with open_bank(store, **CHAIN) as node, trio.open_nursery() as nursery:
+            chain, other = node.entity(Chain, "a"), node.entity(Chain, "b")
+            await other.call(ask(Chain.refuse, [0]))
+
+            async def send(number: int) -> None:
+                try:
+                    await chain.call(ask(Chain.send_all, "b", [number]))
+                except TargetDownError:
+                    assert number == 2
+
+            nursery.start_soon(send, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(send, 2)  # waits for the commit of the first
+            await trio.testing.wait_all_tasks_blocked()
+            first.set()
+            await trio.sleep(20)
+            assert await other.call(ask(Chain.look)) == [1]
+
+    run_virtual(program)
+
+
+def test_sleep_between_attempts_is_no_attempt() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, **{**CHAIN, "attempts": 5}, max_awake=1) as node:
+            for number in range(10):
+                await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [number]))
+                await node.entity(Chain, "c").call(ask(Chain.refuse, [number]))
+            await trio.sleep(20)
+            assert await node.entity(Chain, "b").call(ask(Chain.look)) == list(range(10))
+            assert not any(record.owed for record in records(store).values())
+
+    run_virtual(program)
+
+
+def test_sleeping_entities_wake_while_others_write_without_a_pause() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), max_awake=2) as node, trio.open_nursery() as nursery:
+
+            async def write(key: str) -> None:
+                while True:
+                    await node.entity(Account, key).call(ask(Account.deposit, 1))
+
+            for key in ("a", "b", "c", "d"):
+                nursery.start_soon(write, key)
+            with trio.fail_after(10):
+                for key in ("x", "y", "z"):
+                    await node.entity(Account, key).call(ask(Account.deposit, 1))
+            nursery.cancel_scope.cancel()
+
+    run_virtual(program)
+
+
+def test_a_message_that_crashes_its_receiver_is_parked_and_the_others_arrive() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, **CHAIN) as node:
+            await node.entity(Chain, "b").call(ask(Chain.refuse, [2]))
+            await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [1, 2, 3, 4]))
+            await trio.sleep(60)
+            assert await node.entity(Chain, "b").call(ask(Chain.look)) == [1, 3, 4]
+            (owed,) = records(store)["a"].owed.values()
+            assert owed.is_parked
+            assert owed.attempts == 3
+
+    run_virtual(program)
+
+
+def test_a_job_that_crashes_is_parked_also_by_later_programs() -> None:
+    async def program() -> None:
+        store = Life()
+        async with open_bank(store, **CHAIN) as node:
+            await node.entity(Chain, "a").call(ask(Chain.refuse, [2]))
+            await node.entity(Chain, "a").post(2)
+            await node.entity(Chain, "a").post(3)
+        for _ in range(4):
+            async with open_bank(store, **CHAIN) as node:
+                await trio.sleep(10)
+        (owed,) = records(store)["a"].owed.values()
+        assert owed.is_parked
+        async with open_bank(store, **CHAIN) as node:
+            assert await node.entity(Chain, "a").call(ask(Chain.look)) == [3]
+
+    run_virtual(program)
+
+
+def test_a_timer_survives_the_program_and_sleep() -> None:
+    async def program() -> None:
+        store = Life()
+        async with open_bank(store, **CHAIN, idle=1.0) as node:
+            await node.entity(Chain, "a").call(ask(Chain.wake_later, "x", 100.0, 1))
+            await trio.sleep(10)
+        loaded: list[Address] = []
+        store = Life(store.rows)
+
+        async def note(addresses: Sequence[Address]) -> None:
+            loaded.extend(addresses)
+
+        store.before_load = note
+        async with open_bank(store, **CHAIN, idle=1.0) as node:
+            await trio.sleep(80)
+            assert loaded == []
+            await trio.sleep(15)
+            assert [address.key for address in loaded] == ["a"]
+            assert await node.entity(Chain, "a").call(ask(Chain.look)) == [1]
+
+    run_virtual(program)
+
+
+def test_a_timer_is_late_after_an_outage_and_never_early() -> None:
+    async def program() -> None:
+        store = Life()
+        async with open_bank(store, **CHAIN) as node:
+            await node.entity(Chain, "a").call(ask(Chain.wake_later, "x", 5.0, 1))
+            await trio.sleep(4.9)
+            assert await node.entity(Chain, "a").call(ask(Chain.look)) == []
+        await trio.sleep(1000)
+        async with open_bank(store, **CHAIN) as node:
+            await trio.sleep(1)
+            assert await node.entity(Chain, "a").call(ask(Chain.look)) == [1]
+            await trio.sleep(1000)
+            assert await node.entity(Chain, "a").call(ask(Chain.look)) == [1]
+
+    run_virtual(program)
+
+
+def test_a_timer_of_the_same_name_replaces_another_and_can_be_cancelled() -> None:
+    async def program() -> None:
+        async with open_bank(Memory(), **CHAIN) as node:
+            chain = node.entity(Chain, "a")
+            await chain.call(ask(Chain.wake_later, "x", 5.0, 1))
+            await chain.call(ask(Chain.wake_later, "x", 10.0, 2))
+            await chain.call(ask(Chain.wake_later, "y", 10.0, 3))
+            await chain.call(ask(Chain.wake_later, "", 10.0, 4))
+            await chain.call(ask(Chain.give_up, "y"))
+            await trio.sleep(7)
+            assert await chain.call(ask(Chain.look)) == []
+            await trio.sleep(7)
+            assert sorted(await chain.call(ask(Chain.look))) == [2, 4]
+
+    run_virtual(program)
+
+
+def test_a_deleted_entity_still_delivers_its_messages() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, **CHAIN) as node:
+            await node.entity(Chain, "a").call(ask(Chain.wake_later, "x", 5.0, 1))
+            await node.entity(Chain, "a").call(ask(Chain.leave, "b"))
+            await trio.sleep(20)
+            assert await node.entity(Chain, "b").call(ask(Chain.look)) == [7]
+            assert [address.key for address in store.rows] == ["b"]
+            assert await node.entity(Chain, "a").call(ask(Chain.look)) == []
+
+    run_virtual(program)
+
+
+def test_an_entity_that_deletes_itself_for_a_message_gets_it_once() -> None:
+    async def program() -> None:
+        store = Memory()
+        async with open_bank(store, **CHAIN) as node:
+            await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [1, 99, 3]))
+            await trio.sleep(20)
+            assert await node.entity(Chain, "b").call(ask(Chain.look)) == [3]
+            await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [99]))
+            await trio.sleep(20)
+            assert store.rows == {}
+
+    run_virtual(program)
+
+
+def test_a_start_loads_only_entities_with_work_to_do() -> None:
+    async def program() -> None:
+        store = Life()
+        async with open_bank(store) as node:
+            for number in range(50):
+                await node.entity(Account, str(number)).call(ask(Account.deposit, 1))
+            await node.entity(Account, "7").call(ask(Account.earn_later, 5.0))
+        loaded: list[str] = []
+        store = Life(store.rows)
+
+        async def note(addresses: Sequence[Address]) -> None:
+            loaded.extend(address.key for address in addresses)
+
+        store.before_load = note
+        async with open_bank(store) as node:
+            await trio.sleep(100)
+        assert loaded == ["7"]
+
+    run_virtual(program)
+
+
+def test_handles_stay_valid_when_the_keeper_restarts() -> None:
+    async def program() -> None:
+        async with open_bank(Memory()) as node:
+            ada = node.entity(Account, "ada")
+            await ada.call(ask(Account.deposit, 1))
+            keeper = node.whereis("entities")
+            assert keeper is not None
+            node.kill(keeper)
+            assert await ada.call(ask(Account.deposit, 1), once="x", retry=True) == 2
+            await ada.call(Pay("bob", 1))
+            await trio.sleep(1)
+            assert (await node.entity(Account, "bob").call(ask(Account.look)))[0] == 1
+
+    run_virtual(program)
+
+
+def test_callers_are_refused_when_the_keeper_is_gone_for_good() -> None:
+    async def program() -> None:
+        async with open_bank(Memory()) as node:
+            ada = node.entity(Account, "ada")
+            await ada.call(ask(Account.deposit, 1))
+            await node.supervisor("bank").remove_child("entities")
+            with pytest.raises(ServiceGoneError):
+                await ada.call(ask(Account.deposit, 1))
+            with pytest.raises(ServiceGoneError):
+                await node.entity(Account, "bob").call(ask(Account.deposit, 1))
+
+    run_virtual(program)
+
+
+def test_commits_under_way_end_before_the_node_does() -> None:
+    async def program() -> None:
+        store = Memory()
+        answers: list[int] = []
+
+        async def slow(_number: int, _writes: object) -> None:
+            await trio.sleep(1)
+
+        store.before_commit = slow
+        async with trio.open_nursery() as nursery, open_bank(store) as node:
+
+            async def deposit() -> None:
+                answers.append(await node.entity(Account, "ada").call(ask(Account.deposit, 1)))
+
+            nursery.start_soon(deposit)
+            await trio.sleep(0.5)
+        assert answers == [1]
+
+    run_virtual(program)
+
+
+def test_a_post_is_not_lost_with_the_program() -> None:
+    async def program() -> None:
+        store = Life()
+        async with open_bank(store) as node:
+            await node.entity(Account, "ada").post(Credit(5))
+            store.stop()
+        store = Life(store.rows)
+        async with open_bank(store) as node:
+            await trio.sleep(1)
+            assert (await node.entity(Account, "ada").call(ask(Account.look)))[0] == 5
+
+    run_virtual(program)
+
+
+def test_inspection_shows_the_work_of_the_keeper() -> None:
+    async def program() -> None:
+        async with open_bank(Memory()) as node:
+            await node.entity(Account, "ada").call(ask(Account.deposit, 1))
+            found = await node.inspect("entities")
+            assert (found["kinds"], found["awake"], found["commits"]) == ("Account", "1", "1")
+
+    run_virtual(program)
+
+
+@pytest.mark.parametrize(
+    "kinds, options",
+    [
+        ([], {}),
+        ([int], {}),
+        ([Account, Account], {}),
+        ([Account], {"max_awake": 0}),
+        ([Account], {"attempts": 0}),
+        ([Account], {"idle": -1}),
+    ],
+)
+def test_wrong_arguments_are_refused(kinds: Any, options: Any) -> None:
+    with pytest.raises(BadInputError):
+        Entities(Memory(), kinds, **options)

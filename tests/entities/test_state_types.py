@@ -1,0 +1,179 @@
+"""Classes of states: which are closed, and which stored data fits them."""
+
+import typing
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID, uuid4
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ergo_py.entities import Entity, StateTypeError
+from ergo_py.entities.state_types import StateType
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Point(NamedTuple):
+    x: int = 0
+    y: int = 0
+
+
+NO_ID, ORIGIN = UUID(int=0), Point()
+
+
+class Inner(msgspec.Struct):
+    name: str = ""
+
+
+@dataclass
+class Rich:
+    flag: bool = False
+    number: int = 0
+    ratio: float = 0.0
+    text: str = ""
+    data: bytes = b""
+    at: datetime | None = None
+    lasts: timedelta = timedelta()
+    price: Decimal = Decimal(0)
+    id: UUID = NO_ID
+    colour: Colour = Colour.RED
+    mode: Literal["a", "b"] = "a"
+    point: Point = ORIGIN
+    inner: list[Inner] = field(default_factory=list)
+    table: dict[str, dict[int, tuple[int, str]]] = field(default_factory=dict)
+    tags: set[str] = field(default_factory=set)
+    small: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+def test_a_rich_state_is_loaded_as_it_was() -> None:
+    state = Rich(
+        True, -5, 1.5, "é", b"\0", datetime(2026, 1, 2, tzinfo=UTC), timedelta(1.5),
+        Decimal("1.10"), uuid4(), Colour.RED, "b", Point(1, 2), [Inner("x")],
+        {"a": {1: (2, "z")}}, {"t"}, 3,
+    )  # fmt: skip
+    kind = StateType(Rich)
+    assert kind.load(kind.encode(state)) == state
+    assert kind.again(kind.encode(state)) == state
+
+
+@dataclass
+class Simple:
+    names: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    maybe: float | None = None
+
+
+@given(
+    st.builds(
+        Simple,
+        st.lists(st.text(st.characters(exclude_categories=["Cs"]))),
+        st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"])),
+            st.integers(-(2**63), 2**64 - 1),
+        ),
+        st.none() | st.floats(allow_nan=False),
+    )
+)
+def test_every_state_that_is_stored_is_loaded_as_it_was(state: Simple) -> None:
+    kind = StateType(Simple)
+    encoded = kind.encode(state)
+    kind.check(encoded)
+    assert kind.load(encoded) == state
+
+
+def _with(annotation: Any) -> Any:
+    return dataclass(type("Odd", (), {"__annotations__": {"part": annotation}, "part": None}))
+
+
+@pytest.mark.parametrize(
+    "annotation, text",
+    [
+        (Any, "Odd.part: .*Any cannot be loaded as it was stored"),
+        (object, "object cannot be loaded"),
+        (list, r"`list\[str\]`"),
+        (dict, r"`dict\[str, int\]`"),
+        (list[Any], "part"),
+        (deque[int], "deque"),
+        (OrderedDict[str, int], "OrderedDict"),
+        (complex, "complex"),
+        (typing.Callable[[], None], "Callable"),
+        (set[Inner], "the order of a set"),
+        (dict[str, object], "object"),
+    ],
+)
+def test_an_open_annotation_is_refused_by_its_field(annotation: Any, text: str) -> None:
+    with pytest.raises(StateTypeError, match=text):
+        StateType(_with(annotation))
+
+
+def test_a_field_without_a_default_is_refused() -> None:
+    @dataclass
+    class Needy:
+        amount: int
+
+    with pytest.raises(StateTypeError, match="give every field a default"):
+
+        class _Account(Entity[Needy]):
+            pass
+
+
+@pytest.mark.parametrize("state", [Any, dict[str, int], 5])
+def test_a_state_that_is_no_class_is_refused(state: Any) -> None:
+    with pytest.raises(StateTypeError, match="a dataclass or a msgspec"):
+        StateType(state)
+
+
+def _encoded(data: object) -> bytes:
+    return msgspec.msgpack.encode(data)
+
+
+@dataclass
+class Version2:
+    amount: int = 0
+    currency: str = "EUR"
+    parts: list[Inner] = field(default_factory=list)
+
+
+def test_a_missing_field_takes_its_default() -> None:
+    assert StateType(Version2).load(_encoded({"amount": 5})) == Version2(5, "EUR")
+
+
+@pytest.mark.parametrize(
+    "data, text",
+    [
+        ({"amount": 5, "colour": 1}, "unknown field colour"),
+        ({"parts": [{"name": "x"}, {"name": "y", "size": 1}]}, r"parts\[1\].size"),
+        ({"amount": "five"}, "amount"),
+        ([1], "."),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(data: object, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        StateType(Version2).load(_encoded(data))
+
+
+@dataclass
+class Upgraded:
+    cents: int = 0
+
+    @classmethod
+    def upgrade(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """From amounts in units."""
+        return {"cents": data["amount"] * 100}
+
+
+def test_an_upgrade_gets_data_that_does_not_fit() -> None:
+    kind = StateType(Upgraded)
+    assert kind.load(_encoded({"amount": 5})) == Upgraded(500)
+    assert kind.load(_encoded({"cents": 5})) == Upgraded(5)
+    with pytest.raises(ValueError, match="upgrade raised KeyError"):
+        kind.load(_encoded({"other": 5}))
