@@ -58,9 +58,10 @@ class HookedCalls(Calls):
         """Make a call, with the context of the trace to which it belongs now, and not when the
         coroutine starts.
         """
-        if context is None:
-            context = self._router.context_of(sender, process is None and not sender.number)
-        if self._router.sees_all:
+        router = self._router
+        is_outside = process is None and not sender.number
+        context = router.context_of(sender, is_outside) if context is None else context
+        if router.sees_all:
             return self._call(process, sender, to, request, timeout, priority, context)
         return super().call(process, sender, to, request, timeout, priority, context)
 
