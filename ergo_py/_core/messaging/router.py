@@ -223,7 +223,12 @@ class Router(Addresses):
             if context is not None:
                 return peer.send_traced(sender, to, message, priority, context)
             return peer.send(sender, to, message, priority)
-        return self.post(receiver, to, LANES[priority], _envelope(sender, to, message, context))
+        envelope = (
+            (MESSAGE, sender, to, message)  # without the call: most messages to names come here
+            if context is None
+            else _envelope(sender, to, message, context)
+        )
+        return self.post(receiver, to, LANES[priority], envelope)
 
     def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
         """Turn messages into dead letters, and fail calls, that threads appended to a mailbox while
