@@ -64,7 +64,7 @@ class Shared(Memory):
 
     def join_network(self, kernel: Any) -> Any:
         network: Any = super().join_network(kernel)
-        network.types = ByReference(network.types, self._kept)
+        network.context.types = ByReference(network.types, self._kept)
         return network
 
 
