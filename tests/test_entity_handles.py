@@ -1,0 +1,42 @@
+"""Addresses of entities, and the requests of their handles."""
+
+from typing import Any
+
+import pytest
+
+from ergo_py import BadInputError, ask
+from ergo_py.entities import Memory
+from ergo_py.entity_handles import Address, Once, Post, address_of, check_key
+from tests.entities.bank import Account, open_bank, run_virtual
+
+
+@pytest.mark.parametrize("key", ["a", "a/b", "/", "é", "x" * 1000])
+def test_an_address_is_read_from_its_text(key: str) -> None:
+    address = Address("Account", check_key(key))
+
+    assert address_of(str(address)) == address
+
+
+@pytest.mark.parametrize("given", ["", "x" * 201, None, 7])
+def test_a_wrong_id_of_a_command_is_refused(given: Any) -> None:
+    with pytest.raises(BadInputError, match="1 to 200 characters"):
+        Once(given, "request")
+
+
+def test_requests_show_their_content() -> None:
+    assert repr(Once("a", "pay")) == "'pay' once='a'"
+    assert repr(Post("pay")) == "post 'pay'"
+
+
+def test_handles_of_an_entity_are_equal() -> None:
+    async def program() -> None:
+        async with open_bank(Memory()) as node:
+            ada = node.entity(Account, "ada")
+            assert {ada, node.entity(Account, "ada")} == {ada}
+            assert ada != node.entity(Account, "bob")
+            assert (repr(ada), ada.name, ada.key) == ("<Account 'ada'>", "Account/ada", "ada")
+            assert ada.pid is None
+            await ada.call(ask(Account.deposit, 1))
+            assert ada.pid is not None
+
+    run_virtual(program)
