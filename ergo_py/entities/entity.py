@@ -12,6 +12,7 @@ from typing import (
     Generic,
     NoReturn,
     TypeVar,
+    cast,
     get_args,
     get_origin,
 )
@@ -87,8 +88,11 @@ class Entity(Actor, Generic[S]):
     state: S
     """The state. Change it in callbacks."""
 
-    _activation: Activation = NotSpawned(  # type: ignore[assignment]
-        "an entity is started by its keeper: write `node.entity(Account, key)`, and call it"
+    _activation: Activation = cast(
+        Activation,
+        NotSpawned(
+            "an entity is started by its keeper: write `node.entity(Account, key)`, and call it"
+        ),
     )
 
     def __init_subclass__(cls, **keywords: Any) -> None:

@@ -123,7 +123,7 @@ class Record:
                 self.birth,
                 self.last,
                 list(self.owed.values()),
-                [(*origin, number) for origin, number in self.seen.items()],
+                [(kind, key, birth, n) for (kind, key, birth), n in self.seen.items()],
                 [(each, moment, answer) for each, (moment, answer) in self.done.items()],
             )
         )

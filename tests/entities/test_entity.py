@@ -99,7 +99,7 @@ class Thing(Entity[Things]):
         self.delete()
 
     @exposed
-    async def wait_for(self, to: Any) -> Any:  # type: ignore[override]
+    async def call_other(self, to: Any) -> Any:
         """Call a process, and change."""
         self.state.names.append("before")
         answer = await self.call(to, "?")
@@ -243,7 +243,7 @@ def test_a_call_inside_a_callback_waits_for_earlier_changes() -> None:
 
             nursery.start_soon(keep, ask(Thing.add, "x"))
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(keep, ask(Thing.wait_for, listener))
+            nursery.start_soon(keep, ask(Thing.call_other, listener))
             await trio.testing.wait_all_tasks_blocked()
             assert answers == []
             gate.is_open.set()
@@ -503,9 +503,10 @@ def test_an_unknown_kind_is_refused_with_the_line_to_write() -> None:
         async with open_bank(Memory()) as node:
             with pytest.raises(EntityKindUnknownError, match=r"ChildSpec\(.*\[Thing\]"):
                 node.entity(Thing, "a")
-            for key in ("", "x" * 1001, "a\0b", "\udc80", 7):
+            wrong: list[Any] = ["", "x" * 1001, "a\0b", "\udc80", 7]
+            for key in wrong:
                 with pytest.raises(BadInputError, match="1 to 1,000 characters"):
-                    node.entity(Account, key)  # type: ignore[arg-type]
+                    node.entity(Account, key)
 
     run_virtual(program)
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from ergo_py import Node, ask
-from ergo_py.entities import StoreError, keeper
+from ergo_py.entities import StoreError
 from ergo_py.entities.activation import Activation
-from ergo_py.entities.keeper import Keeping
 from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Write
 
@@ -128,11 +127,6 @@ def _break_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Activation, "answer_of", lambda *_args: False)
 
 
-def _break_waking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Keeping, "_schedule_again", lambda *_args: None)
-    monkeypatch.setattr(keeper, "_HORIZON", 1e9)
-
-
 def _break_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgets(self: Record) -> bytes | None:
         self.seen.clear()
@@ -147,7 +141,6 @@ def _break_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (_break_replies, "stops before"),
         (_break_ids, "fails after"),
-        (_break_waking, "fails before"),
         (_break_numbers, "stops after"),
     ],
 )

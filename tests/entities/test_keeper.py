@@ -245,6 +245,23 @@ def test_a_job_that_crashes_is_parked_also_by_later_programs() -> None:
     run_virtual(program)
 
 
+def test_a_job_is_tried_again_after_its_commit_has_failed() -> None:
+    async def program() -> None:
+        store = Memory()
+
+        async def fail(number: int, _writes: object) -> None:
+            if number == 2:
+                raise StoreError("a fault before the write")
+
+        store.before_commit = fail
+        async with open_bank(store, **CHAIN) as node:
+            await node.entity(Chain, "a").post(5)
+            await trio.sleep(5)
+            assert await node.entity(Chain, "a").call(ask(Chain.look)) == [5]
+
+    run_virtual(program)
+
+
 def test_a_timer_survives_the_program_and_sleep() -> None:
     async def program() -> None:
         store = Life()

@@ -18,6 +18,8 @@ from ergo_py._core.inspection.census import (
     read_row,
     resident_memory,
 )
+from ergo_py._core.verbs.node_access import info_of
+from ergo_py.info import MetaInfo, ProcessInfo
 from tests.support import Puppet, Recorder, kernel_of, process_of, replace_private, running_node
 
 
@@ -228,3 +230,14 @@ def test_memory_is_unknown_where_the_system_does_not_tell(
     monkeypatch.setattr("builtins.open", refuse)
 
     assert resident_memory() is None
+
+
+async def test_a_meta_process_and_a_process_have_snapshots_of_their_kinds() -> None:
+    async with running_node() as node:
+        owner = await node.spawn(Owner)
+        await wait_all_tasks_blocked()
+        (process, _), (meta, _) = take(Census(), node)
+
+        assert isinstance(info_of(node, process, None), ProcessInfo)
+        assert isinstance(info_of(node, meta, None), MetaInfo)
+        assert process.id == owner

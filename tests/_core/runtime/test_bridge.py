@@ -915,3 +915,14 @@ def test_the_main_thread_waits_in_short_slices() -> None:
     # In the main thread, where tests run.
     assert len(asked) == 3
     assert 0 < max(asked) < 1
+
+
+async def test_a_bell_rings_until_the_posted_jobs_have_run() -> None:
+    async with running_node() as node:
+        bridge = router_of(node).bridge
+        assert not bridge_module.bells_ring()
+
+        await trio.to_thread.run_sync(bridge.post, int)
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert not bridge_module.bells_ring()

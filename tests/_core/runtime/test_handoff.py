@@ -606,7 +606,7 @@ class Sleeper:
     def __init__(self, then: Callable[[], Awaitable[object]]) -> None:
         self.then = then
         self.task: Any = None
-        self.mailbox = SimpleNamespace(waiters=None)
+        self.mailbox: Any = SimpleNamespace(waiters=None)
 
     async def run(self) -> None:
         self.task = current_task()

@@ -27,7 +27,7 @@ from ergo_py import (
     open_node,
 )
 from ergo_py._core import kernel
-from ergo_py._core.messaging import clock, router
+from ergo_py._core.messaging import clock, links, router
 from ergo_py._core.messaging.waiters import TaskCaller
 from ergo_py._core.processes import envelope_handlers as envelope_handlers_module
 from ergo_py._core.processes import process as process_module
@@ -92,7 +92,7 @@ POINTS: list[tuple[Any, str]] = [
     (termination_module, "answer"),
     (process_module.Process, "can_end_at_once"),
     (termination_module, "drop_slots"),
-    (kernel.Kernel, "tell"),
+    (links.Links, "tell"),
     (kernel.Kernel, "note_crash"),
     (clock.Clock, "arm_call"),
     (clock.Clock, "arm_timer"),

@@ -11,8 +11,10 @@ import pytest
 import trio
 
 from ergo_py import LOOP, Actor, Down, Threads, open_node
+from ergo_py._core.processes.envelope_handlers import callback
 from ergo_py._core.vocabulary.unmatched import Unmatched, unmatched_of
 from ergo_py.info import Dispatcher
+from tests.support import process_of
 
 
 @dataclass(frozen=True)
@@ -512,3 +514,14 @@ def test_types_that_are_made_at_run_time_are_forgotten() -> None:
 
     assert len(texts) == 1001
     assert len(judge.seen) == 1
+
+
+async def test_a_message_beside_the_loop_without_a_case_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with trio.fail_after(20):
+        async with open_node(watchdog=None, log_output="console") as node:
+            pid = await node.spawn(Plain)
+            await callback(process_of(node, pid), "handle_message", Other(1), pid)
+
+    assert "has no case for Other," in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -108,6 +109,6 @@ async def test_a_connection_is_not_used_after_a_failed_write(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", 7])
-def test_a_wrong_path_is_refused(path: object) -> None:
+def test_a_wrong_path_is_refused(path: Any) -> None:
     with pytest.raises(ValueError, match="the path of a file"):
-        SQLite(path)  # type: ignore[arg-type]
+        SQLite(path)
