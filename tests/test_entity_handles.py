@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ergo_py import BadInputError, ask
-from ergo_py.entities import Memory
+from ergo_py.entities import MemoryStore
 from ergo_py.entity_handles import Address, Once, Post, address_of, check_key
 from tests.entities.bank import Account, open_bank, run_virtual
 
@@ -30,7 +30,7 @@ def test_requests_show_their_content() -> None:
 
 def test_handles_of_an_entity_are_equal() -> None:
     async def program() -> None:
-        async with open_bank(Memory()) as node:
+        async with open_bank(MemoryStore()) as node:
             ada = node.entity(Account, "ada")
             assert {ada, node.entity(Account, "ada")} == {ada}
             assert ada != node.entity(Account, "bob")

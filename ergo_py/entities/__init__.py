@@ -12,14 +12,14 @@ from ..entity_handles import EntityHandle, EntityKindUnknownError
 if TYPE_CHECKING:
     from .entity import Entity, EntityTimer
     from .errors import (
+        EntityStoreError,
         FencedError,
         StateTooLargeError,
         StateTypeError,
         StateUnreadableError,
-        StoreError,
     )
     from .keeper import Entities, keys_of
-    from .stores.memory import Memory
+    from .stores.memory import MemoryStore
     from .stores.sqlite import SQLite
     from .stores.store import Store
 
@@ -30,13 +30,13 @@ __all__ = [
     "EntityKindUnknownError",
     "EntityTimer",
     "FencedError",
-    "Memory",
+    "MemoryStore",
     "SQLite",
     "StateTooLargeError",
     "StateTypeError",
     "StateUnreadableError",
     "Store",
-    "StoreError",
+    "EntityStoreError",
     "keys_of",
 ]
 
@@ -46,10 +46,11 @@ if not TYPE_CHECKING:
         {
             "entity": "Entity EntityTimer",
             "errors": (
-                "FencedError StateTooLargeError StateTypeError StateUnreadableError StoreError"
+                "EntityStoreError FencedError StateTooLargeError StateTypeError "
+                "StateUnreadableError"
             ),
             "keeper": "Entities keys_of",
-            "stores.memory": "Memory",
+            "stores.memory": "MemoryStore",
             "stores.sqlite": "SQLite",
             "stores.store": "Store",
         },

@@ -26,7 +26,7 @@ from .._core.vocabulary.reasons import Crashed
 from ..entity_handles import Address, EntityHandle, Post
 from ..network.messages.listed_class import RefusedValueError
 from ..network.messages.message_types import MessageTypes
-from .errors import StateTooLargeError, StateTypeError, StateUnreadableError, StoreError
+from .errors import EntityStoreError, StateTooLargeError, StateTypeError, StateUnreadableError
 from .record import Origin, Owed, Record
 from .state_types import StateType
 from .stores.store import Row, Write
@@ -166,7 +166,7 @@ class Activation:
         """The moment at which the stored record is due."""
         self.changes: Changes | None = None
         """The changes of the callback in progress."""
-        self.broken: StoreError | None = None
+        self.broken: EntityStoreError | None = None
         """A commit has failed: memory is ahead of the store, so the process ends."""
         self.used = 0.0
         """When its last callback ended."""
@@ -352,7 +352,7 @@ class Activation:
         """Wait until all earlier callbacks are stored.
 
         Raises:
-            StoreError: a commit has failed.
+            EntityStoreError: a commit has failed.
         """
         while self.version != self.committed:
             if self.broken is not None:
@@ -379,7 +379,7 @@ class Activation:
             # The callback is stored, so it cannot fail any more.
             self.process.log.warning("a message could not be sent", why=str(error))
 
-    def fail(self, error: StoreError) -> None:
+    def fail(self, error: EntityStoreError) -> None:
         """Note that a commit has failed. Nothing that was held back leaves."""
         if self.broken is not None:
             return

@@ -8,15 +8,15 @@ __all__ = [
     "StateTooLargeError",
     "StateTypeError",
     "StateUnreadableError",
-    "StoreError",
+    "EntityStoreError",
 ]
 
 
-class StoreError(ErgoError):
+class EntityStoreError(ErgoError):
     """A store could not read or write. A write that failed may have happened all the same."""
 
 
-class FencedError(StoreError):
+class FencedError(EntityStoreError):
     """The store refused a write: another activation of the entity has written since. Nothing was
     written.
     """

@@ -28,7 +28,7 @@ from ..node import Node
 from ..supervision.specs import Backoff
 from .activation import Activation, Look
 from .entity import Entity, state_type_of
-from .errors import StoreError
+from .errors import EntityStoreError
 from .record import Owed
 from .stores.store import Row, Store, Write
 
@@ -226,7 +226,7 @@ class Keeping:
     async def _poll(self) -> None:
         try:
             found = await self.store.due(self.now() + _HORIZON, _BATCH)
-        except StoreError as error:
+        except EntityStoreError as error:
             self.keeper.log.error("the store cannot be read", why=str(error))
             self._poll_at = self.now() + 1.0
             return
@@ -240,7 +240,7 @@ class Keeping:
         self._is_committing = True
         try:
             await self.store.commit([write for _, write in gathered.values()])
-        except StoreError as error:
+        except EntityStoreError as error:
             self.keeper.log.error(
                 "a commit failed; its entities end", entities=len(gathered), why=str(error)
             )
@@ -288,7 +288,7 @@ class Keeping:
             del self._wanted[address]
         try:
             rows = await self.store.load(ready)
-        except StoreError as error:
+        except EntityStoreError as error:
             self.keeper.log.error("the store cannot be read", why=str(error))
             for address in ready:
                 self._refuse(address, error)
@@ -317,7 +317,7 @@ class Keeping:
                 read_options({}),
                 slot,
             )
-        except (SpawnError, StoreError) as error:
+        except (SpawnError, EntityStoreError) as error:
             self.active.pop(name, None)
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             self.keeper.log.error("an entity cannot start", entity=name, why=str(cause))

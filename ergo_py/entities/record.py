@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from ..entity_handles import Address
 from ..network.messages.codec import msgspec
-from .errors import StoreError
+from .errors import EntityStoreError
 
 __all__ = ["Origin", "Owed", "Record"]
 
@@ -94,14 +94,14 @@ class Record:
         """The record with these bytes.
 
         Raises:
-            StoreError: they are not a record.
+            EntityStoreError: they are not a record.
         """
         try:
             read = _decode(data)
         except msgspec.MsgspecError as error:
-            raise StoreError(f"a stored record cannot be read: {error}") from None
+            raise EntityStoreError(f"a stored record cannot be read: {error}") from None
         if read.layout != _LAYOUT:
-            raise StoreError(
+            raise EntityStoreError(
                 f"a stored record has the layout {read.layout}, and this version of ergo_py reads "
                 f"{_LAYOUT}; use the version that wrote it, or a later one"
             )

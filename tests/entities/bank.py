@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from ergo_py import Caller, CallError, ChildSpec, Node, Reject, Request, exposed, open_node
-from ergo_py.entities import Entities, Entity, Memory, StoreError
+from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
 from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Store, Write
 from ergo_py.entity_handles import Address
@@ -101,7 +101,7 @@ class Account(Entity[Balance]):
                 self.state.entries.append("interest")
 
 
-class Life(Memory):
+class Life(MemoryStore):
     """The store of a program: it shares its rows with the programs before and after. From a stop
     on, it does nothing.
     """
@@ -133,7 +133,7 @@ class Life(Memory):
 
     async def _pass(self) -> None:
         if self.is_stopped:
-            raise StoreError("the program has stopped")
+            raise EntityStoreError("the program has stopped")
 
 
 @asynccontextmanager
@@ -171,7 +171,7 @@ class Bank:
                 while len(answers) < len(steps) and not self.life.is_stopped:
                     try:
                         answers.append(await steps[len(answers)](node))
-                    except (CallError, ServiceError, StoreError):
+                    except (CallError, ServiceError, EntityStoreError):
                         self.refused += 1
                         await trio.sleep(0.01)
                 if not self.life.is_stopped:
@@ -193,7 +193,7 @@ class Bank:
                 await trio.sleep(0.1)
 
 
-def records(store: Memory) -> dict[str, Record]:
+def records(store: MemoryStore) -> dict[str, Record]:
     """The stored records, by their keys."""
     return {address.key: Record.decode(row.record) for address, (row, _) in store.rows.items()}
 

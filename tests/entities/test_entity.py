@@ -22,11 +22,11 @@ from ergo_py import (
 from ergo_py.entities import (
     Entity,
     EntityKindUnknownError,
-    Memory,
+    EntityStoreError,
+    MemoryStore,
     StateTooLargeError,
     StateTypeError,
     StateUnreadableError,
-    StoreError,
     keys_of,
 )
 from ergo_py.entities.stores.store import Row, Write
@@ -37,7 +37,7 @@ from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
 class Gate:
     """Keeps commits waiting until it is opened."""
 
-    def __init__(self, store: Memory) -> None:
+    def __init__(self, store: MemoryStore) -> None:
         self.is_open = trio.Event()
         self.waiting = 0
         store.before_commit = self._wait
@@ -149,7 +149,7 @@ def test_state_is_found_by_a_later_program() -> None:
 
 def test_an_answer_waits_for_the_store() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         gate = Gate(store)
         answers: list[int] = []
         async with open_bank(store) as node, trio.open_nursery() as nursery:
@@ -172,7 +172,7 @@ def test_an_answer_waits_for_the_store() -> None:
 @pytest.mark.parametrize("request_name", ["read", "refuse"])
 def test_an_answer_that_depends_on_a_change_waits_with_it(request_name: str) -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         gate = Gate(store)
         done: list[str] = []
         async with open_bank(store, kinds=[Thing]) as node, trio.open_nursery() as nursery:
@@ -204,7 +204,7 @@ def test_an_answer_that_depends_on_a_change_waits_with_it(request_name: str) -> 
 
 def test_a_read_of_stored_state_writes_nothing() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, kinds=[Thing]) as node:
             assert await node.entity(Thing, "a").call(ask(Thing.read)) == []
             assert store.commits == 0
@@ -215,7 +215,7 @@ def test_a_read_of_stored_state_writes_nothing() -> None:
 
 def test_a_message_to_a_process_waits_for_the_store() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         gate = Gate(store)
         async with open_bank(store, kinds=[Thing]) as node, trio.open_nursery() as nursery:
             listener = await node.spawn(Listener)
@@ -231,7 +231,7 @@ def test_a_message_to_a_process_waits_for_the_store() -> None:
 
 def test_a_call_inside_a_callback_waits_for_earlier_changes() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         gate = Gate(store)
         answers: list[object] = []
         async with open_bank(store, kinds=[Thing]) as node, trio.open_nursery() as nursery:
@@ -256,7 +256,7 @@ def test_a_call_inside_a_callback_waits_for_earlier_changes() -> None:
 
 def test_a_deferred_answer_waits_for_the_callback_that_gives_it() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         answers: list[object] = []
         async with open_bank(store, kinds=[Thing]) as node, trio.open_nursery() as nursery:
             thing = node.entity(Thing, "a")
@@ -279,7 +279,7 @@ def test_a_deferred_answer_waits_for_the_callback_that_gives_it() -> None:
 
 def test_a_refusal_changes_nothing() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store) as node:
             ada = node.entity(Account, "ada")
             await ada.call(ask(Account.deposit, 5))
@@ -294,7 +294,7 @@ def test_a_refusal_changes_nothing() -> None:
 
 def test_a_crash_changes_nothing_and_the_next_message_wakes_the_entity() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), kinds=[Thing]) as node:
+        async with open_bank(MemoryStore(), kinds=[Thing]) as node:
             thing = node.entity(Thing, "a")
             await thing.call(ask(Thing.add, "x"))
             with pytest.raises(TargetDownError):
@@ -306,7 +306,7 @@ def test_a_crash_changes_nothing_and_the_next_message_wakes_the_entity() -> None
 
 def test_messages_behind_a_crash_are_handled() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), kinds=[Thing]) as node, trio.open_nursery() as nursery:
+        async with open_bank(MemoryStore(), kinds=[Thing]) as node, trio.open_nursery() as nursery:
             thing = node.entity(Thing, "a")
             await thing.call(ask(Thing.add, "x"))
 
@@ -326,7 +326,7 @@ def test_messages_behind_a_crash_are_handled() -> None:
 @pytest.mark.parametrize("value", ["ten", None, 2**70, "\udc80", object(), [1]])
 def test_a_wrong_value_in_a_state_is_refused_and_undone(value: object) -> None:
     async def program() -> None:
-        async with open_bank(Memory(), kinds=[Thing]) as node:
+        async with open_bank(MemoryStore(), kinds=[Thing]) as node:
             thing = node.entity(Thing, "a")
             await thing.call(ask(Thing.add, "x"))
             with pytest.raises(StateTypeError, match=r"cannot be stored as a Things.*undone"):
@@ -338,7 +338,7 @@ def test_a_wrong_value_in_a_state_is_refused_and_undone(value: object) -> None:
 
 def test_a_state_that_is_too_large_is_refused_and_undone() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), kinds=[Thing], max_state=100) as node:
+        async with open_bank(MemoryStore(), kinds=[Thing], max_state=100) as node:
             thing = node.entity(Thing, "a")
             await thing.call(ask(Thing.add, "x"))
             with pytest.raises(StateTooLargeError, match="max_state allows 100"):
@@ -368,7 +368,7 @@ def test_a_command_with_an_id_is_done_once() -> None:
 def test_a_repetition_in_progress_waits_for_the_first_answer() -> None:
     async def program() -> None:
         answers: list[object] = []
-        async with open_bank(Memory(), kinds=[Thing]) as node, trio.open_nursery() as nursery:
+        async with open_bank(MemoryStore(), kinds=[Thing]) as node, trio.open_nursery() as nursery:
             thing = node.entity(Thing, "a")
 
             async def keep() -> None:
@@ -387,7 +387,7 @@ def test_a_repetition_in_progress_waits_for_the_first_answer() -> None:
 
 def test_ids_are_forgotten_after_their_time_and_above_their_number() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, remember=10.0, max_remembered=3) as node:
             ada = node.entity(Account, "ada")
             for number in range(5):
@@ -411,7 +411,7 @@ def test_an_answer_that_cannot_be_stored_is_refused_under_an_id() -> None:
             return Odd()
 
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, kinds=[Answering]) as node:
             with pytest.raises(StateTypeError, match=r"answer.*cannot be"):
                 await node.entity(Answering, "a").call(ask(Answering.odd), once="x")
@@ -422,13 +422,13 @@ def test_an_answer_that_cannot_be_stored_is_refused_under_an_id() -> None:
 
 def test_a_failed_store_fails_commands_and_service_returns_with_it() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store) as node:
             ada = node.entity(Account, "ada")
             await ada.call(ask(Account.deposit, 5))
 
             async def full(_number: int, _writes: Sequence[Write]) -> None:
-                raise StoreError("the disk is full")
+                raise EntityStoreError("the disk is full")
 
             store.before_commit = full
             for _ in range(3):
@@ -442,16 +442,16 @@ def test_a_failed_store_fails_commands_and_service_returns_with_it() -> None:
 
 def test_a_store_that_cannot_be_read_fails_commands_and_service_returns_with_it() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store) as node:
             ada = node.entity(Account, "ada")
 
             async def lost(_addresses: object) -> None:
-                raise StoreError("the file is gone")
+                raise EntityStoreError("the file is gone")
 
             store.before_load = lost
             for _ in range(3):
-                with pytest.raises(StoreError, match="the file is gone"):
+                with pytest.raises(EntityStoreError, match="the file is gone"):
                     await ada.call(ask(Account.deposit, 5))
             store.before_load = None
             assert await ada.call(ask(Account.deposit, 5)) == 5
@@ -461,7 +461,7 @@ def test_a_store_that_cannot_be_read_fails_commands_and_service_returns_with_it(
 
 def test_a_row_written_by_another_program_is_not_overwritten() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store) as node:
             ada = node.entity(Account, "ada")
             await ada.call(ask(Account.deposit, 5))
@@ -477,7 +477,7 @@ def test_a_row_written_by_another_program_is_not_overwritten() -> None:
 
 def test_a_deleted_entity_begins_with_a_new_state() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, kinds=[Thing]) as node:
             thing = node.entity(Thing, "a")
             await thing.call(ask(Thing.add, "x"), once="1")
@@ -491,7 +491,7 @@ def test_a_deleted_entity_begins_with_a_new_state() -> None:
 
 def test_entities_refuse_verbs_that_outlive_a_callback() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), kinds=[Thing]) as node:
+        async with open_bank(MemoryStore(), kinds=[Thing]) as node:
             with pytest.raises(TargetDownError, match="no background tasks"):
                 await node.entity(Thing, "a").call("start a task")
 
@@ -500,7 +500,7 @@ def test_entities_refuse_verbs_that_outlive_a_callback() -> None:
 
 def test_an_unknown_kind_is_refused_with_the_line_to_write() -> None:
     async def program() -> None:
-        async with open_bank(Memory()) as node:
+        async with open_bank(MemoryStore()) as node:
             with pytest.raises(EntityKindUnknownError, match=r"ChildSpec\(.*\[Thing\]"):
                 node.entity(Thing, "a")
             wrong: list[Any] = ["", "x" * 1001, "a\0b", "\udc80", 7]
@@ -518,7 +518,7 @@ def test_an_entity_is_not_made_by_hand() -> None:
 
 def test_an_unreadable_state_is_refused_and_stays() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, kinds=[Thing]) as node:
             await node.entity(Thing, "a").call(ask(Thing.add, "x"))
         (address,) = store.rows
@@ -537,7 +537,7 @@ def test_an_unreadable_state_is_refused_and_stays() -> None:
 
 def test_keys_are_listed_in_order_by_their_prefix() -> None:
     async def program() -> None:
-        async with open_bank(Memory()) as node:
+        async with open_bank(MemoryStore()) as node:
             for key in ("b", "a", "ab", "abc", "ac"):
                 await node.entity(Account, key).call(ask(Account.deposit, 1))
             every = ["a", "ab", "abc", "ac", "b"]
@@ -550,7 +550,7 @@ def test_keys_are_listed_in_order_by_their_prefix() -> None:
 
 def test_a_post_returns_when_it_is_stored_and_is_handled_once() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store) as node:
             ada = node.entity(Account, "ada")
             for _ in range(2):

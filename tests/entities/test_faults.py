@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ergo_py import Node, ask
-from ergo_py.entities import StoreError
+from ergo_py.entities import EntityStoreError
 from ergo_py.entities.activation import Activation
 from ergo_py.entities.record import Record
 from ergo_py.entities.stores.store import Write
@@ -50,13 +50,13 @@ def _run(number: int, fault: str) -> Bank:
         if commit == number and fault == "stops before":
             bank.life.stop()
         if commit == number and fault in ("fails before", "stops before"):
-            raise StoreError("a fault before the write")
+            raise EntityStoreError("a fault before the write")
 
     async def after(commit: int, _writes: Sequence[Write]) -> None:
         if commit == number and fault == "stops after":
             bank.life.stop()
         if commit == number and fault in ("fails after", "stops after"):
-            raise StoreError("a fault after the write")
+            raise EntityStoreError("a fault after the write")
 
     async def program() -> None:
         bank.life.before_commit, bank.life.after_commit = before, after
@@ -105,7 +105,7 @@ def test_each_effect_happens_once_with_a_fault_at_every_third_write() -> None:
 
         async def fail(commit: int, _writes: Sequence[Write], first: int = first) -> None:
             if commit % 3 == first:
-                raise StoreError("a fault after the write")
+                raise EntityStoreError("a fault after the write")
 
         async def program(bank: Bank = bank, fail: Any = fail) -> None:
             bank.life.after_commit = fail

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from ergo_py import BadInputError, Node, TargetDownError, ask, exposed
-from ergo_py.entities import Entities, Entity, Memory, StoreError
+from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
 from ergo_py.entity_handles import Address
 from ergo_py.errors import ServiceGoneError
 from ergo_py.supervision.specs import Backoff
@@ -80,7 +80,7 @@ CHAIN: dict[str, Any] = {"kinds": [Chain], "backoff": Backoff(0.1, 1.0), "attemp
 
 def test_an_idle_entity_sleeps_and_costs_nothing() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), idle=10.0) as node:
+        async with open_bank(MemoryStore(), idle=10.0) as node:
             for number in range(20):
                 await node.entity(Account, str(number)).call(ask(Account.deposit, 1))
             assert awake(node) == 20
@@ -94,7 +94,7 @@ def test_an_idle_entity_sleeps_and_costs_nothing() -> None:
 
 def test_no_more_entities_are_awake_than_allowed() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), max_awake=5) as node, trio.open_nursery() as nursery:
+        async with open_bank(MemoryStore(), max_awake=5) as node, trio.open_nursery() as nursery:
             most = 0
 
             async def deposit(number: int) -> None:
@@ -117,7 +117,7 @@ def test_no_more_entities_are_awake_than_allowed() -> None:
 
 def test_messages_arrive_in_order_around_waking() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), **CHAIN, idle=0.5) as node:
+        async with open_bank(MemoryStore(), **CHAIN, idle=0.5) as node:
             chain = node.entity(Chain, "a")
             for number in range(1, 20):
                 chain.send(number)
@@ -133,7 +133,7 @@ def test_messages_arrive_in_order_around_waking() -> None:
 
 def test_messages_between_entities_arrive_once_and_in_order() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, **CHAIN) as node:
             await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [1, 2, 3]))
             await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [4, 5]))
@@ -149,14 +149,14 @@ def test_messages_between_entities_arrive_once_and_in_order() -> None:
 
 def test_a_message_of_a_callback_that_is_not_stored_does_not_leave() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         first = trio.Event()
 
         async def wait(number: int, _writes: object) -> None:
             if number == 2:
                 await first.wait()
             if number == 3:
-                raise StoreError("a fault before the write")
+                raise EntityStoreError("a fault before the write")
 
         store.before_commit = wait
         async with open_bank(store, **CHAIN) as node, trio.open_nursery() as nursery:
@@ -182,7 +182,7 @@ def test_a_message_of_a_callback_that_is_not_stored_does_not_leave() -> None:
 
 def test_sleep_between_attempts_is_no_attempt() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, **{**CHAIN, "attempts": 5}, max_awake=1) as node:
             for number in range(10):
                 await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [number]))
@@ -196,7 +196,7 @@ def test_sleep_between_attempts_is_no_attempt() -> None:
 
 def test_sleeping_entities_wake_while_others_write_without_a_pause() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), max_awake=2) as node, trio.open_nursery() as nursery:
+        async with open_bank(MemoryStore(), max_awake=2) as node, trio.open_nursery() as nursery:
 
             async def write(key: str) -> None:
                 while True:
@@ -214,7 +214,7 @@ def test_sleeping_entities_wake_while_others_write_without_a_pause() -> None:
 
 def test_a_message_that_crashes_its_receiver_is_parked_and_the_others_arrive() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, **CHAIN) as node:
             await node.entity(Chain, "b").call(ask(Chain.refuse, [2]))
             await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [1, 2, 3, 4]))
@@ -247,11 +247,11 @@ def test_a_job_that_crashes_is_parked_also_by_later_programs() -> None:
 
 def test_a_job_is_tried_again_after_its_commit_has_failed() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
 
         async def fail(number: int, _writes: object) -> None:
             if number == 2:
-                raise StoreError("a fault before the write")
+                raise EntityStoreError("a fault before the write")
 
         store.before_commit = fail
         async with open_bank(store, **CHAIN) as node:
@@ -304,7 +304,7 @@ def test_a_timer_is_late_after_an_outage_and_never_early() -> None:
 
 def test_a_timer_of_the_same_name_replaces_another_and_can_be_cancelled() -> None:
     async def program() -> None:
-        async with open_bank(Memory(), **CHAIN) as node:
+        async with open_bank(MemoryStore(), **CHAIN) as node:
             chain = node.entity(Chain, "a")
             await chain.call(ask(Chain.wake_later, "x", 5.0, 1))
             await chain.call(ask(Chain.wake_later, "x", 10.0, 2))
@@ -321,7 +321,7 @@ def test_a_timer_of_the_same_name_replaces_another_and_can_be_cancelled() -> Non
 
 def test_a_deleted_entity_still_delivers_its_messages() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, **CHAIN) as node:
             await node.entity(Chain, "a").call(ask(Chain.wake_later, "x", 5.0, 1))
             await node.entity(Chain, "a").call(ask(Chain.leave, "b"))
@@ -335,7 +335,7 @@ def test_a_deleted_entity_still_delivers_its_messages() -> None:
 
 def test_an_entity_that_deletes_itself_for_a_message_gets_it_once() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         async with open_bank(store, **CHAIN) as node:
             await node.entity(Chain, "a").call(ask(Chain.send_all, "b", [1, 99, 3]))
             await trio.sleep(20)
@@ -370,7 +370,7 @@ def test_a_start_loads_only_entities_with_work_to_do() -> None:
 
 def test_handles_stay_valid_when_the_keeper_restarts() -> None:
     async def program() -> None:
-        async with open_bank(Memory()) as node:
+        async with open_bank(MemoryStore()) as node:
             ada = node.entity(Account, "ada")
             await ada.call(ask(Account.deposit, 1))
             keeper = node.whereis("entities")
@@ -386,7 +386,7 @@ def test_handles_stay_valid_when_the_keeper_restarts() -> None:
 
 def test_callers_are_refused_when_the_keeper_is_gone_for_good() -> None:
     async def program() -> None:
-        async with open_bank(Memory()) as node:
+        async with open_bank(MemoryStore()) as node:
             ada = node.entity(Account, "ada")
             await ada.call(ask(Account.deposit, 1))
             await node.supervisor("bank").remove_child("entities")
@@ -400,7 +400,7 @@ def test_callers_are_refused_when_the_keeper_is_gone_for_good() -> None:
 
 def test_commits_under_way_end_before_the_node_does() -> None:
     async def program() -> None:
-        store = Memory()
+        store = MemoryStore()
         answers: list[int] = []
 
         async def slow(_number: int, _writes: object) -> None:
@@ -435,7 +435,7 @@ def test_a_post_is_not_lost_with_the_program() -> None:
 
 def test_inspection_shows_the_work_of_the_keeper() -> None:
     async def program() -> None:
-        async with open_bank(Memory()) as node:
+        async with open_bank(MemoryStore()) as node:
             await node.entity(Account, "ada").call(ask(Account.deposit, 1))
             found = await node.inspect("entities")
             assert (found["kinds"], found["awake"], found["commits"]) == ("Account", "1", "1")
@@ -456,4 +456,4 @@ def test_inspection_shows_the_work_of_the_keeper() -> None:
 )
 def test_wrong_arguments_are_refused(kinds: Any, options: Any) -> None:
     with pytest.raises(BadInputError):
-        Entities(Memory(), kinds, **options)
+        Entities(MemoryStore(), kinds, **options)

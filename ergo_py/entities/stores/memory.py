@@ -1,6 +1,4 @@
-"""`Memory`: a store for tests. It keeps its rows when entities restart, but not longer than the
-program.
-"""
+"""`MemoryStore`: a store for tests. Its rows last as long as the program."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -9,22 +7,22 @@ import trio
 
 from ..._core.vocabulary.public_names import show_public_names
 from ...entity_handles import Address
-from ..errors import FencedError, StoreError
+from ..errors import EntityStoreError, FencedError
 from .store import Due, Row, Write
 
 if TYPE_CHECKING:
     from ...actor import Actor
 
-__all__ = ["Memory"]
+__all__ = ["MemoryStore"]
 
 
-class Memory:
+class MemoryStore:
     """Keeps rows in a dict. A test can set faults.
 
     * ``before_commit`` is awaited with the number of the commit and its writes, before they take
-      effect. If it raises a `StoreError`, nothing is written.
-    * ``after_commit`` is awaited after they took effect. If it raises a `StoreError`, the caller
-      sees a failed write that has happened.
+      effect. If it raises an `EntityStoreError`, nothing is written.
+    * ``after_commit`` is awaited after they took effect. If it raises an `EntityStoreError`, the
+      caller sees a failed write that has happened.
     * ``before_load`` is awaited before rows are read.
     """
 
@@ -43,10 +41,10 @@ class Memory:
         """Open it.
 
         Raises:
-            StoreError: another process has it open.
+            EntityStoreError: another process has it open.
         """
         if self._is_open:
-            raise StoreError("this Memory store is open already; give each Entities its own")
+            raise EntityStoreError("this MemoryStore is open already; give each Entities its own")
         self._is_open = True
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from ...entity_handles import Address
 from ...meta.blocking_calls import BlockingCalls
 from ...meta.invocations import Apply
 from ...network.stores.file_locks import locked_file
-from ..errors import FencedError, StoreError
+from ..errors import EntityStoreError, FencedError
 from .store import Due, Row, Write
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class SQLite:
     ) -> None:
         if not isinstance(path, str | Path) or not str(path) or str(path) == ":memory:":
             raise BadInputError(
-                "SQLite(path)", path, 'the path of a file, such as "state.db"; for a test, Memory()'
+                "SQLite(path)",
+                path,
+                'the path of a file, such as "state.db"; for a test, MemoryStore()',
             )
         if synchronous not in ("FULL", "NORMAL"):
             raise BadInputError("SQLite(synchronous)", synchronous, '"FULL" or "NORMAL"')
@@ -74,7 +76,7 @@ class SQLite:
         """Open the file, in a thread that belongs to ``owner``.
 
         Raises:
-            StoreError: it cannot be opened, or another program has it open.
+            EntityStoreError: it cannot be opened, or another program has it open.
         """
         self._owner = owner
         self._calls = await owner.spawn_meta(
@@ -111,12 +113,12 @@ class SQLite:
         **kwargs: P.kwargs,
     ) -> R:
         if self._owner is None or self._calls is None:
-            raise StoreError(f"{self!r} is not open")
+            raise EntityStoreError(f"{self!r} is not open")
         request: Apply[Any] = Apply(function, *args, **kwargs)
         try:
             result: R = await self._owner.node.call(self._calls, request, timeout=None)
         except (CallError, NodeStoppedError) as error:
-            raise StoreError(f"the thread of {self!r} has ended: {error}") from error
+            raise EntityStoreError(f"the thread of {self!r} has ended: {error}") from error
         return result
 
 
@@ -139,7 +141,7 @@ class _File:
         """Open the connection, unless it is open.
 
         Raises:
-            StoreError: the file cannot be opened, or was replaced.
+            EntityStoreError: the file cannot be opened, or was replaced.
         """
         connection = self._connection
         try:
@@ -153,12 +155,12 @@ class _File:
             mark = connection.execute("pragma application_id").fetchone()[0]
             tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
             if mark != _APPLICATION and (mark or tables):
-                raise StoreError(
+                raise EntityStoreError(
                     f"{self._path} is the database of another program; entities need a file of "
                     "their own"
                 )
             if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
-                raise StoreError(
+                raise EntityStoreError(
                     f"{self._path} cannot be kept with a write-ahead log there; entities need a "
                     "local disk"
                 )
@@ -171,7 +173,7 @@ class _File:
         except sqlite3.Error as error:
             self._drop()
             raise self._failed("open", error) from error
-        except StoreError:
+        except EntityStoreError:
             self._drop()
             raise
 
@@ -180,13 +182,13 @@ class _File:
         and no later start finds its commits.
         """
         if _identity(self._path) != self._identity:
-            raise StoreError(
+            raise EntityStoreError(
                 f"{self._path} was removed or replaced while it was open; put the file back, or "
                 "restart the program to begin with the file that is there"
             )
 
-    def _failed(self, what: str, error: Exception) -> StoreError:
-        return StoreError(f"cannot {what} {self._path}: {error}")
+    def _failed(self, what: str, error: Exception) -> EntityStoreError:
+        return EntityStoreError(f"cannot {what} {self._path}: {error}")
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -325,17 +327,17 @@ def _lock(path: Path) -> int:
     A file beside it is locked: SQLite itself locks parts of the file.
 
     Raises:
-        StoreError: another program has the lock, or the directory is missing.
+        EntityStoreError: another program has the lock, or the directory is missing.
     """
     try:
         return locked_file(path.with_name(path.name + ".lock"))
     except BlockingIOError as error:
-        raise StoreError(
+        raise EntityStoreError(
             f"{path} is open in another program, or in another Entities of this program; a file "
             "belongs to a single one"
         ) from error
     except OSError as error:
-        raise StoreError(f"cannot open {path}: {error}") from error
+        raise EntityStoreError(f"cannot open {path}: {error}") from error
 
 
 show_public_names(__name__)

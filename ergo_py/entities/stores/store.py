@@ -45,9 +45,9 @@ class Due(NamedTuple):
 class Store(Protocol):
     """Keeps a row for each entity.
 
-    A commit that has returned is found by every later load, also after a crash. After a
-    `StoreError` a write may have happened; after a `FencedError` none of the batch has. The rows of
-    a batch need not appear together, but each is whole. No two operations of a store run at the
+    A commit that has returned is found by every later load, also after a crash. After an
+    `EntityStoreError` a write may have happened; after a `FencedError` none of the batch has. The
+    rows of a batch need not appear together, but each is whole. No two operations of a store run at the
     same time.
     """
 
@@ -55,7 +55,7 @@ class Store(Protocol):
         """Open it for a process, which calls no other operation before.
 
         Raises:
-            StoreError: it cannot be opened, or another program has it open.
+            EntityStoreError: it cannot be opened, or another program has it open.
         """
 
     async def close(self) -> None:
@@ -77,7 +77,7 @@ class Store(Protocol):
 
         Raises:
             FencedError: a row has another version than ``base``, or a token is too low.
-            StoreError: it cannot write.
+            EntityStoreError: it cannot write.
         """
 
     async def due(self, before: float, limit: int) -> Sequence[Due]:

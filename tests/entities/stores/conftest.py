@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ergo_py.entities import Memory, SQLite
+from ergo_py.entities import MemoryStore, SQLite
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -16,8 +16,8 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], A
         return lambda: SQLite(tmp_path / "state.db", synchronous="NORMAL")
     rows: dict[Any, Any] = {}
 
-    def make() -> Memory:
-        store = Memory()
+    def make() -> MemoryStore:
+        store = MemoryStore()
         store.rows = rows
         return store
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from ergo_py import InitError, TargetDownError, ask, open_node
-from ergo_py.entities import SQLite, StoreError
+from ergo_py.entities import EntityStoreError, SQLite
 from tests.support import fill_file
 
 from ..bank import Account, open_bank
@@ -26,7 +26,7 @@ async def test_a_removed_file_fails_commands_and_service_returns_with_it(tmp_pat
         path.rename(moved)
         with pytest.raises(TargetDownError, match="removed or replaced"):
             await ada.call(ask(Account.deposit, 1))
-        with pytest.raises(StoreError, match="removed or replaced"):
+        with pytest.raises(EntityStoreError, match="removed or replaced"):
             await ada.call(ask(Account.deposit, 1))
         moved.rename(path)
         assert await ada.call(ask(Account.deposit, 1)) == 2
@@ -100,7 +100,7 @@ async def test_a_connection_is_not_used_after_a_failed_write(tmp_path: Path) -> 
     async with opened(lambda: store):
         await store.commit([write(ADA, 0, b"1")])
         await fill_file(store)
-        with pytest.raises(StoreError, match="full"):
+        with pytest.raises(EntityStoreError, match="full"):
             await store.commit([write(ADA, 1, bytes(100_000))])
         await store.commit([write(ADA, 1, bytes(100_000))])
         (row,) = await store.load([ADA])

@@ -130,6 +130,6 @@ async def test_many_rows_are_loaded_in_the_order_asked_for(make_store: Callable[
 async def test_a_store_has_a_single_owner(make_store: Callable[[], Any]) -> None:
     store = make_store()
     async with opened(lambda: store), open_node("other@test", log_level="critical") as node:
-        other = store if type(store).__name__ == "Memory" else make_store()
-        with pytest.raises(InitError, match="StoreError"):
+        other = store if type(store).__name__ == "MemoryStore" else make_store()
+        with pytest.raises(InitError, match="EntityStoreError"):
             await node.spawn(Owner, other)
