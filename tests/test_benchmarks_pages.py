@@ -231,7 +231,7 @@ def test_the_page_has_a_table_a_drawing_and_the_lost_comparisons(tmp_path: Path)
     made = peers_page(content)
 
     assert "| tell, 1 to 1 | 2 µs | **0.5×** | 4× |" in made["peers.md"]
-    assert "- *tell, 1 to 1*: ergo_py costs 2× floor." in made["peers.md"]
+    assert "| *tell, 1 to 1* 2× floor |" in made["peers.md"]
     assert "4.00×" in made["peers-messages.svg"]
 
 

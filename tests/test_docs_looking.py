@@ -96,7 +96,7 @@ def test_the_page_lists_all_commands_with_their_arguments() -> None:
     control = ROOT / "ergo_py" / "control"
     source = "\n\n\n".join(
         path.read_text(encoding="utf-8")
-        for path in (control / "commands.py", control / "views" / "commands.py")
+        for path in (control / "commands.py", control / "view_commands.py")
     )
     rows = [re.match(r"\| `([\w-]+)` \| (\w+) \| ?(.*?) ?\|$", row) for row in block("commands")]
     listed = {

@@ -47,8 +47,8 @@ class Store(Protocol):
 
     A commit that has returned is found by every later load, also after a crash. After an
     `EntityStoreError` a write may have happened; after a `FencedError` none of the batch has. The
-    rows of a batch need not appear together, but each is whole. No two operations of a store run at the
-    same time.
+    rows of a batch need not appear together, but each is whole. No two operations of a store run
+    at the same time.
     """
 
     async def open(self, owner: "Actor") -> None:

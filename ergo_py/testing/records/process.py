@@ -197,7 +197,7 @@ class _Kernel:
         self.calls = _Calls(process)
         self.clock = _Clock(process.notes)
         self.publisher = _Publisher(process.notes)
-        self.relations = self
+        self.relations = self.links = self
         self.services = self
 
     @property

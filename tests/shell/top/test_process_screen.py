@@ -138,10 +138,10 @@ def test_a_node_that_does_not_answer_for_a_while_is_asked_again(
     async def story() -> None:
         async with watched("view") as view:
             await until(lambda: view.names == ["shelf"])
-            monkeypatch.setattr("ergo_py.shell.top.node_watch._GREETING", 0.0)
+            monkeypatch.setattr("ergo_py.shell.top.node_watch.GREETING", 0.0)
             await view.press("enter")
             await view.see("view@here does not answer", "notice")
-            monkeypatch.setattr("ergo_py.shell.top.node_watch._GREETING", 60.0)
+            monkeypatch.setattr("ergo_py.shell.top.node_watch.GREETING", 60.0)
             await view.see("behaviour  Shelf")
             assert view.bar("notice") == ""
 
