@@ -9,7 +9,7 @@ compared.
 
 So this holds the order of service and the served messages (M1 to M5), that callbacks do not overlap
 (P4), which processes end, why and in which order (P3, P5 to P8), how calls end (C1 to C5), the
-notifications of watchers (L1 to L4), names (I2, I3), limits (P9), undone spawns (P2), states (P1),
+notifications of watchers (L1 to L5), names (I2, I3), limits (P9), undone spawns (P2), states (P1),
 dead letters (M7, N3), and the remains when the node is gone (N1, N4).
 """
 
@@ -543,21 +543,26 @@ class Model:
             self.dead[why] += 1
 
     def next_item(self, process: Process) -> tuple[str, Item] | None:
-        """The next item to be served. Signals of removed relations, and normal ends of linked
-        processes, vanish unseen.
+        """The next item to be served, after those that vanish unseen."""
+        items = ((lane, item) for lane in LANES for item in process.lanes[lane])
+        return next((found for found in items if not self.vanishes(process, found[1])), None)
+
+    def vanishes(self, process: Process, item: Item) -> bool:
+        """Whether an item is a signal of a removed relation, or the normal end of a linked process
+        that is not trapped.
         """
-        while True:
-            found = next(
-                ((lane, process.lanes[lane][0]) for lane in LANES if process.lanes[lane]), None
-            )
-            if found is None:
-                return None
-            lane, item = found
-            relation = item.relation
-            if relation is None or (relation.alive and not (self.is_ignored(process, item))):
-                return found
-            process.lanes[lane].pop(0)
-            self.drop(relation)
+        relation = item.relation
+        return relation is not None and (not relation.alive or self.is_ignored(process, item))
+
+    def pass_over(self, process: Process, lanes: tuple[str, ...]) -> None:
+        """Serve the items that vanish, up to the next item that does not."""
+        for lane in lanes:
+            while process.lanes[lane]:
+                item = process.lanes[lane][0]
+                if item.relation is None or not self.vanishes(process, item):
+                    return
+                process.lanes[lane].pop(0)
+                self.drop(item.relation)
 
     @staticmethod
     def is_ignored(process: Process, item: Item) -> bool:
@@ -570,6 +575,7 @@ class Model:
         return item.kind == "exit" and not (process.traps and item.sender != parent)
 
     def take(self, process: Process) -> Item | None:
+        self.pass_over(process, LANES)
         found = self.next_item(process)
         if found is None:
             return None
@@ -663,7 +669,17 @@ class Model:
         watcher = self.alive.get(relation.watcher)
         if watcher is not None:
             kind, lane = ("exit", URGENT) if relation.kind == "link" else ("down", SYSTEM)
-            watcher.lanes[lane].append(Item(kind, relation.target, reason, relation=relation))
+            item = Item(kind, relation.target, reason, relation=relation)
+            self.report_end(watcher, lane, item)
+
+    @staticmethod
+    def report_end(receiver: Process, lane: str, item: Item) -> None:
+        """Report an end: a normal end behind the messages, a failure in ``lane``. A process that
+        is stopping serves no messages, and an exit that is not trapped is no message.
+        """
+        is_normal = isinstance(item.payload, Normal | Shutdown)
+        is_message = not receiver.is_stopping and (item.kind != "exit" or receiver.traps)
+        receiver.lanes[MAIN if is_normal and is_message else lane].append(item)
 
     def fire_all(self, target: object, reason: Reason) -> None:
         for relation in [
@@ -704,9 +720,14 @@ class Model:
     def begin_to_stop(self, process: Process) -> None:
         process.ends = self.possible_ends(process)
         process.is_stopping = True
+        if process.crash is not None:
+            return
         found = self.next_item(process)
-        if process.crash is None and found is not None and self.is_the_end(process, found[1]):
+        if found is not None and self.is_the_end(process, found[1]):
             self.take(process)
+        else:
+            # Its parent has asked it to end, with an urgent signal.
+            self.pass_over(process, (URGENT,))
 
     def release(self, process: Process, reason: Reason, has_lived: bool) -> None:
         del self.alive[process.pid]
@@ -733,7 +754,7 @@ class Model:
             if address is not None:
                 self.fire_all(address, reason)
         if has_lived and process.parent is not None:
-            process.parent.lanes[SYSTEM].append(Item("child exit", process.pid, reason))
+            self.report_end(process.parent, SYSTEM, Item("child exit", process.pid, reason))
 
 
 # -- the real thing beside the model ---------------------------------------------------------------
@@ -1424,6 +1445,7 @@ class World:
         info = self.node.process_info(process.pid)
         assert info.state is self.state_of(process)
         if info.state is State.SLEEP:
+            model.pass_over(process, LANES)
             assert model.next_item(process) is None, f"{process.pid} sleeps and has something to do"
         assert info.lanes[MAIN] == len(process.lanes[MAIN])
         if not process.is_stopping and not model.is_doomed(process.parent):
@@ -1715,6 +1737,46 @@ PAST_THE_STOPPING_POINT = [
 
 
 ONE, OTHER = Where("pid", 1), Where("pid", 3)
+FIRST = Where("pid", 0)
+
+
+def end_beside_a_busy_watcher(*first: Any, end: Any) -> list[list[Any]]:
+    """A process is busy while its child ends, to which it has a link and a monitor. The child has
+    sent it messages, and another message comes later.
+    """
+    watch = [tell(0, Relate(verb, Where("pid", 4))) for verb in ("link", "monitor")]
+    sends = [tell(4, Send(FIRST, priority)) for priority in (Priority.NORMAL, Priority.MAX)]
+    return [
+        [*first, tell(0, child())],
+        watch,
+        [tell(0, Plain("gate"))],
+        [*sends, tell(4, end)],
+        [Send(FIRST, Priority.NORMAL)],
+        [OpenGate(0)],
+    ]
+
+
+TRAP = tell(0, Plain("trap"))
+NORMAL_END = end_beside_a_busy_watcher(end=Stop(Normal()))
+NORMAL_END_TRAPPED = end_beside_a_busy_watcher(TRAP, end=Stop(Normal()))
+SHUTDOWN_TRAPPED = end_beside_a_busy_watcher(TRAP, end=Stop(Shutdown("why")))
+CRASH_TRAPPED = end_beside_a_busy_watcher(TRAP, end=Plain("raise"))
+NORMAL_END_OF_ONE_CHILD = [
+    # A busy process has two children, and ignores the exit of one of them when it is free again.
+    [tell(0, child()), tell(0, child())],
+    [tell(0, Relate("link", Where("pid", 4)))],
+    [tell(0, Plain("gate"))],
+    [tell(4, Stop(Normal()))],
+    [OpenGate(0)],
+]
+NORMAL_END_BOUNDED = [
+    # 3 traps and takes two messages at most: the notice of an end takes no place.
+    [tell(3, Relate("link", ONE))],
+    [tell(3, Plain("gate"))],
+    [tell(1, Stop(Normal()))],
+    [Send(Where("pid", 2), Priority.NORMAL)] * 3,
+    [OpenGate(0)],
+]
 EVERY_VERB = [
     # With the colours swapped, 0, 1 and 3 have plain callbacks.
     [tell(0, Send(ONE, Priority.NORMAL)), tell(0, Send(ONE, Priority.MAX)), tell(0, Forward(ONE))],
@@ -1757,6 +1819,12 @@ EVERY_VERB = [
 @example(LAST_STARTED_FIRST)
 @example(NOT_TRAPPED)
 @example(PAST_THE_STOPPING_POINT)
+@example(NORMAL_END)
+@example(NORMAL_END_TRAPPED)
+@example(SHUTDOWN_TRAPPED)
+@example(CRASH_TRAPPED)
+@example(NORMAL_END_OF_ONE_CHILD)
+@example(NORMAL_END_BOUNDED)
 @pytest.mark.no_cover
 def test_a_node_keeps_its_promises_under_any_operations(program: list[list[Any]]) -> None:
     run(program, LOOP, swaps=False)
@@ -1772,6 +1840,7 @@ def test_a_node_keeps_its_promises_under_any_operations(program: list[list[Any]]
 @example(LAST_STARTED_FIRST, Threads("workers", 2), False)
 @example(LAST_STARTED_FIRST, Threads(), True)
 @example(NOT_TRAPPED, Threads("pod"), True)
+@example(NORMAL_END_TRAPPED, Threads("pod"), False)
 @example(EVERY_VERB, Threads(), True)
 @example(EVERY_VERB, Threads("workers", 2), True)
 @example(EVERY_VERB, Threads("pod"), True)
