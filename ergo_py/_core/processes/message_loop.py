@@ -453,7 +453,8 @@ async def serve_batches(process: "Process") -> Reason | None:
             elif box.log:
                 envelope = box.log.popleft()
             else:
-                if box.waiters and box.admit_waiters():
+                # A batch admits those that wait for room; this is for lanes without a batch.
+                if box.waiters and box.admit_waiters():  # pragma: no cover
                     continue
                 # Go to sleep, as in serve().
                 if task._cancel_status is not status:
@@ -530,7 +531,7 @@ async def _reply_to(
     reply = handle_call(request, caller)
     if "handle_call" in process.callbacks.asynchronous:
         return await reply
-    if type(reply) is CoroutineType:
+    if type(reply) is CoroutineType:  # pragma: no cover - most such calls are served inline
         check_plain(process, "handle_call", reply)
     return reply
 

@@ -60,11 +60,11 @@ class Expiry:
 
     def expire(self, timeout: float) -> None:
         """Act: the entry was armed ``timeout`` seconds ago."""
-        raise NotImplementedError  # pragma: no cover - each subclass has its own
+        raise NotImplementedError
 
     def abandon(self) -> None:
         """Let it never expire."""
-        self.settled = True
+        raise NotImplementedError
 
 
 class Deadline(Expiry):

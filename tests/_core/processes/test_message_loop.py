@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,11 +26,13 @@ from ergo_py import (
     LogRecord,
     Node,
     Normal,
+    Overflow,
     Priority,
     Reason,
     Shutdown,
     TargetDownError,
     Why,
+    open_node,
 )
 from ergo_py._core.processes.envelope_handlers import HANDLERS
 from ergo_py._core.vocabulary import envelopes
@@ -1185,3 +1188,105 @@ async def test_an_async_callback_that_returns_no_awaitable_crashes_its_process(
             assert pid not in node.processes()
         downs = await node.call(watcher, lambda me: me.heard)
         assert [type(down.reason.error) for down in downs] == [TypeError, TypeError]
+
+
+# -- messages and calls with a priority, which are served outside of a batch -----------------------
+
+
+class Choosy(Actor):
+    """Has a case for numbers only."""
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        match message:
+            case int():
+                pass
+
+
+class Late(Actor):
+    """Answers after a while."""
+
+    async def handle_call(self, request: Any, caller: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return request
+
+
+async def nothing() -> None:
+    pass
+
+
+class Hasty(Actor):
+    """Returns a coroutine from its plain ``handle_call``."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def handle_call(self, request: Any, caller: Any) -> Any:
+        return nothing()
+
+
+class Forgetful(Actor):
+    """Returns a coroutine from its plain ``handle_message``."""
+
+    def handle_message(self, message: Any, sender: Any) -> Any:
+        return nothing()
+
+
+async def test_a_message_with_a_priority_and_without_a_case_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with open_node(watchdog=None, log_output="console") as node:
+        pid = await node.spawn(Choosy)
+        node.send(pid, "text", priority=Priority.HIGH)
+        await wait_all_tasks_blocked()
+
+    assert "has no case for str," in capsys.readouterr().err
+
+
+async def test_a_call_with_a_priority_may_wait_for_its_answer() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Late)
+
+        assert await node.call(pid, "x", priority=Priority.HIGH) == "x"
+
+
+async def test_a_coroutine_as_the_result_of_a_plain_callback_ends_the_process() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Forgetful)
+        node.send(pid, "x", priority=Priority.HIGH)
+        await wait_all_tasks_blocked()
+        assert pid not in node.processes()
+
+        other = await node.spawn(Hasty)
+        node.send(other, "x")  # so that the call is not served inline
+        with pytest.raises(TargetDownError, match="CallbackError"):
+            await node.call(other, "x", priority=Priority.HIGH)
+
+
+async def test_a_sender_that_waits_for_room_in_a_priority_lane_is_admitted() -> None:
+    async with running_node() as node, trio.open_nursery() as nursery:
+        pid = await node.spawn(Recorder, mailbox_size=1, overflow=Overflow.WAIT)
+        for number in range(3):
+            nursery.start_soon(
+                partial(node.send_wait, pid, number, priority=Priority.HIGH, timeout=None)
+            )
+        await wait_all_tasks_blocked()
+
+        assert not nursery.child_tasks
+
+
+async def test_an_exception_of_a_callback_that_is_being_killed_ends_the_process() -> None:
+    class Stubborn(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled:
+                raise ValueError("instead of the cancellation") from None
+
+    async with running_node() as node:
+        pid = await node.spawn(Stubborn)
+        node.send(pid, "x")
+        await wait_all_tasks_blocked()
+        node.kill(pid)
+        await wait_all_tasks_blocked()
+
+        assert pid not in node.processes()
