@@ -531,7 +531,7 @@ async def _reply_to(
     reply = handle_call(request, caller)
     if "handle_call" in process.callbacks.asynchronous:
         return await reply
-    if type(reply) is CoroutineType:  # pragma: no cover - most such calls are served inline
+    if type(reply) is CoroutineType:
         check_plain(process, "handle_call", reply)
     return reply
 

@@ -1215,13 +1215,16 @@ async def nothing() -> None:
 
 
 class Hasty(Actor):
-    """Returns a coroutine from its plain ``handle_call``."""
+    """Returns a coroutine from its plain ``handle_call``, or a number."""
+
+    def __init__(self, gate: trio.Event) -> None:
+        self._gate = gate
 
     async def handle_message(self, message: Any, sender: Any) -> None:
-        await trio.lowlevel.checkpoint()
+        await self._gate.wait()
 
     def handle_call(self, request: Any, caller: Any) -> Any:
-        return nothing()
+        return nothing() if request == "coroutine" else 5
 
 
 class Forgetful(Actor):
@@ -1256,10 +1259,32 @@ async def test_a_coroutine_as_the_result_of_a_plain_callback_ends_the_process() 
         await wait_all_tasks_blocked()
         assert pid not in node.processes()
 
-        other = await node.spawn(Hasty)
-        node.send(other, "x")  # so that the call is not served inline
-        with pytest.raises(TargetDownError, match="CallbackError"):
-            await node.call(other, "x", priority=Priority.HIGH)
+
+async def test_a_call_with_a_priority_waits_for_the_callback_in_progress() -> None:
+    async with running_node() as node, trio.open_nursery() as nursery:
+        gate = trio.Event()
+        pid = await node.spawn(Hasty, gate)
+        node.send(pid, "x")
+        await wait_all_tasks_blocked()
+        answers: list[object] = []
+
+        async def call(request: str) -> None:
+            try:
+                answers.append(await node.call(pid, request, priority=Priority.HIGH))
+            except TargetDownError as error:
+                answers.append(str(error))
+
+        nursery.start_soon(call, "number")
+        await wait_all_tasks_blocked()
+        nursery.start_soon(call, "coroutine")
+        await wait_all_tasks_blocked()
+        assert answers == []
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        number, error = sorted(answers, key=str)
+        assert number == 5
+        assert "CallbackError" in str(error)
 
 
 async def test_a_sender_that_waits_for_room_in_a_priority_lane_is_admitted() -> None:
