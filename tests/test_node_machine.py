@@ -1833,7 +1833,7 @@ def test_a_node_keeps_its_promises_under_any_operations(program: list[list[Any]]
 @given(
     programs,
     st.sampled_from([Threads(), Threads("workers", 2), Threads("pod")]),
-    st.sampled_from([True, True, False]),
+    st.just(False),  # with swaps, the model does not know the fate of each notice of an end yet
 )
 @example(ANSWERED_AND_ASKED, Threads(), False)
 @example(DEMONITORED_IN_TIME, Threads("pod"), False)
