@@ -10,7 +10,7 @@ from .._core.vocabulary.public_names import load_on_first_use
 from ..entity_handles import EntityHandle, EntityKindUnknownError
 
 if TYPE_CHECKING:
-    from .entity import Entity, EntityTimer
+    from .entity import Entity
     from .errors import (
         EntityStoreError,
         FencedError,
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
         StateTypeError,
         StateUnreadableError,
     )
+    from .inspection import EntityInspector
     from .keeper import Entities, keys_of
+    from .last_runs import LastRuns
     from .stores.memory import MemoryStore
+    from .stores.postgres import Postgres
     from .stores.sqlite import SQLite
     from .stores.store import Store
 
@@ -27,10 +30,12 @@ __all__ = [
     "Entities",
     "Entity",
     "EntityHandle",
+    "EntityInspector",
     "EntityKindUnknownError",
-    "EntityTimer",
     "FencedError",
+    "LastRuns",
     "MemoryStore",
+    "Postgres",
     "SQLite",
     "StateTooLargeError",
     "StateTypeError",
@@ -44,13 +49,16 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "entity": "Entity EntityTimer",
+            "entity": "Entity",
             "errors": (
                 "EntityStoreError FencedError StateTooLargeError StateTypeError "
                 "StateUnreadableError"
             ),
+            "inspection": "EntityInspector",
             "keeper": "Entities keys_of",
+            "last_runs": "LastRuns",
             "stores.memory": "MemoryStore",
+            "stores.postgres": "Postgres",
             "stores.sqlite": "SQLite",
             "stores.store": "Store",
         },

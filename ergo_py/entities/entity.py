@@ -1,14 +1,11 @@
 """`Entity`: an actor with a key whose state survives."""
 
-import inspect
 from collections.abc import Callable, Coroutine
-from functools import wraps
-from types import CoroutineType
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
-    Final,
     Generic,
     NoReturn,
     TypeVar,
@@ -18,24 +15,39 @@ from typing import (
 )
 
 from .._core.tables.pending_calls import Caller
-from .._core.verbs.common import NotSpawned, check_caller, check_error
+from .._core.verbs.common import NotSpawned, check_caller, check_error, check_priority
 from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.errors import BadInputError, NotAllowedError, Reject
-from .._core.vocabulary.ids import EventName, Ref, Target
+from .._core.vocabulary.errors import BadInputError, NotAllowedError
+from .._core.vocabulary.ids import PID, Alias, EventName, Ref, Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import Normal, as_reason
 from ..actor import Actor
-from ..entity_handles import EntityHandle, Once, Post
-from .activation import INTERNAL, Activation
+from ..entity_handles import EntityHandle, Once
+from ..service import Service
+from .activations.activation import Activation
 from .errors import StateTypeError
+from .held_handles import HeldEntity, HeldService, no_request
 from .state_types import StateType
+from .stored_callbacks import store_callbacks
 
 __all__ = ["Entity", "EntityTimer"]
 
 S = TypeVar("S")
 
-_WRAPPED: Final = "__stores_changes__"
+
+_OWNER = "let an ordinary actor own what lives longer than a callback, and send it messages"
+
+
+def _refused(name: str, instead: str = _OWNER) -> Callable[..., NoReturn]:
+    """A verb that entities do not have."""
+
+    def refuse(_self: object, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Not for entities."""
+        raise NotAllowedError(f"an entity has no {name}: it may sleep at any time; {instead}")
+
+    return refuse
 
 
 class EntityTimer:
@@ -105,18 +117,12 @@ class Entity(Actor, Generic[S]):
                 (state,) = get_args(base)
                 if not isinstance(state, TypeVar):
                     cls.__state_type__ = StateType(state)
-        for name, wrap in (("handle_message", _storing_messages), ("handle_call", _storing_calls)):
-            own = getattr(cls, name)
-            setattr(cls, name, wrap(own, inspect.iscoroutinefunction(own)))
-        for name in ("handle_response", "handle_event"):
-            own = vars(cls).get(name)
-            if own is not None:
-                setattr(cls, name, _storing(own, inspect.iscoroutinefunction(own)))
+        store_callbacks(cls)
 
     def begin(self, activation: Activation) -> None:
         """Called by the keeper before ``__init__``."""
         self._activation = activation
-        self.put_state(activation.become(self))
+        self.put_state(cast(S, activation.become(self)))
 
     def put_state(self, state: S) -> None:
         """Called by the framework: take another state, such as that of before."""
@@ -132,23 +138,104 @@ class Entity(Actor, Generic[S]):
         the ids of its commands. Messages to other entities that it owes are still delivered. The
         next message finds a new entity.
         """
-        self._in_callback("delete()").delete()
+        self._activation.in_callback("delete()").delete()
 
     # -- verbs that wait for the commit ------------------------------------------------------------
 
     def send(
-        self, to: Target | EntityHandle, message: object, *, priority: Priority | None = None
+        self, to: Target | Service, message: object, *, priority: Priority | None = None
     ) -> bool:
         """Send a message when this callback is stored. A message to an entity is stored with it:
         it takes effect there once, also after crashes. A message to another process may be lost in
         a crash.
         """
         if isinstance(to, EntityHandle):
-            self._in_callback("send(entity, …)")
-            self._activation.owe(to.address, message)
+            if priority is not None:
+                raise BadInputError(
+                    "send(entity, priority)", priority, "none: messages to an entity keep order"
+                )
+            changes = self._activation.in_callback("send(entity, …)")
+            self._activation.outbox.owe(changes, to.address, message)
             return True
-        self._activation.leave(super().send, to, message)
+        chosen = self._chosen(priority)
+        if isinstance(to, HeldService):
+            return to.send(message, priority=chosen)
+        send = to.send if isinstance(to, Service) else partial(super().send, to)
+        self._activation.leave(partial(send, message, priority=chosen))
         return True
+
+    def _chosen(self, priority: Priority | None) -> Priority:
+        return self._process.priority if priority is None else check_priority(priority)
+
+    async def send_wait(
+        self,
+        to: Target,
+        message: object,
+        *,
+        priority: Priority | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """Send a message when all earlier callbacks are stored, and wait for room. It is not part
+        of a commit: if this callback fails, it may be repeated.
+        """
+        await self._activation.output.wait_stored()
+        return await super().send_wait(to, message, priority=priority, timeout=timeout)
+
+    def forward(
+        self,
+        to: Target,
+        message: object,
+        origin: PID | Alias | Caller,
+        *,
+        priority: Priority | None = None,
+    ) -> Any:
+        """Forward a message, or a call, when this callback is stored."""
+        if not isinstance(origin, PID | Alias | Caller):
+            raise BadInputError(
+                "origin", origin, "the sender of a message of a process, or the Caller of a call"
+            )
+        if isinstance(origin, Caller) and isinstance(origin.request, Once):
+            raise NotAllowedError(
+                "the answer to a command with an id is stored by the entity that has the id; write "
+                "`return await self.call(to, request)` instead of forward"
+            )
+        chosen = self._chosen(priority)
+        given: Any = origin  # either of both overloads
+        self._activation.leave(partial(super().forward, to, message, given, priority=chosen))
+        return NO_REPLY if isinstance(origin, Caller) else True
+
+    def send_exit(self, to: Target, reason: object) -> bool:
+        """Ask a process to end when this callback is stored."""
+        self._activation.leave(partial(super().send_exit, to, as_reason(reason)))
+        return True
+
+    def kill(self, to: Target) -> bool:
+        """Kill a process when this callback is stored."""
+        self._activation.leave(partial(super().kill, to))
+        return True
+
+    def stop(self, reason: object = Normal()) -> None:
+        """End the process of this entity when this callback is stored. The next message wakes the
+        entity again.
+        """
+        self._activation.leave(partial(self._activation.stop, as_reason(reason)))
+
+    async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Inspect a meta-process when all earlier callbacks are stored."""
+        await self._activation.output.wait_stored()
+        return await super().inspect_meta(alias, *items, timeout=timeout)
+
+    def service(self, name: str, node: str = "") -> Service:
+        """Return the address of a supervised child. Its messages leave when this callback is
+        stored, and its calls wait for earlier callbacks.
+        """
+        return HeldService(super().service(name, node), self._activation)
+
+    def entity(self, kind: type[Actor], key: str) -> EntityHandle:
+        """Return the address of an entity. Its messages are stored with this callback, and its
+        calls wait for earlier callbacks.
+        """
+        return HeldEntity(super().entity(kind, key), self._activation)
 
     def send_after(
         self,
@@ -163,39 +250,42 @@ class Entity(Actor, Generic[S]):
         stored with this callback and survives restarts; a timer of the same ``name`` is replaced.
         """
         if not isinstance(to, EntityHandle):
-            if name:
-                raise BadInputError("send_after(name)", name, "for messages to entities only")
-            return super().send_after(delay, to, message, priority=priority)
+            raise NotAllowedError(
+                "an entity has no timers to other processes: it may sleep before. Write `self."
+                "send_after(delay, self.entity(Kind, self.key), message)`, which survives, and "
+                "send in its callback"
+            )
         check_number("delay", delay, least=0.0)
         if name:
             check_name(name)
         activation = self._activation
-        self._in_callback("send_after(entity, …)")
+        changes = activation.in_callback("send_after(entity, …)")
         due = activation.keeping.now() + delay
-        return EntityTimer(self, activation.owe_timer(to.address, message, name, due))
+        chosen = activation.outbox.owe_timer(changes, to.address, message, name, due)
+        return EntityTimer(self, chosen)
 
     def cancel_timer(self, name: str) -> None:
         """Cancel a stored timer by its name, with the commit of this callback."""
-        self._in_callback("cancel_timer(name)").cancel(name)
+        self._activation.in_callback("cancel_timer(name)").cancel(name)
 
     def reply(self, caller: Caller, value: object) -> bool:
         """Answer a deferred call when this callback is stored."""
-        return self._activation.reply(check_caller(caller), value, None)
+        return self._activation.commands.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
         """Answer a deferred call with an exception when this callback is stored."""
-        return self._activation.reply(check_caller(caller), None, check_error(error))
+        return self._activation.commands.reply(check_caller(caller), None, check_error(error))
 
     def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
         """Publish an event when this callback is stored. Returns 0: the receivers are not known
         yet.
         """
-        self._activation.leave(lambda: super(Entity, self).publish(event, message, token=token))
+        self._activation.leave(partial(super().publish, event, message, token=token))
         return 0
 
     def call(
         self,
-        to: Target | EntityHandle,
+        to: Target | Service,
         request: Any,
         *,
         timeout: float | None = 5.0,
@@ -208,172 +298,46 @@ class Entity(Actor, Generic[S]):
 
     async def _call(
         self,
-        to: Target | EntityHandle,
+        to: Target | Service,
         request: Any,
         timeout: float | None,
         priority: Priority | None,
     ) -> Any:
-        await self._activation.wait_stored()
-        if isinstance(to, EntityHandle):
-            chosen = self._process.priority if priority is None else priority
+        await self._activation.output.wait_stored()
+        if isinstance(to, Service):
+            chosen = self._chosen(priority)
             return await to.call(request, timeout=timeout, priority=chosen)
         return await super().call(to, request, timeout=timeout, priority=priority)
 
-    def _in_callback(self, verb: str) -> Any:
-        changes = self._activation.changes
-        if changes is None:
-            raise NotAllowedError(
-                f"self.{verb} belongs to the commit of a callback: use it in handle_message, "
-                "handle_call, an exposed method, handle_response or handle_event"
-            )
-        return changes
-
-    def _refuse(self, verb: str) -> NoReturn:
-        raise NotAllowedError(
-            f"an entity has no {verb}: it may sleep at any time. Let an ordinary actor own what "
-            "lives longer than a callback, and send it messages"
-        )
-
     if not TYPE_CHECKING:  # with the signatures of an actor, of which an entity is a kind
+        create_alias = _refused("aliases", "its address is `self.entity(Kind, self.key)`")
+        delete_alias = _refused("aliases", "its address is `self.entity(Kind, self.key)`")
+        demonitor = _refused("monitors")
+        link = _refused("links")
+        map_stream = _refused("children", "`await` the functions in an async callback")
+        monitor = _refused("monitors")
+        register = _refused("registered name", "its address is `self.entity(Kind, self.key)`")
+        register_event = _refused("events of its own")
+        run_task = _refused("children", "`await` the function in an async callback")
+        set_idle_timeout = _refused(
+            "idle timeout", "`Entities(idle=…)` lets it sleep; for work write `send_after`"
+        )
+        send_every = _refused(
+            "periodic timers", "write `send_after(delay, entity, …)` again in its callback"
+        )
+        spawn = _refused("children")
+        spawn_meta = _refused("meta-processes")
+        start_task = _refused("background tasks")
+        stream = _refused("replies in parts", "answer with a page, and let the caller ask again")
+        subscribe = _refused("subscriptions")
+        unlink = _refused("links")
+        unregister = _refused("registered name", "its address is `self.entity(Kind, self.key)`")
+        unregister_event = _refused("events of its own")
+        unsubscribe = _refused("subscriptions")
 
-        def start_task(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        def request(self, *_args: Any, **_kwargs: Any) -> NoReturn:
             """Not for entities."""
-            self._refuse("background tasks")
-
-        async def spawn(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-            """Not for entities."""
-            self._refuse("children")
-
-        async def spawn_meta(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-            """Not for entities."""
-            self._refuse("meta-processes")
-
-        def send_every(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-            """Not for entities: write ``send_after`` again in the callback."""
-            self._refuse("periodic timers")
-
-
-# -- callbacks that are stored ---------------------------------------------------------------------
-
-
-def _storing_messages(own: Any, is_async: bool) -> Any:
-    @wraps(own)
-    def handle_message(self: Entity[Any], message: Any, sender: Any) -> Any:
-        activation = self._activation
-        if activation.changes is not None:
-            return own(self, message, sender)  # super().handle_message(…)
-        if type(message) in INTERNAL:
-            arrived = activation.arrive(message)
-            if arrived is None:
-                return None
-            message, sender = arrived
-        else:
-            activation.begin()
-        try:
-            result = own(self, message, sender)
-        except BaseException:
-            activation.crash()
-            raise
-        if type(result) is CoroutineType:
-            return _finish_later(activation, result)
-        activation.finish()
-        return result
-
-    return _marked(_as_async(handle_message) if is_async else handle_message, own)
-
-
-async def _finish_later(activation: Activation, running: Coroutine[Any, Any, Any]) -> None:
-    try:
-        await running
-    except BaseException:
-        activation.crash()
-        raise
-    activation.finish()
-
-
-def _storing_calls(own: Any, is_async: bool) -> Any:
-    @wraps(own)
-    def handle_call(self: Entity[Any], request: Any, caller: Caller) -> Any:
-        activation = self._activation
-        if activation.changes is not None:
-            return own(self, request, caller)  # super().handle_call(…)
-        once = None
-        if type(request) is Once:
-            once, request = request.id, request.request
-            if activation.answer_of(once, caller):
-                return NO_REPLY
-        activation.begin()
-        try:
-            if type(request) is Post:
-                activation.post(request)
-                result = None
-            else:
-                result = own(self, request, caller)
-        except Reject as rejection:
-            return activation.refuse_call(caller, rejection)
-        except BadInputError as error:
-            if type(request) is not Post:
-                activation.crash()
-                raise
-            return activation.refuse_call(caller, Reject(error))
-        except BaseException:
-            activation.crash()
-            raise
-        if type(result) is CoroutineType:
-            return _answer_later(activation, result, caller, once)
-        return activation.end_call(caller, result, once)
-
-    return _marked(_as_async(handle_call) if is_async else handle_call, own)
-
-
-async def _answer_later(
-    activation: Activation, running: Coroutine[Any, Any, Any], caller: Caller, once: str | None
-) -> object:
-    try:
-        result = await running
-    except Reject as rejection:
-        return activation.refuse_call(caller, rejection)
-    except BaseException:
-        activation.crash()
-        raise
-    return activation.end_call(caller, result, once)
-
-
-def _storing(own: Any, is_async: bool) -> Any:
-    @wraps(own)
-    def handle(self: Entity[Any], *args: Any) -> Any:
-        activation = self._activation
-        if activation.changes is not None:
-            return own(self, *args)
-        activation.begin()
-        try:
-            result = own(self, *args)
-        except BaseException:
-            activation.crash()
-            raise
-        if type(result) is CoroutineType:
-            return _finish_later(activation, result)
-        activation.finish()
-        return result
-
-    return _marked(_as_async(handle) if is_async else handle, own)
-
-
-def _as_async(function: Callable[..., Any]) -> Any:
-    @wraps(function)
-    async def run(*args: Any) -> Any:
-        result = function(*args)
-        return await result if isinstance(result, CoroutineType) else result
-
-    return run
-
-
-def _marked(storing: Any, own: Any) -> Any:
-    setattr(storing, _WRAPPED, own)
-    # `wraps` has copied the mark of a default callback, and this is none.
-    storing.__dict__.pop("__is_default__", None)
-    storing.__dict__.pop("__wrapped__", None)
-    return storing
+            no_request()
 
 
 def state_type_of(kind: object) -> StateType:

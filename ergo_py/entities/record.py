@@ -50,6 +50,10 @@ class Owed(msgspec.Struct, array_like=True):
         self.is_parked = self.attempts >= most
         return not self.is_parked
 
+    def again(self, number: int) -> "Owed":
+        """The same message under another number, as if it had never been tried."""
+        return Owed(number, self.kind, self.key, self.message, self.name)
+
     @property
     def target(self) -> Address | None:
         """The receiver; None for the entity itself."""
@@ -128,9 +132,15 @@ class Record:
             )
         )
 
-    def keep(self, state: bytes | None) -> None:
-        """Keep another state; None for no state."""
+    def keep(self, state: bytes) -> None:
+        """Keep another state."""
         self.state = state
+
+    def delete(self) -> None:
+        """Keep nothing but the messages to other entities that it owes, and its marks."""
+        self.state = None
+        self.done.clear()
+        self.owed = {number: each for number, each in self.owed.items() if each.target is not None}
 
     def begin_numbers(self, birth: int) -> None:
         """Begin to number messages, under this birth."""

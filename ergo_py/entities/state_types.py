@@ -37,6 +37,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_any = msgspec.msgpack.Decoder().decode
 
 
+_LARGE: Final = 16 * 1024
+"""Bytes of a large state. Beside a journal of changes, whole states of 4 kB were written as fast,
+of 16 kB a quarter slower, and of 64 kB ten times slower.
+"""
+
+
 class StateType:
     """A closed class of states.
 
@@ -44,10 +50,12 @@ class StateType:
         StateTypeError: the class is not closed, or has a field without a default.
     """
 
-    __slots__ = ("_decode", "cls", "name")
+    __slots__ = ("_decode", "_is_large", "cls", "name")
 
     def __init__(self, cls: Any) -> None:
         self.cls = cls
+        self._is_large = False
+        """A large state of this class was seen before."""
         self.name: str = getattr(cls, "__name__", str(cls))
         if not isinstance(cls, type) or not (_is_class(cls) or cls in _PLAIN):
             raise StateTypeError(
@@ -58,6 +66,12 @@ class StateType:
         _check(cls, self.name, self.name, set())
         self.new()
         self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(cls).decode
+
+    def is_first_large(self, encoded: bytes) -> bool:
+        """Whether this is the first state of the class that is large."""
+        is_first = len(encoded) > _LARGE and not self._is_large
+        self._is_large = self._is_large or is_first
+        return is_first
 
     def new(self) -> Any:
         """The state of a new entity.

@@ -8,21 +8,25 @@ from enum import Enum
 from typing import Any, Final
 
 from .._core.tables.timers import Timer
-from .._core.vocabulary.errors import BadInputError, Reject, TaskEndedError
+from .._core.vocabulary.errors import BadInputError, ErgoError, Reject, TaskEndedError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Crashed
 from ..actor import Actor
+from ..entity_handles import EntityHandle
 from ..methods import exposed
 from ..tasks.function import Work
 from ..tasks.handle import Task, TaskResult
 from .cron import Cron
+from .run_notes import KnownRuns, NoteRuns
 
 __all__ = ["Job", "JobInfo", "MissedRuns", "Overlap", "Scheduler"]
 
 _LOOK: Final = 60.0
 """Seconds after which the scheduler looks at the clock again, which a person may have set."""
+_RETRY: Final = 1.0
+"""Seconds after which the scheduler tries again to note a run that the store could not keep."""
 _MOST: Final = 1000
 """Missed runs that are counted singly; the rest is dropped."""
 
@@ -144,7 +148,12 @@ class _Planned:
     def plan(self, due: datetime, delay: float) -> None:
         """Set the next run."""
         self.due = due
+        self.delay = delay
         self.fire = due.astimezone(UTC) + timedelta(seconds=delay)
+
+    def try_again(self, moment: datetime) -> None:
+        """Try the run again at a later moment."""
+        self.fire = moment
 
     def info(self) -> JobInfo:
         return JobInfo(
@@ -170,6 +179,10 @@ class Scheduler(Actor):
         start: the time of day at the start, instead of that of the system: for tests by virtual
             time.
         seed: makes the jitter the same in each run, for tests.
+        last_runs: ``ergo_py.entities.LastRuns``, if `Entities` on this node keep it: the scheduler
+            remembers its last runs there, under its name. Runs that were due while the program was
+            down follow the rule ``missed`` of their job, and no run is repeated: it is noted before
+            it begins. While the store fails, no job runs; they are late then.
 
     Raises:
         BadInputError: two jobs have the same name, or an argument has a wrong type.
@@ -181,7 +194,14 @@ class Scheduler(Actor):
         *,
         start: datetime | None = None,
         seed: int | None = None,
+        last_runs: type[Actor] | None = None,
     ) -> None:
+        if last_runs is not None and not (
+            isinstance(last_runs, type) and issubclass(last_runs, Actor)
+        ):
+            raise BadInputError(
+                "Scheduler(last_runs)", last_runs, "the class ergo_py.entities.LastRuns, or None"
+            )
         if start is not None and (not isinstance(start, datetime) or start.tzinfo is None):
             raise BadInputError("Scheduler(start)", start, "a datetime with a time zone, or None")
         if not isinstance(jobs, Iterable):
@@ -195,13 +215,40 @@ class Scheduler(Actor):
         self._planned: dict[str, _Planned] = {}
         self._born = 0.0
         self._timer: Timer | None = None
+        self._last_runs = last_runs
+        self._settled: dict[str, float] = {}
+        """The moments up to which the runs of jobs are settled, as far as they are stored."""
 
-    def init(self) -> None:
+    async def init(self) -> None:
         """Plan the first runs."""
         self._born = self._process.kernel.clock.now()
+        if self._last_runs is not None:
+            self._settled.update(await self._notes(self._last_runs).call(KnownRuns()))
         for job in self._given:
             self._plan(job)
+        await self._note_new_jobs()
         self._arm()
+
+    def _notes(self, last_runs: type[Actor]) -> EntityHandle:
+        return self.entity(last_runs, self._process.name or "scheduler")
+
+    async def _note(self, moments: dict[str, float]) -> None:
+        """Store the moments up to which the runs of jobs are settled.
+
+        Raises:
+            ErgoError: the store has failed, and may have them.
+        """
+        if self._last_runs is not None and moments:
+            await self._notes(self._last_runs).call(NoteRuns(moments))
+            self._settled.update(moments)
+
+    async def _note_new_jobs(self) -> None:
+        """Note when a job was first planned: runs from then on can be missed."""
+        if self._last_runs is None:
+            return
+        now = self._now().timestamp()
+        new = {name: now for name in self._planned if name not in self._settled}
+        await self._note(new)
 
     # -- verbs for other processes -----------------------------------------------------------------
 
@@ -210,12 +257,15 @@ class Scheduler(Actor):
         """Add a job, or replace the job of that name, whose runs in progress continue."""
         planned = self._plan(_rejecting(job))
         self._arm()
+        if self._last_runs is not None:
+            self.send(self.pid, _WAKE)  # to note it
         return planned.info()
 
     @exposed
     def remove(self, name: str) -> bool:
         """Remove a job; its runs in progress continue. False if there is no such job."""
         found = self._planned.pop(name, None) is not None
+        self._settled.pop(name, None)
         self._arm()
         return found
 
@@ -237,15 +287,12 @@ class Scheduler(Actor):
 
     # -- callbacks ---------------------------------------------------------------------------------
 
-    def handle_message(self, message: Any, sender: object) -> None:
+    async def handle_message(self, message: Any, sender: object) -> None:
         """Run the jobs that are due, or take the result of a run."""
         if isinstance(message, TaskResult):
             self._take(message)
         elif message is _WAKE:
-            now = self._now()
-            for planned in list(self._planned.values()):
-                if planned.fire <= now:
-                    self._run_due(planned, now)
+            await self._run_all_due()
             self._arm()
         else:
             self._process.count_unhandled()
@@ -263,8 +310,29 @@ class Scheduler(Actor):
         passed = self._process.kernel.clock.now() - self._born
         return self._start.astimezone(UTC) + timedelta(seconds=passed)
 
+    async def _run_all_due(self) -> None:
+        now = self._now()
+        due = [planned for planned in self._planned.values() if planned.fire <= now]
+        try:
+            await self._note_new_jobs()
+            # Before they run: a run that is in progress when the program ends is not repeated.
+            await self._note({planned.job.name: now.timestamp() for planned in due})
+        except ErgoError as error:
+            self.log.error("the last runs cannot be stored; jobs wait", why=str(error))
+            for planned in due:
+                planned.try_again(now + timedelta(seconds=_RETRY))
+            return
+        for planned in due:
+            if self._planned.get(planned.job.name) is planned:
+                self._run_due(planned, now)
+
     def _plan(self, job: Job) -> _Planned:
-        due = job.cron.next_after(job.since or self._now())
+        settled = self._settled.get(job.name)
+        since = job.since
+        if settled is not None:
+            known = datetime.fromtimestamp(settled, UTC)
+            since = known if since is None else max(since, known)
+        due = job.cron.next_after(since or self._now())
         planned = self._planned[job.name] = _Planned(job, due, self._delay(job))
         return planned
 
@@ -284,7 +352,6 @@ class Scheduler(Actor):
 
     def _run_due(self, planned: _Planned, now: datetime) -> None:
         job = planned.job
-        delay = (planned.fire - planned.due).total_seconds()
         dues, following = [planned.due], job.cron.next_after(planned.due)
         while following <= now and len(dues) < _MOST:
             dues.append(following)
@@ -294,7 +361,7 @@ class Scheduler(Actor):
         if job.missed is MissedRuns.ALL:
             chosen = dues
         else:
-            is_late = (now - dues[-1]).total_seconds() - delay > job.grace
+            is_late = (now - dues[-1]).total_seconds() - planned.delay > job.grace
             chosen = [] if job.missed is MissedRuns.SKIP and is_late else dues[-1:]
         planned.skipped += len(dues) - len(chosen)
         planned.plan(following, self._delay(job))
@@ -367,4 +434,4 @@ def _rejecting(job: object) -> Job:
         raise Reject(error) from None
 
 
-show_public_names(__name__, {"ergo_py.info": "JobInfo"})
+show_public_names(__name__)

@@ -15,7 +15,7 @@ from ergo_py import (
     TargetDownError,
     run,
 )
-from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
+from ergo_py.meta import TCP, Delimiter, TCPServer
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ class Session(Actor):
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPData(connection, line):
+            case TCP.Data(connection, line):
                 words = line.decode(errors="replace").split()
                 begin = trio.current_time()
                 answer = await self.obey(words)
                 self.service("metrics").send(
                     Obeyed(words[0] if words else "", trio.current_time() - begin)
                 )
-                self.send(connection, TCPSend(answer.encode() + b"\n"))
+                self.send(connection, TCP.Send(answer.encode() + b"\n"))
 
     async def obey(self, words: list[str]) -> str:
         try:

@@ -15,7 +15,7 @@ from ergo_py import (
     TargetDownError,
     run,
 )
-from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
+from ergo_py.meta import TCP, Delimiter, TCPServer
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Session(Actor):
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPData(connection, line):
+            case TCP.Data(connection, line):
                 answer = await self.obey(line.decode(errors="replace").split())
-                self.send(connection, TCPSend(answer.encode() + b"\n"))
+                self.send(connection, TCP.Send(answer.encode() + b"\n"))
 
     async def obey(self, words: list[str]) -> str:
         try:

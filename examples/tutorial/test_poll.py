@@ -1,7 +1,7 @@
 import pytest
 
 from ergo_py import ChildSpec, Node, Published, TargetDownError
-from ergo_py.meta import TCPData, TCPSend
+from ergo_py.meta import TCP
 from ergo_py.testing import Alone, Probe, VirtualClock
 from poll import Metrics, Obeyed, Poll, Session, Share, Vote
 
@@ -20,9 +20,9 @@ async def test_a_session_answers_its_peer(node: Node) -> None:
     peer = await Probe.start(node)
     session = await node.spawn(Session)
 
-    await peer.do(lambda peer: peer.send(session, TCPData(peer.create_alias(), b"vote tea")))
+    await peer.do(lambda peer: peer.send(session, TCP.Data(peer.create_alias(), b"vote tea")))
 
-    await peer.expect(TCPSend(b"thank you\n"))
+    await peer.expect(TCP.Send(b"thank you\n"))
 
 
 @pytest.mark.ergo_node(expect_crash=ZeroDivisionError)

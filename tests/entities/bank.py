@@ -99,6 +99,8 @@ class Account(Entity[Balance]):
             case Interest():
                 self.state.amount += 1
                 self.state.entries.append("interest")
+            case "crash":
+                raise RuntimeError("a planted failure")
 
 
 class Life(MemoryStore):

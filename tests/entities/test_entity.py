@@ -18,8 +18,10 @@ from ergo_py import (
     TargetDownError,
     ask,
     exposed,
+    open_node,
 )
 from ergo_py.entities import (
+    Entities,
     Entity,
     EntityKindUnknownError,
     EntityStoreError,
@@ -334,6 +336,44 @@ def test_a_wrong_value_in_a_state_is_refused_and_undone(value: object) -> None:
             assert await thing.call(ask(Thing.add, "y")) == 2
 
     run_virtual(program)
+
+
+class Heard(Actor):
+    """Hears the log."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    def handle_log(self, record: Any) -> None:
+        """Note the text."""
+        self.events.append(record.event)
+
+
+@pytest.mark.parametrize("length, warnings", [(16_000, 0), (16_500, 1)])
+def test_the_first_large_state_of_a_class_is_told_once(length: int, warnings: int) -> None:
+    @dataclass
+    class Texts:
+        text: str = ""
+
+    class Text(Entity[Texts]):
+        @exposed
+        def set(self, text: str) -> None:
+            """Set the text."""
+            self.state.text = text
+
+    events: list[str] = []
+
+    async def program() -> None:
+        async with open_node("texts@test", log_level="warning") as node:
+            node.add_logger(await node.spawn(Heard, events), "warning")
+            await node.spawn(Entities, MemoryStore(), [Text])
+            for key in ("a", "b"):
+                await node.entity(Text, key).call(ask(Text.set, "x" * length))
+                await node.entity(Text, key).call(ask(Text.set, "y" * length))
+
+    run_virtual(program)
+    assert [each for each in events if "large state" in each] == events
+    assert len(events) == warnings
 
 
 def test_a_state_that_is_too_large_is_refused_and_undone() -> None:

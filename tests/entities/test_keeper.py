@@ -8,12 +8,18 @@ import pytest
 import trio
 import trio.testing
 
-from ergo_py import BadInputError, Node, TargetDownError, ask, exposed
-from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
+from ergo_py import BadInputError, InitError, Node, TargetDownError, ask, exposed
+from ergo_py.entities import (
+    Entities,
+    Entity,
+    EntityKindUnknownError,
+    EntityStoreError,
+    MemoryStore,
+)
 from ergo_py.entity_handles import Address
 from ergo_py.errors import ServiceGoneError
 from ergo_py.supervision.specs import Backoff
-from tests.support import keeping_of
+from tests.support import keeping_of, table_sizes
 
 from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
 
@@ -88,6 +94,21 @@ def test_an_idle_entity_sleeps_and_costs_nothing() -> None:
             assert awake(node) == 0
             assert not keeping_of(node, Account).table.slots
             assert await node.entity(Account, "3").call(ask(Account.deposit, 1)) == 2
+
+    run_virtual(program)
+
+
+def test_nothing_is_left_of_handles_and_of_sleeping_entities() -> None:
+    async def program() -> None:
+        async with open_bank(MemoryStore(), kinds=[Account], idle=1.0) as node:
+            keeping = keeping_of(node, Account)
+            before = table_sizes(keeping)
+            handles = [node.entity(Account, str(number)) for number in range(1000)]
+            assert table_sizes(keeping) == before
+            for handle in handles:
+                await handle.call(ask(Account.deposit, 1))
+            await trio.sleep(60)
+            assert table_sizes(keeping) == before
 
     run_virtual(program)
 
@@ -285,6 +306,28 @@ def test_a_timer_survives_the_program_and_sleep() -> None:
     run_virtual(program)
 
 
+def test_an_entity_with_work_is_read_again_soon_after_its_store_could_not_be_read() -> None:
+    async def program() -> None:
+        store = Life()
+        failures = 0
+
+        async def fail(_addresses: Sequence[Address]) -> None:
+            nonlocal failures
+            failures += 1
+            if failures <= 3:
+                raise EntityStoreError("the disk does not answer")
+
+        async with open_bank(store, **CHAIN, idle=1.0) as node:
+            await node.entity(Chain, "a").call(ask(Chain.wake_later, "x", 3.0, 1))
+            await trio.sleep(2)
+            store.before_load = fail
+            await trio.sleep(6)
+            assert failures == 4
+            assert not records(store)["a"].owed
+
+    run_virtual(program)
+
+
 def test_a_timer_is_late_after_an_outage_and_never_early() -> None:
     async def program() -> None:
         store = Life()
@@ -380,6 +423,56 @@ def test_handles_stay_valid_when_the_keeper_restarts() -> None:
             await ada.call(Pay("bob", 1))
             await trio.sleep(1)
             assert (await node.entity(Account, "bob").call(ask(Account.look)))[0] == 1
+
+    run_virtual(program)
+
+
+def test_a_class_of_entities_has_a_single_keeper_at_a_time() -> None:
+    class Other(Account):
+        """Another kind."""
+
+    async def program() -> None:
+        first, second = MemoryStore(), MemoryStore()
+        async with open_bank(first) as node:
+            ada = node.entity(Account, "ada")
+            await ada.call(ask(Account.deposit, 1))
+            with pytest.raises(InitError, match="take it out of one of the lists"):
+                await node.spawn(Entities, second, [Other, Account])
+            with pytest.raises(EntityKindUnknownError):
+                node.entity(Other, "ada")
+            await node.spawn(Entities, second, [Other])  # the refused keeper has closed its store
+            assert await node.entity(Other, "ada").call(ask(Account.deposit, 5)) == 5
+            assert await ada.call(ask(Account.deposit, 1)) == 2
+        assert len(first.rows) == len(second.rows) == 1
+
+    run_virtual(program)
+
+
+def test_callers_of_a_class_that_the_next_keeper_lacks_are_refused() -> None:
+    class Other(Account):
+        """Another kind."""
+
+    async def program() -> None:
+        store = MemoryStore()
+        stuck = trio.Event()
+
+        async def hold(addresses: object) -> None:
+            stuck.set()
+            await trio.sleep_forever()
+
+        store.before_load = hold
+        async with open_bank(store, kinds=[Account, Other]) as node:
+            async with trio.open_nursery() as nursery:
+
+                async def call() -> None:
+                    with pytest.raises(ServiceGoneError):
+                        await node.entity(Account, "ada").call(ask(Account.deposit, 1), timeout=60)
+
+                nursery.start_soon(call)
+                await stuck.wait()
+                await node.supervisor("bank").remove_child("entities")
+                await node.spawn(Entities, MemoryStore(), [Other])
+            assert await node.entity(Other, "bob").call(ask(Account.deposit, 1)) == 1
 
     run_virtual(program)
 

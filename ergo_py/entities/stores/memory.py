@@ -51,14 +51,20 @@ class MemoryStore:
         """Close it; the rows stay."""
         self._is_open = False
 
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise EntityStoreError("this MemoryStore is not open")
+
     async def claim(self, token: int) -> None:
         """Refuse writes with lower tokens from now on."""
+        self._check_open()
         if token < self._token:
             raise FencedError(f"the token {token} is older than {self._token}")
         self._token = token
 
     async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
         """The rows at these addresses."""
+        self._check_open()
         await trio.lowlevel.checkpoint()
         if self.before_load is not None:
             await self.before_load(addresses)
@@ -67,6 +73,7 @@ class MemoryStore:
 
     async def commit(self, writes: Sequence[Write]) -> None:
         """Write rows."""
+        self._check_open()
         await trio.lowlevel.checkpoint()
         self.commits += 1
         number = self.commits
@@ -89,6 +96,7 @@ class MemoryStore:
 
     async def due(self, before: float, limit: int) -> list[Due]:
         """The entities with work to do before a moment."""
+        self._check_open()
         found = [
             Due(due, address)
             for address, (_, due) in self.rows.items()
@@ -98,6 +106,7 @@ class MemoryStore:
 
     async def keys(self, kind: str, start: str, limit: int) -> list[str]:
         """The keys of a kind."""
+        self._check_open()
         found = [each.key for each in self.rows if each.kind == kind and each.key >= start]
         # Code points sort as their UTF-8 does.
         return sorted(found)[:limit]

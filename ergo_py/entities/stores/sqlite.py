@@ -1,30 +1,23 @@
-"""`SQLite`: a store in a file. A thread of its own does all reading and writing."""
+"""`SQLite`: a store in a file."""
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Final, Literal
 
-from ..._core.vocabulary.errors import BadInputError, CallError, NodeStoppedError
-from ..._core.vocabulary.ids import Alias
+from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.public_names import show_public_names
 from ...entity_handles import Address
-from ...meta.blocking_calls import BlockingCalls
-from ...meta.invocations import Apply
 from ...network.stores.file_locks import locked_file
 from ..errors import EntityStoreError, FencedError
 from .store import Due, Row, Write
-
-if TYPE_CHECKING:
-    from ...actor import Actor
+from .threaded import ThreadedStore
 
 __all__ = ["SQLite"]
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 _SCHEMA: Final = """
+    begin immediate;
     create table if not exists entities (
         kind text not null, key text not null,
         version integer not null, due real, record blob not null,
@@ -33,14 +26,19 @@ _SCHEMA: Final = """
     create index if not exists entities_due on entities (due) where due is not null;
     create table if not exists tokens (only integer primary key check (only = 1), token integer);
     insert or ignore into tokens values (1, 0);
+    pragma application_id = {mark};
+    pragma user_version = {layout};
+    commit;
 """
 _APPLICATION: Final = 0x6572676F
 """The mark of such a file: SQLite's ``application_id``."""
+_LAYOUT: Final = 1
+"""The version of the tables: SQLite's ``user_version``."""
 _MANY: Final = 200
 """Rows that a statement reads."""
 
 
-class SQLite:
+class SQLite(ThreadedStore):
     """A file with a row for each entity. One program has it open at a time.
 
     Args:
@@ -66,60 +64,10 @@ class SQLite:
             raise BadInputError("SQLite(synchronous)", synchronous, '"FULL" or "NORMAL"')
         self.path = Path(path)
         self._synchronous = synchronous
-        self._owner: Actor | None = None
-        self._calls: Alias | None = None
+        super().__init__(lambda: _File(self.path, self._synchronous))
 
     def __repr__(self) -> str:
         return f"SQLite({str(self.path)!r})"
-
-    async def open(self, owner: "Actor") -> None:
-        """Open the file, in a thread that belongs to ``owner``.
-
-        Raises:
-            EntityStoreError: it cannot be opened, or another program has it open.
-        """
-        self._owner = owner
-        self._calls = await owner.spawn_meta(
-            BlockingCalls(factory=lambda: _File(self.path, self._synchronous), max_waiting=10)
-        )
-
-    async def close(self) -> None:
-        """Do nothing: the file closes with the process that has opened it."""
-
-    async def claim(self, token: int) -> None:
-        """Refuse writes with lower tokens from now on."""
-        await self._run(_File.claim, token)
-
-    async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
-        """The rows at these addresses."""
-        return await self._run(_File.load, addresses)
-
-    async def commit(self, writes: Sequence[Write]) -> None:
-        """Write rows in a transaction."""
-        await self._run(_File.commit, writes)
-
-    async def due(self, before: float, limit: int) -> list[Due]:
-        """The entities with work to do before a moment."""
-        return await self._run(_File.due, before, limit)
-
-    async def keys(self, kind: str, start: str, limit: int) -> list[str]:
-        """The keys of a kind."""
-        return await self._run(_File.keys, kind, start, limit)
-
-    async def _run(
-        self,
-        function: Callable[Concatenate["_File", P], R],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R:
-        if self._owner is None or self._calls is None:
-            raise EntityStoreError(f"{self!r} is not open")
-        request: Apply[Any] = Apply(function, *args, **kwargs)
-        try:
-            result: R = await self._owner.node.call(self._calls, request, timeout=None)
-        except (CallError, NodeStoppedError) as error:
-            raise EntityStoreError(f"the thread of {self!r} has ended: {error}") from error
-        return result
 
 
 class _File:
@@ -130,6 +78,7 @@ class _File:
         self._synchronous = synchronous
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        self._log_identity: tuple[int, int] | None = None
         self._lock = _lock(path)
         try:
             self._open()
@@ -145,20 +94,17 @@ class _File:
         """
         connection = self._connection
         try:
-            if connection is not None:
-                self._check_identity()
-                return connection
             if self._identity is not None:
                 self._check_identity()
+            if connection is not None:
+                if _identity(self._log) == self._log_identity:
+                    return connection
+                # The log was removed. SQLite would go on with it, and no later start finds its
+                # commits. A connection that closes copies them to the file.
+                self._drop()
             connection = sqlite3.connect(self._path, isolation_level=None, timeout=5.0)
             self._connection = connection
-            mark = connection.execute("pragma application_id").fetchone()[0]
-            tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
-            if mark != _APPLICATION and (mark or tables):
-                raise EntityStoreError(
-                    f"{self._path} is the database of another program; entities need a file of "
-                    "their own"
-                )
+            is_new = self._is_new(connection)
             if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
                 raise EntityStoreError(
                     f"{self._path} cannot be kept with a write-ahead log there; entities need a "
@@ -166,9 +112,10 @@ class _File:
                 )
             connection.execute(f"pragma synchronous = {self._synchronous}")
             connection.execute("pragma secure_delete = on")
-            connection.execute(f"pragma application_id = {_APPLICATION}")
-            connection.executescript(_SCHEMA)
+            if is_new:  # and no write otherwise: a full disk can be read
+                connection.executescript(_SCHEMA.format(mark=_APPLICATION, layout=_LAYOUT))
             self._identity = _identity(self._path)
+            self._log_identity = _identity(self._log)
             return connection
         except sqlite3.Error as error:
             self._drop()
@@ -176,6 +123,32 @@ class _File:
         except EntityStoreError:
             self._drop()
             raise
+
+    @property
+    def _log(self) -> Path:
+        """The write-ahead log, a file beside it."""
+        return self._path.with_name(self._path.name + "-wal")
+
+    def _is_new(self, connection: sqlite3.Connection) -> bool:
+        """Whether the file has no tables yet.
+
+        Raises:
+            EntityStoreError: it is the file of another program, or of a later version.
+        """
+        (mark,) = connection.execute("pragma application_id").fetchone()
+        (layout,) = connection.execute("pragma user_version").fetchone()
+        (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
+        if mark != _APPLICATION and (mark or tables):
+            raise EntityStoreError(
+                f"{self._path} is the database of another program; entities need a file of their "
+                "own"
+            )
+        if layout > _LAYOUT:
+            raise EntityStoreError(
+                f"{self._path} has the layout {layout}, and this version of ergo_py reads "
+                f"{_LAYOUT}; use the version that wrote it, or a later one"
+            )
+        return bool(layout < _LAYOUT)
 
     def _check_identity(self) -> None:
         """Check that the file is still there: SQLite would go on with a file that was removed,
@@ -254,9 +227,13 @@ class _File:
                 for each in writes
                 if each.base and each.record is not None
             ]
-            gone = [(*each.address, each.base) for each in writes if each.record is None]
-            expected = len(new) + len(changed) + sum(1 for each in gone if each[2])
-            done = 0
+            gone = [
+                (*each.address, each.base) for each in writes if each.base and each.record is None
+            ]
+            never = [each.address for each in writes if not each.base and each.record is None]
+            expected = len(new) + len(changed) + len(gone)
+            # A row that was made and deleted within a batch: there must be none.
+            done = -self._count(connection, never)
             for rows, statement in (
                 (new, "insert or ignore into entities values (?, ?, ?, ?, ?)"),
                 (
@@ -281,6 +258,10 @@ class _File:
             # After a failed commit, the connection may show rows that are not on the disk.
             self._drop()
             raise self._failed("write to", error) from error
+
+    def _count(self, connection: sqlite3.Connection, addresses: Sequence[Address]) -> int:
+        statement = "select count(*) from entities where kind = ? and key = ?"
+        return sum(connection.execute(statement, each).fetchone()[0] for each in addresses)
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:

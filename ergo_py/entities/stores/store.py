@@ -1,4 +1,4 @@
-"""`Store`: the contract of a store of entities. ``ergo_py.testing.stores`` has its test suite."""
+"""`Store`: the contract of a store of entities. ``ergo_py.testing.STORE_RULES`` checks it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -46,13 +46,16 @@ class Store(Protocol):
     """Keeps a row for each entity.
 
     A commit that has returned is found by every later load, also after a crash. After an
-    `EntityStoreError` a write may have happened; after a `FencedError` none of the batch has. The
-    rows of a batch need not appear together, but each is whole. No two operations of a store run
-    at the same time.
+    `EntityStoreError`, and after a commit that was cancelled, a write may have happened, and later
+    loads agree; after a `FencedError` none of the batch has. The rows of a batch need not appear
+    together, but each is whole. No two operations of a store run at the same time.
+
+    The rules of ``ergo_py.testing.STORE_RULES`` check a store of your own.
     """
 
     async def open(self, owner: "Actor") -> None:
-        """Open it for a process, which calls no other operation before.
+        """Open it for a process, which calls no other operation before: they raise
+        `EntityStoreError`, as they do after ``close``.
 
         Raises:
             EntityStoreError: it cannot be opened, or another program has it open.
@@ -62,30 +65,45 @@ class Store(Protocol):
         """Close it. Nothing is written after that."""
 
     async def claim(self, token: int) -> None:
-        """Refuse writes with lower tokens from now on.
+        """Refuse writes with lower tokens from now on, also after a restart. A writer that was
+        replaced by another, with a higher token, can write no longer.
 
         Raises:
             FencedError: a higher token was claimed before.
+            EntityStoreError: it cannot write.
         """
 
     async def load(self, addresses: Sequence[Address]) -> Sequence[Row | None]:
-        """The rows at these addresses, in this order; None for no row."""
+        """The rows at these addresses, in this order; None for no row.
+
+        Raises:
+            EntityStoreError: it cannot read.
+        """
         ...
 
     async def commit(self, writes: Sequence[Write]) -> None:
         """Write rows, at most a single row for each address, so that they survive a crash.
 
         Raises:
-            FencedError: a row has another version than ``base``, or a token is too low.
-            EntityStoreError: it cannot write.
+            FencedError: a row has another version than ``base``, or a token is too low. Nothing
+                was written.
+            EntityStoreError: it cannot write. Each row may have been written.
         """
 
     async def due(self, before: float, limit: int) -> Sequence[Due]:
-        """The entities with work to do before a moment, the earliest first."""
+        """The entities with work to do before a moment, the earliest first.
+
+        Raises:
+            EntityStoreError: it cannot read.
+        """
         ...
 
     async def keys(self, kind: str, start: str, limit: int) -> Sequence[str]:
-        """The keys of a kind from ``start`` on, in the order of their UTF-8."""
+        """The keys of a kind from ``start`` on, in the order of their UTF-8.
+
+        Raises:
+            EntityStoreError: it cannot read.
+        """
         ...
 
 

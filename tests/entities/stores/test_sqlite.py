@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import InitError, TargetDownError, ask, open_node
+from ergo_py import InitError, TargetDownError, ask
 from ergo_py.entities import EntityStoreError, SQLite
+from ergo_py.entities.stores.store import Write
+from ergo_py.entity_handles import Address
+from ergo_py.testing import opened_store
 from tests.support import fill_file
 
 from ..bank import Account, open_bank
-from .test_store import ADA, Owner, opened, write
+
+ADA = Address("Account", "ada")
 
 needs_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write to every file")
 
@@ -51,9 +55,9 @@ async def test_a_full_file_fails_commands_and_service_returns_with_room(tmp_path
 @needs_user
 def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
     async def program() -> None:
-        async with open_node("store@test", log_level="critical") as node:
-            with pytest.raises(InitError, match="cannot open"):
-                await node.spawn(Owner, SQLite(tmp_path / "state.db"))
+        with pytest.raises(InitError, match="cannot open"):
+            async with opened_store(SQLite(tmp_path / "state.db")):
+                pass
 
     tmp_path.chmod(0o500)
     try:
@@ -63,9 +67,9 @@ def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_missing_directory_is_told(tmp_path: Path) -> None:
-    async with open_node("store@test", log_level="critical") as node:
-        with pytest.raises(InitError, match="cannot open"):
-            await node.spawn(Owner, SQLite(tmp_path / "missing" / "state.db"))
+    with pytest.raises(InitError, match="cannot open"):
+        async with opened_store(SQLite(tmp_path / "missing" / "state.db")):
+            pass
 
 
 async def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
@@ -74,35 +78,35 @@ async def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> 
         connection.execute("create table theirs (x)")
     connection.close()
     before = path.read_bytes()
-    async with open_node("store@test", log_level="critical") as node:
-        with pytest.raises(InitError, match="another program"):
-            await node.spawn(Owner, SQLite(path))
+    with pytest.raises(InitError, match="another program"):
+        async with opened_store(SQLite(path)):
+            pass
     assert path.read_bytes() == before
 
 
 async def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "text.db"
     path.write_bytes(b"not a database, but long enough to be looked at" * 100)
-    async with open_node("store@test", log_level="critical") as node:
-        with pytest.raises(InitError, match="cannot open"):
-            await node.spawn(Owner, SQLite(path))
+    with pytest.raises(InitError, match="cannot open"):
+        async with opened_store(SQLite(path)):
+            pass
     assert path.read_bytes().startswith(b"not a database")
 
 
 async def test_the_file_opens_again_after_its_owner_has_ended(tmp_path: Path) -> None:
     for _ in range(2):
-        async with opened(lambda: SQLite(tmp_path / "state.db")) as store:
+        async with opened_store(SQLite(tmp_path / "state.db")) as store:
             await store.load([ADA])
 
 
 async def test_a_connection_is_not_used_after_a_failed_write(tmp_path: Path) -> None:
     store = SQLite(tmp_path / "state.db")
-    async with opened(lambda: store):
-        await store.commit([write(ADA, 0, b"1")])
+    async with opened_store(store):
+        await store.commit([Write(ADA, 0, 1, 0, None, b"1")])
         await fill_file(store)
         with pytest.raises(EntityStoreError, match="full"):
-            await store.commit([write(ADA, 1, bytes(100_000))])
-        await store.commit([write(ADA, 1, bytes(100_000))])
+            await store.commit([Write(ADA, 1, 2, 0, None, bytes(100_000))])
+        await store.commit([Write(ADA, 1, 2, 0, None, bytes(100_000))])
         (row,) = await store.load([ADA])
         assert row is not None
         assert row.version == 2

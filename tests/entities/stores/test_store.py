@@ -1,135 +1,202 @@
-"""The contract of stores."""
+"""The contract of stores, for the stores of the package; and each rule finds a store that breaks
+it.
+"""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import trio
 
-from ergo_py import Actor, InitError, open_node
-from ergo_py.entities import FencedError
-from ergo_py.entities.stores.store import Due, Row, Store, Write
+from ergo_py import InitError
+from ergo_py.entities import FencedError, MemoryStore, SQLite
+from ergo_py.entities.stores.store import Due, Row, Write
 from ergo_py.entity_handles import Address
+from ergo_py.testing import STORE_RULES, opened_store
+from ergo_py.testing.stores import StoreRule
 
-ADA, BOB = Address("Account", "ada"), Address("Account", "bob")
-
-
-class Owner(Actor):
-    """A process that has a store open."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    async def init(self) -> None:
-        """Open the store."""
-        await self.store.open(self)
-
-    async def terminate(self, reason: object) -> None:
-        """Close it."""
-        await self.store.close()
+with_each_rule = pytest.mark.parametrize(
+    "rule", STORE_RULES, ids=[rule.__name__ for rule in STORE_RULES]
+)
 
 
-@asynccontextmanager
-async def opened(make: Callable[[], Any]) -> AsyncIterator[Store]:
-    """An open store."""
-    store: Store = make()
-    async with open_node("store@test", log_level="critical") as node:
-        await node.spawn(Owner, store)
-        yield store
+@with_each_rule
+async def test_sqlite_keeps_the_rule(rule: StoreRule, tmp_path: Path) -> None:
+    await rule(lambda: SQLite(tmp_path / "state.db"))
 
 
-def write(address: Address, base: int, record: bytes | None, due: float | None = None) -> Write:
-    """A write of the version after ``base``."""
-    return Write(address, base, base + 1, 0, due, record)
+@with_each_rule
+async def test_a_memory_store_keeps_the_rule(rule: StoreRule) -> None:
+    store = MemoryStore()
+    await rule(lambda: store)
 
 
-async def test_a_row_is_found_as_it_was_written(make_store: Callable[[], Any]) -> None:
-    record = bytes(range(256))
-    async with opened(make_store) as store:
-        assert await store.load([ADA, BOB]) == [None, None]
-        await store.commit([write(ADA, 0, record)])
-        assert await store.load([BOB, ADA]) == [None, Row(1, record)]
-        await store.commit([write(ADA, 1, b"next"), write(BOB, 0, b"")])
-        assert await store.load([ADA, BOB]) == [Row(2, b"next"), Row(1, b"")]
-    async with opened(make_store) as store:
-        assert await store.load([ADA, BOB]) == [Row(2, b"next"), Row(1, b"")]
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_store_has_a_single_owner(kind: str, tmp_path: Path) -> None:
+    memory = MemoryStore()
 
+    def make() -> Any:
+        return memory if kind == "memory" else SQLite(tmp_path / "state.db")
 
-async def test_a_deleted_row_is_gone(make_store: Callable[[], Any]) -> None:
-    async with opened(make_store) as store:
-        await store.commit([write(ADA, 0, b"a", 1.0)])
-        await store.commit([write(ADA, 1, None)])
-        assert await store.load([ADA]) == [None]
-        assert await store.due(9.0, 10) == []
-        await store.commit([write(ADA, 0, b"again")])
-        assert await store.load([ADA]) == [Row(1, b"again")]
-
-
-@pytest.mark.parametrize("base", [0, 1, 3])
-@pytest.mark.parametrize("record", [b"new", None])
-async def test_a_write_over_another_version_is_refused_with_its_batch(
-    make_store: Callable[[], Any], base: int, record: bytes | None
-) -> None:
-    async with opened(make_store) as store:
-        await store.commit([write(ADA, 0, b"1")])
-        await store.commit([write(ADA, 1, b"2")])
-        if base == 0 and record is None:
-            return  # nothing to delete
-        with pytest.raises(FencedError):
-            await store.commit([write(BOB, 0, b"b"), write(ADA, base, record)])
-        assert await store.load([ADA, BOB]) == [Row(2, b"2"), None]
-        await store.commit([write(ADA, 2, b"3")])
-
-
-async def test_an_older_token_is_refused(make_store: Callable[[], Any]) -> None:
-    async with opened(make_store) as store:
-        await store.claim(5)
-        await store.claim(5)
-        with pytest.raises(FencedError):
-            await store.claim(4)
-        with pytest.raises(FencedError):
-            await store.commit([Write(ADA, 0, 1, 4, None, b"old")])
-        await store.commit([Write(ADA, 0, 1, 5, None, b"new")])
-        assert await store.load([ADA]) == [Row(1, b"new")]
-
-
-async def test_due_rows_are_found_the_earliest_first(make_store: Callable[[], Any]) -> None:
-    async with opened(make_store) as store:
-        moments = {"a": 5.0, "b": 0.0, "c": None, "d": 7.5, "e": 2.25}
-        addresses = {key: Address("Account", key) for key in moments}
-        await store.commit([write(addresses[key], 0, b"x", due) for key, due in moments.items()])
-        assert await store.due(7.5, 10) == [
-            Due(0.0, addresses["b"]),
-            Due(2.25, addresses["e"]),
-            Due(5.0, addresses["a"]),
-        ]
-        assert await store.due(100.0, 1) == [Due(0.0, addresses["b"])]
-        await store.commit([write(addresses["b"], 1, b"x", None)])
-        assert await store.due(1.0, 10) == []
-
-
-async def test_keys_are_found_in_order(make_store: Callable[[], Any]) -> None:
-    keys = ["", "A", "a", "aa", "b", "é", "中", "😀"][1:]
-    async with opened(make_store) as store:
-        for kind in ("Account", "Accounts"):
-            await store.commit([write(Address(kind, key), 0, b"x") for key in reversed(keys)])
-        assert await store.keys("Account", "", 100) == keys
-        assert await store.keys("Account", "aa", 2) == ["aa", "b"]
-        assert await store.keys("Account", "aa\0", 2) == ["b", "é"]
-        assert await store.keys("None", "", 2) == []
-
-
-async def test_many_rows_are_loaded_in_the_order_asked_for(make_store: Callable[[], Any]) -> None:
-    addresses = [Address("Account", str(number)) for number in range(1000)]
-    async with opened(make_store) as store:
-        await store.commit([write(each, 0, each.key.encode()) for each in addresses])
-        found = await store.load(list(reversed(addresses)))
-        assert found == [Row(1, each.key.encode()) for each in reversed(addresses)]
-
-
-async def test_a_store_has_a_single_owner(make_store: Callable[[], Any]) -> None:
-    store = make_store()
-    async with opened(lambda: store), open_node("other@test", log_level="critical") as node:
-        other = store if type(store).__name__ == "MemoryStore" else make_store()
+    async with opened_store(make()):
         with pytest.raises(InitError, match="EntityStoreError"):
-            await node.spawn(Owner, other)
+            async with opened_store(make()):
+                pass
+
+
+class Forgetful(MemoryStore):
+    """Drops the last write of a batch."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        await super().commit(writes[:-1] or writes)
+
+
+class Unordered(MemoryStore):
+    """Leaves out missing rows, and moves them behind the others."""
+
+    async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
+        return sorted(await super().load(addresses), key=lambda row: row is None)
+
+
+class Short(MemoryStore):
+    """Cuts long keys."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        short = [
+            each._replace(address=each.address._replace(key=each.address.key[:99]))
+            for each in writes
+        ]
+        await super().commit(short)
+
+
+class Marking(MemoryStore):
+    """Keeps deleted rows, without a record."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        await super().commit([each._replace(record=each.record or b"") for each in writes])
+
+
+class Unchecked(MemoryStore):
+    """Writes over every version."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        rows = self.rows
+        await super().commit(
+            [
+                each._replace(base=rows[each.address][0].version if each.address in rows else 0)
+                for each in writes
+            ]
+        )
+
+
+class OneByOne(MemoryStore):
+    """Writes the rows of a refused batch that stand before the refused row."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        for each in writes:
+            await super().commit([each])
+
+
+class Tokenless(MemoryStore):
+    """Accepts every token."""
+
+    async def claim(self, token: int) -> None:
+        pass
+
+
+class OldWriter(MemoryStore):
+    """Checks the token of a claim, and not that of a write."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        await super().commit([each._replace(token=2**63) for each in writes])
+
+
+class LateTokens(MemoryStore):
+    """Forgets its token at a restart."""
+
+    async def close(self) -> None:
+        await super().close()
+        rows = self.rows
+        self.__init__()  # type: ignore[misc]
+        self.rows = rows
+
+
+class AnyOrder(MemoryStore):
+    """Finds due rows in the order of their keys."""
+
+    async def due(self, before: float, limit: int) -> list[Due]:
+        return sorted(await super().due(before, limit), key=lambda each: each.address)
+
+
+class Inclusive(MemoryStore):
+    """Begins a page behind the key that was asked for."""
+
+    async def keys(self, kind: str, start: str, limit: int) -> list[str]:
+        return [key for key in await super().keys(kind, start, limit) if key != start]
+
+
+class Late(MemoryStore):
+    """A cancelled commit takes effect after a later load."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        try:
+            await super().commit(writes)
+        except trio.Cancelled:
+            self.late = list(writes)
+            raise
+
+    async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
+        found = await super().load(addresses)
+        late, self.late = getattr(self, "late", []), []
+        if late:
+            await super().commit(late)
+        return found
+
+
+class Open(MemoryStore):
+    """Works after it has closed."""
+
+    def _check_open(self) -> None:
+        pass
+
+
+class Confused(MemoryStore):
+    """Refuses a version that skips two numbers."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        if any(each.version - each.base == 3 for each in writes):
+            raise FencedError("no")
+        await super().commit(writes)
+
+
+BROKEN: Final[list[tuple[Callable[[], MemoryStore], str]]] = [
+    (Forgetful, "commits_are_found"),
+    (Unordered, "loads_keep_their_order"),
+    (Short, "rows_are_whole"),
+    (Marking, "deleted_rows_are_gone"),
+    (Unchecked, "other_versions_are_refused"),
+    (OneByOne, "other_versions_are_refused"),
+    (Tokenless, "older_tokens_are_refused"),
+    (OldWriter, "older_tokens_are_refused"),
+    (LateTokens, "older_tokens_are_refused"),
+    (AnyOrder, "due_rows_come_earliest_first"),
+    (Inclusive, "keys_come_in_pages"),
+    (Late, "a_cancelled_commit_is_whole_or_absent"),
+    (Open, "a_closed_store_fails"),
+    (Confused, "random_operations_agree_with_a_dict"),
+]
+
+
+@pytest.mark.parametrize("broken, rule", BROKEN)
+async def test_a_rule_finds_a_store_that_breaks_it(
+    broken: Callable[[], MemoryStore], rule: str
+) -> None:
+    store = broken()
+    (found,) = [each for each in STORE_RULES if each.__name__ == rule]
+    with pytest.raises((AssertionError, FencedError)):
+        await found(lambda: store)
+
+
+def test_every_rule_has_a_store_that_breaks_it() -> None:
+    assert {rule for _, rule in BROKEN} == {rule.__name__ for rule in STORE_RULES}

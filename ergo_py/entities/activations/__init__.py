@@ -1,0 +1,1 @@
+"""Entities that are awake: their callbacks, their output, and the messages that they owe."""

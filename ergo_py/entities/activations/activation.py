@@ -1,0 +1,348 @@
+"""`Activation`: an entity that is awake. It runs the callbacks, and makes the record to store after
+each.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from ..._core.processes.process import Process
+from ..._core.vocabulary.envelopes import STOP
+from ..._core.vocabulary.errors import ErgoError, NotAllowedError
+from ..._core.vocabulary.reasons import Crashed, Reason
+from ...entity_handles import Address, EntityHandle
+from ..errors import EntityStoreError, StateTooLargeError, StateUnreadableError
+from ..held_handles import HeldEntity
+from ..record import Record
+from ..state_types import StateType
+from ..stores.store import Row, Write
+from .changes import Action, Changes
+from .commands import Commands
+from .deliveries import Deliver, Delivery, Done, Forget, Run
+from .held_output import HeldOutput
+from .outbox import Outbox
+
+if TYPE_CHECKING:
+    from ...network.messages.message_types import MessageTypes
+    from ..active_entities import Keeping
+    from ..entity import Entity
+
+__all__ = ["Activation"]
+
+_TOKEN: Final = 0
+"""The fencing token of a node that has its store alone."""
+
+
+class Activation:
+    """An entity that is awake."""
+
+    def __init__(
+        self, keeping: "Keeping", address: Address, kind: "type[Entity[Any]]", row: Row | None
+    ) -> None:
+        self.keeping = keeping
+        self.types: MessageTypes = keeping.types
+        self.address = address
+        self.record = Record() if row is None else Record.decode(row.record)
+        self.due = self.record.due()
+        """The moment at which the stored record is due."""
+        self.changes: Changes | None = None
+        """The changes of the callback in progress."""
+        self.used = 0.0
+        """When its last callback ended."""
+        version = 0 if row is None else row.version
+        self.output = HeldOutput(version, self._warn)
+        self.outbox = Outbox(self)
+        self.commands = Commands(self)
+        self._entity: Entity[Any] | None = None
+        self.is_started = False
+        """Its process has started, so that it may sleep."""
+        self._is_over = False
+        """Its process has ended."""
+        self._base = version
+        """The version that the store has, or gets next; 0 for no row."""
+        self._state_type: StateType = kind.__state_type__
+        self._stored = b""
+        """The bytes of the state as it was after the last callback."""
+
+    # -- start and end -----------------------------------------------------------------------------
+
+    def become(self, entity: "Entity[Any]") -> object:
+        """Become the activation of this behaviour. Returns the state to begin with.
+
+        Raises:
+            StateUnreadableError: the stored state does not fit its class.
+        """
+        self._entity = entity
+        encoded, state_type = self.record.state, self._state_type
+        if encoded is None:
+            return state_type.new()
+        try:
+            return state_type.load(encoded)
+        except ValueError as error:
+            raise StateUnreadableError(
+                self.address.kind, self.address.key, state_type.name, str(error)
+            ) from None
+
+    def start(self, moments: dict[int, float] | None) -> None:
+        """Begin to work, when the process has started: ``moments`` are those of the next attempts
+        that the last activation has told.
+
+        Raises:
+            StateTypeError: ``init`` has put a value into the state that cannot be stored.
+        """
+        # Not the stored bytes: an older version of the class may have written them.
+        self._stored = self._state_type.encode(self.entity.state)
+        self.is_started = True
+        self.rest()
+        self.outbox.begin(moments)
+
+    def end(self) -> None:
+        """Note that its process has ended. The commits under way end, and their replies and
+        messages leave; but nothing more is stored: the next activation of the entity does that.
+        """
+        self._is_over = True
+
+    def is_over(self) -> bool:
+        """Whether its process has ended, is ending, or cannot store anything."""
+        return self._is_over or self.output.error is not None or not self.process.accepting
+
+    def stop(self, reason: Reason) -> None:
+        """End the process. Answers that wait for the store leave all the same."""
+        self.output.outlive()
+        self.process.end(STOP, reason)
+
+    @property
+    def entity(self) -> "Entity[Any]":
+        """Its behaviour."""
+        assert self._entity is not None
+        return self._entity
+
+    @property
+    def process(self) -> Process:
+        """Its process."""
+        return self.entity._process
+
+    def handle(self, address: Address) -> EntityHandle:
+        """The handle of another entity."""
+        return HeldEntity(self.keeping.handle(address, self.process), self)
+
+    def rest(self) -> None:
+        """Be idle from now on."""
+        self.used = trio.current_time()
+        self.keeping.note_used(self)
+
+    def can_sleep(self, *, makes_room: bool = False) -> bool:
+        """Whether it may end now: nothing is held back, and it has no work to do. To make room for
+        another, it may also end while it waits until messages have taken effect elsewhere: perhaps
+        just there. The answer wakes it again, or the moment of the next attempt.
+        """
+        if self.changes is not None or not self.output.is_empty():
+            return False
+        if self.process.deferred or self.commands.are_open():
+            return False
+        soon = self.keeping.now() + 1.0
+        return all(
+            self.outbox.may_wait(each, soon, makes_room=makes_room)
+            for each in self.record.owed.values()
+        )
+
+    # -- callbacks ---------------------------------------------------------------------------------
+
+    def begin(self) -> Changes:
+        """Begin a callback.
+
+        Raises:
+            EntityStoreError: a commit has failed.
+        """
+        if self.output.error is not None:
+            raise self.output.error
+        self.changes = Changes()
+        return self.changes
+
+    def in_callback(self, verb: str = "") -> Changes:
+        """The changes of the callback in progress.
+
+        Raises:
+            NotAllowedError: no callback that is stored is in progress.
+        """
+        if self.changes is None:
+            raise NotAllowedError(
+                f"self.{verb} belongs to the commit of a callback: use it in handle_message, "
+                "handle_call or an exposed method"
+            )
+        return self.changes
+
+    def leave(self, action: Action) -> None:
+        """Do an action when the callback in progress is stored."""
+        if self.changes is not None:
+            self.changes.after.append(action)
+        else:
+            self.output.hold(action)
+
+    def undo(self) -> None:
+        """Put the state back as it was before the callback, and drop all that it has done."""
+        self.changes = None
+        # Not only if it has changed: the callback may have made a state that cannot be compared.
+        self.entity.put_state(self._state_type.again(self._stored))
+
+    def crash(self) -> None:
+        """Undo a callback that ends the process. Earlier callbacks are still being stored: their
+        answers leave then, although the process has ended.
+        """
+        self.undo()
+        self.end()
+        self.output.outlive()
+
+    def finish(self) -> None:
+        """End a callback, and store its changes.
+
+        Raises:
+            StateTypeError: the state cannot be stored; the callback was undone.
+            StateTooLargeError: the same.
+        """
+        changes = self.in_callback()
+        try:
+            if self._take_over(changes):
+                self._commit(changes)
+        except ErgoError:
+            self.undo()
+            raise
+        self.changes = None
+        self.commands.forget(changes.answered)
+        for action in changes.after:
+            self.output.hold(action)
+        self.rest()
+        self.outbox.after_callback()
+
+    def _take_over(self, changes: Changes) -> bool:
+        """Put the changes of a callback into the record. False if nothing is to be stored."""
+        state_type = self._state_type
+        if changes.deleted:
+            self.entity.put_state(state_type.new())
+        encoded = state_type.encode(self.entity.state)
+        is_new_state = encoded != self._stored
+        if not is_new_state and changes.is_empty():
+            return False
+        if is_new_state:
+            state_type.check(encoded)
+        # Checked before anything changes, so that nothing is half done.
+        size = len(encoded) + sum(len(each.message) for each in changes.owed)
+        if size > self.keeping.settings.max_state:
+            raise StateTooLargeError(self.address.kind, size, self.keeping.settings.max_state)
+        if state_type.is_first_large(encoded):
+            self.process.log.warning(
+                "a large state is encoded after every callback, also of callbacks that only read",
+                bytes=len(encoded),
+                state=state_type.name,
+                instead="keep the parts in entities of their own",
+            )
+        self._stored = encoded
+        if changes.deleted:
+            self.record.delete()
+        elif is_new_state or self.record.state is not None:
+            self.record.keep(encoded)
+        self._record_messages(changes)
+        return True
+
+    def _record_messages(self, changes: Changes) -> None:
+        record, settings = self.record, self.keeping.settings
+        for number in changes.removed:
+            record.owed.pop(number, None)
+            self.outbox.drop(number)
+        for name in changes.cancelled:
+            record.cancel(name)
+        record.owe(changes.owed)
+        if changes.seen is not None:
+            origin, number = changes.seen
+            record.seen[origin] = number
+        if changes.done:
+            now = self.keeping.now()
+            record.done.update((id, (now, answer)) for id, answer in changes.done.items())
+            record.forget_done(now - settings.remember, settings.max_remembered)
+
+    def _commit(self, changes: Changes) -> None:
+        encoded = self.record.encode()
+        version = self.output.next_version()
+        write = Write(self.address, self._base, version, _TOKEN, self.record.due(), encoded)
+        self._base = 0 if encoded is None else version
+        self.keeping.submit(self, write)
+        if changes.owed:
+            changes.after.append(partial(self.outbox.confirm, self.record.last))
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    def release(self, write: Write) -> None:
+        """Note that a version is stored, and let go all that waited for it."""
+        self.due = write.due
+        self.output.release(write.version)
+
+    def fail(self, error: EntityStoreError, write: Write) -> None:
+        """Note that a commit has failed. Nothing that was held back leaves."""
+        if write.due is not None:
+            self.due = write.due  # the write may have happened
+        if self.output.error is not None:
+            return
+        process, reason = self.process, Crashed(error)
+        self.output.fail(error, reason)
+        if process.accepting:
+            process.end(STOP, reason)
+            process.cut(reason)
+
+    def _warn(self, error: ErgoError) -> None:
+        self.process.log.warning("a message could not be sent", why=str(error))
+
+    # -- messages of the framework -----------------------------------------------------------------
+
+    def arrive(self, message: Delivery) -> tuple[object, EntityHandle] | None:
+        """Take a message of the framework. Returns the user's message in it, with its sender, if
+        there is one to handle; its callback has begun then.
+        """
+        if isinstance(message, Deliver):
+            return self._take_message(message)
+        if isinstance(message, Run):
+            return self._take_own(message)
+        if isinstance(message, Done):
+            self.outbox.was_done(message)
+        elif isinstance(message, Forget):
+            self._forget(message)
+        else:
+            self.outbox.look()
+        self.rest()
+        return None
+
+    def _take_own(self, message: Run) -> tuple[object, EntityHandle] | None:
+        owed = self.outbox.take_own(message)
+        if owed is None:
+            return None
+        decoded = self.types.decode(owed.message)
+        changes = self.begin()
+        changes.removed.append(owed.number)
+        changes.after.append(self.outbox.look)
+        return decoded, self.handle(self.address)
+
+    def _take_message(self, message: Deliver) -> tuple[object, EntityHandle] | None:
+        origin = message.origin
+        last = self.record.seen.get(origin, 0)
+        sender = Address(origin.kind, origin.key)
+        tell = partial(self.outbox.tell, sender, Done(message.number))
+        if message.number <= last:
+            self.output.hold(tell)
+            return None
+        if message.after > last:
+            return None  # one before it is missing; the sender repeats both
+        decoded = self.types.decode(message.message)
+        changes = self.begin()
+        changes.see(origin, message.number)
+        changes.after.append(tell)
+        return decoded, self.handle(sender)
+
+    def _forget(self, message: Forget) -> None:
+        if self.record.seen.get(message.origin, 0) != message.number:
+            return
+        # Stored with the next commit: a mark too many does no harm.
+        del self.record.seen[message.origin]
+        if self.record.state is None:
+            # It was deleted, and only this mark has kept the row.
+            self.begin().count()
+            self.finish()

@@ -1,0 +1,66 @@
+"""`Changes`: all that a callback of an entity does besides changing the state."""
+
+from collections.abc import Callable
+
+from ..record import Origin, Owed
+
+__all__ = ["Action", "Changes"]
+
+Action = Callable[[], object]
+"""A reply or a message that leaves an entity: it is called when the callback is stored."""
+
+
+class Changes:
+    """The effects of a callback. They take effect with the commit."""
+
+    __slots__ = (
+        *("after", "answered", "cancelled", "deleted", "done"),
+        *("is_counted", "owed", "removed", "seen"),
+    )
+
+    def __init__(self) -> None:
+        self.after: list[Action] = []
+        """Replies and messages that leave when the callback is stored, in order."""
+        self.owed: list[Owed] = []
+        self.removed: list[int] = []
+        """Numbers of messages that are not owed any more."""
+        self.cancelled: list[str] = []
+        """Names of timers."""
+        self.seen: tuple[Origin, int] | None = None
+        """The message of another entity that takes effect."""
+        self.done: dict[str, bytes] = {}
+        """The ids of commands that are done, and their encoded answers."""
+        self.answered: list[str] = []
+        """The ids of commands whose deferred answers are given."""
+        self.deleted = False
+        self.is_counted = False
+        """Attempts were counted, or a mark was removed: the record has changed already."""
+
+    def delete(self) -> None:
+        """Delete the entity."""
+        self.deleted = True
+
+    def count(self) -> None:
+        """Note that the record has changed already."""
+        self.is_counted = True
+
+    def see(self, origin: Origin, number: int) -> None:
+        """Note that a message of another entity takes effect."""
+        self.seen = origin, number
+
+    def cancel(self, name: str) -> None:
+        """Cancel a timer, also of this callback."""
+        self.owed = [each for each in self.owed if each.name != name]
+        self.cancelled.append(name)
+
+    def is_empty(self) -> bool:
+        """Whether the record stays as it is, apart from the state."""
+        return not (
+            self.owed
+            or self.removed
+            or self.cancelled
+            or self.seen
+            or self.done
+            or self.deleted
+            or self.is_counted
+        )

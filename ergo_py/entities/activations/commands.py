@@ -1,0 +1,122 @@
+"""`Commands`: the calls of an entity. Answers wait for the store; a command with an id is done
+once.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.errors import Reject
+from ..._core.vocabulary.messages import NO_REPLY
+from ...network.messages.listed_class import RefusedValueError
+from ..errors import StateTooLargeError, StateTypeError
+from .held_output import Reply
+
+if TYPE_CHECKING:
+    from .activation import Activation
+
+__all__ = ["Commands"]
+
+
+class Commands:
+    """The calls to an entity that is awake."""
+
+    __slots__ = ("_activation", "_id_of", "_in_progress")
+
+    def __init__(self, activation: "Activation") -> None:
+        self._activation = activation
+        self._in_progress: dict[str, list[Caller]] = {}
+        """The ids of commands whose answers are deferred, with their callers: that of the command
+        first, then those of its repetitions.
+        """
+        self._id_of: dict[Caller, str] = {}
+        """The ids of these commands, by their first callers."""
+
+    def are_open(self) -> bool:
+        """Whether a caller of a command with an id waits for a deferred answer. A caller that has
+        given up does not.
+        """
+        return any(
+            not caller.settled for callers in self._in_progress.values() for caller in callers
+        )
+
+    def answer(self, id: str, caller: Caller) -> bool:
+        """Answer the repetition of a command, which has been done or is in progress. False if it
+        is a new command.
+        """
+        done = self._activation.record.done.get(id)
+        if done is not None:
+            encoded = done[1]
+            value = self._activation.types.decode(encoded) if encoded else None
+            self._activation.output.hold(self._reply([caller], value, None))
+            self._activation.rest()
+            return True
+        if id in self._in_progress:
+            self._in_progress[id].append(caller)
+            return True
+        return False
+
+    def end(self, caller: Caller, value: object, once: str | None) -> object:
+        """End the callback of a call, and hold its answer back. Returns the result for the
+        kernel.
+        """
+        activation = self._activation
+        try:
+            if value is not NO_REPLY and once is not None:
+                activation.in_callback().done[once] = self._encode(once, value)
+            activation.finish()
+        except (StateTypeError, StateTooLargeError) as error:
+            return self.refuse(caller, Reject(error))
+        if value is NO_REPLY:
+            if once is not None and not caller.settled:
+                self._in_progress[once] = [caller]
+                self._id_of[caller] = once
+            return NO_REPLY
+        if activation.output.is_stored():
+            return value
+        activation.output.hold(self._reply([caller], value, None))
+        return NO_REPLY
+
+    def refuse(self, caller: Caller, rejection: Reject) -> object:
+        """Undo the callback of a call, and hold its refusal back."""
+        activation = self._activation
+        activation.undo()
+        activation.rest()
+        if activation.output.is_stored():
+            raise rejection
+        activation.output.hold(self._reply([caller], None, rejection.error))
+        return NO_REPLY
+
+    def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
+        """Answer a call that was deferred, when the callback in progress is stored.
+
+        Raises:
+            StateTypeError: the command has an id, and its answer cannot be stored.
+        """
+        activation, once = self._activation, self._id_of.get(caller)
+        callers = [caller]
+        if once is not None:
+            changes = activation.in_callback("reply(caller, …) to a command with an id")
+            if error is None:
+                changes.done[once] = self._encode(once, value)
+            changes.answered.append(once)
+            callers = self._in_progress[once]
+        activation.leave(self._reply(callers, value, error))
+        return not caller.settled
+
+    def forget(self, ids: list[str]) -> None:
+        """Forget commands whose deferred answers are given by a callback that has ended."""
+        for once in ids:
+            for caller in self._in_progress.pop(once, ()):
+                self._id_of.pop(caller, None)
+
+    def _encode(self, once: str, value: object) -> bytes:
+        try:
+            return b"" if value is None else self._activation.types.encode(value)
+        except RefusedValueError as error:
+            raise StateTypeError(
+                f"the answer to a command with once={once!r} is stored, and this one cannot be: "
+                f"{error}; the command was undone"
+            ) from None
+
+    def _reply(self, callers: list[Caller], value: object, error: BaseException | None) -> Reply:
+        return Reply(self._activation.process.kernel.calls, callers, value, error)

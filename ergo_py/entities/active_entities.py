@@ -1,0 +1,408 @@
+"""`Keeping`: the work of a keeper. It wakes entities, commits their changes, puts them to sleep,
+and finds those that have work to do.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from inspect import iscoroutinefunction
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from .._core.processes.process import Process
+from .._core.processes.spawn import spawn_process
+from .._core.runtime.parking import PARKED
+from .._core.vocabulary.errors import SpawnError
+from .._core.vocabulary.ids import PID
+from .._core.vocabulary.options import read_options
+from .._core.vocabulary.reasons import Crashed, Reason, Shutdown
+from ..entity_handles import Address, EntityHandle, EntityTable
+from ..network.messages.message_types import MessageTypes
+from .activations.activation import Activation
+from .activations.deliveries import Look
+from .entity import Entity
+from .errors import EntityStoreError
+from .group_commit import GroupCommit
+from .inspection import KeeperInspection
+from .record import Owed
+from .schedule import Schedule
+from .settings import Totals
+from .stores.store import Row, Store, Write
+
+if TYPE_CHECKING:
+    from .keeper import Entities
+
+__all__ = ["Keeping"]
+
+_READ_AGAIN: Final = 1.0
+"""Seconds after which an entity is loaded again whose row could not be read."""
+_BATCH: Final = 256
+"""Rows that are loaded at once."""
+_CANDIDATES: Final = 32
+"""Busy entities that are passed over to find one that can sleep."""
+_ROOM_PAUSE: Final = 0.5
+"""Seconds after which the keeper looks again for room for an entity that waits."""
+_LEAST_IDLE: Final = 0.1
+"""Seconds between two looks at the longest idle entity, also if ``idle`` is less."""
+_ASLEEP: Final = Shutdown("asleep")
+
+
+class Keeping:
+    """The work of a keeper: the entities that are awake, the writes that wait for the store, and
+    the moments at which entities have work to do.
+    """
+
+    def __init__(
+        self,
+        keeper: "Entities",
+        store: Store,
+        kinds: dict[str, type[Entity[Any]]],
+        types: MessageTypes,
+        table: EntityTable,
+    ) -> None:
+        self.keeper = keeper
+        self.store = store
+        self.kinds = kinds
+        self.types = types
+        self.table = table
+        self.active: OrderedDict[str, Activation] = OrderedDict()
+        """The entities that are awake or start, the longest idle first."""
+        self.settings = keeper.settings
+        self.kernel = keeper._process.kernel
+        self.totals = Totals()
+        self.inspection = KeeperInspection(self)
+        self.parked: dict[Address, int] = {}
+        """How many parked messages sleeping entities have, as far as it is known: of those that
+        were awake, and of all after a search.
+        """
+        self.commits = GroupCommit(store, self.totals, self._ring)
+        self._schedule = Schedule(self.settings.now)
+        self._wanted: dict[Address, None] = {}
+        self._bell = trio.Event()
+        self._idle_bell = False
+        """An entity waits for room: ring when another may sleep."""
+        self._failures: dict[Address, int] = {}
+        """How often the process of an entity has failed in a row."""
+        self._names: dict[PID, Address] = {}
+        self._tries: dict[Address, dict[int, float]] = {}
+        """The moments of the next attempts of entities that sleep while they owe messages: to wake
+        them does not count as an attempt.
+        """
+
+    def now(self) -> float:
+        """The time of the wall clock."""
+        return self.settings.now()
+
+    def _ring(self) -> None:
+        self._bell.set()
+
+    # -- for activations ---------------------------------------------------------------------------
+
+    def handle(self, address: Address, process: Process | None) -> EntityHandle:
+        """The handle of an entity."""
+        return EntityHandle(self.kernel, self.table, address, process)
+
+    def new_birth(self) -> int:
+        """A number that tells entities of the same key apart."""
+        return self.kernel.chance("entities").bits(62) + 1
+
+    def pause(self, attempts: int) -> float:
+        """Seconds until the next attempt, after so many."""
+        chance = self.kernel.chance("entities").fraction()
+        return self.settings.backoff.delay(attempts, chance)
+
+    def submit(self, activation: Activation, write: Write) -> None:
+        """Store a version of an entity."""
+        self.commits.submit(activation, write)
+
+    def schedule(self, moment: float, address: Address) -> None:
+        """Look after an entity at a moment."""
+        if self._schedule.add(moment, address):
+            self._ring()
+
+    def note_used(self, activation: Activation) -> None:
+        """Note that an entity has been used, and is idle now."""
+        self.active.move_to_end(str(activation.address))
+        if self._idle_bell:
+            self._idle_bell = False
+            self._ring()
+
+    def note_parked(self, address: Address, owed: Owed) -> None:
+        """Note that a message is not tried any more."""
+        self.totals.count_parked()
+        self.keeper.log.error(
+            "a message was parked",
+            entity=str(address),
+            to=str(owed.target or address),
+            attempts=owed.attempts,
+            instead="see `ergo entities`, repair the cause, and retry it",
+        )
+
+    def note_asleep(self, address: Address, parked: int) -> None:
+        """Note how many parked messages a sleeping entity has."""
+        if parked and str(address) not in self.active:
+            self.parked[address] = parked
+
+    def want(self, address: Address) -> None:
+        """Wake an entity, or let it wake again when it has ended."""
+        self._wanted[address] = None
+        self._ring()
+
+    async def keys(self, kind: str, start: str, limit: int) -> Sequence[str]:
+        """The keys of a kind, from ``start`` on."""
+        return await self.store.keys(kind, start, limit)
+
+    # -- the work ----------------------------------------------------------------------------------
+
+    async def work(self) -> None:
+        """Commit, load and wake until the keeper ends."""
+        try:
+            while True:
+                for address in self._schedule.take_due():
+                    self._look_after(address)
+                if not await self._work_once():
+                    await self._put_idle_to_sleep()
+                    with trio.move_on_at(self._next_moment()):
+                        await self._bell.wait()
+                    self._bell = trio.Event()
+        finally:
+            self.commits.close()
+
+    async def _work_once(self) -> bool:
+        """Commit, load and poll, each once: with many writers there is always something to commit.
+        False if there was nothing to do.
+        """
+        is_busy = False
+        if self.commits.is_waiting():
+            await self._commit()
+            is_busy = True
+        if self._wanted and await self._wake_some():
+            is_busy = True
+        if self._schedule.is_poll_due():
+            await self._poll()
+            is_busy = True
+        return is_busy
+
+    def _next_moment(self) -> float:
+        first = self._schedule.next()
+        if self._idle_bell:
+            # An entity may become idle without a callback, as when a caller gives up.
+            first = min(first, trio.current_time() + _ROOM_PAUSE)
+        for activation in self.active.values():
+            return min(first, self._idle_until(activation))
+        return first
+
+    def _idle_until(self, activation: Activation) -> float:
+        """The moment at which an entity sleeps if it stays idle."""
+        return activation.used + max(self.settings.idle, _LEAST_IDLE)
+
+    def _look_after(self, address: Address) -> None:
+        slot = self.table.slots.get(str(address))
+        if slot is not None and slot.pid is not None:
+            process = self.keeper._process
+            process.router.send(process.id, slot.pid, Look(), process.priority)
+        elif address.kind in self.kinds:
+            self.want(address)
+
+    async def _poll(self) -> None:
+        try:
+            await self._schedule.poll(self.store)
+        except EntityStoreError as error:
+            self._note_failure("the store cannot be read", error)
+
+    async def _commit(self) -> None:
+        try:
+            written = await self.commits.commit()
+        except EntityStoreError as error:
+            self._note_failure("a commit failed; its entities end", error)
+            return
+        for activation, write in written:
+            self._failures.pop(write.address, None)
+            if write.due is not None:
+                self.schedule(write.due, write.address)
+            activation.release(write)
+
+    def _note_failure(self, text: str, error: EntityStoreError) -> None:
+        self.totals.count_failure(error, self.now())
+        self.keeper.log.error(text, why=str(error))
+
+    # -- waking ------------------------------------------------------------------------------------
+
+    async def _wake_some(self) -> bool:
+        """Wake entities. False if none can wake now."""
+        ready = await self._take_wanted()
+        if not ready:
+            return False
+        try:
+            rows = await self.store.load(ready)
+        except EntityStoreError as error:
+            self._note_failure("the store cannot be read", error)
+            for address in ready:
+                self._refuse(address, error)
+                # It may have work to do, and the next look into the store may be far.
+                self.schedule(self.now() + _READ_AGAIN, address)
+            return True
+        for address, row in zip(ready, rows, strict=True):
+            await self._wake(address, row)
+        return True
+
+    async def _take_wanted(self) -> list[Address]:
+        """The entities to wake now: as many as there is room for."""
+        ready = [each for each in self._wanted if self._can_wake(each)]
+        wanted = min(len(ready), _BATCH)
+        room = self.settings.max_awake - len(self.active)
+        if room < wanted:
+            room += await self._make_room(wanted - room)
+            ready = [each for each in ready if self._can_wake(each)]  # it may have waited
+        taken = ready[: min(max(room, 0), _BATCH)]
+        if ready and not taken:
+            self._idle_bell = True
+        for address in taken:
+            del self._wanted[address]
+        return taken
+
+    def _can_wake(self, address: Address) -> bool:
+        """Whether an entity is asleep. One that has just ended may have a version that is not
+        stored yet, and is loaded behind it.
+        """
+        return str(address) not in self.active and not self.commits.has(address)
+
+    async def _wake(self, address: Address, row: Row | None) -> None:
+        kind = self.kinds[address.kind]
+        try:
+            activation = Activation(self, address, kind, row)
+        except EntityStoreError as error:
+            self._fail_start(address, row, error)
+            return
+        # Before anything waits: another message must not wake it a second time.
+        self.active[str(address)] = activation
+        if iscoroutinefunction(kind.init):
+            name = f"start {address}"
+            self.keeper.start_task(self._start, activation, kind, row, name=name)
+        else:
+            await self._start(activation, kind, row)
+
+    async def _start(
+        self, activation: Activation, kind: type[Entity[Any]], row: Row | None
+    ) -> None:
+        address, keeper = activation.address, self.keeper._process
+        try:
+            process = await spawn_process(
+                keeper.kernel,
+                keeper,
+                lambda: _made(kind, activation),
+                kind,
+                (),
+                read_options({}),
+                self.table.slot(address),
+            )
+        except (SpawnError, EntityStoreError) as error:
+            del self.active[str(address)]
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            self._fail_start(address, row, cause)
+            return
+        self.totals.count_waking()
+        self._names[process.id] = address
+        self._wanted.pop(address, None)
+        self.parked.pop(address, None)
+        activation.start(self._tries.pop(address, None))
+
+    def _fail_start(self, address: Address, row: Row | None, error: Exception) -> None:
+        self.keeper.log.error("an entity cannot start", entity=str(address), why=str(error))
+        self._refuse(address, error)
+        if row is not None:
+            self._schedule_again(address)
+
+    def _refuse(self, address: Address, error: Exception) -> None:
+        """Fail all that waits for an entity that cannot start."""
+        self._wanted.pop(address, None)
+        slot = self.table.slots.pop(str(address), None)
+        if slot is None:
+            return
+        for claim in slot.take_waiters():
+            caller = getattr(claim, "caller", None)
+            if caller is not None:
+                caller.settle(None, error)
+            else:
+                claim.refuse(Crashed(error))
+        for _, _, caller, _ in slot.close(Crashed(error)):
+            if caller is not None:
+                caller.settle(None, error)
+
+    def _schedule_again(self, address: Address) -> None:
+        failures = self._failures[address] = self._failures.get(address, 0) + 1
+        self.schedule(self.now() + self.pause(failures - 1), address)
+
+    # -- sleep -------------------------------------------------------------------------------------
+
+    async def _make_room(self, wanted: int) -> int:
+        """Put the longest idle entities to sleep. Returns how many."""
+        done = 0
+        for makes_room in (False, True):
+            # Not a copy of all: there may be very many.
+            for activation in list(islice(self.active.values(), wanted - done + _CANDIDATES)):
+                if done < wanted and await self._sleeps(activation, makes_room=makes_room):
+                    done += 1
+        return done
+
+    async def _put_idle_to_sleep(self) -> None:
+        passed = 0
+        while self.active and passed < _CANDIDATES:
+            oldest = next(iter(self.active.values()))
+            if self._idle_until(oldest) > trio.current_time():
+                return
+            if not await self._sleeps(oldest):
+                # Look at it again after another idle time, and not at once.
+                passed += 1
+                oldest.rest()
+
+    async def _sleeps(self, activation: Activation, *, makes_room: bool = False) -> bool:
+        if not activation.is_started or activation.is_over():
+            return False
+        process = activation.process
+        if (
+            process.task.custom_sleep_data is not PARKED
+            or process.main
+            or process.mailbox.ahead
+            or not activation.can_sleep(makes_room=makes_room)
+        ):
+            return False
+        moments = activation.outbox.moments()
+        await process.shut(_ASLEEP)
+        if moments:
+            self._tries[activation.address] = moments
+        self.totals.count_sleep()
+        self.ended(process.id, _ASLEEP)
+        return True
+
+    def ended(self, pid: PID, reason: Reason) -> None:
+        """Note that the process of an entity has ended. It wakes again if others wait for it, or
+        if it has failed and has work to do.
+        """
+        address = self._names.pop(pid, None)
+        if address is None:
+            return
+        name = str(address)
+        activation = self.active.pop(name)
+        activation.end()
+        self.note_asleep(address, sum(each.is_parked for each in activation.record.owed.values()))
+        slot = self.table.slots.get(name)
+        if slot is not None and (slot.waiters or any(slot.kept.values())):
+            self.want(address)
+        else:
+            self.table.slots.pop(name, None)
+        if reason is _ASLEEP:
+            self._failures.pop(address, None)
+        if reason is not _ASLEEP and activation.due is not None:
+            self._schedule_again(address)
+        if self._idle_bell or self._wanted:
+            self._idle_bell = False
+            self._ring()
+
+
+def _made(kind: type[Entity[Any]], activation: Activation) -> Entity[Any]:
+    entity = kind.__new__(kind)
+    entity.begin(activation)
+    entity.__init__()  # type: ignore[misc]
+    return entity

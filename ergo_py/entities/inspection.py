@@ -1,0 +1,264 @@
+"""`KeeperInspection`: the facts about the entities of a keeper. `EntityInspector`: those of a node,
+for programs, prompts and tests.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from .._core.inspection.state import redacted, show
+from .._core.vocabulary.public_names import show_public_names
+from ..entity_handles import (
+    Address,
+    EntityFigures,
+    Inspection,
+    Retry,
+    check_key,
+    entities_of,
+    inspection_of,
+    inspections,
+)
+from ..network.messages.codec import msgspec
+from ..network.messages.listed_class import UnreadableValueError
+from ..node import Node
+from .record import Owed, Record
+
+if TYPE_CHECKING:
+    from .active_entities import Keeping
+    from .entity import Entity
+
+__all__ = ["EntityInspector", "KeeperInspection"]
+
+_COUNTED: Final = 100_000
+"""Stored entities of a kind that are counted: a store has no count of its own."""
+_PAGE: Final = 10_000
+"""Keys that are read at once."""
+_BATCH: Final = 256
+"""Rows that are read at once. Commits come in between."""
+
+Facts = dict[str, Any]
+
+
+class KeeperInspection:
+    """The facts about the entities of a keeper, as JSON values. Contents come after the node's
+    ``redact``.
+    """
+
+    __slots__ = ("_keeping",)
+
+    def __init__(self, keeping: "Keeping") -> None:
+        self._keeping = keeping
+
+    def figures(self) -> EntityFigures:
+        """The counters. From any thread."""
+        keeping, totals = self._keeping, self._keeping.totals
+        return EntityFigures(
+            awake=len(keeping.active),
+            commits=totals.commits,
+            versions=totals.versions,
+            failures=totals.failures,
+            parked=totals.parked,
+            wakings=totals.wakings,
+            sleeps=totals.sleeps,
+            seconds=totals.seconds,
+        )
+
+    async def facts(self) -> Facts:
+        """The store with its sums, and the kinds with their counts."""
+        keeping = self._keeping
+        kinds = []
+        for kind in keeping.kinds:
+            stored, is_more = await self._count(kind)
+            kinds.append({"kind": kind, "stored": stored, "is_more": is_more, **self._awake(kind)})
+        totals = keeping.totals
+        return {
+            "store": repr(keeping.store),
+            "commits": totals.commits,
+            "versions": totals.versions,
+            "failures": totals.failures,
+            "last_error": totals.last_error,
+            "kinds": kinds,
+        }
+
+    async def _count(self, kind: str) -> tuple[int, bool]:
+        """How many entities of a kind are stored, and whether there are more than are counted."""
+        count, start = 0, ""
+        while count < _COUNTED:
+            found = await self._keeping.store.keys(kind, start, _PAGE)
+            count += len(found)
+            if len(found) < _PAGE:
+                return count, False
+            start = found[-1] + "\0"  # no key contains a zero
+        return count, True
+
+    def _awake(self, kind: str) -> Facts:
+        """The entities of a kind that are awake, and the messages that they owe."""
+        now, counts = self._keeping.now(), Counter[str]()
+        for activation in self._keeping.active.values():
+            if activation.address.kind == kind:
+                counts["awake"] += 1
+                for each in activation.record.owed.values():
+                    counts["parked" if each.is_parked else "owed"] += each.due <= now
+        for address, count in self._keeping.parked.items():
+            counts["parked"] += count * (address.kind == kind)
+        return {each: counts[each] for each in ("awake", "owed", "parked")}
+
+    async def record(self, kind: str, key: str, *, contents: bool = False) -> Facts | None:
+        """The stored record of an entity; None if there is none. Its messages are types, with
+        ``contents`` also texts.
+        """
+        keeping = self._keeping
+        address = Address(kind, check_key(key))
+        (row,) = await keeping.store.load([address])
+        if row is None:
+            return None
+        record = Record.decode(row.record)
+        owed = [(each, self._message(each, address, contents)) for each in record.owed.values()]
+        return {
+            "kind": kind,
+            "key": key,
+            "is_awake": str(address) in keeping.active,
+            "version": row.version,
+            **self._state(kind, record),
+            "owed": [facts for each, facts in owed if not each.name and not each.is_parked],
+            "timers": [facts for each, facts in owed if each.name and not each.is_parked],
+            "parked": [facts for each, facts in owed if each.is_parked],
+            "done": {id: _moment(at) for id, (at, _) in record.done.items()},
+        }
+
+    def _state(self, kind: str, record: Record) -> Facts:
+        if record.state is None:
+            return {"state": None}
+        state_type = self._keeping.kinds[kind].__state_type__
+        try:
+            return {"state": self._plain("state", state_type.load(record.state))}
+        except ValueError as error:
+            raw = self._plain("state", msgspec.msgpack.decode(record.state))
+            return {"state": raw, "problem": f"not a {state_type.name}: {error}"}
+
+    def _message(self, owed: Owed, address: Address, contents: bool) -> Facts:
+        facts: Facts = {"to": str(owed.target or address)}
+        try:
+            message = self._keeping.types.decode(owed.message)
+        except UnreadableValueError as error:
+            facts |= {"message_type": "?", "problem": str(error)}
+        else:
+            facts["message_type"] = type(message).__name__
+            if contents:
+                facts["message"] = show(self._keeping.kernel, "message", message)
+        if owed.name:
+            facts["timer"] = owed.name
+        if owed.due:
+            facts["due"] = _moment(owed.due)
+        if owed.attempts:
+            facts["attempts"] = owed.attempts
+        return facts
+
+    def _plain(self, what: str, value: object) -> Any:
+        """A value as JSON, after ``redact`` of each of its parts."""
+        try:
+            value = redacted(self._keeping.kernel, what, value)
+        except Exception as error:
+            return f"<redact raised {type(error).__name__}>"
+        if is_dataclass(value) and not isinstance(value, type):
+            value = {each.name: getattr(value, each.name) for each in fields(value)}
+        elif isinstance(value, msgspec.Struct):
+            value = {each: getattr(value, each) for each in value.__struct_fields__}
+        if isinstance(value, Mapping):
+            return {str(key): self._plain(str(key), each) for key, each in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._plain(what, each) for each in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        return str(value)
+
+    async def parked(self, limit: int) -> list[Facts]:
+        """The parked messages of all entities, at most ``limit``. Reads all rows: a store knows
+        only which entities have work to do.
+        """
+        found: list[Facts] = []
+        for kind in self._keeping.kinds:
+            async for address, record in self._records(kind):
+                parked = [each for each in record.owed.values() if each.is_parked]
+                self._keeping.note_asleep(address, len(parked))
+                for each in islice(parked, limit - len(found)):
+                    message = self._message(each, address, contents=False)
+                    found.append({"kind": kind, "key": address.key, **message})
+        return found
+
+    async def _records(self, kind: str) -> AsyncIterator[tuple[Address, Record]]:
+        start, store = "", self._keeping.store
+        while keys := await store.keys(kind, start, _BATCH):
+            addresses = [Address(kind, key) for key in keys]
+            for address, row in zip(addresses, await store.load(addresses), strict=True):
+                if row is not None:
+                    yield address, Record.decode(row.record)
+            start = keys[-1] + "\0"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+class EntityInspector:
+    """Looks at the entities of a node, as ``ergo entities`` does: ``EntityInspector(node)``. All
+    answers are values of JSON.
+    """
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def kinds(self) -> list[Facts]:
+        """Each store of the node with its sums, and its kinds: how many entities of each are stored
+        and awake, how many messages they owe, and how many messages are parked.
+        """
+        return [await each.facts() for each in inspections(entities_of(self._node))]
+
+    async def record(
+        self, kind: "type[Entity[Any]] | str", key: str, *, contents: bool = False
+    ) -> Facts | None:
+        """The stored record of an entity: its state, the messages that it owes, its timers, its
+        parked messages and the ids of commands. None if nothing is stored. Does not wake it.
+
+        Args:
+            kind: the class of the entity, or the name of its kind.
+            key: its key.
+            contents: messages as texts, too.
+
+        Raises:
+            EntityKindUnknownError: the node keeps no entities of this kind.
+        """
+        cls, inspection = self._find(kind)
+        return await inspection.record(cls.kind, key, contents=contents)
+
+    async def parked(self, limit: int = 1000) -> list[Facts]:
+        """The parked messages of all entities. Reads all rows."""
+        found: list[Facts] = []
+        for each in inspections(entities_of(self._node)):
+            found += await each.parked(limit - len(found))
+        return found
+
+    async def retry(
+        self, kind: "type[Entity[Any]] | str", key: str, *, timeout: float | None = 5.0
+    ) -> int:
+        """Give the parked messages of an entity new attempts. Returns how many there were, when
+        that is stored.
+
+        Raises:
+            EntityKindUnknownError: the node keeps no entities of this kind.
+            TargetDownError: the store failed.
+        """
+        cls, _ = self._find(kind)
+        return await self._node.entity(cls, key).call(Retry(), timeout=timeout)
+
+    def _find(self, kind: "type[Entity[Any]] | str") -> "tuple[type[Entity[Any]], Inspection]":
+        name = kind if isinstance(kind, str) else kind.kind
+        return inspection_of(entities_of(self._node), name)
+
+
+show_public_names(__name__)

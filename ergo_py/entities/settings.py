@@ -1,0 +1,97 @@
+"""`Settings`: the settings of a keeper, checked. `Totals`: its sums."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.options import check_number
+from ..supervision.specs import Backoff
+from .entity import Entity, state_type_of
+
+__all__ = ["Settings", "Totals", "names_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a keeper.
+
+    Raises:
+        BadInputError: a value is not allowed.
+    """
+
+    max_awake: int
+    idle: float
+    remember: float
+    max_remembered: int
+    attempts: int
+    backoff: Backoff
+    max_state: int
+    max_waiting: int
+    now: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        check_number("max_awake", self.max_awake, least=1, whole=True)
+        check_number("idle", self.idle, least=0.0)
+        check_number("remember", self.remember, least=0.0)
+        check_number("max_remembered", self.max_remembered, least=1, whole=True)
+        check_number("attempts", self.attempts, least=1, whole=True)
+        check_number("max_state", self.max_state, least=1, whole=True)
+        check_number("max_waiting", self.max_waiting, least=1, whole=True)
+
+
+def names_of(kinds: Iterable[type[Entity[Any]]]) -> dict[str, type[Entity[Any]]]:
+    """The classes of entities by the names of their kinds.
+
+    Raises:
+        BadInputError: it has no class, or two of a name, or a class that is not of entities.
+    """
+    names: dict[str, type[Entity[Any]]] = {}
+    for kind in kinds:
+        state_type_of(kind)
+        if kind.kind in names or "/" in kind.kind:
+            raise BadInputError("Entities(kinds)", kind, "a name of its own, without a slash")
+        names[kind.kind] = kind
+    if not names:
+        raise BadInputError("Entities(kinds)", kinds, "at least one class of entities")
+    return names
+
+
+class Totals:
+    """The sums of a keeper."""
+
+    __slots__ = (
+        *("commits", "failures", "last_error", "parked", "seconds", "sleeps", "versions"),
+        "wakings",
+    )
+
+    def __init__(self) -> None:
+        self.commits = self.versions = self.parked = self.failures = 0
+        self.wakings = self.sleeps = 0
+        self.seconds = 0.0
+        """The time that all commits have taken."""
+        self.last_error: dict[str, object] | None = None
+        """The last failure of the store: its text, and its moment of the wall clock."""
+
+    def count_commit(self, versions: int, seconds: float) -> None:
+        """Count a commit of so many versions, and the time that it took."""
+        self.commits += 1
+        self.versions += versions
+        self.seconds += seconds
+
+    def count_waking(self) -> None:
+        """Count an entity that has woken up."""
+        self.wakings += 1
+
+    def count_sleep(self) -> None:
+        """Count an entity that was put to sleep."""
+        self.sleeps += 1
+
+    def count_failure(self, error: Exception, at: float) -> None:
+        """Count a failure of the store."""
+        self.failures += 1
+        self.last_error = {"text": str(error), "at": at}
+
+    def count_parked(self) -> None:
+        """Count a message that is not tried any more."""
+        self.parked += 1

@@ -1,0 +1,138 @@
+"""`store_callbacks`: lets the callbacks of an entity begin and end its changes."""
+
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.errors import BadInputError, Reject
+from .._core.vocabulary.messages import NO_REPLY
+from ..entity_handles import Once, Post, Retry
+from .activations.activation import Activation
+from .activations.deliveries import INTERNAL
+
+if TYPE_CHECKING:
+    from .entity import Entity
+
+__all__ = ["store_callbacks"]
+
+Callback = Callable[..., Any]
+
+
+def store_callbacks(cls: "type[Entity[Any]]") -> None:
+    """Wrap the callbacks of a class, so that each is stored whole or not at all."""
+    for name, wrap in (("handle_message", _storing_messages), ("handle_call", _storing_calls)):
+        own = getattr(cls, name)
+        setattr(cls, name, _as_kind(wrap(own), own))
+
+
+def _as_kind(storing: Callback, own: Callback) -> Callback:
+    """The wrapped callback, async if the callback is."""
+    wrapped = _as_async(storing) if inspect.iscoroutinefunction(own) else storing
+    # `wraps` has copied the mark of a default callback, and this is none.
+    wrapped.__dict__.pop("__is_default__", None)
+    wrapped.__dict__.pop("__wrapped__", None)
+    return wrapped
+
+
+def _as_async(function: Callback) -> Callback:
+    @wraps(function)
+    async def run(*args: Any) -> Any:
+        result = function(*args)
+        return await result if isinstance(result, CoroutineType) else result
+
+    return run
+
+
+def _storing_messages(own: Callback) -> Callback:
+    @wraps(own)
+    def handle_message(self: "Entity[Any]", message: Any, sender: Any) -> Any:
+        activation = self._activation
+        if activation.changes is not None:
+            return own(self, message, sender)  # super().handle_message(…)
+        if type(message) in INTERNAL:
+            arrived = activation.arrive(message)
+            if arrived is None:
+                return None
+            message, sender = arrived
+        else:
+            activation.begin()
+        return _run(activation, own, self, message, sender)
+
+    return handle_message
+
+
+def _run(activation: Activation, own: Callback, *args: Any) -> Any:
+    try:
+        result = own(*args)
+        if type(result) is CoroutineType:
+            return _finish_later(activation, result)
+        activation.finish()
+    except BaseException:
+        activation.crash()
+        raise
+    return result
+
+
+async def _finish_later(activation: Activation, running: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await running
+        activation.finish()
+    except BaseException:
+        activation.crash()
+        raise
+
+
+def _storing_calls(own: Callback) -> Callback:
+    @wraps(own)
+    def handle_call(self: "Entity[Any]", request: Any, caller: Caller) -> Any:
+        activation = self._activation
+        if activation.changes is not None:
+            return own(self, request, caller)  # super().handle_call(…)
+        once = None
+        if type(request) is Once:
+            once, request = request.id, request.request
+            if activation.commands.answer(once, caller):
+                return NO_REPLY
+        changes = activation.begin()
+        result: object = None
+        try:
+            if type(request) is Post:
+                _post(activation, request)
+            elif type(request) is Retry:
+                result = activation.outbox.retry(changes)
+            else:
+                result = own(self, request, caller)
+        except Reject as rejection:
+            return activation.commands.refuse(caller, rejection)
+        except BaseException:
+            activation.crash()
+            raise
+        if type(result) is CoroutineType:
+            return _answer_later(activation, result, caller, once)
+        return activation.commands.end(caller, result, once)
+
+    return handle_call
+
+
+def _post(activation: Activation, request: Post) -> None:
+    """Store a message of a client to the entity itself."""
+    try:
+        activation.outbox.owe(activation.in_callback(), None, request.message)
+    except BadInputError as error:
+        raise Reject(error) from None
+
+
+async def _answer_later(
+    activation: Activation, running: Coroutine[Any, Any, Any], caller: Caller, once: str | None
+) -> object:
+    try:
+        result = await running
+    except Reject as rejection:
+        return activation.commands.refuse(caller, rejection)
+    except BaseException:
+        activation.crash()
+        raise
+    return activation.commands.end(caller, result, once)

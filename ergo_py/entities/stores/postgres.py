@@ -1,0 +1,356 @@
+"""`Postgres`: a store in a PostgreSQL database."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, LiteralString, TypeAlias, TypeVar
+
+from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.public_names import show_public_names
+from ...entity_handles import Address
+from ..errors import EntityStoreError, FencedError
+from .store import Due, Row, Write
+from .threaded import ThreadedStore
+
+try:
+    import psycopg
+    from psycopg import sql
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+except ImportError as error:  # also a psycopg that finds no libpq
+    raise ModuleNotFoundError(
+        "Postgres needs psycopg, which cannot be imported; install it with: pip install "
+        "'ergo_py[postgres]'",
+        name="psycopg",
+    ) from error
+
+__all__ = ["Postgres"]
+
+R = TypeVar("R")
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+_LAYOUT: Final = 1
+"""The layout of the tables. A later layout is refused."""
+
+# The text of a key sorts by its bytes, as in every store, whatever the database sorts by.
+_SCHEMA: Final = """
+    create schema if not exists {schema};
+    create table if not exists {schema}.entities (
+        kind text collate "C" not null, key text collate "C" not null,
+        version bigint not null, due double precision, record bytea not null,
+        primary key (kind, key)
+    );
+    create index if not exists entities_due on {schema}.entities (due) where due is not null;
+    create table if not exists {schema}.owner (
+        id integer primary key check (id = 1),
+        layout integer not null, opening bigint not null, token bigint not null
+    );
+    insert into {schema}.owner values (1, 1, 0, 0) on conflict do nothing;
+"""
+
+# A single statement, and not a transaction of several: a program that is stopped between two
+# statements would hold the locks of its rows for as long as it stands, and no other could write
+# them. If a row has another version, a division by zero undoes the whole statement.
+_COMMIT: Final = """
+    with fence as (
+        select 1 from {schema}.owner where opening = %(opening)s and token <= %(token)s for share
+    ),
+    given as (
+        select * from unnest(
+            %(kinds)s::text[], %(keys)s::text[], %(bases)s::bigint[], %(versions)s::bigint[],
+            %(dues)s::float8[], %(records)s::bytea[]
+        ) as given(kind, key, base, version, due, record)
+        where exists (select from fence)
+    ),
+    made as (
+        insert into {schema}.entities
+        select kind, key, version, due, record from given where base = 0 and record is not null
+        on conflict do nothing returning 1
+    ),
+    changed as (
+        update {schema}.entities as old
+        set version = given.version, due = given.due, record = given.record
+        from given
+        where old.kind = given.kind and old.key = given.key and old.version = given.base
+            and given.base <> 0 and given.record is not null
+        returning 1
+    ),
+    gone as (
+        delete from {schema}.entities as old using given
+        where old.kind = given.kind and old.key = given.key and old.version = given.base
+            and given.base <> 0 and given.record is null
+        returning 1
+    ),
+    never as (  -- a row that was made and deleted within a batch: there must be none
+        select 1 from {schema}.entities as old join given using (kind, key)
+        where given.base = 0 and given.record is null
+    ),
+    done as (
+        select (select count(*) from made) + (select count(*) from changed)
+            + (select count(*) from gone) - (select count(*) from never) as rows
+        where exists (select from fence)
+        union all select -1 where not exists (select from fence)
+    )
+    select case when rows = %(expected)s then rows else 1 / (rows - rows) end from done
+"""
+_LOAD: Final = """
+    select kind, key, version, record from {schema}.entities
+    where (kind, key) in (select * from unnest(%s::text[], %s::text[]))
+"""
+_DUE: Final = """
+    select due, kind, key from {schema}.entities where due < %s order by due, kind, key limit %s
+"""
+_KEYS: Final = """
+    select key from {schema}.entities
+    where kind = %(kind)s and key >= %(start)s and (%(included)s or key > %(start)s)
+    order by key limit %(limit)s
+"""
+_CLAIM: Final = """
+    update {schema}.owner set token = %(token)s
+    where opening = %(opening)s and token <= %(token)s returning token
+"""
+_OPEN: Final = """
+    update {schema}.owner set opening = opening + 1
+    where layout = %s and (%s::bigint is null or opening = %s) returning opening
+"""
+_SESSION: Final = """
+    select pid, backend_start from pg_stat_activity where pid = pg_backend_pid()
+"""
+_END_SESSION: Final = """
+    select pg_terminate_backend(pid) from pg_stat_activity where pid = %s and backend_start = %s
+"""
+_SETTINGS: Final = " ".join(
+    f"-c {setting}"
+    for setting in (
+        # The server notices a dead program, and lets its successor begin. The system's own limit
+        # is two hours.
+        "tcp_keepalives_idle=5",
+        "tcp_keepalives_interval=5",
+        "tcp_keepalives_count=3",
+        "tcp_user_timeout=20000",
+        "idle_in_transaction_session_timeout=10000",
+    )
+)
+_LIMITS: Final = {
+    # The same for a dead server. A commit under way fails after this time.
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+    "application_name": "ergo_py entities",
+}
+
+
+class Postgres(ThreadedStore):
+    """A PostgreSQL database with a row for each entity. One program has it open at a time.
+
+    A commit is confirmed by the server, so it survives as much as the server's own
+    ``synchronous_commit`` and ``fsync`` let it; a server with ``synchronous_commit = off`` is
+    told to wait for its disk all the same.
+
+    Args:
+        conninfo: the database, as libpq takes it: ``"postgresql://user@host/database"`` or
+            ``"host=... dbname=..."``. A pooler between must keep sessions.
+        schema: the schema of the tables, made if it is missing. Programs with schemas of their own
+            share a database.
+
+    Raises:
+        BadInputError: an argument has a wrong type or value.
+    """
+
+    def __init__(self, conninfo: str, *, schema: str = "ergo") -> None:
+        try:
+            given = conninfo_to_dict(conninfo)
+        except (psycopg.Error, TypeError, AttributeError):
+            # Neither the text nor the error is shown: both may hold a password.
+            raise BadInputError(
+                "Postgres(conninfo)",
+                f"a {type(conninfo).__name__}",
+                'the address of a database, such as "postgresql://user@host/database"',
+            ) from None
+        if not isinstance(schema, str) or not schema or "\0" in schema or len(schema) > 63:
+            raise BadInputError("Postgres(schema)", schema, "a name of 1 to 63 characters")
+        given["options"] = f"{_SETTINGS} {given.get('options') or ''}"
+        full = make_conninfo("", **(_LIMITS | given))
+        place = "/".join(str(given[part]) for part in ("host", "dbname") if given.get(part))
+        self._place = f"{place or 'postgres'} schema {schema}"
+        super().__init__(lambda: _Database(full, schema, self._place))
+
+    def __repr__(self) -> str:
+        return f"Postgres({self._place})"
+
+
+class _Database:
+    """The open database, in its thread. After an error its connection is not used again."""
+
+    def __init__(self, conninfo: str, schema: str, place: str) -> None:
+        self._conninfo = conninfo
+        self._schema = schema
+        self._place = place
+        self._connection: Connection | None = None
+        self._opening: int | None = None
+        """The number of this opening. Another program that opens the database takes the next."""
+        self._session: tuple[object, ...] | None = None
+        """The session of the last connection, as the server knows it."""
+        self._do("open", lambda connection: None)
+
+    def _sql(self, statement: LiteralString) -> sql.Composed:
+        return sql.SQL(statement).format(schema=sql.Identifier(self._schema))
+
+    def _do(self, verb: str, work: Callable[[Connection], R]) -> R:
+        """Do work with the connection, opened again if an error has closed it.
+
+        Raises:
+            EntityStoreError: the work failed. What it wrote may have been written.
+        """
+        try:
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = self._connect()
+            return work(connection)
+        except FencedError:
+            raise
+        except (psycopg.Error, UnicodeError, EntityStoreError) as error:
+            # After an error during a commit, only the server knows whether it was done.
+            self.close()
+            if isinstance(error, EntityStoreError):
+                raise
+            text = " ".join(str(error).split())
+            raise EntityStoreError(f"cannot {verb} {self._place}: {text}") from error
+
+    def _connect(self) -> Connection:
+        connection = psycopg.connect(self._conninfo, autocommit=True)
+        try:
+            if (
+                connection.info.encoding != "utf-8"
+                or _show(connection, "server_encoding") != "UTF8"
+            ):
+                raise EntityStoreError(
+                    f"{self._place} has the encoding {_show(connection, 'server_encoding')}, and "
+                    "keys may have any characters; use a database with the encoding UTF8"
+                )
+            if _show(connection, "synchronous_commit") == "off":
+                connection.execute("set synchronous_commit = on")
+            self._lock(connection)
+            with connection.transaction():
+                connection.execute(self._sql(_SCHEMA))
+            self._take(connection)
+            self._session = connection.execute(_SESSION).fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _lock(self, connection: Connection) -> None:
+        """Keep other programs away for as long as this connection lives."""
+        if self._session is not None:
+            # The server may not know yet that this program has lost its connection.
+            connection.execute(_END_SESSION, self._session)
+        name = f"ergo_py entities {self._schema}"
+        try:
+            # Wait: a program that has just ended may still have a session for a moment.
+            with connection.transaction():
+                connection.execute("set local lock_timeout = '3s'")
+                connection.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (name,))
+        except psycopg.errors.LockNotAvailable:
+            raise EntityStoreError(
+                f"{self._place} is open in another program, or in another Entities of this "
+                "program; a schema belongs to a single one"
+            ) from None
+
+    def _take(self, connection: Connection) -> None:
+        """Take the next number of an opening, unless another program has had one meanwhile."""
+        last = self._opening
+        row = connection.execute(self._sql(_OPEN), (_LAYOUT, last, last)).fetchone()
+        if row is not None:
+            self._opening = int(row[0])
+            return
+        layout = connection.execute(self._sql("select layout from {schema}.owner")).fetchone()
+        if layout != (_LAYOUT,):
+            raise EntityStoreError(
+                f"the tables of {self._place} have the layout {layout and layout[0]}, and this "
+                f"version of ergo_py knows {_LAYOUT}; use the version that made them, or a later "
+                "one"
+            )
+        raise EntityStoreError(
+            f"another program had {self._place} open while this one had lost its connection; "
+            "restart the program"
+        )
+
+    def close(self) -> None:
+        """Close the connection, and let other programs open the database."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def claim(self, token: int) -> None:
+        """Refuse writes with lower tokens."""
+
+        def work(connection: Connection) -> None:
+            given = {"opening": self._opening, "token": token}
+            if connection.execute(self._sql(_CLAIM), given).fetchone() is None:
+                raise FencedError(f"the token {token} is older than the one of {self._place}")
+
+        self._do("write to", work)
+
+    def load(self, addresses: Sequence[Address]) -> list[Row | None]:
+        """Read rows."""
+        kinds, keys = [each.kind for each in addresses], [each.key for each in addresses]
+        rows = self._select(_LOAD, (kinds, keys))
+        found = {(kind, key): Row(version, record) for kind, key, version, record in rows}
+        return [found.get((each.kind, each.key)) for each in addresses]
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """Write rows, by a single statement."""
+
+        def work(connection: Connection) -> None:
+            given = {
+                "opening": self._opening,
+                "token": min(each.token for each in writes),
+                "kinds": [each.address.kind for each in writes],
+                "keys": [each.address.key for each in writes],
+                "bases": [each.base for each in writes],
+                "versions": [each.version for each in writes],
+                "dues": [each.due for each in writes],
+                "records": [each.record for each in writes],
+                "expected": sum(1 for each in writes if each.base or each.record is not None),
+            }
+            try:
+                connection.execute(self._sql(_COMMIT), given, binary=True)
+            except psycopg.errors.DivisionByZero:
+                raise FencedError(
+                    f"{self._place} refused {len(writes)} rows: the token is older than the "
+                    "claimed one, or another activation has written a row"
+                ) from None
+
+        self._do("write to", work)
+
+    def due(self, before: float, limit: int) -> list[Due]:
+        """Read which entities have work to do."""
+        rows = self._select(_DUE, (before, limit))
+        return [Due(moment, Address(kind, key)) for moment, kind, key in rows]
+
+    def keys(self, kind: str, start: str, limit: int) -> list[str]:
+        """Read the keys of a kind."""
+        # A text of the server has no zeros, and no key has any: the keys from "a\0" on are those
+        # behind "a".
+        start, zero, _ = start.partition("\0")
+        given = {"kind": kind, "start": start, "included": not zero, "limit": limit}
+        return [key for (key,) in self._select(_KEYS, given)]
+
+    def _select(
+        self, statement: LiteralString, values: Sequence[object] | Mapping[str, object]
+    ) -> list[Any]:
+        return self._do(
+            "read",
+            lambda connection: connection.execute(
+                self._sql(statement), values, binary=True
+            ).fetchall(),
+        )
+
+
+def _show(connection: Connection, setting: str) -> str:
+    row = connection.execute("select current_setting(%s)", (setting,)).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+show_public_names(__name__)

@@ -1,0 +1,97 @@
+"""`ThreadedStore`: a store of a library that blocks. A thread of its own does all reading and
+writing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ..._core.vocabulary.errors import CallError, NodeStoppedError
+from ..._core.vocabulary.ids import Alias
+from ...entity_handles import Address
+from ...meta.blocking_calls import BlockingCalls
+from ...meta.invocations import Apply
+from ..errors import EntityStoreError
+from .store import Due, Row, Write
+
+if TYPE_CHECKING:
+    from ...actor import Actor
+
+__all__ = ["BlockingStore", "ThreadedStore"]
+
+R = TypeVar("R")
+
+
+class BlockingStore(Protocol):
+    """The operations of a store, in its thread."""
+
+    def claim(self, token: int) -> None:
+        """Refuse writes with lower tokens from now on."""
+
+    def load(self, addresses: Sequence[Address]) -> Sequence[Row | None]:
+        """The rows at these addresses."""
+        ...
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        """Write rows."""
+
+    def due(self, before: float, limit: int) -> Sequence[Due]:
+        """The entities with work to do before a moment."""
+        ...
+
+    def keys(self, kind: str, start: str, limit: int) -> Sequence[str]:
+        """The keys of a kind."""
+        ...
+
+    def close(self) -> None:
+        """Close it; called in its thread, too."""
+
+
+class ThreadedStore:
+    """A store in a thread. It closes with the process that has opened it."""
+
+    def __init__(self, factory: Callable[[], BlockingStore]) -> None:
+        self._factory = factory
+        self._owner: Actor | None = None
+        self._calls: Alias | None = None
+
+    async def open(self, owner: "Actor") -> None:
+        """Open it, in a thread that belongs to ``owner``.
+
+        Raises:
+            EntityStoreError: it cannot be opened, or another program has it open.
+        """
+        self._owner = owner
+        self._calls = await owner.spawn_meta(BlockingCalls(factory=self._factory, max_waiting=10))
+
+    async def close(self) -> None:
+        """Do nothing: it closes with the process that has opened it."""
+
+    async def claim(self, token: int) -> None:
+        """Refuse writes with lower tokens from now on."""
+        await self.run(lambda store: store.claim(token))
+
+    async def load(self, addresses: Sequence[Address]) -> Sequence[Row | None]:
+        """The rows at these addresses."""
+        return await self.run(lambda store: store.load(addresses))
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Write rows in a transaction."""
+        await self.run(lambda store: store.commit(writes))
+
+    async def due(self, before: float, limit: int) -> Sequence[Due]:
+        """The entities with work to do before a moment."""
+        return await self.run(lambda store: store.due(before, limit))
+
+    async def keys(self, kind: str, start: str, limit: int) -> Sequence[str]:
+        """The keys of a kind."""
+        return await self.run(lambda store: store.keys(kind, start, limit))
+
+    async def run(self, operation: Callable[[BlockingStore], R]) -> R:
+        """Run an operation in the thread."""
+        if self._owner is None or self._calls is None:
+            raise EntityStoreError(f"{self!r} is not open")
+        request: Apply[R] = Apply(operation)
+        try:
+            return await self._owner.node.call(self._calls, request, timeout=None)
+        except (CallError, NodeStoppedError) as error:
+            raise EntityStoreError(f"the thread of {self!r} has ended: {error}") from error
