@@ -26,7 +26,8 @@ from ergo_py import (
 )
 from ergo_py.errors import BehaviourError, CallbackError, UnhandledCallError
 from ergo_py.meta import TCPServer
-from ergo_py.testing import Alone, Called, Publication, Sent
+from ergo_py.testing import Alone
+from ergo_py.testing.records.notes import Called, Publication, Sent
 from tests.support import Failed
 
 

@@ -28,7 +28,8 @@ from ergo_py.idle import IdleVerbs
 from ergo_py.meta import TCPServer
 from ergo_py.streams.verbs import StreamVerbs
 from ergo_py.tasks.verbs import TaskVerbs
-from ergo_py.testing import Alone, Sent
+from ergo_py.testing import Alone
+from ergo_py.testing.records.notes import Sent
 from ergo_py.testing.records.verbs import RecordingVerbs
 
 # A test sets the connection itself; without that it says, as in any process, that there is none.

@@ -10,16 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from ergo_py import Actor, Alias, BadInputError, Down, MetaProcess, Normal
-from ergo_py.meta import (
-    Cause,
-    Endpoint,
-    TCPClose,
-    TCPConnected,
-    TCPData,
-    TCPDisconnected,
-    TCPSend,
-    TCPServer,
-)
+from ergo_py.meta import TCP, Endpoint, TCPServer
+from ergo_py.meta.sockets.messages import Cause
 from ergo_py.testing import ME, Probe, Recording, Replay, Tape, recording, settle
 from ergo_py.testing.replay import with_alias
 from tests.support import Puppet, running_node
@@ -39,10 +31,10 @@ class Shouter(Actor):
 
     def handle_message(self, message: Any, sender: Any) -> None:
         match message:
-            case TCPData(connection, data):
+            case TCP.Data(connection, data):
                 self.log_of.append(data)
-                self.send(connection, TCPSend(data.upper()))
-            case TCPDisconnected():
+                self.send(connection, TCP.Send(data.upper()))
+            case TCP.Disconnected():
                 self.log_of.append(message.reason)
 
 
@@ -52,10 +44,10 @@ async def test_a_replay_takes_the_place_of_a_connection(
     log: list[Any] = []
     connection = Replay(
         [
-            TCPConnected(ME, PEER, LOCAL),
-            TCPData(ME, b"hello"),
-            TCPData(ME, b"you"),
-            TCPDisconnected(ME, Cause.EOF, 8, 8, 1.0),
+            TCP.Connected(ME, PEER, LOCAL),
+            TCP.Data(ME, b"hello"),
+            TCP.Data(ME, b"you"),
+            TCP.Disconnected(ME, Cause.EOF, 8, 8, 1.0),
         ],
         gap=1.0,
     )
@@ -65,7 +57,7 @@ async def test_a_replay_takes_the_place_of_a_connection(
         await trio.sleep(4.5)
 
         assert log == [b"hello", b"you", Cause.EOF]
-        assert connection.received == [TCPSend(b"HELLO"), TCPSend(b"YOU")]
+        assert connection.received == [TCP.Send(b"HELLO"), TCP.Send(b"YOU")]
         assert connection.senders == [pid, pid]
         assert connection.sent == 4
 
@@ -79,7 +71,7 @@ async def test_a_replay_answers_calls_and_may_end_after_its_messages(
         staying = Replay([], answer=lambda request: len(request.data))
         ending = Replay(["last words"], receiver=probe.pid, gap=1, then="end")
         first = await node.call(pid, lambda me: me.spawn_meta(staying))
-        written = await node.call(first, TCPSend(b"four"))
+        written = await node.call(first, TCP.Send(b"four"))
         second = await node.call(pid, lambda me: me.spawn_meta(ending))
         await probe.monitor(second)
 
@@ -89,7 +81,7 @@ async def test_a_replay_answers_calls_and_may_end_after_its_messages(
     assert written == 4
     assert (words, down.target) == ("last words", second)
     assert isinstance(down.reason, Normal)
-    assert staying.received == [TCPSend(b"four")]
+    assert staying.received == [TCP.Send(b"four")]
 
 
 async def test_the_messages_of_a_real_connection_are_recorded_and_replayed(tmp_path: Path) -> None:
@@ -118,7 +110,7 @@ async def test_the_messages_of_a_real_connection_are_recorded_and_replayed(tmp_p
 
     assert answer == b"HELLO"
     assert replayed == heard == [b"hello", Cause.EOF]
-    assert again.received == [TCPSend(b"HELLO")]
+    assert again.received == [TCP.Send(b"HELLO")]
 
 
 async def test_a_recording_keeps_its_gaps_and_an_explicit_gap_replaces_them(
@@ -161,17 +153,17 @@ async def test_a_recording_keeps_its_gaps_and_an_explicit_gap_replaces_them(
 @dataclass(frozen=True)
 class Nested:
     connection: Alias
-    inner: TCPData
+    inner: TCP.Data
     others: tuple[object, ...] = ()
 
 
 def test_an_alias_is_replaced_wherever_a_message_holds_it() -> None:
     old, new = Alias("n", 1, 2), Alias("n", 1, 3)
-    message = Nested(old, TCPData(old, b"x"), (old, [old, 1], "y"))
+    message = Nested(old, TCP.Data(old, b"x"), (old, [old, 1], "y"))
 
     changed = with_alias(message, old, new)
 
-    assert changed == Nested(new, TCPData(new, b"x"), (new, [new, 1], "y"))
+    assert changed == Nested(new, TCP.Data(new, b"x"), (new, [new, 1], "y"))
     assert with_alias(changed, old, ME) is changed
 
 
@@ -194,7 +186,7 @@ async def test_a_replay_without_an_answer_function_answers_none(autojump_clock: 
         pid = await node.spawn(Puppet)
         alias = await node.call(pid, lambda me: me.spawn_meta(Replay([])))
 
-        request: object = TCPClose()
+        request: object = TCP.Close()
         answer = await node.call(alias, request)
 
     assert answer is None

@@ -13,7 +13,12 @@ from ..._core.runtime.bridge import bells_ring
 from ..._core.vocabulary.errors import ErgoError
 from .tasks import TaskOwners
 
-__all__ = ["StandstillError", "WorldClock"]
+__all__ = ["PASSES", "LivelockError", "StandstillError", "WorldClock"]
+
+PASSES: Final = 100_000
+"""Passes of the loop with tasks, without a jump of the clock, after which a world stands still. The
+busiest worlds of the tests take some thousands.
+"""
 
 _COLLECT: Final = 10_000
 """Jumps between two garbage collections. Python's own collections, whose moments depend on the
@@ -22,6 +27,8 @@ whole program, are off while a world runs: finalizers send messages.
 
 
 _LATER: Final = 1e-9
+_LOOKS: Final = 600
+"""Seconds of a world that are watched at most: ten minutes, as a page shows of a node."""
 
 
 class StandstillError(ErgoError, AssertionError):
@@ -34,6 +41,19 @@ class StandstillError(ErgoError, AssertionError):
         super().__init__(
             "the world stands still: all tasks wait, and none of them has a deadline; give the "
             f"calls of the test a timeout. The tasks that wait:{listed}"
+        )
+
+
+class LivelockError(StandstillError):
+    """The tasks of the world run, and no time passes."""
+
+    def __init__(self, tasks: list[str]) -> None:
+        super().__init__(tasks)
+        listed = "".join(f"\n  {task}" for task in tasks)
+        self.args = (
+            f"the world stands still: its tasks have run for {PASSES:,} passes of the loop, and no "
+            "time has passed; let a task that repeats sleep or wait between its turns. The tasks "
+            f"that run:{listed}",
         )
 
 
@@ -108,6 +128,10 @@ class _Deadlines:
             is_any = True
         return is_any
 
+    def owners(self) -> list[str]:
+        """The nodes of all deadlines, but those of the world itself."""
+        return [owner for _, _, owner, _ in self._entries.values() if owner]
+
     def convert(self, node: str) -> None:
         """Compute the moments of a node again: its clock runs at another rate."""
         for scope, (_, number, owner, deadline) in list(self._entries.items()):
@@ -128,14 +152,30 @@ class WorldClock(trio.abc.Clock):
     then the clock jumps to the next deadline, and no real time passes.
     """
 
-    def __init__(self, stand_still: Callable[[], None], owners: TaskOwners) -> None:
+    def __init__(
+        self,
+        stand_still: Callable[[], None],
+        owners: TaskOwners,
+        poll: Callable[[], bool],
+        has_sockets: Callable[[], bool],
+    ) -> None:
         self._now = 0.0
+        self._poll = poll
+        """Wakes the tasks of threads that are ready, and says whether there are any."""
+        self._has_sockets = has_sockets
+        """Whether bytes may wait in sockets, which trio finds when it looks for I/O."""
+        self._has_looked = False
+        """trio has looked for I/O since the last pass with a task."""
         self._stand_still = stand_still
         self._owners = owners
         self._times: dict[str, _NodeTime] = {}
         """The clocks of nodes that have run at another rate."""
         self._deadlines = _Deadlines(self._moment_of, owners)
         self._runner: Any = None
+        self._watch: Callable[[float], None] | None = None
+        self._next_look = 0.0
+        self._passes = 0
+        """Passes of the loop with tasks since the last jump."""
         self.jumps = 0
         """How often the clock has jumped."""
 
@@ -165,18 +205,49 @@ class WorldClock(trio.abc.Clock):
         time = self._times.get(node)
         return deadline if time is None else time.moment_of(deadline)
 
+    def watch(self, look: Callable[[float], None]) -> None:
+        """Call a function for each of the first `_LOOKS` seconds, when no task is ready: it sees
+        the state of the world at that second, and changes nothing.
+        """
+        self._watch = look
+
+    def _look_until(self, deadline: float) -> None:
+        while self._watch is not None and self._next_look < min(deadline, _LOOKS):
+            self._watch(self._next_look)
+            self._next_look += 1.0
+
+    def deadlines_of_nodes(self) -> list[str]:
+        """The nodes that have deadlines, once for each deadline."""
+        return self._deadlines.owners()
+
+    def begin_pass(self) -> bool:
+        """Note that tasks run. Returns whether they run on and on, and no time passes."""
+        self._has_looked = False
+        self._passes = (self._passes + 1) % PASSES
+        return not self._passes
+
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Called by trio when no task is ready: jump to the next deadline."""
         runner = self._runner
         if deadline <= self._now:
             return 0.0
-        if runner.waiting_for_idle or runner.entry_queue.size() or bells_ring():
-            # A task waits until all others wait, or work for the loop is queued: both without time.
+        if self._poll():
+            return 0.0
+        if not self._has_looked and (
+            runner.entry_queue.size() or bells_ring() or self._has_sockets()
+        ):
+            # Work for the loop is queued: it arrives without time, when trio looks for I/O. Looked
+            # for once: the task that takes it may belong to a program that is stopped.
+            self._has_looked = True
+            return 0.0
+        if runner.waiting_for_idle:  # a task waits until all others wait, without time
             return inf
         if deadline == inf:
             self._stand_still()
             return 0.0
+        self._look_until(deadline)
         self._now = deadline
+        self._passes = 0
         self.jumps += 1
         if not self.jumps % _COLLECT:
             gc.collect()

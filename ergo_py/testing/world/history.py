@@ -3,12 +3,13 @@ and the digest of all of it.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from ..._core.vocabulary.ids import PID
 from ..._core.vocabulary.text import shown
 
 __all__ = ["Event", "History", "Lifetime", "Operation", "text_of"]
@@ -45,7 +46,7 @@ class Lifetime:
 
     name: str
     """Its registered name, or the name of its behaviour."""
-    pid: object
+    pid: PID
     node: str
     began: float
     ended: float = inf
@@ -83,7 +84,7 @@ class History:
     told: int | None = None
     """The number of events of the story: the nodes of a world end after its test."""
     _hash: Any = field(default_factory=sha256)
-    _living: dict[object, Lifetime] = field(default_factory=dict)
+    _living: dict[PID, Lifetime] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -116,6 +117,16 @@ class History:
         elif pid in self._living:
             self._living.pop(pid).ended = self.now()
             self.note("end", pid.node, f"{name} ends: {text_of(process.reason)}")
+
+    def living(self, node: str, names: Collection[str] | None) -> list[PID]:
+        """The processes of a node that live now, in the order of their starts; with names: those
+        of these names.
+        """
+        return [
+            pid
+            for pid, life in self._living.items()
+            if life.node == node and (names is None or life.name in names)
+        ]
 
     def note_crash(self, node: str) -> None:
         """Note that all processes of a node are gone."""

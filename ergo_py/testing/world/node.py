@@ -1,7 +1,7 @@
 """`WorldNode`: a node of a world, with its starts, crashes and pauses."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import trio
 from trio.lowlevel import Task, current_task
@@ -15,6 +15,7 @@ from .tasks import TaskOwners, WorldOrder
 
 __all__ = ["WorldNode"]
 
+T = TypeVar("T")
 Start = Callable[[Node], Awaitable[object]]
 
 
@@ -91,23 +92,33 @@ class WorldNode:
             NodeStoppedError: this node is down, or crashes before the answer.
             CallError: as ``node.call``.
         """
-        node = await self.wait_up()
+        await self.wait_up()
         history = self._world.history
         operation = history.begin(self.name, to, request)
-        error: BaseException = NodeStoppedError(self.name, "it crashed in this world")
+        try:
+            answer = await self.run(lambda node: node.call(to, request, timeout=timeout))
+        except Exception as error:
+            history.finish(operation, None, error)
+            raise
+        history.finish(operation, answer, None)
+        return answer
+
+    async def run(self, function: Callable[[Node], Awaitable[T]]) -> T:
+        """Run a function as a client on this node: it has the clock of the node, stops with its
+        program, and ends with its crash.
+
+        Raises:
+            NodeStoppedError: the node crashed before the function had returned.
+        """
+        node = await self.wait_up()
         with trio.CancelScope() as scope:
             self._calls[scope] = None
             try:
                 with self._world.owners.acting_as(self.name):
-                    answer = await node.call(to, request, timeout=timeout)
-                history.finish(operation, answer, None)
-                return answer
-            except Exception as failure:
-                error = failure
+                    return await function(node)
             finally:
                 del self._calls[scope]
-        history.finish(operation, None, error)
-        raise error
+        raise NodeStoppedError(self.name, "it crashed in this world")
 
     async def live(self) -> None:
         """Run the node until :meth:`close`."""

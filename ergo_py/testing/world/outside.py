@@ -11,14 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
+import trio._threads
+from outcome import Outcome
 
 from ..._core.runtime.bridge import get_ident
 from ..._core.vocabulary.errors import ErgoError
 
-__all__ = ["Entrances", "OutsideError"]
+__all__ = ["EPOCH", "Entrances", "OutsideError"]
 
 _REFUSED: Final = {
     "socket.connect": "a connection to another program",
@@ -34,6 +36,10 @@ _REFUSED: Final = {
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
+EPOCH: Final = 1_767_225_600.0
+"""The time of day when a world begins: the first of January 2026, in UTC."""
+
+
 class OutsideError(ErgoError, RuntimeError):
     """Code in a world used something from outside of it, which no seed repeats."""
 
@@ -47,24 +53,52 @@ class OutsideError(ErgoError, RuntimeError):
         )
 
 
-class Entrances:
-    """Refuses what comes from outside while a world runs, in its thread."""
+class Threads(Protocol):
+    """The threads of a world."""
 
-    def __init__(self) -> None:
-        self._thread = 0
+    def is_inside(self) -> bool:
+        """Whether a thread of this world asks."""
+        ...
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time of the world pass in a thread of it."""
+        ...
+
+    def start_thread_soon(
+        self,
+        function: Callable[[], Any],
+        deliver: Callable[[Outcome[Any]], object],
+        name: str | None = None,
+    ) -> None:
+        """Stand in for the worker threads of trio."""
+        ...
+
+    def send_message_to_trio(self, token: Any, message: Any, /) -> Any:
+        """Stand in for the way of ``trio.from_thread``."""
+        ...
+
+
+class Entrances:
+    """Refuses what comes from outside while a world runs, in its loop and in its threads."""
+
+    def __init__(self, threads: Threads, now: Callable[[], float]) -> None:
+        self._threads = threads
+        self._now = now
+        """The time of the world."""
+        self._loop = 0
         self.errors: list[OutsideError] = []
         """The refused uses, the first first. A process may have caught the exception."""
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Refuse inside the block."""
-        self._thread = get_ident()
-        cache: Any = trio._core._thread_cache
+        self._loop = get_ident()
         replaced = [
             (threading.Thread, "start", self._refusing("a thread", threading.Thread.start)),
-            (time, "sleep", self._refusing("real time", time.sleep)),
-            # An idle worker thread of an earlier run would take a job without a start.
-            (cache, "THREAD_CACHE", cache.ThreadCache()),
+            (time, "sleep", self._sleeping(time.sleep)),
+            (time, "time", self._time_of_day(time.time)),
+            (trio._core._thread_cache, "THREAD_CACHE", self._threads),
+            (trio._threads, "_send_message_to_trio", self._threads.send_message_to_trio),
         ]
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
         with _hook.asking(self):
@@ -78,18 +112,36 @@ class Entrances:
 
     def _refusing(self, thing: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def refuse(*args: Any) -> Any:
-            if get_ident() == self._thread:
+            if self._is_inside():
                 self._refuse(thing, 3)
             return function(*args)
 
         return refuse
 
+    def _sleeping(self, function: Callable[[float], None]) -> Callable[[float], None]:
+        def sleep(seconds: float) -> None:
+            if self._threads.is_inside():
+                self._threads.sleep(seconds)
+                return
+            if self._is_inside():
+                self._refuse("real time", 3)
+            function(seconds)
+
+        return sleep
+
+    def _time_of_day(self, function: Callable[[], float]) -> Callable[[], float]:
+        """Answers of a web server, for example, carry the time of day."""
+        return lambda: EPOCH + self._now() if self._is_inside() else function()
+
+    def _is_inside(self) -> bool:
+        return get_ident() == self._loop or self._threads.is_inside()
+
     def look(self, event: str, args: tuple[Any, ...]) -> None:
         """Raise if a call is refused."""
         thing = _REFUSED.get(event)
         if event == "open" and len(args) == 3 and (args[2] or 0) & _WRITING:
-            thing = f"the file {args[0]!r}"
-        if thing is not None and get_ident() == self._thread:
+            thing = None if _is_name(args[0]) else f"the file {args[0]!r}"
+        if thing is not None and self._is_inside():
             self._refuse(thing, 4)
 
     def _refuse(self, thing: str, depth: int) -> None:
@@ -124,6 +176,11 @@ class _Hook:
 
 
 _hook: Final = _Hook()
+
+
+def _is_name(path: object) -> bool:
+    """Whether it is the file with the name of a thread, which each thread of a node writes."""
+    return isinstance(path, str) and path.startswith("/proc/self/task/")
 
 
 def _place(depth: int) -> str | None:

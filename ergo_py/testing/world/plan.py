@@ -41,8 +41,25 @@ KINDS: Final = {
     "slow_store": _Kind(
         1, (0.5, 15.0), (0.1, 3.0), "the store answers {0} late, by up to {a} s, for {s} s"
     ),
+    "stall_sockets": _Kind(
+        1, (0.5, 10.0), (0.0, 0.0), "no byte passes to or from the sockets of {0} for {s} s"
+    ),
+    "slow_sockets": _Kind(
+        1, (0.5, 10.0), (0.01, 1.0), "bytes of the sockets of {0} take up to {a} s, for {s} s"
+    ),
+    "tear_sockets": _Kind(
+        1, (0.5, 10.0), (0.0, 0.0), "bytes of the sockets of {0} arrive in pieces for {s} s"
+    ),
+    "reset_sockets": _Kind(1, (0.1, 0.1), (0.0, 0.0), "all connections of {0} are reset"),
     "pause": _Kind(1, (0.5, 15.0), (0.0, 0.0), "the program of {0} is stopped for {s} s"),
     "crash": _Kind(1, (0.1, 10.0), (0.0, 0.0), "{0} crashes, and starts again after {s} s"),
+    "kill": _Kind(1, (0.1, 0.1), (0.0, 1.0), "a process of {0} is killed"),
+    "fail_disk": _Kind(
+        1, (0.1, 10.0), (0.05, 1.0), "{p} % of the writes to the disk of {0} fail for {s} s"
+    ),
+    "slow_disk": _Kind(
+        1, (0.5, 10.0), (0.01, 2.0), "the disk of {0} is late, by up to {a} s, for {s} s"
+    ),
     "skew": _Kind(1, (5.0, 30.0), (-0.1, 0.1), "the clock of {0} is {p} % too fast for {s} s"),
 }
 """The alphabet of plans. Each fault ends by itself, so that a plan without it is a plan, too."""

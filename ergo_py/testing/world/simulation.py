@@ -1,13 +1,18 @@
 """`simulated`: a test that runs in a world for each seed. A failing seed is shrunk and told."""
 
 import inspect
+import multiprocessing
 import os
 import shlex
-from collections.abc import Awaitable, Callable, Iterable
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 from ..._core.vocabulary.errors import BadInputError, ErgoError
 from ..._core.vocabulary.options import check_number
+from ...node import Node
+from .outside import EPOCH
 from .plan import Plan
 from .shrinker import RUNS, shrink
 from .world import CheckError, World, run_world
@@ -15,6 +20,8 @@ from .world import CheckError, World, run_world
 __all__ = ["Simulation", "SimulationError", "simulated"]
 
 Test = Callable[[World], Awaitable[object]]
+_MANY: Final = 50
+"""So many seeds are shared among several programs; fewer are done before these have started."""
 
 
 class SimulationError(ErgoError, AssertionError):
@@ -50,11 +57,13 @@ class Simulation:
         self._test = test
         self.seeds = seeds
         """The number of seeds that the test runs."""
+        self.processes = 1
+        """How many copies of the program share the seeds."""
 
     def choose_seeds(self, seeds: int) -> None:
-        """Run another number of seeds."""
+        """Run another number of seeds, on all cores."""
         check_number("seeds", seeds, least=1, whole=True)
-        self.seeds = seeds
+        self.seeds, self.processes = seeds, os.cpu_count() or 1
 
     @property
     def command(self) -> str:
@@ -65,21 +74,61 @@ class Simulation:
             file = os.path.relpath(file)
         return f"ergo simulate {shlex.quote(f'{file}::{self._test.__qualname__}')}"
 
-    def run(self, seeds: Iterable[int] | None = None) -> int:
+    def run(self, seeds: Iterable[int] | None = None, *, processes: int = 1) -> int:
         """Run the test for each seed. Returns the number of seeds.
 
+        Args:
+            seeds: the seeds; None for those of the test.
+            processes: how many copies of this program share many seeds. A single one if the
+                program has other threads, or the system cannot copy programs.
+
         Raises:
-            SimulationError: a seed fails.
+            SimulationError: a seed fails: the first of those that fail.
         """
         __tracebackhide__ = True
-        passed = 0
-        for seed in range(self.seeds) if seeds is None else seeds:
-            world = World(Plan(seed))
+        chosen = range(self.seeds) if seeds is None else list(seeds)
+        first = 0
+        if processes > 1 and len(chosen) >= _MANY and _can_fork():
+            first = self._first_failure(chosen, processes)
+        for passed in range(first, len(chosen)):
+            world = World(Plan(chosen[passed]))
             failure = run_world(world, self._test)
             if failure is not None:
                 raise self._shrunk(world, failure, passed) from failure
-            passed += 1
-        return passed
+        return len(chosen)
+
+    def _first_failure(self, seeds: Sequence[int], processes: int) -> int:
+        """Search in several programs. Returns the position of the first seed that fails; the number
+        of seeds if none does.
+        """
+        context: Any = multiprocessing.get_context("fork")
+        first = context.Array("q", [len(seeds)])
+        children = [
+            context.Process(target=self._search, args=(seeds, each, processes, first))
+            for each in range(processes)
+        ]
+        try:
+            for child in children:
+                child.start()
+            for child in children:
+                child.join()
+        finally:
+            for child in children:
+                if child.is_alive():
+                    child.kill()
+        found: int = first[0]
+        # A program that was killed has not looked at all of its seeds.
+        return 0 if any(child.exitcode for child in children) else found
+
+    def _search(self, seeds: Sequence[int], start: int, step: int, first: Any) -> None:
+        """Search each seed of so many, until another program has found an earlier one."""
+        for position in range(start, len(seeds), step):
+            if position >= first[0]:
+                return
+            if run_world(World(Plan(seeds[position])), self._test) is not None:
+                with first:
+                    first[0] = min(first[0], position)
+                return
 
     def run_plan(self, plan: Plan) -> World:
         """Run the test with a plan, and do not shrink it. Returns the world.
@@ -92,6 +141,32 @@ class Simulation:
         failure = run_world(world, self._test)
         if failure is not None:
             raise self._error(world, failure, 0, 0) from failure
+        return world
+
+    def watch(
+        self,
+        plan: Plan,
+        look: Callable[[float, list[Node], list[tuple[float, str, str]]], None],
+        *,
+        is_drawn: bool,
+    ) -> World:
+        """Run the test with a plan, or with the seed of a plan, and let a function look at the
+        nodes each second: at the time of day, the nodes that are up, and the story so far.
+        """
+        world = World(plan, is_drawn=is_drawn)
+
+        def look_at(second: float) -> None:
+            nodes = [node.node for node in world.nodes.values() if node.is_up]
+            story = [
+                (EPOCH + event.at, event.kind, f"{event.node and event.node + ': '}{event.text}")
+                for event in world.history.events
+            ]
+            look(EPOCH + second, nodes, story)
+
+        world.clock.watch(look_at)
+        failure = run_world(world, self._test)
+        if failure is not None:
+            world.history.note("failure", "", f"{type(failure).__name__}: {failure}")
         return world
 
     def _shrunk(self, world: World, failure: Exception, passed: int) -> SimulationError:
@@ -114,6 +189,15 @@ class Simulation:
         plan = world.plan
         command = f"{self.command} --plan {shlex.quote(str(plan))}"
         return SimulationError(plan.seed, passed, plan, runs, world.history.tell(failure), command)
+
+
+def _can_fork() -> bool:
+    """Whether a copy of this program can run a world: locks of other threads would stay locked."""
+    return (
+        "fork" in multiprocessing.get_all_start_methods()
+        and len(sys._current_frames()) == 1
+        and not multiprocessing.current_process().daemon
+    )
 
 
 def _count(number: int, noun: str) -> str:
@@ -151,7 +235,7 @@ def simulated(*, seeds: int = 100) -> Callable[[Test], Callable[[], None]]:
 
         def run() -> None:
             __tracebackhide__ = True
-            simulation.run()
+            simulation.run(processes=simulation.processes)
 
         names = "__module__", "__name__", "__qualname__", "__doc__"
         vars(run).update(simulation=simulation)

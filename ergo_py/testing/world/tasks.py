@@ -1,17 +1,21 @@
 """`WorldOrder`: the order of the tasks of a world; `TaskOwners`: the nodes that tasks belong to."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import trio
 from trio.lowlevel import Task, current_task
 
 from ..._core.runtime.abandonable import frames_of
+from ..._core.runtime.bridge import get_ident
 
-__all__ = ["TaskOwners", "WorldOrder", "describe_tasks", "lift_shields"]
+__all__ = ["THREAD", "TaskOwners", "WorldOrder", "describe_tasks", "lift_shields", "tasks_of_run"]
+
+THREAD: Final = ": thread"
+"""The end of the name of a system task that runs a thread of a node."""
 
 
 class TaskOwners:
@@ -21,10 +25,12 @@ class TaskOwners:
         self._owners: WeakKeyDictionary[Task, str] = WeakKeyDictionary()
         """The known owners; an empty name for tasks of the world itself."""
         self._system: dict[str, str] = {}
+        self._threads: dict[int, str] = {}
+        """The nodes of threads, by the numbers of the operating system."""
 
     def add_node(self, name: str) -> None:
         """Know the system tasks of a node by their names."""
-        for suffix in ("", ": stop", ": going down"):
+        for suffix in ("", ": stop", ": going down", THREAD):
             self._system[f"node {name}{suffix}"] = name
 
     def add_task(self, task: Task, node: str) -> None:
@@ -44,10 +50,20 @@ class TaskOwners:
         finally:
             self._owners[task] = before
 
+    def add_thread(self, ident: int, node: str) -> None:
+        """Let a thread belong to a node."""
+        self._threads[ident] = node
+
+    def remove_thread(self, ident: int) -> None:
+        """Forget a thread that ends."""
+        del self._threads[ident]
+
     def of_present_task(self) -> str:
-        """The name of the node that the running task belongs to; empty between two tasks."""
+        """The name of the node that the running task, or the running thread, belongs to; empty
+        between two tasks.
+        """
         task = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "task", None)
-        return "" if task is None else self.of(task)
+        return self._threads.get(get_ident(), "") if task is None else self.of(task)
 
     def is_system_task(self, task: Task, node: str) -> bool:
         """Whether it is a system task of a node."""
@@ -72,12 +88,16 @@ class WorldOrder(Random):
     """The order of the tasks of a world. Tasks of a program that is stopped do not run."""
 
     def __init__(
-        self, seed: int, is_shuffled: bool, owners: TaskOwners, note_pass: Callable[[int], None]
+        self,
+        seed: int,
+        is_shuffled: bool,
+        owners: TaskOwners,
+        begin_pass: Callable[[list[Task]], None],
     ) -> None:
         super().__init__(seed)
         self._is_shuffled = is_shuffled
         self._owners = owners
-        self._note_pass = note_pass
+        self._begin_pass = begin_pass
         self._held: dict[str, list[Task]] = {}
         """The tasks of stopped programs that are ready to run."""
         self._batch: list[Task] = []
@@ -88,7 +108,7 @@ class WorldOrder(Random):
         self._batch = x
         if self._held:
             self._hold(x)
-        self._note_pass(len(x))
+        self._begin_pass(x)
         if self._is_shuffled:
             super().shuffle(x)
 
@@ -125,11 +145,16 @@ class WorldOrder(Random):
         return node in self._held
 
 
-def describe_tasks() -> list[str]:
-    """The tasks of the run that wait, each with the line of its code."""
+def tasks_of_run() -> list[Task]:
+    """The tasks of the run."""
     runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    return list(runner.tasks)
+
+
+def describe_tasks(tasks: Iterable[Task]) -> list[str]:
+    """Tasks that wait or are about to run, each with the line of its code."""
     found = []
-    for task in sorted(runner.tasks, key=lambda each: each._counter):
+    for task in sorted(tasks, key=lambda each: each._counter):
         frames = [
             frame
             for frame in frames_of(task)

@@ -2,8 +2,7 @@
 
 import gc
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,16 +11,21 @@ import trio
 from ..._core.sources import SeededSources, replace_sources
 from ..._core.vocabulary.errors import BadInputError, ErgoError, NotAllowedError
 from ..._core.vocabulary.options import check_number
+from ...meta.sockets.socket_source import replace_sockets
+from ..leaks import LeakError
 from ..task_order import ordered_by
 from .checkers import Checker
-from .clock import StandstillError, WorldClock
+from .clock import LivelockError, StandstillError, WorldClock
 from .crash import close_remains
 from .disk import WorldDisk
+from .faults import FaultRun
 from .history import History
+from .machine.sockets import WorldSockets
+from .machine.threads import WorldThreads
 from .node import Start, WorldNode
-from .outside import Entrances
-from .plan import KINDS, FaultRates, Plan, PlannedFault
-from .tasks import TaskOwners, WorldOrder, describe_tasks, lift_shields
+from .outside import Entrances, OutsideError
+from .plan import KINDS, FaultRates, Plan
+from .tasks import TaskOwners, WorldOrder, describe_tasks, lift_shields, tasks_of_run
 
 if TYPE_CHECKING:
     from ...network.carriers.memory import Memory
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["CheckError", "World", "run_world"]
 
 _NAMES: Final = "abcdefghijklmnopqrstuvwxyz"
+_GRACE: Final = 1.0
+"""Seconds that threads have to end after their nodes."""
 _OPTIONS: Final[dict[str, Any]] = {"watchdog": None, "log_output": "none", "stop_timeout": 5.0}
 
 
@@ -54,24 +60,25 @@ class World:
         """Random numbers for the test itself."""
         self._is_drawn = is_drawn
         """Whether `faults` draws the faults from the seed; otherwise those of the plan count."""
-        self._has_faults = False
         self.owners = TaskOwners()
-        self.clock = WorldClock(self._stand_still, self.owners)
+        self.clock = WorldClock(self._stand_still, self.owners, self._poll, self._has_sockets)
         self.history = History(self.clock.world_time)
-        self.entrances = Entrances()
-        self.order = WorldOrder(plan.seed, plan.is_shuffled, self.owners, self.history.mix)
+        self.threads = WorldThreads(plan.seed, self.owners, self.history, self._fail)
+        self.sockets = WorldSockets(plan.seed, self.owners, self.history, self.threads)
+        self.entrances = Entrances(self.threads, self.clock.world_time)
+        self.order = WorldOrder(plan.seed, plan.is_shuffled, self.owners, self._begin_pass)
         self.nodes: dict[str, WorldNode] = {}
         self._network: Memory | None = None
-        self._is_over = False
+        self.is_over = False
         """The test is over: crashed nodes stay down."""
         self._scope = trio.CancelScope()
-        self._standing: list[str] | None = None
+        self._standing: StandstillError | None = None
+        """Why the world cannot go on."""
         self._nursery: trio.Nursery | None = None
-        self._faults_scope = trio.CancelScope()
-        self._faults_over: trio.Event | None = None
         self._remains: list[trio.lowlevel.Task] = []
         """The tasks of crashed nodes."""
-        self._active: dict[tuple[str, tuple[str, ...]], None] = {}
+        self._faults: FaultRun | None = None
+        """The faults, once they have begun."""
 
     def __repr__(self) -> str:
         return f"<World {self.clock.current_time():g} s, {self.plan}>"
@@ -110,7 +117,7 @@ class World:
             check_number("nodes", nodes, least=1, most=len(_NAMES), whole=True)
             nodes = [f"{letter}@world" for letter in _NAMES[len(self.nodes) :][:nodes]]
         if self._network is None:
-            from .network import WorldNetwork  # noqa: PLC0415 - needs the extra ergo_py[network]
+            from .machine.network import WorldNetwork  # noqa: PLC0415 - needs the extra ergo_py[network]
 
             self._network = WorldNetwork(self.history, types=types, **(network or {}))
         started = []
@@ -133,6 +140,7 @@ class World:
         seconds: float = 30.0,
         nodes: Sequence[str] | None = None,
         limits: dict[str, tuple[float, float]] | None = None,
+        victims: Sequence[str] | None = None,
         **rates: float,
     ) -> None:
         """Begin the faults of the plan; :meth:`heal` ends them. At most once in a world.
@@ -141,9 +149,13 @@ class World:
             seconds: no fault begins later than this.
             nodes: the nodes that may have faults; None for all.
             limits: the smallest and the largest amount of a kind: ``{"delay": (0.0, 2.0)}``.
+            victims: the names of the processes, or of their behaviours, that ``kill`` may choose;
+                None for all.
             rates: faults of a kind per simulated second, on average: ``cut``, ``one_way``,
                 ``lose``, ``double`` and ``delay`` of frames; ``cut_store`` and ``slow_store``;
-                ``pause``, ``crash`` and ``skew`` of nodes.
+                ``fail_disk`` and ``slow_disk``; ``stall_sockets``, ``slow_sockets``,
+                ``tear_sockets`` and ``reset_sockets``; ``pause``, ``crash`` and ``skew`` of nodes;
+                ``kill`` of a process.
 
         Raises:
             BadInputError: a kind is unknown, or a value is invalid.
@@ -154,21 +166,20 @@ class World:
                 raise BadInputError("faults", kind, f"a kind of {sorted(KINDS)}")
             check_number(kind, rate, least=0.0)
         check_number("seconds", seconds, least=0.0)
-        if self._has_faults:
+        if self._faults is not None:
             raise NotAllowedError("world.faults(…) was called before: a world has a single plan")
-        self._has_faults = True
         if self._is_drawn:
             names = tuple(self.nodes if nodes is None else nodes)
             drawn = FaultRates(rates, seconds, limits or {}, names).draw(self.plan.seed)
             self.plan = self.plan.with_faults(drawn)
-        self._faults_over = trio.Event()
-        self._soon(self._run_faults, self.plan.faults, self._faults_over)
+        self._faults = FaultRun(self, victims)
+        self._soon(self._faults.run, self.plan.faults)
 
     async def heal(self) -> None:
         """End all faults, start crashed nodes again, and wait until all nodes are up."""
-        self._faults_scope.cancel()
-        if self._faults_over is not None:
-            await self._faults_over.wait()
+        if self._faults is not None:
+            self._faults.cancel()
+            await self._faults.wait()
         if self._network is not None:
             self._network.heal()
         self.history.note("note", "", "all faults end")
@@ -194,112 +205,11 @@ class World:
         """Whether the program of a node is stopped."""
         return self.order.is_paused(node)
 
-    # -- faults ------------------------------------------------------------------------------------
-
-    async def _run_faults(self, faults: Sequence[PlannedFault], over: trio.Event) -> None:
-        began = trio.current_time()
-        with self._faults_scope:
-            async with trio.open_nursery() as nursery:
-                for fault in faults:
-                    await trio.sleep_until(began + fault.at)
-                    nursery.start_soon(self._run_fault, fault)
-        over.set()
-
-    async def _run_fault(self, fault: PlannedFault) -> None:
-        key = fault.kind, fault.nodes
-        if key in self._active or any(name not in self.nodes for name in fault.nodes):
-            return
-        self._active[key] = None
-        self.history.note("fault", "", fault.story)
-        try:
-            with getattr(self, f"_fault_{fault.kind}")(fault):
-                await trio.sleep(fault.seconds)
-        finally:
-            del self._active[key]
-
-    @contextmanager
-    def _fault_cut(self, fault: PlannedFault) -> Iterator[None]:
-        self.network.cut(*fault.nodes, one_way=fault.kind == "one_way")
-        yield
-        self.network.heal(*fault.nodes)
-
-    _fault_one_way = _fault_cut
-
-    @contextmanager
-    def _disturbed(self, fault: PlannedFault, **options: Any) -> Iterator[None]:
-        disturbance = self.network.disturb(*fault.nodes, seed=self._seed_of(fault), **options)
-        try:
-            yield
-        finally:
-            disturbance.end()
-
-    def _fault_lose(self, fault: PlannedFault) -> Any:
-        return self._disturbed(fault, lose=fault.amount)
-
-    def _fault_double(self, fault: PlannedFault) -> Any:
-        return self._disturbed(fault, double=fault.amount)
-
-    def _fault_delay(self, fault: PlannedFault) -> Any:
-        return self._disturbed(fault, delay=(0.0, fault.amount))
-
-    @contextmanager
-    def _fault_cut_store(self, fault: PlannedFault) -> Iterator[None]:
-        self.network.cut_store(*fault.nodes)
-        try:
-            yield
-        finally:
-            self.network.heal_store(*fault.nodes)
-
-    @contextmanager
-    def _fault_slow_store(self, fault: PlannedFault) -> Iterator[None]:
-        (name,) = fault.nodes
-        self.network.slow_store(name, fault.amount, seed=self._seed_of(fault))
-        try:
-            yield
-        finally:
-            self.network.slow_store(name, 0.0)
-
-    @contextmanager
-    def _fault_pause(self, fault: PlannedFault) -> Iterator[None]:
-        (name,) = fault.nodes
-        began = trio.current_time()
-        self.order.pause(name)
-        try:
-            yield
-        finally:
-            self.history.pauses.append((name, began, trio.current_time()))
-            self.order.resume(name)
-            self.nodes[name].note_change()
-
-    @contextmanager
-    def _fault_crash(self, fault: PlannedFault) -> Iterator[None]:
-        node = self.nodes[fault.nodes[0]]
-        remains = node.crash(self.order)
-        if not remains:  # it was down, or just opening
-            yield
-            return
-        self._remains += remains
-        self.network.remove(node.name)
-        try:
-            yield
-        finally:
-            if not self._is_over:
-                self.note(f"{node.name} starts again")
-                self.launch(node)
-
-    @contextmanager
-    def _fault_skew(self, fault: PlannedFault) -> Iterator[None]:
-        (name,) = fault.nodes
-        self.clock.set_rate(name, 1.0 + fault.amount)
-        try:
-            yield
-        finally:
-            self.clock.set_rate(name, 1.0)
-
-    def _seed_of(self, fault: PlannedFault) -> int:
-        return random.Random(repr((self.plan.seed, str(fault)))).getrandbits(63)
-
     # -- the run -----------------------------------------------------------------------------------
+
+    def keep(self, remains: list[trio.lowlevel.Task]) -> None:
+        """Keep the tasks of a crashed node until the world is over."""
+        self._remains += remains
 
     def launch(self, node: WorldNode) -> None:
         """Start a node, or start it again."""
@@ -318,30 +228,69 @@ class World:
                     await function(self)
                 finally:
                     self.history.end_story()
-                    self._is_over = True
+                    self.is_over = True
                     # Also after a failure: a node cannot close while its program is stopped.
-                    self._faults_scope.cancel()
+                    if self._faults is not None:
+                        self._faults.cancel()
                     for name in self.nodes:
                         self.order.resume(name)
-                if self._faults_over is not None:
-                    await self._faults_over.wait()
+                if self._faults is not None:
+                    await self._faults.wait()
                 for node in self.nodes.values():
                     await node.close()
         if self._standing is not None:
-            raise StandstillError(self._standing)
+            raise self._standing
+        if self._left():
+            await trio.sleep(_GRACE)
+        left = self._left()
+        if left:
+            raise LeakError(left)
+
+    def _left(self) -> list[str]:
+        """The resources of nodes that are left when all nodes have ended, a line each."""
+        tasks = [task for task in tasks_of_run() if self.owners.of(task)]
+        lines = [f"the task {task} is left" for task in describe_tasks(tasks)]
+        lines += [f"the thread {name} is left" for name in self.threads.names]
+        lines += [f"{name} is left" for name in self.sockets.names]
+        lines += [
+            f"the process {pid} is left"
+            for node in self.nodes
+            for pid in self.history.living(node, None)
+        ]
+        lines += [f"a deadline of {node} is left" for node in self.clock.deadlines_of_nodes()]
+        return lines
 
     def bury(self) -> None:
         """Release the tasks of crashed nodes, when the run is over."""
         close_remains(self._remains)
         self._remains.clear()
 
+    def _begin_pass(self, tasks: list[trio.lowlevel.Task]) -> None:
+        self.history.mix(len(tasks))
+        self._poll()
+        if tasks and self.clock.begin_pass():
+            self._stop(LivelockError(describe_tasks(tasks)))
+
+    def _poll(self) -> bool:
+        return self.threads.poll()
+
+    def _has_sockets(self) -> bool:
+        return bool(self.sockets)
+
+    def _fail(self, error: OutsideError) -> None:
+        self.entrances.errors.append(error)
+        self._scope.cancel()
+
     def _stand_still(self) -> None:
+        self._stop(StandstillError(describe_tasks(tasks_of_run())))
+
+    def _stop(self, why: StandstillError) -> None:
         if self._standing is None:
-            self._standing = describe_tasks()
+            self._standing = why
             self._scope.cancel()
         elif not lift_shields():
             # This ends the loop in the hard way, and trio says so.
-            raise StandstillError(self._standing)
+            raise self._standing
 
 
 def run_world(world: World, function: Callable[[World], Awaitable[object]]) -> Exception | None:
@@ -351,9 +300,18 @@ def run_world(world: World, function: Callable[[World], Awaitable[object]]) -> E
     gc.disable()
     random.seed(world.plan.seed)
     try:
-        sources = SeededSources(world.plan.seed)
-        with ordered_by(world.order), replace_sources(sources), world.entrances.guarded():
-            trio.run(world.main, function, clock=world.clock)
+        sources = SeededSources(world.plan.seed, world.threads)
+        with (
+            ordered_by(world.order),
+            replace_sources(sources),
+            replace_sockets(world.sockets),
+            world.entrances.guarded(),
+        ):
+            try:
+                trio.run(world.main, function, clock=world.clock)
+            finally:
+                world.threads.bury()
+                world.sockets.bury()
     except Exception as failure:
         return next(iter(world.entrances.errors), _leaf(failure))
     finally:

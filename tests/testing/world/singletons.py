@@ -1,17 +1,13 @@
-"""Worlds of three nodes with a singleton, for several tests: `python -m
-tests.testing.world.singletons 1 2 3` prints the digest of each seed.
-"""
-
-import sys
+"""Worlds of three nodes with a singleton, for several tests."""
 
 import trio
 
 from ergo_py import Actor, Caller, ChildSpec, ErgoError, Node
 from ergo_py.cluster import Cluster, Singleton
-from ergo_py.testing import Plan, World, WorldNode, at_most_one
-from ergo_py.testing.world.world import run_world
+from ergo_py.testing import World, at_most_one
+from ergo_py.testing.world.node import WorldNode
 
-__all__ = ["Only", "digest_of", "quiet", "start", "visit"]
+__all__ = ["Only", "busy", "quiet", "start", "visit"]
 
 
 class Only(Actor):
@@ -69,16 +65,3 @@ async def quiet(world: World) -> None:
     await trio.sleep(40)
     await world.heal()
     world.check(at_most_one("only"))
-
-
-def digest_of(seed: int) -> str:
-    """The digest of the history of a seed."""
-    world = World(Plan(seed))
-    failure = run_world(world, busy)
-    assert failure is None, failure
-    return world.history.digest
-
-
-if __name__ == "__main__":
-    for seed in sys.argv[1:]:
-        print(digest_of(int(seed)))  # noqa: T201

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
-from ergo_py.testing import History, Lifetime, Operation, all_answered, at_most_one, kept
+from ergo_py import PID
+from ergo_py.testing import History, all_answered, at_most_one, kept
+from ergo_py.testing.world.history import Lifetime, Operation
 
 
 class Put(NamedTuple):
@@ -18,7 +20,7 @@ def history(
 ) -> History:
     made = History(lambda: 20.0)
     for node, began, ended in lives:
-        made.lifetimes.append(Lifetime("only", (node, began), node, began, ended))
+        made.lifetimes.append(Lifetime("only", PID(node, 1, 1), node, began, ended))
     made.pauses.extend(pauses)
     return made
 

@@ -2,8 +2,12 @@
 
 from random import Random
 
-from ergo_py.testing import WorldDisk
-from ergo_py.testing.world.disk import SECTOR
+import pytest
+import trio
+
+from ergo_py.testing import Plan, World
+from ergo_py.testing.world.disk import SECTOR, WorldDisk
+from ergo_py.testing.world.world import run_world
 
 
 def crashed(seed: int, *writes: bytes, synced: int = 0) -> bytes:
@@ -66,3 +70,48 @@ def test_a_file_that_is_cut_stays_cut() -> None:
     disk.crash()
 
     assert disk.file("journal").read() == b"he"
+
+
+def test_a_write_to_a_disk_that_fails_raises_and_changes_nothing() -> None:
+    disk = WorldDisk(Random(1))
+    file = disk.file("journal")
+    file.write(b"one")
+    disk.fail(1.0)
+
+    with pytest.raises(OSError, match="fails in this world"):
+        file.write(b"two")
+    disk.fail(0.0)
+    file.write(b"three")
+
+    assert file.read() == b"onethree"
+
+
+def test_a_sync_that_fails_keeps_or_loses_the_writes_before_it() -> None:
+    found = set()
+    for seed in range(50):
+        disk = WorldDisk(Random(seed))
+        file = disk.file("journal")
+        file.write(b"one")
+        file.sync()
+        file.write(b"two")
+        disk.fail(1.0)
+        with pytest.raises(OSError, match="fails in this world"):
+            file.sync()
+        before = file.read()
+        disk.crash()
+        assert file.read() == before
+        found.add(before)
+
+    assert found == {b"one", b"onetwo"}
+
+
+def test_a_slow_disk_takes_its_time() -> None:
+    async def test(world: World) -> None:
+        disk = WorldDisk(Random(1))
+        await disk.wait()
+        assert trio.current_time() == 0.0
+        disk.slow(2.0)
+        await disk.wait()
+        assert 0.0 < trio.current_time() <= 2.0
+
+    assert run_world(World(Plan(0)), test) is None

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ergo_py.testing import History, Operation, linearizable
+from ergo_py.testing import History, linearizable
+from ergo_py.testing.world.history import Operation
 
 
 class Register:

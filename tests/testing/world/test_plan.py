@@ -3,8 +3,8 @@
 import pytest
 
 from ergo_py import BadInputError
-from ergo_py.testing import Plan, PlannedFault
-from ergo_py.testing.world.plan import KINDS, FaultRates
+from ergo_py.testing import Plan
+from ergo_py.testing.world.plan import KINDS, FaultRates, PlannedFault
 
 NODES = ("a@world", "b@world", "c@world")
 

@@ -1,6 +1,8 @@
 """A test of worlds runs its seeds; a failing seed is shrunk, told and repeated."""
 
 import shlex
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -162,3 +164,17 @@ def test_a_plan_that_goes_well_returns_its_world() -> None:
     made: Any = test_seeds_run_in_sequence
 
     assert made.simulation.run_plan(Plan(3)).clock.current_time() == 1.0
+
+
+@pytest.mark.parametrize("name", ["find_first_failing_seed", "repeat_seeds_of_killed_copy"])
+def test_copies_of_a_program_share_its_seeds(name: str) -> None:
+    # In a program of its own: a worker of a test run has another thread, and is not copied.
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.testing.world.parallel", name],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

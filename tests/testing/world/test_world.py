@@ -1,9 +1,6 @@
 """A world runs whole nodes, applies the faults of its plan, and repeats its history."""
 
-import os
 import random
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +11,7 @@ from ergo_py.testing import CheckError, Plan, World, at_most_one
 from ergo_py.testing.world.world import run_world
 from tests.support import THOROUGH
 from tests.testing.world import singletons
+from tests.testing.world.programs import digests_of_programs
 
 
 class Echo(Actor):
@@ -37,23 +35,9 @@ def run(test: Any, plan: Plan | None = None, *, is_drawn: bool = False) -> World
 
 def test_a_seed_repeats_its_history_in_other_programs() -> None:
     """For any salt of hashes, and with or without the C extension."""
-    seeds = [str(seed) for seed in range(200 if THOROUGH else 10)]
-    command = [sys.executable, "-m", "tests.testing.world.singletons", *seeds]
-    programs = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONHASHSEED": salt, "ERGO_PURE": pure},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for salt, pure in (("1", ""), ("2", "1"))
-    ]
-    try:
-        digests = [program.communicate(timeout=600)[0].split() for program in programs]
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
+    seeds = range(200 if THOROUGH else 10)
+
+    digests = digests_of_programs("tests.testing.world.singletons", seeds)
 
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == len(seeds)
@@ -118,6 +102,64 @@ def test_clients_on_a_stopped_program_wait() -> None:
         assert trio.current_time() == 4.0
 
     run(test, Plan.read("seed=1; 1 pause a@world 3"))
+
+
+def test_a_fault_kills_a_process_of_the_chosen_names() -> None:
+    async def start(node: Any) -> None:
+        await node.spawn(Echo, name="first")
+        await node.spawn(Echo, name="second")
+        await node.spawn(Echo)
+
+    async def test(world: World) -> None:
+        await world.start(1, start)
+        world.faults(victims=["second", "Echo"])
+        await trio.sleep(5)
+        ended = [life.name for life in world.history.lifetimes if life.ended < 5]
+        assert ended == ["second", "Echo"]
+
+    run(test, Plan.read("seed=0; 1 kill a@world 0.1; 2 kill a@world 0.1 0.9; 3 kill a@world 0.1"))
+
+
+def test_a_disk_fails_and_is_slow_until_the_faults_end() -> None:
+    async def test(world: World) -> None:
+        (a,) = await world.start(1)
+        file = a.disk.file("journal")
+        world.faults()
+        await trio.sleep(1.5)
+        with pytest.raises(OSError, match="fails"):
+            file.write(b"lost")
+        began = trio.current_time()
+        await a.disk.wait()
+        assert trio.current_time() > began
+        await world.heal()
+        file.write(b"kept")
+        file.sync()
+        began = trio.current_time()
+        await a.disk.wait()
+        assert (file.read(), trio.current_time()) == (b"kept", began)
+
+    run(test, Plan.read("seed=0; 1 fail_disk a@world 9 1; 1 slow_disk a@world 9 1"))
+
+
+def test_a_client_that_runs_a_function_ends_with_the_crash_of_its_node() -> None:
+    async def test(world: World) -> None:
+        (a,) = await world.start(1)
+        world.faults()
+        assert await a.run(lambda node: node.call("nobody", 1, timeout=0.5)) is None
+
+    async def wait(_node: Any) -> None:
+        await trio.sleep(9)
+
+    async def crashed(world: World) -> None:
+        (a,) = await world.start(1)
+        world.faults()
+        with pytest.raises(NodeStoppedError, match="crashed"):
+            await a.run(wait)
+        assert trio.current_time() == 1.0
+
+    with pytest.raises(TargetDownError):
+        run(test)
+    run(crashed, Plan.read("seed=0; 1 crash a@world 1"))
 
 
 def test_heal_ends_faults_early() -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ...network.carriers.memory import Memory
-from .history import History
+from ....network.carriers.memory import Memory
+from ..history import History
 
 __all__ = ["WorldNetwork"]
 

@@ -1,0 +1,420 @@
+"""The faults that `python -m benchmarks planted` plants: changes of rules of protocols."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ergo_py.testing import World
+
+from .worlds.clusters import groups, leases, names
+from .worlds.entities import bank
+from .worlds.networks import messages, watches
+
+__all__ = ["FAULTS", "Planted"]
+
+SESSION = "ergo_py.network.protocol.session"
+RECORDS = "ergo_py.network.protocol.records"
+WATCHES = "ergo_py.network.incoming.watches"
+WATCHED = "ergo_py.network.incoming.watched"
+OPEN_CALLS = "ergo_py.network.outgoing.open_calls"
+LEASE = "ergo_py.cluster.lease"
+SINGLETON = "ergo_py.cluster.singleton"
+NAMES = "ergo_py.cluster.names"
+GROUPS = "ergo_py.cluster.group_keeper"
+STORE = "ergo_py.network.stores.memory_store"
+ACTIVATION = "ergo_py.entities.activations.activation"
+COMMANDS = "ergo_py.entities.activations.commands"
+OUTBOX = "ergo_py.entities.activations.outbox"
+HELD = "ergo_py.entities.activations.held_output"
+ACTIVE = "ergo_py.entities.active_entities"
+COMMITS = "ergo_py.entities.group_commit"
+SCHEDULE = "ergo_py.entities.schedule"
+RECORD = "ergo_py.entities.record"
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A fault: a part of a module, and the text in its place."""
+
+    name: str
+    world: Callable[[World], Awaitable[None]]
+    module: str
+    text: str
+    instead: str
+
+
+FAULTS = (
+    Planted(
+        "lost operations are not sent again",
+        *(messages, SESSION),
+        "        if ack.resend:\n            self._send_again(now)\n",
+        "        if ack.resend:\n            pass\n",
+    ),
+    Planted(
+        "a doubled frame is delivered twice",
+        *(messages, SESSION),
+        "            news = news[receiving.received - seq :]\n",
+        "            pass\n",
+    ),
+    Planted(
+        "a gap is accepted",
+        *(messages, SESSION),
+        "                self._miss(now)\n                return\n            news",
+        "                receiving.received = seq\n            news",
+    ),
+    Planted(
+        "missing operations are asked for only once",
+        *(messages, SESSION),
+        "            if now >= self._deadlines.resend_at:\n                self._ask_again(now)\n",
+        "            if now >= self._deadlines.resend_at:\n"
+        "                self._deadlines.ask_again(1e9)\n",
+    ),
+    Planted(
+        "an acknowledgement forgets all operations",
+        *(messages, RECORDS),
+        "for _ in range(news))",
+        "for _ in range(len(waiting)))",
+    ),
+    Planted(
+        "operations are sent again with the number of the first",
+        *(messages, SESSION),
+        "            self._send_data(start, ops)\n",
+        "            self._send_data(sending.acknowledged, ops)\n",
+    ),
+    Planted(
+        "heartbeats do not tell the last operation",
+        *(messages, SESSION),
+        "        receiving.note_known(ack.last)\n",
+        "        pass\n",
+    ),
+    Planted(
+        "an operation too many counts as received",
+        *(messages, RECORDS),
+        "        count = size - length_hint(left)\n",
+        "        count = size - length_hint(left) + 1\n",
+    ),
+    Planted(
+        "a lease has no margin",
+        *(leases, LEASE),
+        "        return self.seconds * (1 - MARGIN)\n",
+        "        return self.seconds * (1.3 + 0 * MARGIN)\n",
+    ),
+    Planted(
+        "a lease is taken too early",
+        *(leases, LEASE),
+        "        if now >= self._seen_at + lease:\n",
+        "        if now >= self._seen_at + lease / 3:\n",
+    ),
+    Planted(
+        "a lease is given up before its work has ended",
+        *(leases, SINGLETON),
+        "            await self._end(why)\n            await self._keeper.release()\n",
+        "            await self._keeper.release()\n            await self._end(why)\n",
+    ),
+    Planted(
+        "a living node counts as gone",
+        *(leases, STORE),
+        "        return not self._faults.has(node, creation)\n",
+        "        return True\n",
+    ),
+    Planted(
+        "the store takes a write with an old revision",
+        *(leases, STORE),
+        "            raise ConflictError(key)\n",
+        "            pass\n",
+    ),
+    Planted(
+        "a doubled frame loses its next operation",
+        *(messages, SESSION),
+        "            news = news[receiving.received - seq :]\n",
+        "            news = news[receiving.received - seq + 1 :]\n",
+    ),
+    Planted(
+        "frames of an earlier session count",
+        *(messages, SESSION),
+        "is_ours = self.state is State.UP and mine == self._mine and yours == self._yours\n",
+        "is_ours = self.state is State.UP\n",
+    ),
+    Planted(
+        "operations that waited are sent in the next session",
+        *(messages, RECORDS),
+        "        self.unacknowledged.clear()\n        self.queue.clear()\n",
+        "        self.unacknowledged.clear()\n",
+    ),
+    Planted(
+        "operations without an answer are sent in the next session",
+        *(messages, RECORDS),
+        "        self.unacknowledged.clear()\n        self.queue.clear()\n",
+        "        self.queue.extendleft(reversed(self.unacknowledged))\n"
+        "        self.unacknowledged.clear()\n",
+    ),
+    Planted(
+        "heartbeats do not show a gap",
+        *(messages, SESSION),
+        "        if receiving.known > receiving.received:\n            self._miss(now)\n",
+        "        pass\n",
+    ),
+    Planted(
+        "operations are sent again only once",
+        *(messages, RECORDS),
+        "        if first == self.resent_from and now < self.resent_at + pause:\n",
+        "        if first == self.resent_from:\n",
+    ),
+    Planted(
+        "an operation overtakes those that wait",
+        *(messages, SESSION),
+        "        sending.queue.append(op)\n",
+        "        sending.queue.appendleft(op)\n",
+    ),
+    Planted(
+        "the end of a watched process is not told",
+        *(watches, WATCHED),
+        "            self._peer.send_ended(number, reason)\n",
+        "            pass\n",
+    ),
+    Planted(
+        "the loss of a node is not told to watchers",
+        *(watches, WATCHES),
+        "        for target in targets:\n            self._peer",
+        "        for target in targets[:0]:\n            self._peer",
+    ),
+    Planted(
+        "an answer goes to the wrong call",
+        *(watches, OPEN_CALLS),
+        "        caller = self._calls.pop(op.number, None)\n"
+        "        if caller is None:\n"
+        "            self.network.kernel.calls.count_late_reply()\n",
+        "        caller = self._calls.pop(next(iter(self._calls), 0), None)\n"
+        "        if caller is None:\n"
+        "            self.network.kernel.calls.count_late_reply()\n",
+    ),
+    Planted(
+        "a lease counts from its confirmation",
+        *(leases, LEASE),
+        '        self._renewed_at = sent_at\n        self._complaint = ""\n        return ""\n',
+        '        self._renewed_at = self._now()\n        self._complaint = ""\n        return ""\n',
+    ),
+    Planted(
+        "the renewals of another node are not seen",
+        *(leases, LEASE),
+        "        if number != self._seen:\n",
+        "        if self._seen is None:\n",
+    ),
+    Planted(
+        "an expired lease counts as held",
+        *(leases, LEASE),
+        "        return self._left() > 0.0\n",
+        "        return True\n",
+    ),
+    Planted(
+        "the numbers of leases do not grow",
+        *(leases, LEASE),
+        "        self._began = self._own.number\n",
+        "        self._began = 1\n",
+    ),
+    Planted(
+        "a holder goes on without renewals",
+        *(leases, LEASE),
+        "            if self._now() >= self.stop_at:\n                return why\n",
+        "            pass\n",
+    ),
+    Planted(
+        "a process keeps the name that its node has lost",
+        *(names, NAMES),
+        "        if not self._down.is_set():\n            self.kill(self._target)\n",
+        "        pass\n",
+    ),
+    Planted(
+        "the members of a lost node stay in its groups",
+        *(groups, GROUPS),
+        "        for group, pid in peer.members:\n            self._remove(group, pid, reason)\n",
+        "        pass\n",
+    ),
+    Planted(
+        "a node does not tell which members leave",
+        *(groups, GROUPS),
+        "                if pid.node == self.pid.node:\n"
+        "                    self._tell_all(_LEFT, name, pid, self._types.encode_reason(reason))\n",
+        "                pass\n",
+    ),
+    Planted(
+        "a keeper of groups does not greet a node again",
+        *(groups, GROUPS),
+        "                    del self._peers[pid.node]\n",
+        "                    pass\n",
+    ),
+    Planted(
+        "an answer leaves before the commit",
+        *(bank, COMMANDS),
+        "        if activation.output.is_stored():\n            return value\n",
+        "        if activation:\n            return value\n",
+    ),
+    Planted(
+        "a refusal leaves before the commit",
+        *(bank, COMMANDS),
+        "        if activation.output.is_stored():\n            raise rejection\n",
+        "        if activation:\n            raise rejection\n",
+    ),
+    Planted(
+        "a commit releases output of the next version",
+        *(bank, HELD),
+        "        while held and held[0][0] <= version:\n",
+        "        while held and held[0][0] <= version + 1:\n",
+    ),
+    Planted(
+        "output does not wait for the store",
+        *(bank, HELD),
+        "        if self.is_stored():\n            self._let_go(action)\n",
+        "        if self:\n            self._let_go(action)\n",
+    ),
+    Planted(
+        "the ids of commands are ignored",
+        *(bank, COMMANDS),
+        "        done = self._activation.record.done.get(id)\n",
+        '        done = self._activation.record.done.get("")\n',
+    ),
+    Planted(
+        "a repetition gets no answer of its own",
+        *(bank, COMMANDS),
+        "            value = self._activation.types.decode(encoded) if encoded else None\n",
+        "            value = encoded and None\n",
+    ),
+    Planted(
+        "a received message is not noted",
+        *(bank, ACTIVATION),
+        "            record.seen[origin] = number\n",
+        "            pass\n",
+    ),
+    Planted(
+        "a message is removed before it is delivered",
+        *(bank, OUTBOX),
+        "        pause = self._keeping.pause(owed.attempts)\n        self._next_try",
+        "        pause = self._keeping.pause(owed.attempts)\n"
+        "        del record.owed[owed.number]\n"
+        "        return\n"
+        "        self._next_try",
+    ),
+    Planted(
+        "a message to itself stays after its effect",
+        *(bank, ACTIVATION),
+        "        changes.removed.append(owed.number)\n"
+        "        changes.after.append(self.outbox.look)\n",
+        "        changes.after.append(self.outbox.look)\n",
+    ),
+    Planted(
+        "a delivered message is not removed",
+        *(bank, OUTBOX),
+        "        changes.removed.append(number)\n        if not any(",
+        "        if not any(",
+    ),
+    Planted(
+        "a failed commit counts as stored",
+        *(bank, COMMITS),
+        "                activation.fail(error, write)\n            raise\n",
+        "                activation.release(write)\n            raise\n",
+    ),
+    Planted(
+        "an entity sleeps with held output",
+        *(bank, ACTIVATION),
+        "        if self.changes is not None or not self.output.is_empty():\n",
+        "        if self.changes is not None:\n",
+    ),
+    Planted(
+        "an entity that has an unstored version is loaded",
+        *(bank, ACTIVE),
+        " and not self.commits.has(address)\n",
+        "\n",
+    ),
+    Planted(
+        "two activations of a key",
+        *(bank, ACTIVE),
+        "        return str(address) not in self.active and",
+        "        return",
+    ),
+    Planted(
+        "more entities are awake than allowed",
+        *(bank, ACTIVE),
+        "        room = self.settings.max_awake - len(self.active)\n",
+        "        room = self.settings.max_awake + 1 - len(self.active)\n",
+    ),
+    Planted(
+        "a refused command changes the state",
+        *(bank, ACTIVATION),
+        "        self.entity.put_state(self._state_type.again(self._stored))\n",
+        "        pass\n",
+    ),
+    Planted(
+        "messages overtake each other",
+        *(bank, ACTIVATION),
+        "        if message.after > last:\n            return None",
+        "        if message.after > last + 1000:\n            return None",
+    ),
+    Planted(
+        "an entity confirms a message before its commit",
+        *(bank, ACTIVATION),
+        "        changes.after.append(tell)\n",
+        "        tell()\n",
+    ),
+    Planted(
+        "a doubled message is confirmed before its commit",
+        *(bank, ACTIVATION),
+        "            self.output.hold(tell)\n",
+        "            tell()\n",
+    ),
+    Planted(
+        "a message leaves before its callback is stored",
+        *(bank, OUTBOX),
+        "            if each.is_parked or each.number > self._confirmed:\n",
+        "            if each.is_parked:\n",
+    ),
+    Planted(
+        "a stored message is not due",
+        *(bank, ACTIVATION),
+        "_TOKEN, self.record.due(), encoded)",
+        "_TOKEN, None, encoded)",
+    ),
+    Planted(
+        "a start looks for no work",
+        *(bank, SCHEDULE),
+        "        return self._poll_at <= trio.current_time()\n",
+        "        return False\n",
+    ),
+    Planted(
+        "a timer is early",
+        *(bank, OUTBOX),
+        "            if delay > 0.0:\n                earliest",
+        "            if delay > 1.0:\n                earliest",
+    ),
+    Planted(
+        "ids are forgotten too early",
+        *(bank, RECORD),
+        "            if moment >= before and len(self.done) <= most:\n",
+        "            if moment >= before and len(self.done) <= 1:\n",
+    ),
+    Planted(
+        "a deleted state comes back",
+        *(bank, RECORD),
+        "        self.state = None\n        self.done.clear()\n",
+        "        self.done.clear()\n",
+    ),
+    Planted(
+        "an entity that failed is not woken",
+        *(bank, ACTIVE),
+        "        if reason is not _ASLEEP and activation.due is not None:\n"
+        "            self._schedule_again(address)\n",
+        "        pass\n",
+    ),
+    Planted(
+        "messages of a stored record are not tried",
+        *(bank, OUTBOX),
+        "        if owed:\n            # Behind the messages",
+        "        if not self:\n            # Behind the messages",
+    ),
+    Planted(
+        "a refused callback owes its messages",
+        *(bank, ACTIVATION),
+        "        self.changes = None\n        # Not only",
+        "        self.record.owe(self.changes.owed if self.changes else ())\n"
+        "        self.changes = None\n"
+        "        # Not only",
+    ),
+)

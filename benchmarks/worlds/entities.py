@@ -1,0 +1,548 @@
+"""A world of entities: accounts that pay each other, with timers and jobs, and registers, on a node
+that crashes, with a disk that fails and is late.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import trio
+
+from ergo_py import Actor, Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
+from ergo_py.entities import Entities, Entity
+from ergo_py.testing import History, World, linearizable
+from ergo_py.testing.world.node import WorldNode
+
+from .disk_store import DiskStore
+
+__all__ = ["bank"]
+
+ACCOUNTS = ("ada", "bob", "eve")
+REGISTERS = ("one", "two", "gone")
+CLIENTS = 3
+STEPS = 8
+TRIES = 8
+"""How often a client repeats a command."""
+SAME = -1
+"""The answer of a register that refuses the value that it has."""
+AWAKE = 2
+"""The most entities that are awake."""
+
+
+@dataclass
+class Balance:
+    """The state of an account."""
+
+    amount: int = 0
+    entries: list[str] = field(default_factory=list)
+    """All effects on the account, in order."""
+
+
+@dataclass(frozen=True)
+class Deposit(Request[int]):
+    """Add an amount."""
+
+    id: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Pay(Request[int]):
+    """Transfer an amount to another account, perhaps later."""
+
+    id: str
+    to: str
+    amount: int
+    delay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Earn(Request[float]):
+    """Get a coin after a delay. Returns the moment."""
+
+    id: str
+    delay: float
+
+
+@dataclass(frozen=True)
+class Break(Request[None]):
+    """Change the state, owe a message, and crash."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Credit:
+    """An amount arrives."""
+
+    id: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Coin:
+    """A timer of an account."""
+
+    id: str
+    due: float
+
+
+class Account(Entity[Balance]):
+    """An account. It tells the auditor of its node each command that is stored."""
+
+    def init(self) -> None:
+        """Note which key this process has."""
+        self.send("auditor", (self.key, self.pid))
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Carry out a command."""
+        state = self.state
+        match request:
+            case Deposit(id, amount):
+                state.amount += amount
+            case Pay(id, to, amount, delay):
+                state.amount -= amount
+                other = self.entity(Account, to)
+                if delay:
+                    self.send_after(delay, other, Credit(id, amount))
+                else:
+                    self.send(other, Credit(id, amount))
+                if state.amount < 0:
+                    state.entries.append("refused")
+                    raise Reject(ValueError("not enough"))
+                state.entries.append(f"to {to} {'later ' * bool(delay)}{id}")
+            case Earn(id, delay):
+                due = trio.current_time() + delay
+                self.send_after(delay, self.entity(Account, self.key), Coin(id, due))
+                state.entries.append(id)
+                return due
+            case Break(id):
+                state.entries.append(id)
+                self.send(self.entity(Account, "ada"), Credit(id, 1000))
+                raise RuntimeError(id)
+            case _:
+                raise Reject(LookupError(request))
+        state.entries.append(id)
+        self.send("auditor", id)
+        return state.amount
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Take an amount, or a coin."""
+        match message:
+            case Credit(id, amount):
+                self.state.amount += amount
+                self.state.entries.append(f"from {sender.key} {id}")
+            case Coin(id, due):
+                self.state.amount += 1
+                self.state.entries.append(f"coin {id}")
+                if trio.current_time() < due:
+                    self.state.entries.append(f"early {id}")
+
+
+@dataclass
+class Cell:
+    """The state of a register."""
+
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Get(Request[int]):
+    """Read a register."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Put(Request[int]):
+    """Write a register, which must have another value. Returns the value before."""
+
+    key: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Drop(Request[int]):
+    """Delete a register. Returns the value before."""
+
+    key: str
+
+
+class Register(Entity[Cell]):
+    """A register."""
+
+    def init(self) -> None:
+        """Note which key this process has."""
+        self.send("auditor", (self.key, self.pid))
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Read or write."""
+        before = self.state.value
+        match request:
+            case Put(_, value):
+                if value == before:
+                    raise Reject(ValueError("the same"))
+                self.state.value = value
+            case Drop(_):
+                self.delete()
+        return before
+
+
+class RegisterModel:
+    """The sequential register."""
+
+    def start(self) -> int:
+        """Empty at first."""
+        return 0
+
+    def step(self, state: int, request: Any) -> tuple[int, int]:
+        """The value before is the answer, or that the command was refused."""
+        match request:
+            case Put(_, value):
+                return value, SAME if value == state else state
+            case Drop(_):
+                return 0, state
+        return state, state
+
+
+TYPES = [Deposit, Pay, Earn, Break, Credit, Coin]
+
+
+class Auditor(Actor):
+    """Notes the commands that left an entity: each must be stored."""
+
+    def __init__(self, book: "Book") -> None:
+        self.book = book
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Note a command, or the start of an entity."""
+        if isinstance(message, tuple):
+            key, pid = message
+            self.book.keys[pid] = key
+        else:
+            self.book.told.add(message)
+
+
+class Book:
+    """The commands of the clients, and their answers."""
+
+    def __init__(self) -> None:
+        self.answered: dict[str, tuple[str, Any, object]] = {}
+        """By id: the account, the command, and the answer."""
+        self.refused: set[str] = set()
+        self.unknown: dict[str, tuple[str, Any]] = {}
+        self.told: set[str] = set()
+        """The commands that the auditor knows."""
+        self.keys: dict[object, str] = {}
+        """The keys of processes."""
+        self.complaints: list[str] = []
+        self.store: DiskStore | None = None
+        """The store of the present start of the node."""
+
+
+class Client:
+    """Repeats its commands until they are answered, or it gives up."""
+
+    def __init__(self, world: World, node: WorldNode, book: Book, number: int) -> None:
+        self.world, self.node, self.book, self.number = world, node, book, number
+        self.random = Random(repr((world.plan.seed, "client", number)))
+
+    async def run(self) -> None:
+        """Do all steps."""
+        for step in range(STEPS):
+            await trio.sleep(self.random.choice((0.0, 0.01, 0.5, 2.0)))
+            if self.random.random() < 0.4:
+                await self.use_register(f"{self.number}.{step}")
+                continue
+            # Several commands at once share a commit, and their messages keep their order.
+            key, other = self.random.sample(ACCOUNTS, 2)
+            async with trio.open_nursery() as nursery:
+                for part in range(self.random.choice((1, 1, 4))):
+                    id = f"{self.number}.{step}.{part}"
+                    nursery.start_soon(self.command, id, key, other)
+
+    async def command(self, id: str, key: str, other: str) -> None:
+        """Give a command to an account."""
+        random, book = Random(repr((self.world.plan.seed, id))), self.book
+        request: Any = random.choice(
+            (
+                Deposit(id, random.randint(1, 50)),
+                Deposit(id, random.randint(1, 50)),
+                Pay(id, other, random.randint(0, 30)),
+                Pay(id, other, random.randint(0, 30)),
+                Pay(id, other, random.randint(0, 30), random.uniform(0.0, 3.0)),
+                Earn(id, random.uniform(0.0, 5.0)),
+                Credit(id, 7),
+                Break(id),
+            )
+        )
+        book.unknown[id] = key, request
+        try:
+            answer = await self.ask(Account, key, request, id, TRIES)
+        except ValueError:
+            book.refused.add(id)
+            del book.unknown[id]
+            return
+        except ErgoError:
+            return
+        book.answered[id] = key, request, answer
+        del book.unknown[id]
+        if random.random() < 0.2:
+            try:
+                again = await self.ask(Account, key, request, id, 2)
+            except ErgoError:
+                return
+            if again != answer:
+                book.complaints.append(f"{request} was answered with {answer}, then with {again}")
+
+    async def use_register(self, id: str) -> None:
+        """Read or write a register. A register that may be deleted forgets the ids of its commands,
+        so its commands are not repeated.
+        """
+        random, history = self.random, self.world.history
+        key = random.choice(REGISTERS)
+        request: Any = random.choice((Get(key), Put(key, random.randint(1, 4))))
+        if key == "gone" and random.random() < 0.3:
+            request = Drop(key)
+        operation = history.begin(self.node.name, key, request)
+        try:
+            answer = await self.ask(
+                Register, key, request, "" if key == "gone" else id, 1 if key == "gone" else TRIES
+            )
+        except ValueError:
+            history.finish(operation, SAME, None)
+        except ErgoError as error:
+            history.finish(operation, None, error)
+        else:
+            history.finish(operation, answer, None)
+
+    async def ask(
+        self, kind: type[Entity[Any]], key: str, request: Any, id: str, tries: int
+    ) -> Any:
+        """Call an entity, and repeat the call."""
+        for left in reversed(range(tries)):
+            try:
+                return await self.node.run(lambda node: _call(node, kind, key, request, id))
+            except ErgoError:
+                if not left or isinstance(request, Break):
+                    raise
+                await trio.sleep(self.random.choice((0.0, 0.1, 1.0)))
+        raise AssertionError
+
+
+async def _call(node: Node, kind: type[Entity[Any]], key: str, request: Any, id: str) -> Any:
+    entity = node.entity(kind, key)
+    if isinstance(request, Credit):
+        return await entity.post(request, once=id, timeout=2.0)
+    return await entity.call(request, once=id or None, timeout=2.0)
+
+
+async def bank(world: World) -> None:
+    """Acknowledged commands are kept, each takes effect once, and no money is lost."""
+    book = Book()
+
+    async def start(node: Node) -> None:
+        book.store = DiskStore(world.nodes[node.name].disk)
+        await node.spawn(Auditor, book, name="auditor")
+        entities = Entities.spec(
+            book.store,
+            [Account, Register],
+            TYPES,
+            now=trio.current_time,
+            max_awake=AWAKE,
+            idle=1.0,
+            attempts=1000,
+            backoff=Backoff(0.1, 2.0),
+        )
+        await node.supervise([ChildSpec("entities", entities)], intensity=1000)
+
+    (node,) = await world.start(["bank@world"], start)
+    world.faults(
+        seconds=15.0,
+        crash=0.1,
+        kill=0.2,
+        fail_disk=0.1,
+        slow_disk=0.15,
+        skew=0.05,
+        pause=0.03,
+        victims=["Account", "Register", "entities"],
+    )
+    clients = [Client(world, node, book, number) for number in range(CLIENTS)]
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(client.run)
+    await world.heal()
+    # Before any other command: those wake entities that nothing else would wake.
+    await _settle(book)
+    world.check(_checker(book, no_message_is_owed))
+    for key in ACCOUNTS:  # service returns, and each command can be carried out
+        await clients[0].ask(Account, key, Deposit(f"last {key}", 1), f"last {key}", TRIES)
+        book.answered[f"last {key}"] = key, Deposit(f"last {key}", 1), None
+    await _settle(book)
+    world.check(
+        linearizable(RegisterModel(), key=lambda request: request.key),
+        *(_checker(book, find) for find in CHECKS),
+    )
+
+
+async def _settle(book: Book) -> None:
+    for _ in range(50):  # less than the time after which a keeper looks for forgotten work
+        assert book.store is not None
+        if not any(record.owed for record in book.store.records().values()):
+            return
+        await trio.sleep(0.5)
+
+
+# -- the checks ------------------------------------------------------------------------------------
+
+Check = Callable[[Book, dict[str, Balance], History], Iterator[str]]
+
+
+def _checker(book: Book, find: Check) -> Callable[[History], Iterator[str]]:
+    def check(history: History) -> Iterator[str]:
+        return find(book, _balances(book), history)
+
+    check.__name__ = find.__name__
+    return check
+
+
+def _balances(book: Book) -> dict[str, Balance]:
+    assert book.store is not None
+    return {
+        address.key: Account.__state_type__.load(record.state)
+        for address, record in book.store.records().items()
+        if address.kind == "Account" and record.state is not None
+    }
+
+
+def acknowledged_commands_are_kept(
+    book: Book, balances: dict[str, Balance], _history: History
+) -> Iterator[str]:
+    """Y2, Y3: an acknowledged command is stored, and a refused command is not."""
+    for id, (key, request, _) in book.answered.items():
+        entries = balances[key].entries if key in balances else []
+        wanted = f"from {key} {id}" if isinstance(request, Credit) else id
+        if wanted not in entries:
+            yield f"{key} has acknowledged {request}, and has not stored it"
+    for key, balance in balances.items():
+        for entry in balance.entries:
+            id = entry.rpartition(" ")[2]
+            if id in book.refused or entry == "refused":
+                yield f"{key} has refused {entry}, and has stored it"
+
+
+def messages_wait_for_the_store(
+    book: Book, balances: dict[str, Balance], _history: History
+) -> Iterator[str]:
+    """Y1: a message to another process leaves when its command is stored."""
+    stored = {entry for balance in balances.values() for entry in balance.entries}
+    for id in sorted(book.told - stored):
+        yield f"the auditor knows {id}, which is not stored"
+
+
+def no_effect_is_doubled(
+    _book: Book, balances: dict[str, Balance], _history: History
+) -> Iterator[str]:
+    """Y4, Y6, Y7: each effect happens once."""
+    for key, balance in balances.items():
+        for entry, times in Counter(balance.entries).items():
+            if times > 1:
+                yield f"{key} has {entry!r} {times} times"
+
+
+def repetitions_get_the_first_answer(
+    book: Book, _balances: dict[str, Balance], _history: History
+) -> Iterator[str]:
+    """Y4: a repeated command is answered as before."""
+    yield from book.complaints
+
+
+def transfers_arrive(_book: Book, balances: dict[str, Balance], _history: History) -> Iterator[str]:
+    """Y6: each stored transfer arrives, in order for each pair."""
+    for key, balance in balances.items():
+        for other in ACCOUNTS:
+            prefix = f"to {other} "
+            sent = [each[len(prefix) :] for each in balance.entries if each.startswith(prefix)]
+            at_once = [each for each in sent if not each.startswith("later ")]
+            entries = balances[other].entries if other in balances else []
+            prefix = f"from {key} "
+            got = [each[len(prefix) :] for each in entries if each.startswith(prefix)]
+            if key == other:
+                continue
+            for each in sent:
+                if each.removeprefix("later ") not in got:
+                    yield f"{key} has paid {each} to {other}, where it has not arrived"
+            arrived = [each for each in got if each in at_once]
+            if arrived != [each for each in at_once if each in arrived]:
+                yield f"{key} has paid {at_once} to {other}, where {arrived} arrived"
+
+
+def money_is_conserved(
+    book: Book, balances: dict[str, Balance], _history: History
+) -> Iterator[str]:
+    """Y3, Y6: balances are the sum of all stored deposits, coins and posted credits."""
+    wanted = 0
+    known = {id: request for id, (_, request, _) in book.answered.items()}
+    known |= {id: request for id, (_, request) in book.unknown.items()}
+    for key, balance in balances.items():
+        for entry in balance.entries:
+            request = known.get(entry)
+            if isinstance(request, Deposit):
+                wanted += request.amount
+            elif entry.startswith("coin "):
+                wanted += 1
+            elif entry.startswith(f"from {key} "):
+                wanted += 7
+    total = sum(balance.amount for balance in balances.values())
+    if total != wanted:
+        yield f"the accounts have {total}, and {wanted} was paid in"
+
+
+def timers_fire(book: Book, balances: dict[str, Balance], _history: History) -> Iterator[str]:
+    """Y7: each acknowledged timer fires, and none is early."""
+    for id, (key, request, _) in book.answered.items():
+        if isinstance(request, Earn) and f"coin {id}" not in balances[key].entries:
+            yield f"the timer {id} of {key} has not fired"
+    for key, balance in balances.items():
+        yield from (f"{key}: {each}" for each in balance.entries if each.startswith("early"))
+
+
+def no_message_is_owed(
+    book: Book, _balances: dict[str, Balance], _history: History
+) -> Iterator[str]:
+    """Y6: all outboxes are empty, a minute after the last fault."""
+    assert book.store is not None
+    for address, record in book.store.records().items():
+        for owed in record.owed.values():
+            yield f"{address} still owes {owed}"
+
+
+def few_are_awake(book: Book, _balances: dict[str, Balance], history: History) -> Iterator[str]:
+    """Y8, Y9: no more entities live than allowed, and none twice."""
+    changes: list[tuple[float, int, str]] = []
+    lives = [each for each in history.lifetimes if each.name in ("Account", "Register")]
+    for life in lives:
+        key = book.keys.get(life.pid, str(life.pid))
+        changes += [(life.began, 1, key), (life.ended, -1, key)]
+    awake: Counter[str] = Counter()
+    for at, change, key in sorted(changes):
+        awake[key] += change
+        if awake[key] > 1:
+            yield f"{key} lives twice at {at:.2f} s"
+        if sum(awake.values()) > AWAKE:
+            yield f"{sum(awake.values())} entities are awake at {at:.2f} s"
+
+
+CHECKS: tuple[Check, ...] = (
+    acknowledged_commands_are_kept,
+    messages_wait_for_the_store,
+    no_effect_is_doubled,
+    repetitions_get_the_first_answer,
+    transfers_arrive,
+    money_is_conserved,
+    timers_fire,
+    no_message_is_owed,
+    few_are_awake,
+)

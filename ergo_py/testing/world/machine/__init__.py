@@ -1,0 +1,1 @@
+"""The machine of a world: threads that follow from its seed."""

@@ -1,0 +1,178 @@
+"""Sockets of a world carry bytes in memory, with the faults of the plan."""
+
+import os
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Actor, InitError, Node
+from ergo_py.meta import TCPConnection, TCPServer, UDPServer
+from ergo_py.testing import OutsideError, Plan, World
+from ergo_py.testing.world.node import WorldNode
+from ergo_py.testing.world.world import run_world
+from tests.support import THOROUGH
+from tests.testing.world.machine.connected import CONNECTS, REQUEST, Client, over_tcp, start
+from tests.testing.world.programs import digests_of_programs
+
+LINES = [b"line %d\n" % step for step in range(20)]
+
+
+def run(test: Any, plan: str = "seed=1") -> World:
+    world = World(Plan.read(plan), is_drawn=False)
+    failure = run_world(world, test)
+    if failure is not None:
+        raise failure
+    return world
+
+
+async def spawn_client(client: WorldNode, connect: Any, lines: list[bytes]) -> Any:
+    return await client.run(lambda node: node.spawn(Client, connect, lines))
+
+
+def test_seeds_repeat_with_sockets_in_other_programs() -> None:
+    """For any salt of hashes, and with or without the C extension."""
+    seeds = range(100 if THOROUGH else 6)
+
+    digests = digests_of_programs("tests.testing.world.machine.connected", seeds)
+
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == len(seeds)
+
+
+@pytest.mark.parametrize(
+    "fault", ["", "0 tear_sockets b@world 30", "0 slow_sockets a@world 30 0.5"]
+)
+@pytest.mark.parametrize("number", range(len(CONNECTS)))
+def test_bytes_arrive_complete_and_in_order(number: int, fault: str) -> None:
+    async def test(world: World) -> None:
+        _, b = await world.start(2, start)
+        world.faults()
+        pid = await spawn_client(b, CONNECTS[number], LINES)
+        await trio.sleep(30)
+        assert await b.call(pid, "answers") == [b"".join(LINES), ""]
+
+    run(test, f"seed=1; {fault}")
+
+
+def test_a_web_server_answers_a_torn_request() -> None:
+    async def test(world: World) -> None:
+        _, b = await world.start(2, start)
+        world.faults()
+        pid = await spawn_client(b, over_tcp(8000, "task"), [REQUEST])
+        await trio.sleep(5)
+        answer, _ = await b.call(pid, "answers")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"date: Thu, 01 Jan 2026 00:00:" in answer
+        assert answer.endswith(b"here are your orders")
+
+    run(test, "seed=1; 0 tear_sockets a@world 30")
+
+
+def test_a_stall_holds_bytes_until_its_end() -> None:
+    async def test(world: World) -> None:
+        _, b = await world.start(2, start)
+        pid = await spawn_client(b, CONNECTS[0], [])
+        world.faults()
+        await trio.sleep(1)
+        b.node.send(pid, ("send", b"late\n"))
+        await trio.sleep(3)
+        assert await b.call(pid, "answers") == [b"", ""]
+        await trio.sleep(2)
+        assert await b.call(pid, "answers") == [b"late\n", ""]
+
+    run(test, "seed=1; 0.5 stall_sockets a@world 4")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_reset_ends_the_connection_at_both_ends(number: int) -> None:
+    async def test(world: World) -> None:
+        _, b = await world.start(2, start)
+        pid = await spawn_client(b, CONNECTS[number], LINES)
+        world.faults()
+        await trio.sleep(2)
+        answers, ended = await b.call(pid, "answers")
+        assert answers == b"".join(LINES)
+        assert "reset" in ended
+        assert await b.call(await spawn_client(b, CONNECTS[number], []), "answers") == [b"", ""]
+        assert [name for name in world.sockets.names if "listens" not in name] != []
+
+    run(test, "seed=1; 1 reset_sockets b@world 0.1")
+
+
+def test_a_crash_resets_connections_and_a_restart_listens_again() -> None:
+    async def test(world: World) -> None:
+        _, b = await world.start(2, start)
+        pids = [await spawn_client(b, connect, LINES) for connect in CONNECTS]
+        world.faults()
+        await trio.sleep(2)
+        for pid in pids:
+            assert (await b.call(pid, "answers"))[1]
+        with pytest.raises(InitError) as raised:
+            await spawn_client(b, CONNECTS[0], [])
+        assert "refused" in str(raised.value.__cause__ or raised.value)
+        await trio.sleep(2)
+        pid = await spawn_client(b, CONNECTS[0], LINES)
+        await trio.sleep(1)
+        assert await b.call(pid, "answers") == [b"".join(LINES), ""]
+
+    run(test, "seed=1; 1 crash a@world 2")
+    before = len(os.listdir("/dev/fd"))
+    run(test, "seed=1; 1 crash a@world 2")
+
+    assert len(os.listdir("/dev/fd")) <= before
+
+
+def test_a_port_is_free_or_taken() -> None:
+    class Server(Actor):
+        def __init__(self, port: int) -> None:
+            self.server = TCPServer(port=port)
+
+        async def init(self) -> None:
+            await self.spawn_meta(self.server)
+
+        def handle_call(self, request: Any, caller: Any) -> Any:
+            return self.server.local.port
+
+    async def test(world: World) -> None:
+        a, b = await world.start(2)
+        free = await a.node.spawn(Server, 0)
+        port = await a.call(free, "port")
+        assert port > 0
+        with pytest.raises(InitError, match="in use"):
+            await b.node.spawn(Server, port)
+        a.node.kill(free)
+        await trio.sleep(1)
+        await b.node.spawn(Server, port)
+
+    run(test)
+
+
+def test_sockets_of_datagrams_come_from_outside() -> None:
+    class Datagrams(Actor):
+        async def init(self) -> None:
+            await self.spawn_meta(UDPServer(port=9000))
+
+    async def begin(node: Node) -> None:
+        await node.spawn(Datagrams)
+
+    async def test(world: World) -> None:
+        await world.start(1, begin)
+
+    with pytest.raises(OutsideError):
+        run(test)
+
+
+def test_no_socket_is_left_after_a_world() -> None:
+    async def test(world: World) -> None:
+        _, b = await world.start(2, start)
+        for connect in (*CONNECTS, partial(TCPConnection.connect, "127.0.0.1", 8000)):
+            await spawn_client(b, connect, LINES)
+
+    run(test)
+    before = sorted(os.listdir("/dev/fd"))
+    world = run(test)
+
+    assert sorted(os.listdir("/dev/fd")) == before
+    assert world.sockets.names == []
