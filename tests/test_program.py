@@ -495,7 +495,7 @@ PROGRAM = """
 import sys, threading
 import trio, trio.testing
 from ergo_py import Actor, run
-from ergo_py.meta import Port, PortLine
+from ergo_py.meta import Port
 
 def say(text):
     sys.stdout.write(text + "\\n")
@@ -526,7 +526,7 @@ class Owner(Actor):
     async def init(self):
         await self.spawn_meta(Port([sys.executable, "-S", "-c", HOLDS, sys.argv[2]]))
     def handle_message(self, message, sender):
-        if isinstance(message, PortLine):
+        if isinstance(message, Port.Line):
             say("ready")
 
 class Blocking(Actor):

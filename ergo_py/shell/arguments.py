@@ -192,6 +192,13 @@ class _Grammar:
         command.add_argument("node", metavar="NODE", nargs=None if who == "needed" else "?")
         if who is not None:
             command.add_argument("who", metavar="WHO", nargs=None if who == "needed" else "?")
+        self.place(command, via=via, json=json)
+        return command
+
+    def place(
+        self, command: argparse.ArgumentParser, *, via: bool = False, json: bool = True
+    ) -> None:
+        """Add the options of commands about a running node."""
         command.add_argument(
             "--pid",
             type=int,
@@ -206,15 +213,18 @@ class _Grammar:
             )
         if json:
             _for_programs(command)
-        return command
 
     def act(self, name: str, help: str, *, who: str | None = "needed") -> argparse.ArgumentParser:
         """Add a command that changes a process or the node, and so asks for confirmation."""
         command = self.at_node(name, help, who=who)
+        self.confirm(command)
+        return command
+
+    def confirm(self, command: argparse.ArgumentParser) -> None:
+        """Add the option of commands that ask for confirmation."""
         command.add_argument(
             "-y", "--yes", action="store_true", help="do not ask whether it is meant"
         )
-        return command
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -236,6 +246,7 @@ def make_parser() -> argparse.ArgumentParser:
     ).add_argument("project", metavar="NAME", help="the name of its folder and package")
     _for_programs(grammar.command("nodes", "list the nodes that offer a control socket"))
     _add_looks_at_all(grammar)
+    _add_entities(grammar)
     _add_looks_at_one(grammar)
     _add_watches(grammar)
     _add_observe(grammar)
@@ -263,6 +274,9 @@ def make_parser() -> argparse.ArgumentParser:
     chosen.add_argument("--seeds", type=_whole, metavar="N", help="run the seeds below N")
     chosen.add_argument(
         "--plan", metavar="PLAN", help="run a plan, as the failure of a test prints it"
+    )
+    command.add_argument(
+        "--observe", action="store_true", help="show the last world on the observer page"
     )
     grammar.command("completion", "print the completion script of a shell").add_argument(
         "shell", choices=SHELLS
@@ -297,6 +311,26 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
         via=True,
     )
     grammar.at_node("groups", "list the groups, and their members on each node", via=True)
+
+
+def _add_entities(grammar: _Grammar) -> None:
+    command = grammar.command(
+        "entities", "list the kinds of entities; show a record, keys or parked messages"
+    )
+    command.add_argument(
+        "words",
+        metavar="WORD",
+        nargs="*",
+        help="[NODE] for the kinds, [NODE] show KIND KEY for a record, [NODE] keys KIND, [NODE] "
+        "parked, or [NODE] retry KIND KEY to give parked messages new attempts",
+    )
+    grammar.place(command, via=True)
+    command.add_argument("--prefix", default="", metavar="TEXT", help="keys that begin so")
+    command.add_argument("--limit", type=_count, default=1000, help="so many keys or messages")
+    command.add_argument(
+        "--contents", action="store_true", help="the messages of a record, not only their types"
+    )
+    grammar.confirm(command)
 
 
 def _add_looks_at_one(grammar: _Grammar) -> None:

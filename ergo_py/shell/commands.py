@@ -22,9 +22,10 @@ from ..control.rendering import (
     stack_text,
     table,
 )
+from .entities.commands import entities, read_words
 from .exit_codes import Leave, Status
 from .node_choice import choose, choose_all
-from .output import complain, escape_json, say, say_json, show
+from .output import ask_terminal, complain, escape_json, say, say_json, show
 from .screens import choose_screen, is_full_terminal
 from .top.plain_view import top, top_of_all
 
@@ -355,7 +356,7 @@ def _counted(nodes: dict[str, int]) -> str:
 
 def drain(link: Link, options: Options) -> None:
     """Take a node out of service."""
-    _ask_terminal(options, f"drain {link.node}")
+    ask_terminal(f"drain {link.node}", yes=options.yes)
     answer = link.ask("drain", patience=options.timeout + 10, timeout=options.timeout)
     if options.json:
         say_json(answer)
@@ -383,18 +384,7 @@ def _confirm(link: Link, options: Options, action: str) -> None:
             for word in (found.get("name"), found["behaviour"], number)
             if word is not None
         )
-    _ask_terminal(options, f"{action} {who} on {link.node}")
-
-
-def _ask_terminal(options: Options, question: str) -> None:
-    if options.yes:
-        return
-    if not sys.stdin.isatty():
-        raise Leave(Status.NOT_CONFIRMED, f"{question}? there is no terminal to ask at: say --yes")
-    sys.stdout.write(printable(f"{question}? [y/N] "))
-    sys.stdout.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Leave(Status.NOT_CONFIRMED, "nothing was done")
+    ask_terminal(f"{action} {who} on {link.node}", yes=options.yes)
 
 
 def _act(
@@ -458,7 +448,18 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
 
 
 _OF_ALL: Final = frozenset(
-    {"ps", "tree", "info", "dead-letters", "crashes", "network", "groups", "names", "top"}
+    {
+        "ps",
+        "tree",
+        "info",
+        "dead-letters",
+        "crashes",
+        "network",
+        "groups",
+        "names",
+        "entities",
+        "top",
+    }
 )
 """Commands that a pattern of node names may be given to."""
 
@@ -533,7 +534,12 @@ def _talk(command: Callable[[Link, Options], None], link: Link, options: Options
         raise Leave(Status.NO_ANSWER, str(error)) from None
 
 
+def _entities(options: Options) -> None:
+    _with_link("entities", entities)(read_words(options))
+
+
 COMMANDS: Final[dict[str, Callable[[Options], None]]] = {
     "nodes": nodes,
     **{name: _with_link(name, command) for name, command in _TALKING.items()},
+    "entities": _entities,
 }

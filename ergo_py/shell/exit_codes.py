@@ -16,7 +16,7 @@ class Status(IntEnum):
     NO_NODE = 3
     """No such node, or several of that name."""
     NO_PROCESS = 4
-    """No such process on that node."""
+    """No such process or entity on that node."""
     NO_ANSWER = 5
     """The node does not answer, or its loop is blocked."""
     NOT_PERMITTED = 6
@@ -37,6 +37,7 @@ class Status(IntEnum):
 _OF_CODE = {
     "bad_argument": Status.USAGE,
     "no_such_process": Status.NO_PROCESS,
+    "no_such_entity": Status.NO_PROCESS,
     "no_such_node": Status.NO_NODE,
     "silent": Status.NO_ANSWER,
     "blocked": Status.NO_ANSWER,

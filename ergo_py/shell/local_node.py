@@ -8,6 +8,7 @@ import argparse
 import os
 import traceback
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import trio
@@ -211,24 +212,50 @@ class Local:
 
 
 def simulate(options: argparse.Namespace) -> None:
-    """Run the test that the command line names.
+    """Run the test that the command line names, and show it on the page with ``--observe``.
 
     Raises:
         Leave: there is no such test, or it fails.
     """
     simulation = _simulation(options.test)
+    plan = None if options.plan is None else Plan.read(options.plan)
+    failure: SimulationError | None = None
     try:
-        if options.plan is not None:
-            world = simulation.run_plan(Plan.read(options.plan))
-            show(f"it goes well: {world.clock.current_time():g} s, digest {world.history.digest}")
-            return
-        seeds = None if options.seed is None else [options.seed]
-        if options.seeds is not None:
-            seeds = list(range(options.seeds))
-        passed = simulation.run(seeds)
-        show("1 seed goes well" if passed == 1 else f"{passed} seeds go well")
-    except SimulationError as failure:
-        raise Leave(Status.FAILED, str(failure)) from None
+        _simulate(simulation, plan, options)
+    except SimulationError as error:
+        failure = error
+    if options.observe:
+        if failure is not None:
+            complain(str(failure))
+        shown = plan if failure is None else failure.plan
+        _observe_world(simulation, shown, options.seed or 0)
+    if failure is not None:
+        raise Leave(Status.FAILED, "" if options.observe else str(failure)) from None
+
+
+def _simulate(simulation: Simulation, plan: Plan | None, options: argparse.Namespace) -> None:
+    if plan is not None:
+        world = simulation.run_plan(plan)
+        show(f"it goes well: {world.clock.current_time():g} s, digest {world.history.digest}")
+        return
+    seeds = None if options.seed is None else [options.seed]
+    if options.seeds is not None:
+        simulation.choose_seeds(options.seeds)
+    passed = simulation.run(seeds, processes=simulation.processes)
+    show("1 seed goes well" if passed == 1 else f"{passed} seeds go well")
+
+
+def _observe_world(simulation: Simulation, plan: Plan | None, seed: int) -> None:
+    """Record the world of a plan, or of a seed, and serve the page with the recording."""
+    from ..observe.command import ObserveOptions, observe  # noqa: PLC0415 - slow, and seldom needed
+    from ..observe.world_recorder import WorldRecorder  # noqa: PLC0415
+
+    recording = WorldRecorder()
+    simulation.watch(plan or Plan(seed), recording.look, is_drawn=plan is None)
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "world.ergo"
+        recording.write(path)
+        observe(ObserveOptions(port=0, opens=True, replay=str(path)))
 
 
 def _simulation(target: str) -> Simulation:

@@ -8,9 +8,10 @@ import json
 import sys
 from typing import Final
 
-from .._core.vocabulary.text import printable_lines
+from .._core.vocabulary.text import printable, printable_lines
+from .exit_codes import Leave, Status
 
-__all__ = ["complain", "escape_json", "prepare", "say", "say_json", "show"]
+__all__ = ["ask_terminal", "complain", "escape_json", "prepare", "say", "say_json", "show"]
 
 _STAND_INS: Final = dict(zip("…→↓·µ×├└│─", "~>v.ux|`|-", strict=True))
 """A single ASCII character for each drawing character of tables and trees, so that columns stay
@@ -58,6 +59,22 @@ def say_json(value: object) -> None:
 def complain(text: str) -> None:
     """Print a text to stderr."""
     sys.stderr.write(f"{printable_lines(text)}\n")
+
+
+def ask_terminal(question: str, *, yes: bool) -> None:
+    """Ask whether an act is meant, unless the command line has said ``--yes``.
+
+    Raises:
+        Leave: it is not, or there is no terminal to ask at.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Leave(Status.NOT_CONFIRMED, f"{question}? there is no terminal to ask at: say --yes")
+    sys.stdout.write(printable(f"{question}? [y/N] "))
+    sys.stdout.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Leave(Status.NOT_CONFIRMED, "nothing was done")
 
 
 def escape_json(text: str) -> str:

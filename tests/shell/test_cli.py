@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from ergo_py import Actor, ChildSpec
+from ergo_py import Actor, ChildSpec, ask
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.cluster import Cluster
+from ergo_py.entities import Entities, EntityInspector, MemoryStore
 from ergo_py.network import Local
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
 from tests.control.test_commands import Bomb, Reader
+from tests.entities.bank import TYPES, Account
 from tests.support import Puppet, without_blockages
 from tests.test_startup import modules_after
 
@@ -222,6 +225,74 @@ def test_names_of_the_cluster_are_listed_with_their_holders(ergo: Ergo, short_pa
         (lease,) = json.loads(ergo("names", "--json")[1])
         assert row.split()[3] == str(lease["token"])
         assert 0 < lease["left"] <= 24
+
+
+async def keep_accounts(node: Any) -> None:
+    settings: Any = {"attempts": 1, "types": TYPES}
+    entities = Entities.spec(MemoryStore(), [Account], **settings)
+    await node.supervise([ChildSpec("entities", entities)], name="bank")
+    for key in ("ada", "adam", "bob"):
+        await node.entity(Account, key).call(ask(Account.deposit, 5), once="monday")
+
+
+def test_entities_are_listed_shown_and_found_by_their_keys(node: OwnedNode, ergo: Ergo) -> None:
+    assert ergo("entities") == (Status.DONE, "demo@localhost keeps no entities\n", "")
+    node.run(keep_accounts)
+
+    heads, row, store = ergo("entities", "demo")[1].splitlines()
+    assert heads.split() == ["KIND", "STORED", "AWAKE", "OWED", "PARKED"]
+    assert row.split() == ["Account", "3", "3", "-", "-"]
+    assert store.endswith("3 commits of 3 versions")
+    assert json.loads(ergo("entities", "--json")[1])[0]["kinds"][0]["stored"] == 3
+    record = json.loads(ergo("entities", "show", "Account", "ada")[1])
+    assert (record["state"]["amount"], [*record["done"]]) == (5, ["monday"])
+    assert ergo("entities", "demo", "keys", "Account", "--prefix", "ad")[1] == "ada\nadam\n"
+    assert "and more after 'ada'" in ergo("entities", "keys", "Account", "--limit", "1")[1]
+    assert json.loads(ergo("entities", "keys", "Account", "--json")[1])["is_more"] is False
+    assert ergo("entities", "keys", "Account", "--prefix", "x")[1].startswith("no Account is")
+
+
+def test_parked_messages_of_entities_are_listed_and_retried(node: OwnedNode, ergo: Ergo) -> None:
+    node.run(keep_accounts)
+    assert ergo("entities", "parked")[1] == "no message is parked\n"
+    assert ergo("entities", "retry", "Account", "ada", "--yes")[1].endswith("no parked messages\n")
+
+    async def park(node: Any) -> None:
+        await node.entity(Account, "ada").post("crash")
+        while not (await EntityInspector(node).parked()):  # noqa: ASYNC110 - real backoff
+            await trio.sleep(0.01)
+
+    node.run(park)
+    heads, row, advice = ergo("entities", "parked")[1].splitlines()
+    assert heads.split() == ["KIND", "KEY", "TO", "MESSAGE", "ATTEMPTS"]
+    assert row.split() == ["Account", "ada", "Account/ada", "str", "1"]
+    assert "ergo entities retry KIND KEY" in advice
+    assert len(json.loads(ergo("entities", "parked", "--json")[1])) == 1
+    assert ergo("entities", "retry", "Account", "ada")[0] == Status.NOT_CONFIRMED
+    retried = ergo("entities", "retry", "Account", "ada", "--yes")
+    assert retried[1] == "1 parked messages are tried again\n"
+    assert json.loads(ergo("entities", "retry", "Account", "bob", "-y", "--json")[1]) == {
+        "retried": 0
+    }
+
+
+@pytest.mark.parametrize(
+    "words, status, text",
+    [
+        (["show", "Acount", "ada"], Status.FAILED, "did you mean 'Account'?"),
+        (["show", "Account", "eve"], Status.NO_PROCESS, "nothing is stored for Account 'eve'"),
+        (["show", "Account"], Status.USAGE, "[show KIND KEY | keys KIND | parked"),
+        (["demo", "dance"], Status.USAGE, "[show KIND KEY | keys KIND | parked"),
+        (["nowhere", "parked"], Status.NO_NODE, "nowhere"),
+    ],
+)
+def test_a_wrong_question_about_entities_is_explained(
+    node: OwnedNode, ergo: Ergo, words: list[str], status: Status, text: str
+) -> None:
+    node.run(keep_accounts)
+    got, _, err = ergo("entities", *words)
+    assert got == status
+    assert text in err
 
 
 def test_a_node_without_a_network_tells_the_option_that_opens_it(
@@ -516,6 +587,7 @@ def test_options_choose_the_log_level_and_the_log_output(ergo: Ergo, tmp_path: P
 NETWORKED = """
 from dataclasses import dataclass
 from ergo_py import Actor, Name, open_node
+from ergo_py.entities import Entities, EntityInspector, MemoryStore
 from ergo_py.network import Local
 
 @dataclass(frozen=True)
@@ -557,6 +629,7 @@ def test_a_program_joins_the_network_of_the_machine(
     assert listed[:2] == (Status.DONE, "HELLO ['other@here']\n")
 
 
+@pytest.mark.counted
 @pytest.mark.parametrize(
     "options, text",
     [
