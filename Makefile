@@ -85,14 +85,15 @@ $(VENV)/.prepared: $(DEV)
 	$(BIN)/python -m pytest --collect-only -qq > /dev/null || true  # the test run reports errors
 	@touch $@
 
-# First the tests of the kernel, the bridges and the network in pure Python, with the lines of the
-# kernel counted; then the tests of the functions that the C extension replaces, with it; then the tests of
-# the other rooms, and again those that generate examples. tests/conftest.py says which are which.
+# First the tests of the kernel, of supervision, of the parsers and of the promises in pure Python,
+# with the lines of these rooms counted; then the tests of the functions that the C extension
+# replaces, with it; then the tests of the other rooms, and again those that generate examples.
+# tests/conftest.py says which are which.
 coverage: $(VENV)/.prepared
-	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "not beyond_kernel" --cov --cov-report= $(ARGS)
-	HYPOTHESIS_PROFILE=counted $(BIN)/python -m pytest $(WORKERS) -m "not beyond_kernel" --cov --cov-append --cov-report= $(SPEED_TESTS)
+	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "counted" --cov --cov-report= $(ARGS)
+	HYPOTHESIS_PROFILE=counted $(BIN)/python -m pytest $(WORKERS) -m "counted" --cov --cov-append --cov-report= $(SPEED_TESTS)
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py,ergo_py/web/parsing/*' --fail-under=100
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "beyond_kernel or hypothesis" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "not counted or hypothesis" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
 # Messages and calls without direct hand-off.
 trio-turns: $(DEV)
@@ -130,7 +131,8 @@ fuzz: $(DEV)    ## Feed generated input to all parsers for FUZZ_MINUTES=3, and r
 	$(BIN)/python -m benchmarks.fuzzing --minutes $(FUZZ_MINUTES) $(ARGS)
 	$(BIN)/python -m benchmarks.fuzzing_programs --minutes $(FUZZ_MINUTES)
 
-chaos: $(DEV)   ## Kill NATS servers and the parts of a gateway in every order, and take away resources; ARGS="--seconds 600" continues
+chaos: $(DEV)   ## Kill programs with entities, NATS servers and the parts of a gateway in every order, and take away resources; ARGS="--seconds 600" continues
+	$(BIN)/python -m benchmarks.chaos.entity_kills
 	$(BIN)/python -m benchmarks.chaos.servers
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 

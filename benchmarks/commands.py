@@ -87,9 +87,25 @@ NODE_PATH="$PWD/.venv-node/node_modules" HYPOTHESIS_PROFILE=thorough \
         "break the code in small ways, and list the breaks that no test notices",
         'ERGO_PURE=1 "$python" -m benchmarks.mutants "$@"',
     ),
+    "power": Command(
+        "lose power at every sync of the file of entities, with lost and torn writes",
+        f"""
+HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
+""",
+    ),
     "planted": Command(
         "plant faults into the protocols, and search worlds for a seed that finds each",
         '"$python" -m benchmarks.planted "$@"',
+    ),
+    "worlds": Command(
+        "explore seeds of the worlds that check networks, clusters and entities, on all cores; "
+        "--seeds 20000 --only bank",
+        '"$python" -m benchmarks.worlds "$@"',
+    ),
+    "digests": Command(
+        "compare the digests of worlds in many programs: pure and with the C extension, with "
+        "several hash seeds, idle and under load; --seeds 200 --runs 5",
+        '"$python" -m benchmarks.digests "$@"',
     ),
     "leaks": Command("run the leak tests for longer", '"$python" -m benchmarks.leaks "$@"'),
     "interrupts": Command(

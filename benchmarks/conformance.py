@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 
 from ergo_py import PID, Actor, Alias, Node, open_node
-from ergo_py.web import Route, WebServer, WSBinary, WSSend, WSText
+from ergo_py.web import WS, Route, WebServer
 
 __all__ = ["main"]
 
@@ -24,8 +24,8 @@ class Echo(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case WSText(connection, content) | WSBinary(connection, content):
-                self.send(connection, WSSend(content))
+            case WS.Text(connection, content) | WS.Binary(connection, content):
+                self.send(connection, WS.Send(content))
 
 
 class Owner(Actor):

@@ -37,28 +37,16 @@ from ergo_py import (
     Threads,
 )
 from ergo_py.meta import (
+    TCP,
+    UDP,
     BlockingCalls,
     Delimiter,
     Descriptors,
-    FdReadable,
-    FileLine,
     FileReader,
-    FileReopen,
-    FileWrite,
     FileWriter,
     Port,
-    PortExited,
-    PortLine,
-    PortSignal,
-    PortWrite,
-    TCPConnected,
-    TCPData,
-    TCPDisconnected,
-    TCPSend,
     TCPServer,
-    UDPData,
     UDPServer,
-    WatchFd,
 )
 from ergo_py.state_machine import StateTimeout, state
 from ergo_py.supervision import Decision, Fate, Redirect
@@ -292,11 +280,11 @@ class Echo(Owner):
 
     async def serve(self, message: Any) -> None:
         match message:
-            case TCPConnected():
+            case TCP.Connected():
                 self.world.books.note("connected")
-            case TCPData(connection, data):
-                self.send(connection, TCPSend(data))
-            case TCPDisconnected():
+            case TCP.Data(connection, data):
+                self.send(connection, TCP.Send(data))
+            case TCP.Disconnected():
                 self.world.books.note("disconnected")
 
 
@@ -308,7 +296,7 @@ class Datagrams(Owner):
         self.world.ports[self.name_here] = server.local.port
 
     async def serve(self, message: Any) -> None:
-        if isinstance(message, UDPData):
+        if isinstance(message, UDP.Data):
             self.world.books.note("datagrams")
 
 
@@ -318,14 +306,14 @@ class Program(Owner):
 
     async def serve(self, message: Any) -> None:
         match message:
-            case PortLine():
+            case Port.Line():
                 self.world.books.note("lines of the program")
-            case PortExited():
+            case Port.Exited():
                 self.port = await self.spawn_meta(Port(["cat"]))
             case "work":
-                self.send(self.port, PortWrite("a line\n"))
+                self.send(self.port, Port.Write("a line\n"))
             case "end":
-                self.send(self.port, PortSignal(signal.SIGKILL))
+                self.send(self.port, Port.Signal(signal.SIGKILL))
 
 
 class Files(Owner):
@@ -339,14 +327,14 @@ class Files(Owner):
 
     async def serve(self, message: Any) -> None:
         match message:
-            case FileLine():
+            case FileReader.Line():
                 self.world.books.note("lines of the file")
             case "work":
-                self.send(self.writer, FileWrite("a line\n"))
+                self.send(self.writer, FileWriter.Write("a line\n"))
                 self.written += 1
                 if self.written % 100 == 0:
                     self.path.rename(self.path.with_suffix(".1"))
-                    self.send(self.writer, FileReopen())
+                    self.send(self.writer, FileWriter.Reopen())
 
 
 class Pipes(Owner):
@@ -355,11 +343,11 @@ class Pipes(Owner):
         for sock in (self.ours, self.theirs):
             sock.setblocking(False)
         self.watcher = await self.spawn_meta(Descriptors())
-        await self.call(self.watcher, WatchFd(self.ours))
+        await self.call(self.watcher, Descriptors.Watch(self.ours))
 
     async def serve(self, message: Any) -> None:
         match message:
-            case FdReadable():
+            case Descriptors.Readable():
                 try:
                     self.world.books.note("bytes of the pipe", len(self.ours.recv(100)))
                 except BlockingIOError:

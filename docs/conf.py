@@ -74,7 +74,7 @@ copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
 
 NAVIGATION = {
     "index": {
-        "Start here": ["tutorial", "common-mistakes", "troubleshooting", "glossary"],
+        "Start here": ["tutorial", "choosing", "common-mistakes", "troubleshooting", "glossary"],
         "Guides": [
             "processes",
             "messages-and-calls",
@@ -101,6 +101,7 @@ NAVIGATION = {
             "network",
             "clusters",
             "entities",
+            "deploying",
             "nats",
             "testing",
             "shutting-down",
@@ -147,6 +148,7 @@ which can be read without building.
 
 KEYWORDS = {
     "tutorial": ["tutorial", "getting started", "install"],
+    "choosing": ["choose", "which", "compare"],
     "processes": ["process", "actor", "spawn", "mailbox", "link", "monitor"],
     "messages-and-calls": ["message", "call", "send", "request", "reply", "timeout"],
     "supervision": ["supervisor", "supervision", "supervision tree", "restart", "pool"],
@@ -164,6 +166,7 @@ KEYWORDS = {
     "threads-and-performance": ["thread"],
     "dispatchers": ["dispatcher"],
     "looking-inside": ["inspect", "trace", "top", "prompt", "repl", "attach", "control socket"],
+    "entities": ["entity", "durable", "persist", "database", "job"],
     "testing": ["test", "testing", "pytest", "probe"],
     "shutting-down": ["shutdown", "stop"],
     "performance": ["performance", "benchmark"],

@@ -11,6 +11,7 @@ from ._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from ._core.vocabulary.messages import LogRecord, Response
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason
+from ._core.vocabulary.text import type_of
 from .entity_handles import EntityHandle
 from .idle import IdleVerbs, serve_idle
 from .methods import serve_methods
@@ -148,7 +149,7 @@ class Actor(StreamVerbs, IdleVerbs):
         process.count_unhandled()
         why = next(
             (
-                f"has no handle_call, so it cannot answer {type(request).__name__}; did you mean "
+                f"has no handle_call, so it cannot answer {type_of(request)}; did you mean "
                 f"that where it has {name}?"
                 for name, meant in process.callbacks.suspects.items()
                 if "handle_call" in meant

@@ -2,7 +2,8 @@
 entities that are awake, or that others wait for. The room ``entities`` keeps the entities.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from ._core.kernel import Kernel
@@ -10,7 +11,8 @@ from ._core.processes.process import Process
 from ._core.processes.unhandled_messages import close_slot
 from ._core.tables.child_slot import ChildSlot, Claim, Fate
 from ._core.vocabulary.envelopes import Priority
-from ._core.vocabulary.errors import BadInputError, ErgoError, ServiceGoneError
+from ._core.vocabulary.errors import BadInputError, ErgoError, NotAllowedError, ServiceGoneError
+from ._core.vocabulary.hints import did_you_mean
 from ._core.vocabulary.messages import Request
 from ._core.vocabulary.public_names import show_under
 from ._core.vocabulary.reasons import NoProcess, Reason
@@ -18,19 +20,29 @@ from .service import Service
 
 __all__ = [
     "Address",
+    "EntityFigures",
     "EntityHandle",
     "EntityKindUnknownError",
     "EntityTable",
     "Keeper",
     "Once",
+    "Inspection",
     "Post",
+    "Retry",
     "address_of",
     "check_key",
+    "entities_of",
+    "entity_figures",
     "find_entity",
+    "inspections",
+    "inspection_of",
     "list_keys",
 ]
 
 R = TypeVar("R")
+
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+"""Characters that no key has: a zero, and halves of characters, which have no encoding."""
 
 
 class Address(NamedTuple):
@@ -55,14 +67,8 @@ def check_key(key: object) -> str:
     Raises:
         BadInputError: it is not a text that can be stored.
     """
-    if isinstance(key, str) and key and len(key) <= 1000:
-        try:
-            key.encode()
-        except UnicodeEncodeError:
-            pass
-        else:
-            if "\0" not in key:
-                return key
+    if isinstance(key, str) and 0 < len(key) <= 1000 and not _UNSTORABLE.search(key):
+        return key
     raise BadInputError(
         "entity(kind, key)", key, "a text of 1 to 1,000 characters, without zeros and surrogates"
     )
@@ -72,13 +78,13 @@ class EntityKindUnknownError(ErgoError, LookupError):
     """The node keeps no entities of this class."""
 
     def __init__(self, kind: str, known: Iterable[str]) -> None:
-        kinds = ", ".join(known)
-        super().__init__(
-            f"this node keeps no {kind} entities"
-            + (f", only {kinds}" if kinds else "")
-            + f'; start them with `ChildSpec("entities", Entities, SQLite("state.db"), [{kind}])` '
+        names = list(known)
+        instead = did_you_mean(kind, names) or (
+            f'; start them with `ChildSpec("entities", Entities, SQLite("state.db"), [{kind}])` '
             "under a supervisor"
         )
+        only = f", only {', '.join(names)}" if names else ""
+        super().__init__(f"this node keeps no {kind} entities{only}{instead}")
         self.kind = kind
 
 
@@ -113,8 +119,60 @@ class Post(Request[None]):
         return f"post {self.message!r}"
 
 
+class Retry(Request[int]):
+    """The request to try the parked messages of an entity again. The answer is their number."""
+
+    __slots__ = ()
+
+
+class EntityFigures(NamedTuple):
+    """The counters of the entities of a node, or of a keeper."""
+
+    awake: int = 0
+    """Entities that are awake now."""
+    commits: int = 0
+    """Commits so far."""
+    versions: int = 0
+    """Rows that these commits have written."""
+    failures: int = 0
+    """Failures of stores."""
+    parked: int = 0
+    """Messages that were parked so far."""
+    wakings: int = 0
+    """Entities that have woken up, each time."""
+    sleeps: int = 0
+    """Entities that were put to sleep, each time."""
+    seconds: float = 0.0
+    """The time that all commits have taken."""
+
+
+class Inspection(Protocol):
+    """The facts about the entities of a keeper, as JSON values."""
+
+    def figures(self) -> EntityFigures:
+        """The counters. From any thread."""
+        ...
+
+    async def facts(self) -> dict[str, Any]:
+        """The store, and the kinds with their counts."""
+        ...
+
+    async def record(self, kind: str, key: str, *, contents: bool = False) -> dict[str, Any] | None:
+        """The stored record of an entity; None if there is none."""
+        ...
+
+    async def parked(self, limit: int) -> list[dict[str, Any]]:
+        """The parked messages of all entities."""
+        ...
+
+
 class Keeper(Protocol):
     """The work of a keeper, as far as handles need it."""
+
+    @property
+    def inspection(self) -> Inspection:
+        """The facts about its entities."""
+        ...
 
     def want(self, address: Address, /) -> None:
         """Wake an entity."""
@@ -127,7 +185,7 @@ class Keeper(Protocol):
 class EntityTable:
     """The entities of a keeper: the slots of their processes, and those that are awake."""
 
-    __slots__ = ("keeper", "keeping", "max_waiting", "slots")
+    __slots__ = ("keeper", "keeping", "max_waiting", "slots", "vacant")
 
     def __init__(self) -> None:
         self.slots: dict[str, ChildSlot] = {}
@@ -137,16 +195,37 @@ class EntityTable:
         self.keeping: Keeper | None = None
         """The work of the keeper."""
         self.max_waiting = 0
+        self.vacant: Final = ChildSlot("")
+        """Stands for the slots of all sleeping entities. Nothing waits in it."""
 
-    def open(self, keeper: Process, keeping: "Keeper", max_waiting: int) -> None:
-        """Come under a keeper, which may be the successor of another."""
+    def check_free(self, kind: str) -> None:
+        """Check that no keeper has these entities.
+
+        Raises:
+            NotAllowedError: a keeper has them, and has not ended.
+        """
+        keeper = self.keeper
+        if keeper is not None and keeper.accepting:
+            raise NotAllowedError(
+                f"the {kind} entities of this node are kept by {keeper.id} already; a class "
+                "belongs to a single Entities, so take it out of one of the lists"
+            )
+
+    def open(
+        self, keeper: Process, keeping: "Keeper", kinds: Container[str], max_waiting: int
+    ) -> None:
+        """Come under a keeper of these kinds, which may be the successor of another."""
         self.keeper, self.keeping, self.max_waiting = keeper, keeping, max_waiting
         for name, slot in list(self.slots.items()):
-            if slot.waiters or any(slot.kept.values()):
+            address = address_of(name)
+            if not (slot.waiters or any(slot.kept.values())):
+                del self.slots[name]
+            elif address.kind in kinds:
                 slot.join(keeper, None, Fate.KEEP, max_waiting, _returns)
-                keeping.want(address_of(name))
+                keeping.want(address)
             else:
                 del self.slots[name]
+                close_slot(keeper.kernel, slot, NoProcess())
 
     def slot(self, address: Address) -> ChildSlot:
         """The slot of an entity, made on first use.
@@ -194,11 +273,11 @@ class EntityHandle(Service):
     ) -> None:
         self._table = table
         self.address = address
-        super().__init__(kernel, table.slot(address), process)
+        super().__init__(kernel, table.vacant, process)
 
     @property
     def _slot(self) -> ChildSlot:  # not kept: a sleeping entity has none
-        return self._table.slot(self.address)
+        return self._table.slots.get(str(self.address), self._table.vacant)
 
     @_slot.setter
     def _slot(self, slot: ChildSlot) -> None:
@@ -288,13 +367,13 @@ class EntityHandle(Service):
         await self.call(Post(message), once=once, timeout=timeout)
 
     def _present(self, message: object) -> ChildSlot:
-        slot = self._slot
+        slot = self._table.slot(self.address)
         if slot.gone is not None:
             raise ServiceGoneError(slot.name, message, slot.gone)
         return slot
 
     def _join(self, slot: ChildSlot, claim: Claim, message: object) -> None:
-        super()._join(slot, claim, message)
+        super()._join(self._table.slot(self.address), claim, message)
         self._table.want(self.address)
 
 
@@ -316,7 +395,7 @@ def find_entity(
 
 async def list_keys(
     tables: Mapping[type, EntityTable], kind: type[Any], prefix: str
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     """The keys of a class of entities, in order.
 
     Raises:
@@ -334,6 +413,36 @@ async def list_keys(
         if len(found) < _PAGE:
             return
         start = found[-1] + "\0"  # no key contains a zero
+
+
+def entities_of(node: Any) -> Mapping[type, EntityTable]:
+    """The tables of a node, by the classes of their entities."""
+    tables: Mapping[type, EntityTable] = node._entities
+    return tables
+
+
+def inspections(tables: Mapping[type, EntityTable]) -> list[Inspection]:
+    """The facts of all keepers of a node."""
+    keepers = [each.keeping for each in dict.fromkeys(list(tables.values()))]
+    return [each.inspection for each in keepers if each is not None]
+
+
+def entity_figures(node: Any) -> EntityFigures:
+    """The counters of the entities of a node; zeros if it keeps none. From any thread."""
+    each = [one.figures() for one in inspections(entities_of(node))]
+    return EntityFigures(*map(sum, zip(*each, strict=True))) if each else EntityFigures()
+
+
+def inspection_of(tables: Mapping[type, EntityTable], kind: str) -> tuple[type[Any], Inspection]:
+    """The class of entities with this name, and the facts of its keeper.
+
+    Raises:
+        EntityKindUnknownError: the node keeps no entities of this name.
+    """
+    for cls, table in tables.items():
+        if _kind_of(cls) == kind and table.keeping is not None:
+            return cls, table.keeping.inspection
+    raise EntityKindUnknownError(kind, [_kind_of(each) for each in tables])
 
 
 def _kind_of(kind: Any) -> str:

@@ -23,7 +23,7 @@ from ._core.vocabulary.options import check_name
 from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Unregistered
 
-__all__ = ["Entry", "Group", "Registry"]
+__all__ = ["Group", "Registry"]
 
 T = TypeVar("T")
 

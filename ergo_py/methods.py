@@ -20,7 +20,7 @@ from ._core.vocabulary.errors import (
 from ._core.vocabulary.messages import Request
 from ._core.vocabulary.public_names import show_public_names
 
-__all__ = ["MethodCall", "MethodCast", "ask", "cast", "exposed"]
+__all__ = ["ask", "cast", "exposed"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")

@@ -54,10 +54,11 @@ PINNED: Final = Threads()
 BRUTAL: Final = 0.0
 
 
-def _names(package: str, module: str, names: str) -> Iterator[Moved]:
+def _names(packages: str, module: str, names: str) -> Iterator[Moved]:
     """Names that another module has."""
     for name in names.split():
-        yield Moved(f"{package}.{name}", module, name, f"from {module} import {name}")
+        for package in packages.split():
+            yield Moved(f"{package}.{name}", module, name, f"from {module} import {name}")
 
 
 def _members(package: str, module: str, owner: str, names: str) -> Iterator[Moved]:
@@ -95,6 +96,118 @@ def _child_errors() -> Iterator[Moved]:
         yield Moved(f"ergo_py.{name}", "ergo_py._core.vocabulary.errors", name, with_kind)
 
 
+_RESULTS: Final = (
+    (
+        "ergo_py.aio",
+        "ergo_py.facades.handles",
+        "AsyncioGroup AsyncioPool AsyncioRegistry AsyncioService AsyncioSupervisor AsyncioTimer",
+    ),
+    ("ergo_py.aio", "ergo_py.facades.streams", "AsyncioStream"),
+    ("ergo_py.aio", "ergo_py.aio.context", "OpenNode"),
+    (
+        "ergo_py.blocking",
+        "ergo_py.facades.handles",
+        "BlockingPool BlockingService BlockingSupervisor",
+    ),
+    ("ergo_py.blocking", "ergo_py.facades.streams", "BlockingStream"),
+    ("ergo_py.blocking", "ergo_py.blocking.loop_thread", "OwnedNode"),
+    ("ergo_py.blocking", "ergo_py.blocking.tasks", "BlockingTask"),
+    ("ergo_py.cluster", "ergo_py.cluster.group_keeper", "ClusterGroup"),
+    ("ergo_py.cluster", "ergo_py.cluster.lease", "Lease"),
+    (
+        "ergo_py ergo_py.info",
+        "ergo_py._core.inspection.trace",
+        "CallbackStatistics Statistics Trace TraceEntry",
+    ),
+    ("ergo_py ergo_py.info", "ergo_py._core.processes.background_task", "BackgroundTask"),
+    ("ergo_py ergo_py.info", "ergo_py._core.tables.obituaries", "Obituary"),
+    ("ergo_py ergo_py.info", "ergo_py._core.verbs.node_inspection", "Queued"),
+    (
+        "ergo_py ergo_py.info",
+        "ergo_py._core.vocabulary.info",
+        "ApplicationInfo Ended EventInfo ExitReport Phase Restarted RestartRecord SupervisorInfo",
+    ),
+    ("ergo_py ergo_py.info", "ergo_py._core.vocabulary.states", "MetaState"),
+    ("ergo_py ergo_py.info", "ergo_py.schedules.scheduler", "JobInfo"),
+    ("ergo_py ergo_py.info", "ergo_py.supervision.supervisor", "ChildCount"),
+    ("ergo_py ergo_py.info", "ergo_py.supervision.tree", "TreeNode"),
+    ("ergo_py ergo_py.streams", "ergo_py.streams.events", "EventStream"),
+    ("ergo_py ergo_py.streams", "ergo_py.streams.parts", "CalledStream"),
+    ("ergo_py ergo_py.tasks", "ergo_py.tasks.stream", "MapStream"),
+    ("ergo_py ergo_py.supervision", "ergo_py.supervision.pool", "PoolHandle"),
+    ("ergo_py.telemetry", "ergo_py.telemetry.figures", "BehaviourFigures LoopDelay"),
+    ("ergo_py.testing", "ergo_py.testing.alone", "Ask"),
+    ("ergo_py.testing", "ergo_py.testing.crashes", "ExpectedCrash"),
+    ("ergo_py.testing", "ergo_py.testing.probes", "Received"),
+    (
+        "ergo_py.testing",
+        "ergo_py.testing.records.notes",
+        "Armed Called Publication Requested Sent Spawned StartedTask",
+    ),
+    ("ergo_py.testing", "ergo_py.testing.world.checkers", "Checker"),
+    ("ergo_py.testing", "ergo_py.testing.world.disk", "WorldDisk WorldFile"),
+    ("ergo_py.testing", "ergo_py.testing.world.history", "Event Lifetime Operation"),
+    ("ergo_py.testing", "ergo_py.testing.world.linearizability", "Model"),
+    ("ergo_py.testing", "ergo_py.testing.world.node", "WorldNode"),
+    ("ergo_py.testing", "ergo_py.testing.world.plan", "PlannedFault"),
+    ("ergo_py.testing", "ergo_py.testing.world.simulation", "Simulation"),
+    ("ergo_py ergo_py.state_machine", "ergo_py.state_machine.states", "StateMethod"),
+    ("ergo_py.workers", "ergo_py.workers.worker_node", "WorkerNode"),
+    ("ergo_py.network", "ergo_py.network.remote_node", "RemoteNode"),
+    ("ergo_py.network", "ergo_py.network.traffic.info", "NetworkInfo PeerInfo"),
+    ("ergo_py.entities", "ergo_py.entities.entity", "EntityTimer"),
+    ("ergo_py.meta", "ergo_py.meta.files.directory_scan", "Change"),
+    ("ergo_py.meta", "ergo_py.meta.sockets.datagrams", "UDPFault"),
+    ("ergo_py.meta", "ergo_py.meta.sockets.messages", "Cause TLSFacts"),
+    ("ergo_py.meta", "ergo_py.meta.sockets.options", "StreamOptions"),
+)
+"""Packages, module and names of types that programs receive, read, and never construct."""
+
+
+def _results() -> Iterator[Moved]:
+    for packages, module, names in _RESULTS:
+        yield from _names(packages, module, names)
+
+
+_MESSAGES: Final = (
+    (
+        "ergo_py.meta",
+        "TCP",
+        "TCP",
+        "Close Connected Data Disconnected Frames ProtocolError Secured Send Set StartTLS",
+    ),
+    ("ergo_py.meta", "UDP", "UDP", "Data Failed Join Leave Send"),
+    (
+        "ergo_py.meta",
+        "Port",
+        "Port",
+        "CloseInput Data ErrorData ErrorLine Exited InputLost Line Resize Signal Started Write",
+    ),
+    ("ergo_py.meta", "FileReader", "File", "Data Ended Line Rotated Truncated"),
+    ("ergo_py.meta", "FileWriter", "File", "Reopen Sync Write"),
+    ("ergo_py.meta", "Descriptors", "Fd", "Lost Readable Writable"),
+    ("ergo_py.meta", "StandardInput", "Stdin", "Ended Line"),
+    ("ergo_py.meta", "Signals", "Signal", "Received"),
+    ("ergo_py.meta", "DirectoryWatch", "Path", "Changed"),
+    ("ergo_py.web", "WS", "WS", "Binary Close Connected Disconnected Send Text Upgrade"),
+)
+"""Messages that are members of a class now: package, class, begin of the old names, members."""
+
+
+def _message(package: str, old: str, path: str) -> Moved:
+    line = f"from {package} import {path.partition('.')[0]}; {path}"
+    return Moved(f"{package}.{old}", package, path, line)
+
+
+def _messages() -> Iterator[Moved]:
+    for package, owner, begin, members in _MESSAGES:
+        for member in members.split():
+            yield _message(package, f"{begin}{member}", f"{owner}.{member}")
+    yield _message("ergo_py.meta", "WatchFd", "Descriptors.Watch")
+    yield _message("ergo_py.meta", "UnwatchFd", "Descriptors.Unwatch")
+    yield _message("ergo_py.web", "Accept", "WS.Accept")
+
+
 MOVED: Final[Mapping[str, Moved]] = {
     moved.old: moved
     for moved in (
@@ -113,11 +226,8 @@ MOVED: Final[Mapping[str, Moved]] = {
         *_names(
             "ergo_py",
             "ergo_py.info",
-            "CallbackStatistics Statistics Trace TraceEntry Delivered Sent Sight Spawned "
-            "Stopped BackgroundTask is_fast Obituary Timer Queued Dispatcher ApplicationInfo "
-            "BlockedReport ChildInfo Ended EventInfo ExitReport MetaInfo NodeInfo Phase "
-            "ProcessInfo Restarted RestartRecord SupervisorInfo NoReply MetaState State JobInfo "
-            "ChildCount TreeNode",
+            "Delivered Sent Sight Spawned Stopped is_fast Timer "
+            "Dispatcher BlockedReport ChildInfo MetaInfo NodeInfo ProcessInfo NoReply State",
         ),
         *_names("ergo_py", "ergo_py.groups", "Entry"),
         *_names("ergo_py", "ergo_py.meta", "Counter Flag"),
@@ -125,16 +235,16 @@ MOVED: Final[Mapping[str, Moved]] = {
         *_names(
             "ergo_py",
             "ergo_py.supervision",
-            "SupervisorHandle PoolHandle AutoShutdown Budget Decision Fate Redirect",
+            "SupervisorHandle AutoShutdown Budget Decision Fate Redirect",
         ),
         *_names("ergo_py", "ergo_py.schedules", "MissedRuns Overlap"),
         *_names(
             "ergo_py",
             "ergo_py.state_machine",
-            "EventTimeout MachineState NamedTimeout StateMethod StateTimeout state",
+            "EventTimeout MachineState NamedTimeout StateTimeout state",
         ),
-        *_names("ergo_py", "ergo_py.tasks", "Task TaskResult FailedItem MapStream"),
-        *_names("ergo_py", "ergo_py.streams", "EventStream CalledStream PartStream"),
+        *_names("ergo_py", "ergo_py.tasks", "Task TaskResult FailedItem"),
+        *_names("ergo_py", "ergo_py.streams", "PartStream"),
         *_members(
             "ergo_py",
             "ergo_py",
@@ -155,6 +265,8 @@ MOVED: Final[Mapping[str, Moved]] = {
         Moved("ergo_py.INFINITE", "math", "inf", "from math import inf; inf"),
         *_dispatchers(),
         *_child_errors(),
+        *_results(),
+        *_messages(),
     )
 }
 """The old names, each with its new place."""

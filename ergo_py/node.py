@@ -1,6 +1,6 @@
 """`Node`: the kernel's node with supervision and applications added, and `open_node`."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial, wraps
 from inspect import signature
 from math import inf
@@ -145,10 +145,16 @@ class Node(kernel_node.Node, TaskVerbs):
         """The same, with the process that sends."""
         return self._run(find_entity, self._kernel, self._entities, kind, key, process)
 
-    def _open_entities(self, kinds: Iterable[type[Actor]]) -> EntityTable:
+    def _open_entities(self, kinds: Collection[type[Actor]]) -> EntityTable:
         """The table of these classes of entities, for their keeper: the one that the keeper's
         predecessor had, so that handles stay valid.
+
+        Raises:
+            NotAllowedError: another keeper has one of these classes.
         """
+        for kind in kinds:
+            if kind in self._entities:
+                self._entities[kind].check_free(kind.__name__)
         table = next((self._entities[kind] for kind in kinds if kind in self._entities), None)
         if table is None:
             table = EntityTable()

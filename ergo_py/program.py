@@ -8,10 +8,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from time import monotonic
 from types import CoroutineType, FrameType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeGuard, TypeVar, cast
 
 import trio
 
@@ -24,6 +24,7 @@ from ._core.vocabulary.options import DEFAULTS
 from ._core.vocabulary.public_names import show_public_names
 from .meta.programs.process_groups import kill_groups
 from .node import Node, open_node
+from .service_manager import ServiceManager, StartStatus
 
 __all__ = ["refusing_run", "run"]
 
@@ -46,6 +47,11 @@ def run(
     gives up, the node stops and ``run`` raises, so that the program ends with a status that is not
     zero.
 
+    Under systemd (``Type=notify``) the manager is told that the program is up, that it stops, and,
+    with ``WatchdogSec``, that its loop runs. A behaviour is up when its ``init`` has returned. A
+    function with a parameter ``task_status``, as for ``nursery.start`` of trio, is up when it calls
+    ``task_status.started()``; any other function is up at once.
+
     The first signal starts a graceful shutdown, within the node's ``stop_timeout``. A second signal
     within half a second counts as the same: some programs signal both a process and its group. A
     later signal kills the programs that ports have started, reports the processes still alive, with
@@ -63,25 +69,20 @@ def run(
             f"run(...) was called while {_importing[-1]} is imported, which would run it twice; "
             'write `if __name__ == "__main__":` above it, or start the file with python'
         )
-    is_behaviour = isinstance(main, type) and issubclass(main, Behaviour)
-    if not is_behaviour:
-        _check_main(main)
+    takes_status = not _is_behaviour(main) and _check_main(main)
     options.setdefault("on_escalation", "stop")
     context = open_node(name, **options)
 
-    async def whole() -> T | Any:
-        with _Signals() as signals:
+    async def whole() -> T | None:
+        with _Signals() as signals, closing(ServiceManager()) as manager:
             async with context as node:
                 signals.watch_over(node)
-                if is_behaviour:
-                    # Spawn without a PID lookup: the process may have ended before a lookup could
-                    # find it.
-                    process = await spawn_process(
-                        node._kernel, None, main, behaviour_of(main), (), DEFAULTS
-                    )
-                    await process.wait_gone()
-                    return process.reason
-                return await cast(Any, main)(node)
+                trio.lowlevel.spawn_system_task(manager.watch_loop)
+                try:
+                    status = StartStatus(manager, node.name)
+                    return cast(T, await _serve(main, node, status, takes_status=takes_status))
+                finally:
+                    manager.tell("STOPPING=1", f"STATUS={node.name} stops")
         return None
 
     # Deliver Ctrl-C only at checkpoints of the main task: inside a callback it would look like a
@@ -89,8 +90,28 @@ def run(
     return trio.run(whole, restrict_keyboard_interrupt_to_checkpoints=True)
 
 
-def _check_main(main: object) -> None:
-    """Refuse a main function that cannot be called with the node.
+def _is_behaviour(main: object) -> TypeGuard[type[Behaviour]]:
+    return isinstance(main, type) and issubclass(main, Behaviour)
+
+
+async def _serve(main: object, node: Node, status: StartStatus, *, takes_status: bool) -> object:
+    """Run the behaviour, or the main function, and say when it is up."""
+    if _is_behaviour(main):
+        # Spawn without a PID lookup: the process may have ended before a lookup could find it.
+        process = await spawn_process(node._kernel, None, main, behaviour_of(main), (), DEFAULTS)
+        status.started()
+        await process.wait_gone()
+        return process.reason
+    function = cast(Callable[..., Awaitable[object]], main)
+    if takes_status:
+        return await function(node, task_status=status)
+    status.started()
+    return await function(node)
+
+
+def _check_main(main: object) -> bool:
+    """Refuse a main function that cannot be called with the node. Returns whether it takes a
+    ``task_status``.
 
     Raises:
         BadInputError: it cannot. The text says what to write.
@@ -107,14 +128,17 @@ def _check_main(main: object) -> None:
             main,
             "an `async def main(node)`, or a behaviour class such as `run(MyApp)`",
         )
+    signature = inspect.signature(main)
+    given = {"task_status": None} if "task_status" in signature.parameters else {}
     try:
-        inspect.signature(main).bind(None)
+        signature.bind(None, **given)
     except TypeError:
         raise BadInputError(
             "run(main)",
             main,
             "an `async def main(node)`, with a parameter for the node that run opens",
         ) from None
+    return bool(given)
 
 
 _importing: Final[list[str]] = []

@@ -1,7 +1,9 @@
 """Rules for every test: which Hypothesis profile is used, and that no thread is left behind."""
 
+import fcntl
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -13,6 +15,19 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.installation import build_wheel, install
 from tests.support import short_directory
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C end the programs that tests start, also if the tests run in the background of a
+    shell or under ``nohup``: ignored signals stay ignored in all children.
+    """
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
 
 # Without files of bytecode, pytest's workers rewrite all assertions, and each program that a test
 # starts compiles all its imports: 2 minutes of processor time in a run of all tests.
@@ -47,88 +62,44 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
-_BEYOND_THE_KERNEL = (
-    "examples/",
-    "tests/aio/",
-    "tests/blocking/",
-    "tests/cluster/",
-    "tests/examples/",
-    "tests/loops/",
-    "tests/meta/files/",
-    "tests/meta/programs/",
-    "tests/network/nats/",
-    "tests/network/test_closed_types.py",
-    "tests/network/test_message_types.py",
-    "tests/network/test_session",
-    "tests/observe/",
-    "tests/schedules/",
-    "tests/shell/",
-    "tests/supervision/test_supervision_storm.py",
-    "tests/test_architecture.py",
-    "tests/test_benchmarks",
-    "tests/test_chaos.py",
-    "tests/test_docs_",
-    "tests/test_environments.py",
-    "tests/test_forge.py",
-    "tests/test_fuzzing.py",
-    "tests/test_hatch_build.py",
-    "tests/test_links.py",
-    "tests/test_makefile.py",
-    "tests/test_mutants.py",
-    "tests/test_node_machine.py",
-    "tests/test_pictures.py",
-    "tests/test_private_access.py",
-    "tests/test_program.py",
-    "tests/test_prose.py",
-    "tests/test_readme.py",
-    "tests/test_release_check.py",
-    "tests/test_set_order.py",
-    "tests/test_startup.py",
-    "tests/test_state_owners.py",
-    "tests/test_typing.py",
-    "tests/testing/",
-    "tests/web/",
-    "tests/workers/",
-)
-"""Tests of other rooms, of files and of other programs. `make check` runs them after the tests of
-the kernel, with the C extension if there is one, and without counting lines.
-"""
-_OF_THE_KERNEL = (
-    "tests/shell/test_cli.py",
-    "tests/test_docs_mistakes.py",
+_ROOT = Path(__file__).parent.parent
+_COUNTED_FILES = (
+    "tests/_core/",
+    "tests/meta/parsing/",
+    "tests/supervision/",
+    "tests/test_promises.py",
     "tests/web/parsing/",
-    "tests/web/test_hostile.py",
-    "tests/web/test_shutdown.py",
-    "tests/web/test_websocket.py",
+    *(_ROOT / ".ci" / "speed-tests").read_text(encoding="utf-8").split(),
 )
-"""Tests among those that run lines of the kernel or of parsers which other tests do not run."""
-_COUNTED_RUN = "not beyond_kernel"
-_UNCOUNTED_RUN = "beyond_kernel or hypothesis"
+"""The tests of the rooms whose lines `make check` counts, of the promises, and of the functions
+that the C extension replaces. The mark ``counted`` adds single tests of other rooms that run lines
+which these do not. `make check` runs all other tests with the C extension, without counting.
+"""
+_COUNTED_RUN = "counted"
+_UNCOUNTED_RUN = "not counted or hypothesis"
 """The values of ``-m`` in the two runs of `make coverage`."""
-
-
-def _is_beyond_kernel(path: str) -> bool:
-    return path.startswith(_BEYOND_THE_KERNEL) and not path.startswith(_OF_THE_KERNEL)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     # To import all tests takes ten seconds, in each worker of each run. A run of `make coverage`
     # imports the files only in which it selects tests.
+    selected = config.option.markexpr
+    if selected not in (_COUNTED_RUN, _UNCOUNTED_RUN):
+        return None
     if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
-    if config.option.markexpr == _COUNTED_RUN:
-        return _is_beyond_kernel(path) or None
-    if config.option.markexpr == _UNCOUNTED_RUN and not _is_beyond_kernel(path):
-        text = collection_path.read_text(encoding="utf-8")
-        return ("hypothesis" not in text and "no_cover" not in text) or None
-    return None
+    text = collection_path.read_text(encoding="utf-8")
+    if selected == _COUNTED_RUN:
+        return (not path.startswith(_COUNTED_FILES) and "mark.counted" not in text) or None
+    is_left = not path.startswith(_COUNTED_FILES) or "hypothesis" in text or "no_cover" in text
+    return not is_left or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _is_beyond_kernel(item.nodeid) or item.get_closest_marker("no_cover"):
-            item.add_marker(pytest.mark.beyond_kernel)
+        if item.nodeid.startswith(_COUNTED_FILES) and not item.get_closest_marker("no_cover"):
+            item.add_marker(pytest.mark.counted)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -152,9 +123,19 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment in which ergo_py was installed from a wheel."""
-    place = tmp_path_factory.mktemp("installed")
-    return install(build_wheel(place / "dist"), place / "venv")
+    """The programs of an environment in which ergo_py was installed from a wheel, once for all
+    workers of a run.
+    """
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    venv = place / "installed"
+    with (place / "installed.lock").open("a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lock.seek(0, os.SEEK_END):
+            install(build_wheel(place / "dist"), venv)
+            lock.write("done")
+    return venv / "bin"
 
 
 THREAD_GRACE = 20.0

@@ -8,7 +8,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import Actor, ChildSpec, Node, Reason
-from ergo_py.info import ChildInfo, Phase
+from ergo_py._core.vocabulary.info import Phase
+from ergo_py.info import ChildInfo
 from ergo_py.supervision import SupervisorHandle
 from tests.support import Failed
 

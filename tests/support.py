@@ -23,8 +23,10 @@ from ergo_py._core.log import _writer
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.processes.process import Process
-from ergo_py.entities import SQLite
-from ergo_py.entities.keeper import Keeping
+from ergo_py.entities import SQLite, Store
+from ergo_py.entities.active_entities import Keeping
+from ergo_py.entities.schedule import Schedule
+from ergo_py.entities.stores.threaded import ThreadedStore
 from ergo_py.info import BlockedReport, NodeInfo
 from ergo_py.meta.programs import process_groups as process_groups_module
 from ergo_py.meta.sockets.streams.writer import Output
@@ -50,7 +52,10 @@ __all__ = [
     "crash_sites",
     "cut_ending_short",
     "epoll_of_loop",
+    "checkpoint_often",
+    "database_setting",
     "fill_file",
+    "set_synchronous",
     "found_nodes",
     "has_searched_mailbox",
     "has_unfinished_frame",
@@ -62,6 +67,7 @@ __all__ = [
     "is_held_up",
     "is_parked",
     "keeping_of",
+    "table_sizes",
     "kernel_of",
     "largest_number",
     "last_blocked",
@@ -109,6 +115,7 @@ __all__ = [
     "thread_of",
     "timer_action",
     "timers_kept",
+    "wait_at_receiver",
     "wait_for_backlog",
     "waiters_of",
     "waiting_for_sockets",
@@ -325,6 +332,7 @@ _PRIVATE: Final = {
     "clock of dead letters": "ergo_py._core.tables.dead_letters.time",
     "clock of inline calls": "ergo_py._core.processes.inline_calls.perf_counter",
     "clock of message loops": "ergo_py._core.processes.message_loop.perf_counter",
+    "clock of meta-processes": "ergo_py._core.verbs.meta_process.MetaProcess._now",
     "clock of processes": "ergo_py._core.processes.lifecycle.perf_counter",
     "clock of the census": "ergo_py._core.inspection.census.perf_counter",
     "clock of snapshots": "ergo_py._core.inspection.snapshots.perf_counter",
@@ -349,12 +357,14 @@ _PRIVATE: Final = {
     "mailboxes looked at in a turn": "ergo_py._core.inspection.mailbox_backlog._AT_A_TIME",
     "many children": "ergo_py._core.processes.ownership.MANY",
     "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
+    "passes of a world without time": "ergo_py.testing.world.clock.PASSES",
+    "patience of worlds with threads": "ergo_py.testing.world.machine.threads._PATIENCE",
     "patience with a half-closed peer": "ergo_py.meta.sockets.streams.shutdown._TAKES_NOTHING",
     "reader threads made in a turn": "ergo_py.meta.sockets.acceptor._THREADS_IN_TURN",
     "rescan period of directories": "ergo_py.meta.files.directory_watch._RESCAN",
     "serving of meta-processes": "ergo_py._core.metas.handler.Handler.serve",
     "short directory of control sockets": "ergo_py.control.socket_paths._SHORT",
-    "sleep of thread fairness": "ergo_py._core.runtime.thread_fairness.time.sleep",
+    "sleep of thread fairness": "ergo_py._core.sources.time.sleep",
     "start of readers": "ergo_py._core.metas.reader.Reader.start",
     "starvation of the watchdog": "ergo_py._core.inspection.watchdog.was_starved",
     "stop of a node's processes": "ergo_py._core.node_lifecycle.stop_all",
@@ -572,6 +582,11 @@ def wait_for_backlog(outbox: Any) -> None:
     outbox._wait()
 
 
+def wait_at_receiver(outbox: Any, receiver: object) -> None:
+    """Wait as a reader's thread does at a receiver that is behind."""
+    outbox._wait_at(receiver)
+
+
 def is_parked(outbox: Any) -> bool:
     """Whether the reader's thread really waits, and does not merely intend to."""
     waits = outbox._waits
@@ -769,6 +784,23 @@ def keeping_of(node: Node, kind: type[Actor]) -> Keeping:
     return keeping
 
 
+async def database_setting(store: Store, name: str) -> str:
+    """A setting of the session of a PostgreSQL database."""
+
+    def read(database: Any) -> str:
+        row = database._connection.execute("select current_setting(%s)", (name,)).fetchone()
+        return str(row[0])
+
+    assert isinstance(store, ThreadedStore)
+    return await store.run(read)
+
+
+def table_sizes(keeping: Keeping) -> dict[str, int]:
+    """How many entries each table of a keeper has."""
+    tables = {**vars(keeping), "slots": keeping.table.slots}
+    return {name: len(each) for name, each in tables.items() if isinstance(each, dict | Schedule)}
+
+
 async def fill_file(store: SQLite) -> None:
     """Let no page be added to the file, by the connection that is open now."""
 
@@ -777,4 +809,19 @@ async def fill_file(store: SQLite) -> None:
         pages = connection.execute("pragma page_count").fetchone()[0]
         connection.execute(f"pragma max_page_count = {pages}")
 
-    await store._run(limit)
+    await store.run(limit)
+
+
+async def checkpoint_often(store: SQLite, pages: int) -> None:
+    """Let the log be copied to the file after so many pages."""
+
+    def limit(file: Any) -> None:
+        file._open().execute(f"pragma wal_autocheckpoint = {pages}")
+
+    await store.run(limit)
+
+
+def set_synchronous(store: SQLite, value: str) -> None:
+    """Let the file be opened with another ``pragma synchronous``, also one that is not allowed."""
+    unchecked: Any = store
+    unchecked._synchronous = value

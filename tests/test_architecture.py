@@ -180,7 +180,7 @@ BRIDGES_USE = {
     "runtime.detached_task": "work beside reader and handler that ends with the node",
     "runtime.parking": "the poller wakes thousands of readers without an event for each",
     "runtime.time_slices": "the length of a time slice, the same for the poller as for processes",
-    "sources": "the clock of time slices, which a seed replaces",
+    "sources": "the clock of time slices, and the waits of threads, which a seed replaces",
     "speed._speed": "the types of the buffers of reader threads",
     "speed.installation": "reads and writes of sockets in C, and the buffers of reader threads",
     "tables.pending_calls": "`Caller`, which handle_call gets; deadlines on the node's clock",
@@ -243,12 +243,14 @@ def test_the_map_fits_on_a_screen() -> None:
 
 LARGE = 20
 """A class with so many attributes is more than a reader can keep in mind."""
-MOST_LARGE_CLASSES = 21
+MOST_LARGE_CLASSES = 17
 """The large classes of the package. The goal is eight: lower this number when a class is split."""
 
 
 def attributes_of(cls: ast.ClassDef) -> set[str]:
-    """The attributes that a class sets on ``self``, and those that it declares."""
+    """The attributes that a class sets on ``self``, and those that it declares; types
+    that are its members are no attributes.
+    """
     on_self = {
         node.attr
         for node in ast.walk(cls)
@@ -260,7 +262,9 @@ def attributes_of(cls: ast.ClassDef) -> set[str]:
     declared = {
         node.target.id
         for node in cls.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and ast.unparse(node.annotation) != "TypeAlias"
     }
     return on_self | declared
 
@@ -274,6 +278,21 @@ def test_no_further_class_has_twenty_attributes() -> None:
     ]
 
     assert len(large) <= MOST_LARGE_CLASSES, "\n".join(sorted(large))
+
+
+MOST_ANY = 875
+"""Lines with ``: Any`` or ``-> Any``. A new line needs a value of the user that passes through."""
+
+
+def test_no_further_annotation_is_any() -> None:
+    lines = [
+        line
+        for path in PACKAGE.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if ": Any" in line or "-> Any" in line
+    ]
+
+    assert len(lines) <= MOST_ANY
 
 
 TESTS = ROOT / "tests"

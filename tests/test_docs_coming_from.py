@@ -2,6 +2,7 @@
 prompt.
 """
 
+import importlib
 import inspect
 import re
 from keyword import kwlist
@@ -15,7 +16,7 @@ from ergo_py.shell.arguments import make_parser
 from tests.control.rig import runtime_directory
 from tests.shell.terminal import ROOT, at_terminal
 from tests.shell.transcripts import assert_typed, transcripts
-from tests.test_docs_api import MODULES
+from tests.test_docs_api import MODULES, listed_names
 
 __all__ = ["runtime_directory"]
 
@@ -45,14 +46,14 @@ EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"} |
 
 
 def known() -> set[str]:
-    """Every public name, every public attribute of public classes, and every parameter."""
+    """Every name of the reference, every public attribute of its classes, and every parameter."""
     found = {"ergo_py", *(module.__name__.rpartition(".")[2] for module in MODULES)}
-    for module in MODULES:
-        for name in getattr(module, "__all__", dir(module)):
-            thing = getattr(module, name)
-            found.update((name, *(inner for inner in dir(thing) if not inner.startswith("_"))))
-            if isinstance(thing, type) and (init := vars(thing).get("__init__")) is not None:
-                found.update(inspect.signature(init).parameters)
+    for path in {*listed_names()}:
+        module, _, name = path.rpartition(".")
+        thing = getattr(importlib.import_module(module), name)
+        found.update((name, *(inner for inner in dir(thing) if not inner.startswith("_"))))
+        if isinstance(thing, type) and (init := vars(thing).get("__init__")) is not None:
+            found.update(inspect.signature(init).parameters)
     for verb in (
         ergo_py.Actor.run_task,
         ergo_py.Actor.map_stream,

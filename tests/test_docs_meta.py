@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from ergo_py._core.vocabulary.states import META_ALLOWED, META_TRANSITIONS, MetaOperation
-from ergo_py.info import MetaState
+from ergo_py._core.vocabulary.states import META_ALLOWED, META_TRANSITIONS, MetaOperation, MetaState
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "meta-processes.md").read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ def earlier_objects_are_left_alone() -> None:
     gc.freeze()
 
 
+@pytest.mark.counted
 @pytest.mark.parametrize("title", MISTAKES)
 def test_the_page_has_the_text_that_answers_a_mistake(title: str) -> None:
     assert rows(TEXT).get(title) == answer(title), f"run `{COMMAND}`"

@@ -280,6 +280,7 @@ async def test_other_nodes_start_no_processes_on_a_drained_node(autojump_clock: 
         await a.spawn(Echo)  # the node itself does
 
 
+@pytest.mark.counted
 async def test_processes_that_take_part_are_asked_at_once_and_their_failures_told(
     autojump_clock: Any,
 ) -> None:

@@ -13,6 +13,7 @@ notifications of watchers (L1 to L5), names (I2, I3), limits (P9), undone spawns
 dead letters (M7, N3), and the remains when the node is gone (N1, N4).
 """
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -231,6 +232,13 @@ class PassTime:
 
 
 @dataclass(frozen=True)
+class Occupy:
+    """Keep a thread of a process busy until all else is at rest."""
+
+    who: int
+
+
+@dataclass(frozen=True)
 class Tell:
     """Have a process do something: a message that its callback obeys."""
 
@@ -342,6 +350,7 @@ actions = mostly(
     (1, st.builds(Inspect, wheres)),
     (8, st.builds(OpenGate, numbers)),
     (1, st.builds(GiveUp, numbers)),
+    (2, st.builds(Occupy, numbers)),
     (2, st.builds(PassTime, st.sampled_from([1, 1, 2, 4, 24]))),
 )
 programs = st.lists(st.lists(actions, min_size=1, max_size=5), min_size=4, max_size=25)
@@ -419,6 +428,7 @@ class Process:
     dropped: int = 0
     in_a_callback: bool = False
     served: Item | None = None
+    served_from: str = MAIN
 
 
 @dataclass(eq=False)
@@ -584,6 +594,17 @@ class Model:
         if item.relation is not None:
             self.drop(item.relation)
         return item
+
+    @staticmethod
+    def put_back(process: Process) -> None:
+        """Return the message in progress to its lane: its process ends before a thread has begun
+        with the callback. A call fails with its callee, and notices have no fate.
+        """
+        process.in_a_callback = False
+        if process.served is not None and process.served.kind == "message":
+            lane = process.lanes[process.served_from]
+            # A process whose next item is its end stays so.
+            lane.insert(sum(item.kind in ("stop", "kill") for item in lane), process.served)
 
     # calls
 
@@ -809,6 +830,7 @@ class World:
         thread and back.
         """
         self.in_threads = 0
+        self.occupied: list[threading.Event] = []
         self.clock = clock
         self.nursery = nursery
         self.model = Model(node.pid)
@@ -933,8 +955,21 @@ class World:
             case GiveUp(number):
                 if self.scopes:
                     self.scopes.pop(number % len(self.scopes)).cancel()
+            case Occupy(who):
+                if self.model.alive:
+                    self.occupy(self.living(who))
             case _:
                 self.do(self.node, what, None)
+
+    def occupy(self, pid: PID) -> None:
+        real = processes_of(router_of(self.node)).get(pid)
+        if isinstance(real, DispatchedProcess) and real.thread_group is not None:
+            self.occupied.append(threading.Event())
+            real.thread_group.put(Job(self.occupied[-1].wait, lambda: None))
+
+    def free_threads(self) -> None:
+        while self.occupied:
+            self.occupied.pop().set()
 
     async def _in_the_background(self, task: Callable[[], Any]) -> None:
         with trio.CancelScope() as scope:
@@ -1304,11 +1339,15 @@ class World:
                 case "handle_child_exit", (child, reason):
                     self.picked[who.pid] = self.taken(who, "child exit", reason, child)
             self.in_threads += 1
+            has_begun = threading.Event()
             try:
-                await original(process, "there and back", bool)
+                await original(process, "there and back", has_begun.set)
             except BaseException:
+                self.check(not has_begun.is_set(), f"{who.pid} left {name} in its thread")
                 if who.pid in self.picked:
-                    self.picked.pop(who.pid).in_a_callback = False
+                    self.model.put_back(self.picked.pop(who.pid))
+                elif name == "terminate":
+                    self.ended(who, *args)
                 raise
             finally:
                 self.in_threads -= 1
@@ -1326,6 +1365,7 @@ class World:
         job = Job(function, lambda: is_done.append(True))
         assert process.thread_group is not None
         process.thread_group.put(job)
+        self.free_threads()
         while not is_done:
             process.router.bridge.catch_up()
             time.sleep(0.00002)
@@ -1355,6 +1395,8 @@ class World:
             found is not None and not self.model.is_the_end(process, found[1]),
             f"{who.pid} served {payload} instead of {found}",
         )
+        if found is not None:
+            process.served_from = found[0]
         item = process.served = self.model.take(process)
         expected: tuple[Any, ...] | None = None
         if item is not None:
@@ -1409,6 +1451,7 @@ class World:
 
     async def rest(self) -> None:
         await wait_all_tasks_blocked()
+        self.free_threads()
         while self.in_threads:
             # A thread is at work, which trio does not see: give it a moment of real time.
             time.sleep(0.0001)  # noqa: ASYNC251
@@ -1629,6 +1672,7 @@ async def live(
                 for step in (*PROLOGUE, *program):
                     await world.take_step([other_colour(one) for one in step] if swaps else step)
             finally:
+                world.free_threads()
                 # The gates are not opened any more: a process that waits there is stopped when its
                 # time is up.
                 at_the_end = len(node.processes())
@@ -1777,6 +1821,28 @@ NORMAL_END_BOUNDED = [
     [Send(Where("pid", 2), Priority.NORMAL)] * 3,
     [OpenGate(0)],
 ]
+
+
+def kill_before_its_thread(*first: Any) -> list[list[Any]]:
+    """2 has plain callbacks, and its threads are busy: it has taken ``first`` when 0, after a call
+    of its own, kills it.
+    """
+    ask = Ask(ONE, "answer", ONE, 0, Priority.NORMAL)
+    kill = Kill(Where("pid", 2))
+    return [
+        [tell(2, Plain("trap")), tell(2, Relate("link", OTHER))],
+        [Occupy(2), Occupy(2), *first, tell(0, ask), tell(0, kill)],
+    ]
+
+
+KILLED_WITH_MESSAGES = kill_before_its_thread(
+    *[Send(Where("pid", 2), priority) for priority in Priority], Send(Where("pid", 2), Priority.MAX)
+)
+KILLED_WITH_A_CALL = kill_before_its_thread(
+    Ask(Where("pid", 2), "answer", ONE, 0, Priority.NORMAL), Send(Where("pid", 2), Priority.NORMAL)
+)
+KILLED_WITH_A_NOTICE = kill_before_its_thread(Kill(OTHER), Send(Where("pid", 2), Priority.NORMAL))
+KILLED_BEFORE_IT_TERMINATES = kill_before_its_thread(SendExit(Where("pid", 2), "why"))
 EVERY_VERB = [
     # With the colours swapped, 0, 1 and 3 have plain callbacks.
     [tell(0, Send(ONE, Priority.NORMAL)), tell(0, Send(ONE, Priority.MAX)), tell(0, Forward(ONE))],
@@ -1833,7 +1899,7 @@ def test_a_node_keeps_its_promises_under_any_operations(program: list[list[Any]]
 @given(
     programs,
     st.sampled_from([Threads(), Threads("workers", 2), Threads("pod")]),
-    st.just(False),  # with swaps, the model does not know the fate of each notice of an end yet
+    st.sampled_from([True, True, False]),
 )
 @example(ANSWERED_AND_ASKED, Threads(), False)
 @example(DEMONITORED_IN_TIME, Threads("pod"), False)
@@ -1841,6 +1907,11 @@ def test_a_node_keeps_its_promises_under_any_operations(program: list[list[Any]]
 @example(LAST_STARTED_FIRST, Threads(), True)
 @example(NOT_TRAPPED, Threads("pod"), True)
 @example(NORMAL_END_TRAPPED, Threads("pod"), False)
+@example(KILLED_WITH_MESSAGES, Threads(), False)
+@example(KILLED_WITH_MESSAGES, Threads("workers", 2), False)
+@example(KILLED_WITH_A_CALL, Threads("pod"), False)
+@example(KILLED_WITH_A_NOTICE, Threads(), False)
+@example(KILLED_BEFORE_IT_TERMINATES, Threads("pod"), False)
 @example(EVERY_VERB, Threads(), True)
 @example(EVERY_VERB, Threads("workers", 2), True)
 @example(EVERY_VERB, Threads("pod"), True)

@@ -767,6 +767,7 @@ class Manager(Actor):
         await self.spawn(Asker, self.told, name="asker")
 
 
+@pytest.mark.counted
 @pytest.mark.parametrize("use", [asking, sending])
 @pytest.mark.parametrize("asker", [Asker, Manager])
 async def test_a_stop_does_not_wait_for_a_child_that_waits_for_a_sibling(

@@ -114,7 +114,7 @@ def test_a_running_node_has_loaded_the_modules_that_it_needs() -> None:
     assert loaded & {"pytest", "trio.testing", "ergo_py.control.server"} == set()
 
 
-@pytest.mark.parametrize("name", ["ergo_py.CallTimeoutError", "ergo_py.meta.TCPData"])
+@pytest.mark.parametrize("name", ["ergo_py.CallTimeoutError", "ergo_py.meta.TCPServer"])
 def test_a_pickled_name_is_loaded_where_it_is_unpickled(name: str) -> None:
     package, _, attribute = name.rpartition(".")
     pickled = f"c{package}\n{attribute}\n.".encode()

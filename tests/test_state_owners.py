@@ -87,7 +87,12 @@ FOREIGN: Final = {
         "made.__qualname__",
         "made.__signature__",
     },
-    "_core/vocabulary/public_names.py": {"value.__module__"},
+    "_core/vocabulary/public_names.py": {
+        "value.__module__",
+        "member.__name__",
+        "member.__qualname__",
+        "member.__module__",
+    },
     "_core/vocabulary/reasons.py": {"error.__traceback__", "error.obj"},
     "shell/program_loader.py": {"sys.argv"},
     "shell/prompt.py": {"_compiler.compiler.flags"},

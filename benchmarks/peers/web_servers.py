@@ -19,16 +19,7 @@ from trio.lowlevel import wait_readable
 from ergo_py import PID, Actor, Alias, Caller, Node, Pool, PoolSpec, run
 from ergo_py._core.runtime.parking import TrioTurns
 from ergo_py.meta.poller import SocketPoller
-from ergo_py.web import (
-    HTTPRequest,
-    Mount,
-    Response,
-    Route,
-    WebServer,
-    WSBinary,
-    WSSend,
-    WSText,
-)
+from ergo_py.web import WS, HTTPRequest, Mount, Response, Route, WebServer
 from ergo_py.web.parsing.http1 import RequestParser
 
 __all__ = ["SERVERS"]
@@ -74,8 +65,8 @@ class Echo(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case WSText(connection, content) | WSBinary(connection, content):
-                self.send(connection, WSSend(content))
+            case WS.Text(connection, content) | WS.Binary(connection, content):
+                self.send(connection, WS.Send(content))
 
 
 class Owner(Actor):

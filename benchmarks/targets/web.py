@@ -168,7 +168,9 @@ def file_conditions(data: bytes) -> str:
     return f"{status}, {named}, packed {packed}"
 
 
-_SITE: Any = SimpleNamespace(local=Endpoint("127.0.0.1", 80), report=None)
+_SITE: Any = SimpleNamespace(
+    applications=SimpleNamespace(local=Endpoint("127.0.0.1", 80)), report=None
+)
 
 
 async def _no_application(scope: Any, receive: Any, send: Any) -> None:

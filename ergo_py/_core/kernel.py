@@ -337,6 +337,8 @@ class Kernel:
 
     def note_spawned(self, process: Any, parent: Asker | None) -> None:
         """Count a process that has started, and announce it."""
+        if self.on_spawned is not None:
+            self.on_spawned(process)
         self.spawned += 1
         if self.on_lifetime is not None:
             self.on_lifetime(process, True)

@@ -239,10 +239,11 @@ class _Console:
         )
 
     def __call__(self, level: str, text: str, fields: Fields) -> bool:
+        left_out = _beside(fields)
         safe = {
             key: printable(value) if isinstance(value, str) else _Shown(value)
             for key, value in fields.items()
-            if key not in _beside(fields)
+            if key not in left_out
         }
         line = _line(time.strftime("%H:%M:%S"), level, printable(text), safe)
         return _to_stderr(self._render(None, level, line) + _below(fields))
@@ -293,10 +294,9 @@ def _plain(level: str, text: str, fields: Fields) -> str:
 
 
 def _parts(fields: Fields) -> tuple[str, str]:
+    left_out = _beside(fields)
     pairs = " ".join(
-        f"{key}={printable(shown(value))}"
-        for key, value in fields.items()
-        if key not in _beside(fields)
+        f"{key}={printable(shown(value))}" for key, value in fields.items() if key not in left_out
     )
     return pairs, _below(fields)
 
@@ -312,10 +312,12 @@ def _below(fields: Fields) -> str:
     """Tracebacks, each line indented: the text of an exception may come from an attacker, and must
     not pass for a line of the log.
     """
-    texts = [text_of(fields[key]).rstrip("\n") for key in _BELOW if fields.get(key) is not None]
-    return "".join(
-        f"\n  {printable(line.expandtabs())}" for text in texts for line in text.split("\n")
-    )
+    below = ""
+    for key in _BELOW:
+        if (text := fields.get(key)) is not None:
+            for line in text_of(text).rstrip("\n").split("\n"):
+                below += f"\n  {printable(line.expandtabs())}"
+    return below
 
 
 def _line(now: object, level: str, text: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,28 @@
-"""The sources that make two runs of a program differ: the clock of time slices, random numbers, and
-the numbers of started nodes. `replace_sources` makes them follow from a seed.
+"""The sources that make two runs of a program differ: the clock of time slices, random numbers, the
+numbers of started nodes, and threads. `replace_sources` makes them follow from a seed.
 
-Not among them are the order of tasks, which trio chooses, and threads, sockets and other programs.
+Not among them are the order of tasks, which trio chooses, and sockets and other programs.
 """
 
 import random
 import secrets
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from time import perf_counter
 from typing import Final, NamedTuple, Protocol
 
-__all__ = ["Chance", "SeededSources", "Sources", "chance", "replace_sources", "seeded_creation"]
+__all__ = [
+    "Chance",
+    "SeededSources",
+    "Sources",
+    "ThreadSource",
+    "chance",
+    "replace_sources",
+    "seeded_creation",
+]
 
 
 class Chance(NamedTuple):
@@ -24,8 +34,48 @@ class Chance(NamedTuple):
     """Returns a number of so many bits that nobody can guess, unless it follows from a seed."""
 
 
+class ThreadSource(Protocol):
+    """The threads of a program."""
+
+    def start(self, thread: threading.Thread, /) -> None:
+        """Start a thread.
+
+        Raises:
+            RuntimeError: the system cannot start another thread.
+        """
+        ...
+
+    def give_way(self, is_ready: Callable[[], bool], timeout: float | None, /) -> float | None:
+        """Called by a thread before it blocks, for at most ``timeout`` seconds, until
+        ``is_ready()`` holds. Returns the seconds for which to block; None for any time.
+        """
+        ...
+
+    def rest(self, seconds: float, /) -> None:
+        """Block the loop for a moment, so that other threads get the GIL."""
+        ...
+
+
+class _SystemThreads:
+    """Threads that the operating system schedules."""
+
+    def start(self, thread: threading.Thread) -> None:
+        thread.start()
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def give_way(self, _is_ready: Callable[[], bool], timeout: float | None) -> float | None:
+        return timeout
+
+
 class Sources(Protocol):
     """The sources of a program."""
+
+    @property
+    def threads(self) -> ThreadSource:
+        """Starts and schedules threads."""
+        ...
 
     def slice_clock(self) -> float:
         """The time in seconds by which work on the loop measures its time slices."""
@@ -44,6 +94,7 @@ class _SystemSources:
     """The sources of a program outside of a test."""
 
     def __init__(self) -> None:
+        self.threads = _SystemThreads()
         # Not a method: it would cost a Python frame at each look.
         self.slice_clock = perf_counter
         self._chance = Chance(random.random, secrets.randbits)
@@ -61,10 +112,11 @@ class SeededSources:
     Each node has its own random numbers for each purpose, so that a number that is not drawn any
     more changes no others. The clock of time slices advances at each look, by a step that the seed
     chooses: so different seeds end time slices, and collect operations of the network, at different
-    places.
+    places. Threads are those of the operating system, unless others are given.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, threads: ThreadSource | None = None) -> None:
+        self.threads: ThreadSource = _SystemThreads() if threads is None else threads
         self._seed = seed
         fraction = self._generator("time slices").random()
         self._step: float = _STEPS[0] * (_STEPS[1] / _STEPS[0]) ** fraction
@@ -107,6 +159,8 @@ slice_clock: Callable[[], float] = _sources.slice_clock
 """The clock of time slices. Call it as ``sources.slice_clock()``: it may be replaced. The C
 extension finds it here, too.
 """
+threads: ThreadSource = _sources.threads
+"""The threads. Call them as ``sources.threads.start(…)``: they may be replaced."""
 
 
 def chance(node: str, purpose: str) -> Chance:
@@ -122,10 +176,10 @@ def seeded_creation() -> int | None:
 @contextmanager
 def replace_sources(sources: Sources) -> Iterator[None]:
     """Use other sources inside the block, in the whole program."""
-    global _sources, slice_clock
+    global _sources, slice_clock, threads
     before = _sources
-    _sources, slice_clock = sources, sources.slice_clock
+    _sources, slice_clock, threads = sources, sources.slice_clock, sources.threads
     try:
         yield
     finally:
-        _sources, slice_clock = before, before.slice_clock
+        _sources, slice_clock, threads = before, before.slice_clock, before.threads

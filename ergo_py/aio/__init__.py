@@ -9,31 +9,19 @@
         total = await node.call(counter, Total())
 """
 
-from .._core.vocabulary.public_names import show_under
-from ..facades.handles import (
-    AsyncioGroup,
-    AsyncioPool,
-    AsyncioRegistry,
-    AsyncioService,
-    AsyncioSupervisor,
-    AsyncioTimer,
-)
-from ..facades.streams import AsyncioStream
-from .context import OpenNode, handle, open_node
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use, show_under
+from .context import handle, open_node
 from .node import AsyncioNode
 
 __all__ = [
-    "AsyncioGroup",
     "AsyncioNode",
-    "AsyncioPool",
-    "AsyncioRegistry",
-    "AsyncioService",
-    "AsyncioStream",
-    "AsyncioSupervisor",
-    "AsyncioTimer",
-    "OpenNode",
     "handle",
     "open_node",
 ]
 
 show_under(__name__, __all__, globals())
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(__name__, {})

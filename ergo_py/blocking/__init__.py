@@ -11,23 +11,19 @@ thread.
     node.close()
 """
 
-from .._core.vocabulary.public_names import show_under
-from ..facades.handles import BlockingPool, BlockingService, BlockingSupervisor
-from ..facades.streams import BlockingStream
-from .loop_thread import OwnedNode, handle, open_node
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use, show_under
+from .loop_thread import handle, open_node
 from .node import BlockingNode
-from .tasks import BlockingTask
 
 __all__ = [
     "BlockingNode",
-    "BlockingPool",
-    "BlockingService",
-    "BlockingStream",
-    "BlockingSupervisor",
-    "BlockingTask",
-    "OwnedNode",
     "handle",
     "open_node",
 ]
 
 show_under(__name__, __all__, globals())
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(__name__, {})

@@ -11,17 +11,13 @@ from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
     from .errors import ClusterNameTakenError, LeaseLostError, NoMembersError
-    from .group_keeper import ClusterGroup
-    from .lease import Lease
     from .names import Cluster
     from .singleton import Singleton, lease_of
     from .spread import Spread
 
 __all__ = [
     "Cluster",
-    "ClusterGroup",
     "ClusterNameTakenError",
-    "Lease",
     "LeaseLostError",
     "NoMembersError",
     "Singleton",
@@ -34,8 +30,6 @@ if not TYPE_CHECKING:
         __name__,
         {
             "errors": "ClusterNameTakenError LeaseLostError NoMembersError",
-            "group_keeper": "ClusterGroup",
-            "lease": "Lease",
             "names": "Cluster",
             "singleton": "Singleton lease_of",
             "spread": "Spread",

@@ -8,6 +8,7 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from time import perf_counter, time
 from typing import Final
@@ -29,6 +30,7 @@ from .._core.vocabulary.errors import (
     TargetDownError,
 )
 from .._core.vocabulary.reasons import Custom, Shutdown
+from ..entity_handles import Retry, entities_of, inspection_of, inspections, list_keys
 from .protocol import ControlError, as_json
 from .rendering import SORTS
 from .request import Arguments, Beat, Client
@@ -266,6 +268,57 @@ async def names(client: Client, arguments: Arguments) -> object:
     return sorted(leases, key=lambda lease: str(lease["name"]))
 
 
+async def entities(client: Client, arguments: Arguments) -> object:
+    """The stores of entities with their sums, and their kinds with the number of entities that are
+    stored and awake, of messages that are owed, and of parked messages.
+    """
+    arguments.done()
+    return [await each.facts() for each in inspections(entities_of(client.node))]
+
+
+async def entity(client: Client, arguments: Arguments) -> object:
+    """The stored record of an entity."""
+    kind, key, contents = (
+        arguments.text("kind"),
+        arguments.text("key"),
+        arguments.flag("contents"),
+    )
+    arguments.done()
+    _, inspection = inspection_of(entities_of(client.node), kind)
+    found = await inspection.record(kind, key, contents=contents)
+    if found is None:
+        raise ControlError(
+            "no_such_entity",
+            f"nothing is stored for {kind} {key!r}; `ergo entities keys {kind}` lists the keys",
+        )
+    return found
+
+
+async def keys(client: Client, arguments: Arguments) -> object:
+    """The keys of a kind of entities, in order."""
+    kind, prefix = arguments.text("kind"), arguments.text("prefix", "")
+    limit = int(arguments.number("limit", LIMIT, 1, 100_000))
+    arguments.done()
+    tables = entities_of(client.node)
+    found: list[str] = []
+    async with aclosing(list_keys(tables, inspection_of(tables, kind)[0], prefix)) as listed:
+        async for key in listed:
+            if len(found) == limit:
+                return {"keys": found, "is_more": True}
+            found.append(key)
+    return {"keys": found, "is_more": False}
+
+
+async def parked(client: Client, arguments: Arguments) -> object:
+    """The parked messages of all entities. Reads all rows."""
+    limit = int(arguments.number("limit", LIMIT, 1, 100_000))
+    arguments.done()
+    found: list[object] = []
+    for each in inspections(entities_of(client.node)):
+        found += await each.parked(limit - len(found))
+    return found
+
+
 # -- act -------------------------------------------------------------------------------------------
 
 
@@ -303,6 +356,14 @@ async def drain(client: Client, arguments: Arguments) -> object:
     timeout = arguments.number("timeout", 30.0, 0.0, 3600.0)
     arguments.done()
     return {"unfinished": await client.node.drain(timeout)}
+
+
+async def retry(client: Client, arguments: Arguments) -> object:
+    """Give the parked messages of an entity new attempts; the answer tells how many there were."""
+    kind, key = arguments.text("kind"), arguments.text("key")
+    arguments.done()
+    cls, _ = inspection_of(entities_of(client.node), kind)
+    return {"retried": await client.node.entity(cls, key).call(Retry())}
 
 
 async def resume(client: Client, arguments: Arguments) -> object:
@@ -360,6 +421,10 @@ COMMANDS: Final[dict[str, Command]] = {
             network,
             groups,
             names,
+            entities,
+            entity,
+            keys,
+            parked,
             at,
         )
     },
@@ -370,7 +435,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "profile": Command("look", in_own_thread=profile),
     **{
         function.__name__: Command("act", function)
-        for function in (send, exit, kill, suspend, resume, drain)
+        for function in (send, exit, kill, suspend, resume, drain, retry)
     },
     "eval": Command("attach", evaluate),
     "complete": Command("attach", complete),

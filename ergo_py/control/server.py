@@ -65,6 +65,23 @@ class _Pending:
         self.is_cancelled = True
 
 
+class _Bell:
+    """Wakes the thread of the server out of its selector. From any thread."""
+
+    __slots__ = ("waker", "woken")
+
+    def __init__(self) -> None:
+        self.woken, self.waker = socket.socketpair()
+        for end in (self.woken, self.waker):
+            end.setblocking(False)
+
+    def ring(self) -> None:
+        try:
+            self.waker.send(b".")
+        except OSError:  # full, so the thread wakes up anyway; or closed
+            return
+
+
 class Server:
     """Serves a control socket until it is closed."""
 
@@ -90,11 +107,9 @@ class Server:
         self._over: Parker[None] = Parker()
         self._listener, self.path = bind_socket(node.name)
         self._selector = selectors.DefaultSelector()
-        self._woken, self._waker = socket.socketpair()
-        for end in (self._woken, self._waker):
-            end.setblocking(False)
+        self._bell = _Bell()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(self._bell.woken, selectors.EVENT_READ)
         self._thread = ReaderThread("ergo-control-0", self._run)
         _servers.add(self)
 
@@ -107,18 +122,12 @@ class Server:
         quickly.
         """
         self._closing = True
-        self._wake()
+        self._bell.ring()
         self._over.wait(1.0)
 
     def forked(self) -> None:
         """In a forked child: close the socket, so that no client takes the child for the node."""
         self._listener.close()
-
-    def _wake(self) -> None:
-        try:
-            self._waker.send(b".")
-        except OSError:  # full, so the thread wakes up anyway; or closed
-            return
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -138,7 +147,7 @@ class Server:
             self.path.unlink(missing_ok=True)
             for connection in tuple(self._connections):
                 self._drop(connection)
-            for sock in (self._listener, self._woken, self._waker):
+            for sock in (self._listener, self._bell.woken, self._bell.waker):
                 sock.close()
             self._selector.close()
             self._over.settle(None)
@@ -147,8 +156,8 @@ class Server:
         for key, events in self._selector.select(self._pause()):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.fileobj is self._woken:
-                self._woken.recv(4096)
+            elif key.fileobj is self._bell.woken:
+                self._bell.woken.recv(4096)
             else:
                 connection: Connection = key.data
                 if events & selectors.EVENT_READ:
@@ -397,14 +406,14 @@ class Server:
 
     def _done(self, pending: _Pending, result: "outcome.Outcome[object]") -> None:
         self._answers.append(lambda: self._finish(pending, result))
-        self._wake()
+        self._bell.ring()
 
     def _wrote(self, connection: Connection, text: str) -> None:
         """Runs on the loop: sends output of a prompt before its input is done."""
         # A loop can print faster than a client reads: drop the output beyond the limit.
         if not connection.gone and not connection.is_full and len(self._answers) < _MOST_STEPS:
             self._answers.append(lambda: self._show(connection, text))
-            self._wake()
+            self._bell.ring()
 
     def _show(self, connection: Connection, text: str) -> None:
         if connection.pending is not None:

@@ -2,7 +2,6 @@
 the calls, and poll loops become messages.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
@@ -11,6 +10,7 @@ from typing import Any, Final, cast
 import outcome
 import trio
 
+from .._core import sources
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, NodeStoppedError
@@ -217,7 +217,7 @@ class _Worker(MetaProcess):
             return
         self._post(self.made.set)
         try:
-            while not self.stopping and (job := self._jobs.get()) is not None:
+            while not self.stopping and (job := self._next_job()) is not None:
                 self._is_busy = True
                 result = outcome.capture(job.run, self._target)
                 self._is_busy = False
@@ -225,6 +225,10 @@ class _Worker(MetaProcess):
         finally:
             if self._close is not None:
                 self._close(self._target)
+
+    def _next_job(self) -> _Job | None:
+        sources.threads.give_way(lambda: not self._jobs.empty(), None)
+        return self._jobs.get()
 
     def unblock(self) -> None:
         if self._interrupt is not None and self._is_busy:
@@ -289,13 +293,13 @@ class Poller(MetaProcess):
         to = self.parent if self._receiver is None else self._receiver
         try:
             while not self.stopping:
-                began = time.monotonic()
+                began = self._now()
                 found = self._poll()
                 self._polls += 1
                 if found is None:
                     # Without a pause, a function that does not block would use all the processor
                     # time.
-                    if self._interval or time.monotonic() - began < _AT_ONCE:
+                    if self._interval or self._now() - began < _AT_ONCE:
                         self.pause(self._interval or _AT_ONCE)
                     continue
                 for message in cast(Iterable[object], found) if self._each else (found,):

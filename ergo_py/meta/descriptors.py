@@ -10,7 +10,7 @@ import select
 import stat
 from dataclasses import dataclass
 from errno import EBADF
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import trio
 from trio.lowlevel import wait_readable, wait_writable
@@ -20,7 +20,7 @@ from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, Reject
 from .._core.vocabulary.ids import Alias, Target
 from .._core.vocabulary.messages import Request
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from .readers import when_served
 from .receivers import check_receiver
 
@@ -43,7 +43,7 @@ class WatchFd(Request[None]):
     """Report when a descriptor can be read, or written, or both: each time, or only ``once``.
 
     With ``call``, the answer comes when the descriptor is watched. The caller keeps the descriptor,
-    and must call :class:`UnwatchFd` before closing it.
+    and must call :class:`Descriptors.Unwatch` before closing it.
     """
 
     fd: int | HasFileno
@@ -92,11 +92,17 @@ class Descriptors(MetaProcess):
     """Watches descriptors: sockets, pipes, terminals, and everything else that ``epoll`` or
     ``kqueue`` takes.
 
-    Send or call it :class:`WatchFd` and :class:`UnwatchFd`.
+    Send or call it :class:`Descriptors.Watch` and :class:`Descriptors.Unwatch`.
 
     Args:
         receiver: the address that gets the messages; None for the owner.
     """
+
+    Lost: TypeAlias = FdLost
+    Readable: TypeAlias = FdReadable
+    Unwatch: TypeAlias = UnwatchFd
+    Watch: TypeAlias = WatchFd
+    Writable: TypeAlias = FdWritable
 
     kind = "fd"
 
@@ -116,7 +122,7 @@ class Descriptors(MetaProcess):
     # -- the handler -------------------------------------------------------------------------------
 
     async def handle_message(self, message: object, sender: object) -> None:
-        """Watch or unwatch; an error comes as a ``FdLost``."""
+        """Watch or unwatch; an error comes as a ``Descriptors.Lost``."""
         match message:
             case WatchFd(fd):
                 try:
@@ -154,7 +160,9 @@ class Descriptors(MetaProcess):
             raise BadInputError("WatchFd", order, "readable=True, writable=True or both")
         if fd in self._watches:
             raise BadInputError(
-                "WatchFd(fd)", fd, "a descriptor that is not watched yet; UnwatchFd it first"
+                "Descriptors.Watch(fd)",
+                fd,
+                "a descriptor that is not watched yet; Descriptors.Unwatch it first",
             )
         identity = _identity(fd)
         _check_pollable(fd)
@@ -278,7 +286,7 @@ def _check_pollable(fd: int) -> None:
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         raise BadInputError(
-            "WatchFd(fd)",
+            "Descriptors.Watch(fd)",
             fd,
             "a descriptor other than a file's: a file on a disk is always ready and yet may block; "
             "read it with FileReader",
@@ -289,10 +297,11 @@ def _check_pollable(fd: int) -> None:
                 probe.register(fd, 0)
             except PermissionError:
                 raise BadInputError(
-                    "WatchFd(fd)",
+                    "Descriptors.Watch(fd)",
                     fd,
                     "a descriptor that can be waited for, as those of sockets, pipes and terminals",
                 ) from None
 
 
 show_public_names(__name__)
+show_members(Descriptors)

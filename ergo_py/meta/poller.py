@@ -79,8 +79,9 @@ class SocketPoller:
             # The server was closed without waiting for its connections.
             await watch_alone(sock, readable, self._turns)
             return
-        fd, task = sock.fileno(), current_task()
-        watch = self._add(fd, readable, task, None)
+        task = current_task()
+        watch = self.add(sock, readable, None, task)
+        fd = sock.fileno()
         try:
             await park_as(task, watch)
         finally:
@@ -88,9 +89,24 @@ class SocketPoller:
         if watch.failure is not None:
             raise watch.failure
 
-    def add(self, sock: socket.socket, readable: Readable, ended: Ended | None = None) -> None:
-        """Do the same without a task. Without ``ended``, ``readable`` must not raise."""
-        self._add(sock.fileno(), readable, None, ended)
+    def add(
+        self,
+        sock: socket.socket,
+        readable: Readable,
+        ended: Ended | None = None,
+        task: Task | None = None,
+    ) -> _WatchedSocket:
+        """Do the same without waiting, mostly without a task. Without ``ended`` and ``task``,
+        ``readable`` must not raise.
+        """
+        assert self._epoll is not None
+        watch, fd = _WatchedSocket(readable, task, ended), sock.fileno()
+        self._epoll.register(fd, select.EPOLLIN)
+        self._watches[fd] = watch
+        if self._scope is None:
+            self._scope = trio.CancelScope()
+            self._start(self._serve)
+        return watch
 
     def drop(self, sock: socket.socket) -> None:
         """Watch a socket no longer that was added."""
@@ -98,18 +114,6 @@ class SocketPoller:
         watch = self._watches.get(fd)
         if watch is not None:
             self._forget(fd, watch)
-
-    def _add(
-        self, fd: int, readable: Readable, task: Task | None, ended: Ended | None
-    ) -> _WatchedSocket:
-        assert self._epoll is not None
-        watch = _WatchedSocket(readable, task, ended)
-        self._epoll.register(fd, select.EPOLLIN)
-        self._watches[fd] = watch
-        if self._scope is None:
-            self._scope = trio.CancelScope()
-            self._start(self._serve)
-        return watch
 
     @property
     def is_open(self) -> bool:

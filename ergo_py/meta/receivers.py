@@ -78,14 +78,11 @@ class Receivers:
                 "None for the owner, a PID or name, several of them, or a class or function that "
                 "makes an actor for each connection",
             )
+        self.makes_actors = self._factory is not None
+        """Whether each connection gets an actor of its own."""
 
     def __str__(self) -> str:
         return self._text
-
-    @property
-    def makes_actors(self) -> bool:
-        """Whether each connection gets an actor of its own."""
-        return self._factory is not None
 
     def next(self) -> Target | None:
         """The address for the next connection; None for the owner of that connection."""

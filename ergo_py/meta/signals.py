@@ -4,14 +4,14 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from .._core.vocabulary.ids import Alias, Target
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from .receivers import check_receiver
 
 __all__ = ["SignalReceived", "Signals"]
@@ -56,6 +56,8 @@ class Signals(MetaProcess):
     Raises:
         BadInputError: no signal is given, or a signal cannot be caught.
     """
+
+    Received: TypeAlias = SignalReceived
 
     kind = "signals"
 
@@ -169,3 +171,4 @@ def _nothing() -> None:
 
 
 show_public_names(__name__)
+show_members(Signals)

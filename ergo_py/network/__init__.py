@@ -25,8 +25,6 @@ if TYPE_CHECKING:
         TooManyCallsError,
         UnreadableError,
     )
-    from .remote_node import RemoteNode
-    from .traffic.info import NetworkInfo, PeerInfo
 
 __all__ = [
     "NATS",
@@ -35,13 +33,10 @@ __all__ = [
     "MessageTooLargeError",
     "MessageTypeError",
     "NetworkError",
-    "NetworkInfo",
     "NodeBusyError",
     "NodeNameTakenError",
     "NotPermittedError",
-    "PeerInfo",
     "RemoteError",
-    "RemoteNode",
     "StoreError",
     "TooManyCallsError",
     "UnreadableError",
@@ -56,10 +51,8 @@ if not TYPE_CHECKING:
                 "NodeNameTakenError NotPermittedError RemoteError StoreError TooManyCallsError "
                 "UnreadableError"
             ),
-            "traffic.info": "NetworkInfo PeerInfo",
             "carriers.local": "Local",
             "carriers.memory": "Memory",
             "carriers.nats.nats_network": "NATS",
-            "remote_node": "RemoteNode",
         },
     )

@@ -11,7 +11,7 @@ from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.messages import Response
 from ..actor import Actor
 from ..control.protocol import ControlError, check_depth
-from ..web import WSBinary, WSClose, WSConnected, WSDisconnected, WSSend, WSText
+from ..web import WS
 from .messages import (
     KINDS,
     Answer,
@@ -86,18 +86,18 @@ class Viewer(Actor):
                 self._take_update(message)
             case Answer(content):
                 self._answer(content)
-            case WSText(_, text):
+            case WS.Text(_, text):
                 await self._read(text)
             case NodesChanged():
                 self._nodes = message
                 self._flush()
-            case WSConnected(connection, request):
+            case WS.Connected(connection, request):
                 self._connection = connection
                 self._peer = request.client if request is not None else ""
                 self.send_after(_HELLO, self.pid, _Late())
-            case WSBinary():
+            case WS.Binary():
                 self._close(1003, "text messages only")
-            case WSDisconnected():
+            case WS.Disconnected():
                 self.stop()
             case _Late():
                 if not self._is_in and not self._is_asked:
@@ -113,7 +113,7 @@ class Viewer(Actor):
 
     def _close(self, code: int, reason: str) -> None:
         if self._connection is not None:
-            self.send(self._connection, WSClose(code, reason))
+            self.send(self._connection, WS.Close(code, reason))
 
     # -- messages of the page ----------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Viewer(Actor):
             self._is_sending = True
             text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=str)
             data = text.encode(errors="replace").decode()
-            self.request(self._connection, WSSend(data), timeout=None)
+            self.request(self._connection, WS.Send(data), timeout=None)
 
     def _next(self) -> dict[str, Any] | None:
         if self._answers:

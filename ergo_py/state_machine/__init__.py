@@ -5,20 +5,12 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .states import (
-        EventTimeout,
-        MachineState,
-        NamedTimeout,
-        StateMethod,
-        StateTimeout,
-        state,
-    )
+    from .states import EventTimeout, MachineState, NamedTimeout, StateTimeout, state
 
 __all__ = [
     "EventTimeout",
     "MachineState",
     "NamedTimeout",
-    "StateMethod",
     "StateTimeout",
     "state",
 ]
@@ -27,6 +19,6 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "states": "EventTimeout MachineState NamedTimeout StateMethod StateTimeout state",
+            "states": "EventTimeout MachineState NamedTimeout StateTimeout state",
         },
     )

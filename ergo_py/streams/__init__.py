@@ -5,17 +5,9 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .events import (
-        EventStream,
-    )
-    from .parts import (
-        CalledStream,
-        PartStream,
-    )
+    from .parts import PartStream
 
 __all__ = [
-    "CalledStream",
-    "EventStream",
     "PartStream",
 ]
 
@@ -23,7 +15,6 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "events": "EventStream",
-            "parts": "CalledStream PartStream",
+            "parts": "PartStream",
         },
     )

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from .handle import (
         SupervisorHandle,
     )
-    from .pool import (
-        PoolHandle,
-    )
     from .specs import (
         AutoShutdown,
         Budget,
@@ -28,7 +25,6 @@ __all__ = [
     "Budget",
     "Decision",
     "Fate",
-    "PoolHandle",
     "Redirect",
     "SupervisorHandle",
 ]
@@ -38,7 +34,6 @@ if not TYPE_CHECKING:
         __name__,
         {
             "handle": "SupervisorHandle",
-            "pool": "PoolHandle",
             "specs": "AutoShutdown Budget",
             "ergo_py._core.tables.child_slot": "Decision Fate Redirect",
         },

@@ -39,7 +39,31 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True, slots=True, init=False)
 class PoolSpec:
-    """The workers of a pool, and the routing of work among them."""
+    """The workers of a pool, and the routing of work among them.
+
+    Args:
+        behaviour: the class of the workers, called with ``args`` for each start.
+        args: the arguments of the class.
+        size: the initial number of workers.
+        routing: ROUND_ROBIN, LEAST_LOADED or BY_KEY.
+        key: for BY_KEY, maps a message or request to its key.
+        overflow: the overflow rule for a message when no worker has room. A call is always
+            refused then.
+        restart: as for a child of a supervisor, like the following arguments.
+        shutdown: seconds a worker has to stop.
+        backoff: the delay before a worker restarts.
+        budget: a worker's own limit on restarts.
+        decide: maps an exception to a decision.
+        mailbox: the fate of messages still queued when a worker ends; in a pool, its successor
+            gets them by default.
+        intensity: more than this many restarts within ``period`` seconds end the pool.
+        period: see ``intensity``.
+        options: further keywords of ``spawn`` for the workers; ``mailbox_size`` bounds each
+            worker.
+
+    Raises:
+        BadInputError: a value is invalid.
+    """
 
     worker: ChildSpec
     """The template of each worker."""
@@ -68,31 +92,6 @@ class PoolSpec:
         period: float = 5.0,
         **options: Unpack[WorkerKeywords],
     ) -> None:
-        """Describe a pool.
-
-        Args:
-            behaviour: the class of the workers, called with ``args`` for each start.
-            args: the arguments of the class.
-            size: the initial number of workers.
-            routing: ROUND_ROBIN, LEAST_LOADED or BY_KEY.
-            key: for BY_KEY, maps a message or request to its key.
-            overflow: the overflow rule for a message when no worker has room. A call is always
-                refused then.
-            restart: as for a child of a supervisor, like the following arguments.
-            shutdown: seconds a worker has to stop.
-            backoff: the delay before a worker restarts.
-            budget: a worker's own limit on restarts.
-            decide: maps an exception to a decision.
-            mailbox: the fate of messages still queued when a worker ends; in a pool, its successor
-                gets them by default.
-            intensity: more than this many restarts within ``period`` seconds end the pool.
-            period: see ``intensity``.
-            options: further keywords of ``spawn`` for the workers; ``mailbox_size`` bounds each
-                worker.
-
-        Raises:
-            BadInputError: a value is invalid.
-        """
         check_number("PoolSpec(size)", size, least=1, whole=True)
         if not isinstance(routing, Routing):
             raise BadInputError("PoolSpec(routing)", routing, "ROUND_ROBIN, LEAST_LOADED or BY_KEY")

@@ -167,7 +167,31 @@ class ChildKeywords(WorkerKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, init=False)
 class ChildSpec:
-    """A child: the behaviour to start, its name, and the reaction to its end."""
+    """A child: the behaviour to start, its name, and the reaction to its end.
+
+    Args:
+        name: the child's name in its supervisor; with ``register`` also the name of its process
+            on the node.
+        behaviour: its class, called with ``args`` for each start.
+        args: the arguments of the class.
+        restart: whether the child restarts, a `RestartPolicy`.
+        shutdown: seconds the child has to stop before it is killed; 0 kills it at once,
+            ``math.inf`` waits. 5 for actors, ``math.inf`` for supervisors.
+        backoff: the delay before a restart; None to restart at once.
+        budget: its own limit on restarts, instead of the supervisor's.
+        significant: its final end ends the supervisor.
+        decide: maps an exception to RESUME, RESTART, STOP or ESCALATE; None to RESTART always.
+        mailbox: the fate of messages still queued when the process ends: DEAD_LETTER, KEEP,
+            DROP or ``Redirect(name)``.
+        max_waiters: how many senders and callers may wait at once, through a service, for the
+            restart.
+        register: whether the process is registered under ``name``.
+        options: further keywords of ``spawn``, such as ``mailbox_size``.
+
+    Raises:
+        BadInputError: a value is invalid.
+        BehaviourError: ``behaviour`` is no class of behaviours.
+    """
 
     name: str
     behaviour: Callable[..., Behaviour]
@@ -200,31 +224,6 @@ class ChildSpec:
         register: bool = True,
         **options: Unpack[ChildKeywords],
     ) -> None:
-        """Describe a child.
-
-        Args:
-            name: the child's name in its supervisor; with ``register`` also the name of its process
-                on the node.
-            behaviour: its class, called with ``args`` for each start.
-            args: the arguments of the class.
-            restart: whether the child restarts, a `RestartPolicy`.
-            shutdown: seconds the child has to stop before it is killed; 0 kills it at once,
-                ``math.inf`` waits. 5 for actors, ``math.inf`` for supervisors.
-            backoff: the delay before a restart; None to restart at once.
-            budget: its own limit on restarts, instead of the supervisor's.
-            significant: its final end ends the supervisor.
-            decide: maps an exception to RESUME, RESTART, STOP or ESCALATE; None to RESTART always.
-            mailbox: the fate of messages still queued when the process ends: DEAD_LETTER, KEEP,
-                DROP or ``Redirect(name)``.
-            max_waiters: how many senders and callers may wait at once, through a service, for the
-                restart.
-            register: whether the process is registered under ``name``.
-            options: further keywords of ``spawn``, such as ``mailbox_size``.
-
-        Raises:
-            BadInputError: a value is invalid.
-            BehaviourError: ``behaviour`` is no class of behaviours.
-        """
         check_name(name)
         try:
             cls = behaviour_of(behaviour)

@@ -364,4 +364,4 @@ def describe(child: ChildInfo) -> str:
     return ", ".join(parts)
 
 
-show_public_names(__name__, {"ergo_py.info": "ChildCount"})
+show_public_names(__name__)

@@ -211,4 +211,4 @@ def _of_meta(meta: Any) -> TreeNode:
     )
 
 
-show_public_names(__name__, {"ergo_py.info": "TreeNode"})
+show_public_names(__name__)

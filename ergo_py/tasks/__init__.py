@@ -9,14 +9,10 @@ if TYPE_CHECKING:
         Task,
         TaskResult,
     )
-    from .stream import (
-        FailedItem,
-        MapStream,
-    )
+    from .stream import FailedItem
 
 __all__ = [
     "FailedItem",
-    "MapStream",
     "Task",
     "TaskResult",
 ]
@@ -26,6 +22,6 @@ if not TYPE_CHECKING:
         __name__,
         {
             "handle": "Task TaskResult",
-            "stream": "FailedItem MapStream",
+            "stream": "FailedItem",
         },
     )

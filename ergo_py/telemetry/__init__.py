@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .figures import BehaviourFigures, Figures, LoopDelay, read_figures
+    from .figures import Figures, read_figures
     from .health import Health, HealthCheck
     from .instruments import instrument, register
     from .pages import HealthPage, MetricsPage
@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from .text import render_metrics
 
 __all__ = [
-    "BehaviourFigures",
     "Figures",
     "Health",
     "HealthCheck",
     "HealthPage",
-    "LoopDelay",
     "MetricsPage",
     "OpenTelemetry",
     "instrument",
@@ -31,7 +29,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "figures": "BehaviourFigures Figures LoopDelay read_figures",
+            "figures": "Figures read_figures",
             "health": "Health HealthCheck",
             "instruments": "instrument register",
             "pages": "HealthPage MetricsPage",

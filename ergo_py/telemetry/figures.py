@@ -26,6 +26,7 @@ from .._core.verbs.node import Node
 from .._core.verbs.node_access import check_node, figures_of, kernel_of, watchdog_of
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.public_names import show_public_names
+from ..entity_handles import EntityFigures, entity_figures
 from ..web.request_figures import find_request_figures
 
 __all__ = ["BehaviourFigures", "Figures", "LoopDelay", "read_figures"]
@@ -110,6 +111,8 @@ class Figures:
     """The durations of HTTP requests by method, route and status: the count of each class, and the
     sum in seconds.
     """
+    entities: EntityFigures
+    """The entities of the node; zeros if it keeps none."""
     network_joined: bool | None
     """Whether the node is a member of its network; None without a network."""
     log_lines_lost: int
@@ -229,6 +232,7 @@ class _Readings:
             connections=connections,
             active_requests=None if requests is None else requests.active,
             requests={} if requests is None else requests.read(),
+            entities=entity_figures(node),
             network_joined=None if router.remote is None else not router.remote.why_left,
             log_lines_lost=info.log_lines_lost,
             cpu=process_time(),

@@ -16,23 +16,14 @@ if TYPE_CHECKING:
         Write,
     )
     from .messages.responses import HTTPError, Response
-    from .messages.websockets import (
-        Accept,
-        WSBinary,
-        WSClose,
-        WSConnected,
-        WSDisconnected,
-        WSSend,
-        WSText,
-        WSUpgrade,
-    )
+    from .messages.websockets import WS
     from .mounts.files import Files
     from .mounts.mount import Mount
     from .routes import Body, Route
     from .server import WebServer
 
 __all__ = [
-    "Accept",
+    "WS",
     "Body",
     "Drain",
     "End",
@@ -45,13 +36,6 @@ __all__ = [
     "Response",
     "Route",
     "SentEvent",
-    "WSBinary",
-    "WSClose",
-    "WSConnected",
-    "WSDisconnected",
-    "WSSend",
-    "WSText",
-    "WSUpgrade",
     "WebServer",
     "WebSocketClient",
     "Write",
@@ -64,9 +48,7 @@ if not TYPE_CHECKING:
             "client": "WebSocketClient",
             "messages.requests": "End HTTPGone HTTPRequest ReadBody SentEvent Write",
             "messages.responses": "HTTPError Response",
-            "messages.websockets": (
-                "Accept WSBinary WSClose WSConnected WSDisconnected WSSend WSText WSUpgrade"
-            ),
+            "messages.websockets": "WS",
             "mounts.files": "Files",
             "mounts.mount": "Mount",
             "routes": "Body Route",

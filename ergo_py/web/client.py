@@ -21,7 +21,7 @@ from .._core.vocabulary.reasons import Reason
 from ..meta.receivers import check_receiver
 from ..meta.sockets.messages import Cause, Endpoint
 from ..meta.sockets.options import StreamOptions, WhenSlow
-from ..meta.sockets.streams.connection import StreamConnection
+from ..meta.sockets.streams.connection import Goal, StreamConnection
 from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.shutdown import Reminder
 from ..meta.sockets.tcp import TCPConnection
@@ -42,8 +42,8 @@ _AT_ONCE: Final = 64 * 1024
 class WebSocketClient(TCPConnection):
     """A WebSocket connection to a server, as a meta-process.
 
-    Its owner gets ``WSConnected``, ``WSText``, ``WSBinary`` and ``WSDisconnected``, and sends
-    ``WSSend`` and ``WSClose``::
+    Its owner gets ``WS.Connected``, ``WS.Text``, ``WS.Binary`` and ``WS.Disconnected``, and sends
+    ``WS.Send`` and ``WS.Close``::
 
         await self.spawn_meta(WebSocketClient("wss://example.org/chat"))
 
@@ -117,8 +117,7 @@ class WebSocketClient(TCPConnection):
             check_receiver(receiver),
             options,
             "task",
-            goal=Endpoint(host, port),
-            connect_timeout=connect_timeout,
+            goal=Goal(Endpoint(host, port), connect_timeout),
         )
         self._new_parser = self._begin_websocket
         self._serve_in_passing = self._serve_now
@@ -151,10 +150,11 @@ class WebSocketClient(TCPConnection):
     async def init(self) -> None:
         """Connect, and do the handshake."""
         await super().init()
-        with trio.move_on_after(self._connect_timeout) as scope:
+        assert self._goal is not None
+        with trio.move_on_after(self._goal.timeout) as scope:
             await self._shake_hands()
         if scope.cancelled_caught:
-            raise TimeoutError(f"no WebSocket within {self._connect_timeout:g} s")
+            raise TimeoutError(f"no WebSocket within {self._goal.timeout:g} s")
 
     async def _shake_hands(self) -> None:
         key = b64encode(os.urandom(16)).decode()

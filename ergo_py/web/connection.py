@@ -15,7 +15,7 @@ from .._core.vocabulary.reasons import Killed, Normal, Reason, Shutdown
 from ..meta.readers import start_beside
 from ..meta.sockets.messages import Cause, TCPClose, TCPConnected
 from ..meta.sockets.options import StreamOptions
-from ..meta.sockets.streams.connection import AcceptingServer
+from ..meta.sockets.streams.connection import AcceptingServer, StreamConnection
 from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.sessions import end_session
 from ..meta.sockets.streams.shutdown import Reminder
@@ -47,7 +47,8 @@ class WebConnection(TCPConnection):
     _http: HTTPProtocol
     _transport: Transport
     _site: Site
-    _head_since: float | None = None
+    _head_since: float | None
+    """Since when a head has begun, among the first bytes, which is not complete."""
     _websocket: WebSocket | None = None
     _progress: trio.Event | None = None
     """Wakes a graceful shutdown when the peer has taken bytes, or is gone."""
@@ -62,20 +63,22 @@ class WebConnection(TCPConnection):
         address: object,
         options: StreamOptions,
         site: Site,
+        early: bytes = b"",
+        head_since: float | None = None,
     ) -> Self:
-        """Make the connection of a socket that the ``server`` of a site has accepted."""
-        self = cls.accepted_by(server, sock, address, None, options, "task", None)
+        """Make the connection of a socket that the ``server`` of a site has accepted. The server
+        has read the bytes ``early``; ``head_since`` says that a head began then, which is not
+        complete.
+        """
+        self = cls.__new__(cls)
+        StreamConnection.__init__(
+            self, None, options, "task", given=sock, server=server, address=address, early=early
+        )
         self._site = site
+        self._head_since = head_since
         self._new_parser = self._begin_http
         self._serve_in_passing = self._serve_now
         return self
-
-    def begin_with(self, data: bytes, head_since: float | None) -> None:
-        """Begin with these bytes, before the connection is spawned. ``head_since`` says that a head
-        began then, which is not complete.
-        """
-        self._reader.begin_with(data)
-        self._head_since = head_since
 
     def _begin_http(self, _alias: Alias) -> StreamParser:
         self._transport = Transport(
@@ -94,7 +97,7 @@ class WebConnection(TCPConnection):
         return self.id if self._to is None else self._to
 
     def _greet(self) -> TCPConnected | None:
-        self._http.begin(self._head_since)
+        self._http.limits.begin(self._head_since)
         return None
 
     # -- for the protocol --------------------------------------------------------------------------

@@ -138,7 +138,7 @@ class Route(Place):
         origins: for WebSockets: further values of ``Origin`` that may connect; by default only
             pages of the same scheme, host and port. ``"*"`` is any.
         accept: for WebSockets: a quick function of the request, or the address of a process that is
-            asked ``WSUpgrade(request)``. It answers with ``Accept(…)``, or an ``HTTPError`` to
+            asked ``WS.Upgrade(request)``. It answers with ``Accept(…)``, or an ``HTTPError`` to
             refuse.
         subprotocols: for WebSockets: the names that are offered, the best first.
         max_message: for WebSockets: the longest message, in bytes.

@@ -41,7 +41,7 @@ _LOOKED_AT: Final = 256
 """Connections, the oldest first, among which a full server looks for the connection to end."""
 _IN_TURN: Final = 12
 """How many peers are accepted in a turn of the loop: the first request of each may have come with
-it, and takes a task.
+it, and is served in the same turn.
 """
 
 
@@ -142,27 +142,14 @@ class WebServer(Listener):
         dual_stack: bool = True,
     ) -> None:
         check_endpoint("WebServer", host, port, least=0)
-        if not isinstance(tls, ssl.SSLContext | TLSFiles | None) or (
-            isinstance(tls, TLSFiles) and tls.certificate is None
-        ):
-            raise BadInputError(
-                "WebServer(tls)", tls, "an ssl.SSLContext or TLSFiles(certificate, key)"
-            )
-        if isinstance(tls, TLSFiles) and not tls.alpn:
-            tls = replace(tls, alpn=("http/1.1",))
-        check_flag("reuse_port", reuse_port)
-        check_flag("dual_stack", dual_stack)
+        tls = _with_http(tls)
+        for name, flag in (("reuse_port", reuse_port), ("dual_stack", dual_stack)):
+            check_flag(name, flag)
         if isinstance(routes, str | Place):
             raise BadInputError("WebServer(routes)", routes, "a list of routes")
         options = WebOptions(
-            head_timeout,
-            body_timeout,
-            body_rate,
-            idle_timeout,
-            write_limit,
-            hosts,
-            access_log,
-            metrics,
+            *(head_timeout, body_timeout, body_rate, idle_timeout),
+            *(write_limit, hosts, access_log, metrics),
         )
         streams = StreamOptions(
             tls=tls,
@@ -172,8 +159,7 @@ class WebServer(Listener):
             linger=linger,
         )
         super().__init__(None, streams, "task", max_connections, when_full, queue, _IN_TURN)
-        self._host = host
-        self._port = port
+        self._host, self._port = host, port
         self._reuse_port = reuse_port
         self._dual_stack = dual_stack
         self._site = Site(
@@ -182,7 +168,6 @@ class WebServer(Listener):
             Proxies(trusted, forwarded, forwarded_host),
             tls is not None,
         )
-        self._site.tell_of_room(self._wait.ring)
         self._waiting: WaitingPeers | None = None
         self._next_look: Deadline | None = None
         """Looks again for a connection that may give way."""
@@ -195,7 +180,7 @@ class WebServer(Listener):
         await super().init()
         if self.poller is not None and self._contexts is None:
             self._waiting = WaitingPeers(self._site, self.poller, self, self._options.linger)
-        await self._site.start_applications(self.local)
+        await self._site.applications.start(self.local)
 
     async def _listen(self) -> socket.socket:
         return await open_listener(
@@ -222,14 +207,14 @@ class WebServer(Listener):
 
     def _has_place(self, more: int = 0) -> bool:
         """Whether there is a place for a further peer, or a connection that gives way."""
-        self._site.note_full(False)
+        self._site.tell_of_room(None)
         if super()._has_place(more):
             return True
         since, _ = self._find_idle()
         left = since + _GRACE - self._now()
         if left <= 0:
             return True
-        self._site.note_full(True)
+        self._site.tell_of_room(self._wait.ring)
         if left < inf and (self._next_look is None or self._next_look.settled):
             self._next_look = Deadline(self._wait.ring)
             self._meta.kernel.clock.arm_call(self._next_look, left)
@@ -249,7 +234,8 @@ class WebServer(Listener):
         return first, give_way
 
     def _adopt(self, accepted: Accepted) -> None:
-        if self._most is not None and self.connections >= self._most:
+        most = self._capacity.most
+        if most is not None and self.connections >= most:
             _, give_way = self._find_idle()
             give_way()
         if self._waiting is None:
@@ -261,9 +247,10 @@ class WebServer(Listener):
         self, sock: socket.socket, address: object, data: bytes, since: float | None
     ) -> None:
         """Make a connection of a peer whose head has come."""
-        connection = self._make(sock, address)
-        connection.begin_with(data, since)
-        self._spawn(connection, sock)
+        connection = WebConnection.of_site(
+            self, sock, address, self._options, self._site, data, since
+        )
+        self._births.begin(connection, sock)
 
     def waiting_ended(self, received: int, sent: int) -> None:
         """Count a peer that has ended without a connection, and make room for another."""
@@ -326,7 +313,7 @@ class WebServer(Listener):
         """Wait for the connections, and stop the mounted applications."""
         self._stop_accepting()
         await super().terminate(reason)
-        await self._site.stop_applications()
+        await self._site.applications.stop()
 
     @property
     def is_draining(self) -> bool:
@@ -346,6 +333,19 @@ class WebServer(Listener):
             facts[f"{digit}xx"] = str(statuses[digit])
         facts["draining"] = "yes" if self._site.is_draining else ""
         return {item: facts[item] for item in items if item in facts} if items else facts
+
+
+def _with_http(tls: object) -> ssl.SSLContext | TLSFiles | None:
+    """Check the certificates of a server, and let them agree on HTTP/1.1."""
+    if not isinstance(tls, ssl.SSLContext | TLSFiles | None) or (
+        isinstance(tls, TLSFiles) and tls.certificate is None
+    ):
+        raise BadInputError(
+            "WebServer(tls)", tls, "an ssl.SSLContext or TLSFiles(certificate, key)"
+        )
+    if isinstance(tls, TLSFiles) and not tls.alpn:
+        return replace(tls, alpn=("http/1.1",))
+    return tls
 
 
 show_public_names(__name__)

@@ -1,6 +1,6 @@
 """`Site`: the parts of a web server that its connections share: routes, options, counters."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ import trio
 from .._core.metas.meta import Meta
 from .._core.runtime.detached_task import DetachedTask
 from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.ids import PID, Alias, Target
+from .._core.vocabulary.ids import Alias, Target
 from .._core.vocabulary.reasons import Crashed
 from ..meta.sockets.messages import Address, Endpoint
 from .messages.requests import HTTPRequest, read_path
@@ -42,23 +42,18 @@ class Site:
         """Whether there are proxies whose words about a client count."""
         self.scheme = "https" if is_secure else "http"
         self._places: dict[str, tuple[tuple[str, ...], Place | None]] = {}
-        self._hosts = (
-            None if options.hosts is None else {host.lower().rstrip(".") for host in options.hosts}
-        )
+        self.hosts = None if options.hosts is None else Hosts(options.hosts)
+        """The hosts that are served; None for all."""
         self.is_draining = False
-        self.local = Endpoint("", 0)
-        """The endpoint at which the server listens."""
-        self.applications: dict[Place, Application] = {}
-        """The mounted applications that run."""
+        self.applications = Applications(self)
+        """The mounted applications."""
         self.is_timed = options.access_log or options.metrics
         """Whether exchanges are timed, for the access log or for metrics."""
         self._figures: RequestFigures | None = None
-        self.tasks = TaskPool(self._start_task)
-        """The tasks of requests that applications answer."""
-        self.is_full = False
-        """The server accepts no peer until a connection ends or is idle."""
-        self.make_room: Callable[[], None] = lambda: None
-        """Tells the server that a connection is idle."""
+        self.make_room: Callable[[], None] | None = None
+        """Tells a full server, which accepts no peer until a connection ends or is idle, that one
+        is idle; None while the server has room.
+        """
         self.statuses = [0] * 6
         """Responses by the first digit of their status."""
 
@@ -69,48 +64,15 @@ class Site:
         self.calls = meta.kernel.calls
         self.clock = meta.kernel.clock
         self.now: Callable[[], float] = meta.kernel.clock.now
-        self.tasks.open(meta.router.turns)
+        self.next_reference: Callable[[], int] = meta.router.references.__next__
+        """The number of the next exchange."""
+        self.applications.tasks.open(meta.router.turns)
         if self.options.metrics:
             self._figures = request_figures(meta.kernel)
-
-    async def start_applications(self, local: Endpoint) -> None:
-        """Start the mounted applications; the server listens at ``local``.
-
-        Raises:
-            Exception: an application could not start; those before it are stopped.
-        """
-        self.local = local
-        try:
-            for place in self.routes:
-                application = place.application(self)
-                if application is not None:
-                    self.applications[place] = application
-                    await application.start()
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await self.stop_applications()
-            raise
-
-    async def stop_applications(self) -> None:
-        """Stop the mounted applications, the last first."""
-        while self.applications:
-            _, application = self.applications.popitem()
-            await application.stop()
-        self.tasks.close()
 
     def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run an async function in a task of its own. It must raise no exception."""
         DetachedTask().start(self.meta.kernel, work, "a mounted application")
-
-    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
-        start = self.meta.kernel.start
-        # In an empty context: the task must not see the variables of the process that runs now.
-        Context().run(lambda: start(work, name="requests of applications"))
-
-    @property
-    def owner(self) -> PID:
-        """The process that owns the server."""
-        return self.meta.process.id
 
     @property
     def log(self) -> Any:
@@ -120,10 +82,6 @@ class Site:
     def report(self, what: str, error: Exception) -> None:
         """Log an exception of user code, and continue."""
         self.log.error(what, exception=Crashed(error).traceback)
-
-    def next_reference(self) -> int:
-        """The number of the next exchange."""
-        return next(self.router.references)
 
     def soon(self, work: Callable[[], None]) -> None:
         """Call a function in another turn of the loop."""
@@ -181,13 +139,11 @@ class Site:
             seconds=round(self.now() - since, 6),
         )
 
-    def tell_of_room(self, make_room: Callable[[], None]) -> None:
-        """Call a function of the server when it is full and a connection is idle."""
+    def tell_of_room(self, make_room: Callable[[], None] | None) -> None:
+        """Call a function of the server, which is full, when a connection is idle; None if it has
+        room.
+        """
         self.make_room = make_room
-
-    def note_full(self, is_full: bool) -> None:
-        """Note whether the server accepts no peer until a connection ends or is idle."""
-        self.is_full = is_full
 
     def begin_drain(self) -> None:
         """Take no further requests."""
@@ -220,18 +176,74 @@ class Site:
         if joined.count("/") >= len(path) > 0 and self.routes.find((*joined.split("/"),)) != place:
             raise RequestError(400, "an escaped slash leads past a route")
 
-    def serves(self, *hosts: str) -> bool:
-        """Whether requests for all these hosts are served here."""
-        if self._hosts is None:
-            return True
-        return all(host_name(host).lower().rstrip(".") in self._hosts for host in hosts)
-
     def client_of(self, peer: Address, head: Head) -> tuple[str, str, str]:
         """The address of the client, the scheme and the host of a request. Words of a proxy count
         only from the trusted networks.
         """
         client = peer.host if isinstance(peer, Endpoint) else peer
         return self._proxies.client_of(client, self.scheme, head.host, head.headers)
+
+
+class Applications:
+    """The mounted applications of a server that run, and the tasks of the requests that they
+    answer.
+    """
+
+    __slots__ = ("_running", "_site", "local", "tasks")
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._running: dict[Place, Application] = {}
+        self.tasks = TaskPool(self._start_task)
+        """The tasks of requests that applications answer."""
+        self.local = Endpoint("", 0)
+        """The endpoint at which the server listens."""
+
+    def __getitem__(self, place: Place) -> Application:
+        return self._running[place]
+
+    async def start(self, local: Endpoint) -> None:
+        """Start the applications; the server listens at ``local``.
+
+        Raises:
+            Exception: an application could not start; those before it are stopped.
+        """
+        self.local = local
+        try:
+            for place in self._site.routes:
+                application = place.application(self._site)
+                if application is not None:
+                    self._running[place] = application
+                    await application.start()
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop the applications, the last first."""
+        while self._running:
+            _, application = self._running.popitem()
+            await application.stop()
+        self.tasks.close()
+
+    def _start_task(self, work: Callable[[], Awaitable[None]]) -> None:
+        start = self._site.meta.kernel.start
+        # In an empty context: the task must not see the variables of the process that runs now.
+        Context().run(lambda: start(work, name="requests of applications"))
+
+
+class Hosts:
+    """The hosts that a server serves, without ports."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {name.lower().rstrip(".") for name in names}
+
+    def serve(self, *hosts: str) -> bool:
+        """Whether requests for all these hosts are served."""
+        return all(host_name(host).lower().rstrip(".") in self._names for host in hosts)
 
 
 def host_name(host: str) -> str:

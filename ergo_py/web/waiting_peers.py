@@ -10,6 +10,7 @@ a place in a queue of time limits.
 import socket
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Final, Protocol
 
@@ -32,7 +33,7 @@ refused together, and other work must get its turn between them.
 class Watcher(Protocol):
     """The poller of the server."""
 
-    def add(self, sock: socket.socket, readable: Callable[[], bool]) -> None:
+    def add(self, sock: socket.socket, readable: Callable[[], bool]) -> object:
         """Call ``readable`` whenever the socket is readable, until it returns False."""
         ...
 
@@ -60,30 +61,19 @@ class Adopter(Protocol):
 class WaitingPeer:
     """A peer whose first head is not complete, or that was refused."""
 
-    __slots__ = ("_room", "address", "data", "queue", "sent", "since", "sock")
+    __slots__ = ("address", "data", "queue", "sent", "since", "sock")
 
-    def __init__(self, room: "WaitingPeers", sock: socket.socket, address: object) -> None:
-        self._room = room
+    def __init__(self, sock: socket.socket, address: object, since: float) -> None:
         self.sock = sock
         self.address = address
         self.data = b""
         """The beginning of its head."""
-        self.since = room.now()
+        self.since = since
         """When the peer came, or its head began."""
         self.sent = 0
         """Bytes of its refusal."""
         self.queue: OrderedDict[WaitingPeer, float] | None = None
         """The queue of its time limit."""
-
-    def read(self) -> bool:
-        """Read once. Returns whether to keep watching the socket."""
-        try:
-            data = self.sock.recv(_PIECE)
-        except BlockingIOError:
-            return True
-        except OSError:
-            data = b""
-        return self._room.take(self, data)
 
 
 class WaitingPeers:
@@ -105,24 +95,26 @@ class WaitingPeers:
         self._at = inf
         """When the next time limit is checked."""
 
-    def now(self) -> float:
-        """The time on the node's clock."""
-        return self._site.now()
-
     def __len__(self) -> int:
         return len(self._silent) + len(self._in_head) + len(self._refused)
 
     def admit(self, sock: socket.socket, address: object) -> None:
         """Wait for the first head of an accepted socket."""
         sock.setblocking(False)
-        peer = WaitingPeer(self, sock, address)
+        peer = WaitingPeer(sock, address, self._site.now())
         self._move(peer, self._silent, self._silent_time)
         # Most peers speak first, and their bytes came with the connection.
-        if peer.read():
-            self._watcher.add(sock, peer.read)
+        if self._read(peer):
+            self._watcher.add(sock, partial(self._read, peer))
 
-    def take(self, peer: WaitingPeer, data: bytes) -> bool:
-        """Take bytes of a peer; none if it has left. Returns whether to wait for more."""
+    def _read(self, peer: WaitingPeer) -> bool:
+        """Read once. Returns whether to keep watching the socket."""
+        try:
+            data = peer.sock.recv(_PIECE)
+        except BlockingIOError:
+            return True
+        except OSError:  # the peer has left
+            data = b""
         if not data:
             self._end(peer)
             return False

@@ -9,14 +9,13 @@ from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
     from .process_calls import Compute, ProcessCalls, ProcessLostError
-    from .worker_node import WorkerFailedError, WorkerNode, worker_nodes
+    from .worker_node import WorkerFailedError, worker_nodes
 
 __all__ = [
     "Compute",
     "ProcessCalls",
     "ProcessLostError",
     "WorkerFailedError",
-    "WorkerNode",
     "worker_nodes",
 ]
 
@@ -25,6 +24,6 @@ if not TYPE_CHECKING:
         __name__,
         {
             "process_calls": "Compute ProcessCalls ProcessLostError",
-            "worker_node": "WorkerFailedError WorkerNode worker_nodes",
+            "worker_node": "WorkerFailedError worker_nodes",
         },
     )

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, open_node
-from ergo_py.meta import Descriptors, FdReadable, UnwatchFd, WatchFd
+from ergo_py.meta import Descriptors
 
 
 class Library:
@@ -39,18 +39,18 @@ class Driver(Actor):
 
     async def init(self) -> None:
         self.watcher = await self.spawn_meta(Descriptors())
-        await self.call(self.watcher, WatchFd(self.library))
+        await self.call(self.watcher, Descriptors.Watch(self.library))
 
     async def handle_message(self, message: object, sender: Any) -> None:
         match message:
-            case FdReadable():
+            case Descriptors.Readable():
                 # A single event for each message: as long as there are more, another message comes.
                 event = self.library.next_event()
                 print("event", event)
                 if event == "c":
                     # After the answer, no task waits for the descriptor any more: only then may it
                     # be closed.
-                    await self.call(self.watcher, UnwatchFd(self.library))
+                    await self.call(self.watcher, Descriptors.Unwatch(self.library))
                     self.done.set()
 
 

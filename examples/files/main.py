@@ -7,15 +7,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, open_node
-from ergo_py.meta import (
-    FileLine,
-    FileReader,
-    FileReopen,
-    FileRotated,
-    FileSync,
-    FileWrite,
-    FileWriter,
-)
+from ergo_py.meta import FileReader, FileWriter
 
 
 class Reader(Actor):
@@ -29,10 +21,10 @@ class Reader(Actor):
 
     def handle_message(self, message: object, sender: Any) -> None:
         match message:
-            case FileLine(_, line):
+            case FileReader.Line(_, line):
                 print("read:", line)
                 self.left -= 1
-            case FileRotated():
+            case FileReader.Rotated():
                 print("(another file)")
         if not self.left:
             self.enough.set()
@@ -49,11 +41,11 @@ class Writer(Actor):
         match message:
             case "rotate":
                 self.path.rename(self.path.with_suffix(".1"))
-                self.send(self.log_file, FileReopen())
+                self.send(self.log_file, FileWriter.Reopen())
             case str(text):
-                self.send(self.log_file, FileWrite(f"{text}\n"))
+                self.send(self.log_file, FileWriter.Write(f"{text}\n"))
                 # The answer comes when the disk has the data.
-                await self.call(self.log_file, FileSync())
+                await self.call(self.log_file, FileWriter.Sync())
 
 
 async def main() -> None:

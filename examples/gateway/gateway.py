@@ -34,20 +34,14 @@ from ergo_py import (
     SupervisorSpec,
 )
 from ergo_py.meta import (
+    TCP,
+    UDP,
     Apply,
     BlockingCalls,
     Endpoint,
     LengthHeader,
     Port,
-    PortLine,
-    PortStarted,
-    PortWrite,
-    TCPConnected,
-    TCPData,
-    TCPDisconnected,
-    TCPSend,
     TCPServer,
-    UDPData,
     UDPServer,
 )
 
@@ -178,7 +172,7 @@ class Decoder(Part):
         match request:
             case Decode(frames):
                 for frame in frames:
-                    self.send(self.needed, PortWrite(frame))
+                    self.send(self.needed, Port.Write(frame))
                 self.asked.append((caller, len(frames)))
                 self.send_after(self.patience, self.pid, Overdue(caller))
                 return NO_REPLY
@@ -186,7 +180,7 @@ class Decoder(Part):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case PortLine(_, line):
+            case Port.Line(_, line):
                 fields = json.loads(line)
                 self.lines.append(None if fields is None else tuple(fields))
                 caller, wanted = self.asked[0]
@@ -194,7 +188,7 @@ class Decoder(Part):
                     self.asked.popleft()
                     self.reply(caller, self.lines)
                     self.lines = []
-            case PortStarted(_, program):
+            case Port.Started(_, program):
                 self.program = program
             case Overdue(caller) if any(caller is waiting for waiting, _ in self.asked):
                 raise TimeoutError(f"the program has not answered for {self.patience} s")
@@ -292,7 +286,7 @@ class UDPIntake(Intake, Batch):
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case UDPData(_, _, frame):
+            case UDP.Data(_, _, frame):
                 self.collect(frame)
             case Flush():
                 self.count(await self.flush())
@@ -324,17 +318,17 @@ class Session(Batch):
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPConnected(connection):
+            case TCP.Connected(connection):
                 self.connection = connection
-            case TCPData(_, frame):
+            case TCP.Data(_, frame):
                 self.collect(frame)
-            case Flush() | TCPDisconnected():
+            case Flush() | TCP.Disconnected():
                 # After a disconnect nothing more is read, so process the frames before it at once.
                 done = await self.flush()
                 self.send(self.parent, done)
                 self.acknowledged += done.stored + done.damaged
                 if isinstance(message, Flush):
-                    self.send(self.connection, TCPSend(self.acknowledged.to_bytes(4, "big")))
+                    self.send(self.connection, TCP.Send(self.acknowledged.to_bytes(4, "big")))
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         return {"acknowledged": str(self.acknowledged), "collected": str(len(self.frames))}

@@ -3,7 +3,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, open_node
-from ergo_py.meta import Decoder, Framing, FramingError, TCPFrames, TCPSend, TCPServer
+from ergo_py.meta import TCP, Decoder, Framing, FramingError, TCPServer
 
 # -- the framing: requests of Redis, such as *2\r\n$3\r\nGET\r\n$1\r\na\r\n, as lists of their words
 
@@ -71,9 +71,9 @@ class Resp(Framing):
 
 class Session(Actor):
     def handle_message(self, message: object, sender: object) -> None:
-        if isinstance(message, TCPFrames):
+        if isinstance(message, TCP.Frames):
             print("requests in one message:", len(message.frames))
-            self.send(self.connection, TCPSend([self.answer(*words) for words in message.frames]))
+            self.send(self.connection, TCP.Send([self.answer(*words) for words in message.frames]))
 
     def answer(self, command: bytes, *words: bytes) -> bytes:
         return b"+PONG\r\n" if command == b"PING" else Resp().encode(b" ".join(words))

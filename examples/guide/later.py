@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import trio
 
 from ergo_py import PID, Actor, Alias, Caller, Down, open_node
-from ergo_py.meta import Delimiter, TCPConnected, TCPData, TCPSend, TCPServer
+from ergo_py.meta import TCP, Delimiter, TCPServer
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Session(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPConnected(connection):
+            case TCP.Connected(connection):
                 self.connection = connection
-            case TCPData(_, b"pop"):
+            case TCP.Data(_, b"pop"):
                 self.send("queue", Pop())
             case Popped(item):
                 # False if the connection has just ended: then this session ends, too, and the queue
                 # gets the item back.
-                if self.send(self.connection, TCPSend(item + b"\n")):
+                if self.send(self.connection, TCP.Send(item + b"\n")):
                     self.send("queue", Taken())
 
 

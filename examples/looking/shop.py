@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import trio
 
 from ergo_py import PID, Actor, Alias, Caller, ChildSpec, Node
-from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
+from ergo_py.meta import TCP, Delimiter, TCPServer
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Door(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPData(connection, line):
+            case TCP.Data(connection, line):
                 self.send("stock", Sell(line.decode()))
-                self.send(connection, TCPSend(b"sold\n"))
+                self.send(connection, TCP.Send(b"sold\n"))
 
     def handle_call(self, request: object, caller: Caller) -> str:
         return str(self.server.local)

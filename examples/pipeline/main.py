@@ -25,7 +25,7 @@ from ergo_py import (
     Threads,
     run,
 )
-from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
+from ergo_py.meta import TCP, Delimiter, TCPServer
 
 __all__ = ["BATCH", "ROOM", "Database", "Door", "Pipeline", "Row", "Session", "Stored"]
 
@@ -116,7 +116,7 @@ class Session(Actor):
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPData(data=line):
+            case TCP.Data(data=line):
                 row = read_row(line)
                 if row is None:
                     self.answer("refused: write SENSOR VALUE")
@@ -129,7 +129,7 @@ class Session(Actor):
                 self.stop()  # the peer sends again what was not stored
 
     def answer(self, line: str) -> None:
-        self.send(self.connection, TCPSend(line.encode() + b"\n"))
+        self.send(self.connection, TCP.Send(line.encode() + b"\n"))
 
 
 class Door(Actor):

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 
 from ergo_py import NO_REPLY, Actor, Alias, Caller, Reject, Request, open_node
-from ergo_py.meta import Port, PortCloseInput, PortErrorLine, PortExited, PortLine, PortWrite
+from ergo_py.meta import Port
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Sorter(Actor):
                 # The program inherits nothing of our environment; pass the variables that it needs.
                 port = await self.spawn_meta(Port(["sort"], env={"LC_ALL": "C"}))
                 self.questions[port] = caller, []
-                self.send(port, PortWrite("".join(f"{word}\n" for word in words)))
-                self.send(port, PortCloseInput())
+                self.send(port, Port.Write("".join(f"{word}\n" for word in words)))
+                self.send(port, Port.CloseInput())
                 return NO_REPLY
         raise Reject(LookupError(f"no answer to {request!r}"))
 
     async def handle_message(self, message: object, sender: Any) -> None:
         match message:
-            case PortLine(port, line):
+            case Port.Line(port, line):
                 self.questions[port][1].append(line)
-            case PortErrorLine(_, line):
+            case Port.ErrorLine(_, line):
                 self.log.warning("sort says", line=line)
-            case PortExited(port, status):
+            case Port.Exited(port, status):
                 caller, lines = self.questions.pop(port)
                 if status == 0:
                     self.reply(caller, lines)

@@ -14,7 +14,7 @@ from typing import Literal
 import trio
 
 from ergo_py import PID, Actor, Alias, ChildSpec, Group, Node, run
-from ergo_py.meta import TCPFrames, TCPProtocolError, TCPSend, TCPServer, TCPSet, WhenSlow
+from ergo_py.meta import TCP, TCPServer, WhenSlow
 
 from ..guide.framing import Resp
 from .database import Database
@@ -37,15 +37,15 @@ class Session(Actor):
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPFrames(_, commands):
+            case TCP.Frames(_, commands):
                 await self.serve(commands)
             case bytes(channel), bytes(payload):
                 self.write(array(map(bulk, [b"message", channel, payload])))
-            case TCPProtocolError(_, detail):
+            case TCP.ProtocolError(_, detail):
                 self.write(error(f"ERR Protocol error: {detail}"))
 
     def write(self, reply: bytes) -> None:
-        self.send(self.connection, TCPSend(reply))
+        self.send(self.connection, TCP.Send(reply))
 
     async def serve(self, commands: Sequence[Command]) -> None:
         """Execute the commands of a read in order; as many as the store knows go to it in a single
@@ -102,11 +102,11 @@ class Session(Actor):
             return error("ERR timeout is not a float or out of range")
         # A client that closes its side while it waits has left. After other commands it may still
         # read their replies.
-        self.send(self.connection, TCPSet(linger=0.0))
+        self.send(self.connection, TCP.Set(linger=0.0))
         reply = b"*-1\r\n"
         with trio.move_on_after(seconds or inf):
             reply = await self.store.call(Pop(keys), timeout=None)
-        self.send(self.connection, TCPSet(linger=LINGER))
+        self.send(self.connection, TCP.Set(linger=LINGER))
         return reply
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, open_node
-from ergo_py.meta import SignalReceived, Signals
+from ergo_py.meta import Signals
 
 
 class Settings(Actor):
@@ -19,7 +19,7 @@ class Settings(Actor):
 
     def handle_message(self, message: object, sender: Any) -> None:
         match message:
-            case SignalReceived(_, signal.SIGHUP, count):
+            case Signals.Received(_, signal.SIGHUP, count):
                 print(f"SIGHUP came {count} time(s): reading the settings again")
                 self.done.set()
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ergo_py import Actor, run
-from ergo_py.meta import StandardInput, StdinEnded, StdinLine
+from ergo_py.meta import StandardInput
 
 
 class Shouter(Actor):
@@ -12,9 +12,9 @@ class Shouter(Actor):
 
     def handle_message(self, message: object, sender: Any) -> None:
         match message:
-            case StdinLine(_, line):
+            case StandardInput.Line(_, line):
                 print(line.upper())
-            case StdinEnded():
+            case StandardInput.Ended():
                 self.stop()
 
 

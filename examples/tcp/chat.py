@@ -26,7 +26,7 @@ from ergo_py import (
     run,
 )
 from ergo_py.errors import ProcessUnknownError
-from ergo_py.meta import Delimiter, TCPConnected, TCPData, TCPSend, TCPServer, WhenSlow
+from ergo_py.meta import TCP, Delimiter, TCPServer, WhenSlow
 
 __all__ = ["Chat", "Door", "Room", "Session"]
 
@@ -97,10 +97,10 @@ class Session(Actor):
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPConnected(connection):
+            case TCP.Connected(connection):
                 self.connection = connection
                 self.show("* what is your name?")
-            case TCPData(_, line):
+            case TCP.Data(_, line):
                 await self.heard(line.decode(errors="replace").strip())
             case Heard(text):
                 self.show(text)
@@ -151,7 +151,7 @@ class Session(Actor):
         )
 
     def show(self, text: str) -> None:
-        self.send(self.connection, TCPSend(text.encode() + b"\n"))
+        self.send(self.connection, TCP.Send(text.encode() + b"\n"))
 
 
 class Door(Actor):

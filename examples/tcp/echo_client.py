@@ -6,7 +6,7 @@ python examples/tcp/echo_client.py [PORT [LINE ...]]
 import sys
 
 from ergo_py import Actor, Alias, Node, run
-from ergo_py.meta import Delimiter, TCPClose, TCPConnection, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta import TCP, Delimiter, TCPConnection
 
 
 class Client(Actor):
@@ -22,16 +22,16 @@ class Client(Actor):
 
     def send_next(self) -> None:
         if self.lines:
-            self.send(self.connection, TCPSend(self.lines.pop(0).encode() + b"\n"))
+            self.send(self.connection, TCP.Send(self.lines.pop(0).encode() + b"\n"))
         else:
-            self.send(self.connection, TCPClose())
+            self.send(self.connection, TCP.Close())
 
     def handle_message(self, message: object, sender: Alias) -> None:
         match message:
-            case TCPData(_, data):
+            case TCP.Data(_, data):
                 print(data.decode(), flush=True)
                 self.send_next()
-            case TCPDisconnected():
+            case TCP.Disconnected():
                 self.stop()
 
 

@@ -8,7 +8,7 @@ import sys
 import trio
 
 from ergo_py import PID, Actor, Alias, Node, run
-from ergo_py.meta import TCPConnected, TCPData, TCPDisconnected, TCPSend, TCPServer
+from ergo_py.meta import TCP, TCPServer
 
 
 class Echo(Actor):
@@ -21,11 +21,11 @@ class Echo(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case TCPConnected(_, peer):
+            case TCP.Connected(_, peer):
                 print(f"{peer} is here", flush=True)
-            case TCPData(connection, data):
-                self.send(connection, TCPSend(data))
-            case TCPDisconnected(_, reason, bytes_in, bytes_out):
+            case TCP.Data(connection, data):
+                self.send(connection, TCP.Send(data))
+            case TCP.Disconnected(_, reason, bytes_in, bytes_out):
                 print(f"{reason.value}: {bytes_in} bytes came, {bytes_out} went", flush=True)
 
 

@@ -7,7 +7,7 @@ python examples/udp/echo_client.py [PORT [WORD ...]]
 import sys
 
 from ergo_py import PID, Actor, Alias, Node, run
-from ergo_py.meta import UDPClient, UDPData, UDPFailed, UDPSend
+from ergo_py.meta import UDP, UDPClient
 
 
 class Client(Actor):
@@ -26,16 +26,16 @@ class Client(Actor):
         if not self.words or self.tries > 10:
             self.stop()
         else:
-            self.send(self.socket, UDPSend(self.words[0].encode()))
+            self.send(self.socket, UDP.Send(self.words[0].encode()))
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case UDPData(_, peer, data) if self.words and data.decode() == self.words[0]:
+            case UDP.Data(_, peer, data) if self.words and data.decode() == self.words[0]:
                 print(f"{peer} says {data.decode()}", flush=True)
                 self.words.pop(0)
                 self.tries = 0
                 self.ask()
-            case UDPFailed(_, _, fault):
+            case UDP.Failed(_, _, fault):
                 print(fault.value, flush=True)
                 self.stop()
             case "again":

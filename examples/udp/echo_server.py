@@ -8,7 +8,7 @@ import sys
 import trio
 
 from ergo_py import PID, Actor, Alias, Node, run
-from ergo_py.meta import UDPData, UDPFailed, UDPSend, UDPServer
+from ergo_py.meta import UDP, UDPServer
 
 
 class Echo(Actor):
@@ -21,9 +21,9 @@ class Echo(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case UDPData(socket, peer, data):
-                self.send(socket, UDPSend(data, peer))
-            case UDPFailed(_, peer, fault):
+            case UDP.Data(socket, peer, data):
+                self.send(socket, UDP.Send(data, peer))
+            case UDP.Failed(_, peer, fault):
                 print(f"no answer to {peer}: {fault.value}", flush=True)
 
 

@@ -13,7 +13,7 @@ from statistics import median
 import trio
 
 from ergo_py import PID, Actor, Alias, Caller, ChildSpec, InitError, Node, Reject, Request, run
-from ergo_py.meta import UDPData, UDPServer
+from ergo_py.meta import UDP, UDPServer
 
 __all__ = ["Collector", "Metrics", "Snapshot"]
 
@@ -88,7 +88,7 @@ class Collector(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case UDPData(_, _, data):
+            case UDP.Data(_, _, data):
                 for line in data.decode(errors="replace").splitlines():
                     try:
                         self.metrics.take(line)

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, open_node
-from ergo_py.meta import DirectoryWatch, PathChanged
+from ergo_py.meta import DirectoryWatch
 
 
 class Watcher(Actor):
@@ -21,7 +21,7 @@ class Watcher(Actor):
 
     def handle_message(self, message: object, sender: Any) -> None:
         match message:
-            case PathChanged(_, change, path):
+            case DirectoryWatch.Changed(_, change, path):
                 print(change.value, Path(path).name)
                 if change.value == "added":
                     Path(path).unlink()

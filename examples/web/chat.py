@@ -14,18 +14,7 @@ import trio
 
 from ergo_py import PID, Actor, Alias, Caller, ChildSpec, Down, Node, Ref, Reject, Supervisor, run
 from ergo_py.errors import ProcessUnknownError
-from ergo_py.web import (
-    HTTPError,
-    HTTPGone,
-    HTTPRequest,
-    Response,
-    Route,
-    SentEvent,
-    WebServer,
-    WSConnected,
-    WSSend,
-    WSText,
-)
+from ergo_py.web import WS, HTTPError, HTTPGone, HTTPRequest, Response, Route, SentEvent, WebServer
 
 __all__ = ["Chat", "Door", "Room", "Visitor"]
 
@@ -136,12 +125,12 @@ class Visitor(Actor):
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case WSConnected(_, HTTPRequest() as request):
+            case WS.Connected(_, HTTPRequest() as request):
                 self.name = request.query.get("name", "?")[:30]
-            case WSText(_, text):
+            case WS.Text(_, text):
                 self.send("room", Say(self.name, text[:LONGEST]))
             case Say():
-                self.send(self.connection, WSSend(str(message)))
+                self.send(self.connection, WS.Send(str(message)))
             case Down() | Join():
                 self.join()
 

@@ -24,13 +24,13 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
 )
+from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import (
     ApplicationNeededError,
     ApplicationStartError,
     ApplicationUnknownError,
     EscalationError,
 )
-from ergo_py.info import Phase
 from tests.supervised import Child, Fragile, Log
 from tests.support import Failed, Recorder, kernel_of, running_node
 

@@ -8,7 +8,8 @@ import pytest
 
 from ergo_py import NO_REPLY, Actor, CallTimeoutError, NodeStoppedError, Reject, TargetDownError
 from ergo_py._core.tables.pending_calls import Caller
-from ergo_py.blocking import OwnedNode, open_node
+from ergo_py.blocking import open_node
+from ergo_py.blocking.loop_thread import OwnedNode
 
 
 class Counter(Actor):

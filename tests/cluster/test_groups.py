@@ -21,7 +21,8 @@ from ergo_py import (
     Routing,
     TargetDownError,
 )
-from ergo_py.cluster import Cluster, ClusterGroup, NoMembersError, Spread
+from ergo_py.cluster import Cluster, NoMembersError, Spread
+from ergo_py.cluster.group_keeper import ClusterGroup
 from ergo_py.network import Memory
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
 from tests.support import THOROUGH, Puppet, Recorder, running_node

@@ -431,7 +431,7 @@ async def test_a_lease_that_has_expired_is_not_held_again_with_the_next_lease(
 
 
 def test_an_expired_lease_says_so() -> None:
-    from ergo_py.cluster import Lease
+    from ergo_py.cluster.lease import Lease
 
     lease = Lease("only", 5, lambda: -1.0)
     assert not lease.is_held

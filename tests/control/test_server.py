@@ -147,6 +147,7 @@ async def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert after is None
 
 
+@pytest.mark.counted
 async def test_unknown_permissions_are_refused() -> None:
     for wrong in ("everything", ["look", "eval"], 5):
         with pytest.raises(BadInputError, match="control"):
@@ -536,6 +537,7 @@ async def test_a_client_that_does_not_read_endless_output_is_dropped() -> None:
 # -- a blocked loop --------------------------------------------------------------------------------
 
 
+@pytest.mark.counted
 async def test_the_error_about_a_blocked_loop_names_the_blocking_process() -> None:
     async with served(limits=Impatient) as (node, server):
         pid = await node.spawn(Blocker, name="blocker")

@@ -1,14 +1,12 @@
 """The recipes for libraries that block: serial ports, Kafka and PostgreSQL."""
 
 import os
-import pwd
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import ModuleType
@@ -18,10 +16,10 @@ import pytest
 import trio
 
 from ergo_py import Crashed, Shutdown, TargetDownError
-from ergo_py.meta import BlockingCalls, Invoke, Port, PortErrorLine, PortExited, StopTimes
+from ergo_py.meta import BlockingCalls, Invoke, Port, StopTimes
 from tests.examples.programs import EXAMPLES, promises
 from tests.meta.owner import Owned, eventually, owning
-from tests.support import short_directory
+from tests.postgres import database_at, needs_postgres, postgres_programs, server_user
 
 
 def run(script: Path, *arguments: str) -> str:
@@ -198,66 +196,9 @@ async def test_the_recipe_for_kafka_works_with_confluent_kafka(
 # -- PostgreSQL ------------------------------------------------------------------------------------
 
 
-def postgres_programs() -> Path | None:
-    found = shutil.which("initdb")
-    places = [Path(found).resolve().parent] if found else []
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next(
-        (
-            place
-            for place in places
-            if (place / "postgres").exists() and (place / "initdb").exists()
-        ),
-        None,
-    )
-
-
-def server_user() -> str | None:
-    """PostgreSQL does not run as root."""
-    if os.getuid() != 0:
-        return None
-    known = {entry.pw_name for entry in pwd.getpwall()}
-    return next((name for name in ("postgres", "nobody") if name in known), "")
-
-
-needs_postgres = pytest.mark.skipif(
-    postgres_programs() is None or server_user() == "" or find_spec("psycopg") is None,
-    reason="needs initdb and postgres of PostgreSQL, a user to run them and the package psycopg",
-)
-
-
 @pytest.fixture(scope="module")
 def database_directory() -> Iterator[Path]:
-    # Not below pytest's own directory, into which another user may not look.
-    with short_directory() as place:
-        user = server_user()
-        if user:
-            try:
-                shutil.chown(place, user)
-            except PermissionError:
-                pytest.skip("this root may not give a directory to another user")
-        programs = postgres_programs()
-        assert programs is not None
-        subprocess.run(
-            [
-                programs / "initdb",
-                "-D",
-                f"{place}/data",
-                "-A",
-                "trust",
-                "-U",
-                "ergo",
-                "-N",
-                "-E",
-                "UTF8",
-                "--locale=C",
-            ],
-            user=user,
-            cwd=place,
-            check=True,
-            capture_output=True,
-            timeout=200,
-        )
+    with database_at() as place:
         yield place
 
 
@@ -282,10 +223,10 @@ async def postgres(place: Path) -> AsyncIterator[tuple[Owned, str]]:
             Port(command, cwd=place, user=server_user(), stop=StopTimes(0.0, 8.0, 1.0)),
             stop_timeout=10.0,
         )
-        while "ready to accept connections" not in (await owned.until(PortErrorLine)).line:
+        while "ready to accept connections" not in (await owned.until(Port.ErrorLine)).line:
             pass
         yield owned, f"host={place} user=ergo dbname=postgres"
-    assert not owned.of(PortExited)
+    assert not owned.of(Port.Exited)
 
 
 @needs_postgres

@@ -9,7 +9,10 @@ import pytest
 from tests.examples.programs import EXAMPLES
 
 GUIDE = EXAMPLES / "guide"
-ELSEWHERE = {"nats_nodes": "tests/network/nats/test_nats.py"}
+ELSEWHERE = {
+    "nats_nodes": "tests/network/nats/test_nats.py",
+    "service_program": "tests/test_service_manager.py",
+}
 """Programs that need a server, and the tests that run them where it is installed."""
 PROGRAMS = sorted(path for path in GUIDE.glob("*.py") if path.stem not in ELSEWHERE)
 

@@ -15,6 +15,7 @@ FOLDERS = sorted(
     path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py"))
 )
 ELSEWHERE = {
+    "bank": "tests/examples/test_bank.py",
     "cluster": "tests/examples/test_cluster.py",
     "cores": "tests/workers/test_worker_nodes.py",
     "demo": "tests/examples/test_demo.py",

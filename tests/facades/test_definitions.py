@@ -7,27 +7,24 @@ from collections import Counter
 
 from ergo_py import Actor, Group, MetaProcess, Node, Registry, Service
 from ergo_py._core.tables.callbacks import CALLBACKS
-from ergo_py.aio import (
+from ergo_py.aio import AsyncioNode
+from ergo_py.blocking.loop_thread import OwnedNode
+from ergo_py.blocking.tasks import BlockingTask
+from ergo_py.facades.facade import Facade
+from ergo_py.facades.handles import (
     AsyncioGroup,
-    AsyncioNode,
     AsyncioPool,
     AsyncioRegistry,
     AsyncioService,
-    AsyncioStream,
     AsyncioTimer,
-)
-from ergo_py.blocking import (
     BlockingPool,
     BlockingService,
-    BlockingStream,
-    BlockingTask,
-    OwnedNode,
 )
-from ergo_py.facades.facade import Facade
 from ergo_py.facades.remote_node import AsyncioRemoteNode, BlockingRemoteNode
+from ergo_py.facades.streams import AsyncioStream, BlockingStream
 from ergo_py.network.remote_node import RemoteNode
 from ergo_py.network.services.remote_service import RemoteService
-from ergo_py.supervision import PoolHandle
+from ergo_py.supervision.pool import PoolHandle
 from ergo_py.tasks import Task
 from ergo_py.testing.records.verbs import RecordingVerbs
 

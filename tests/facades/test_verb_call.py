@@ -108,6 +108,7 @@ class Echo(Actor):
         return request
 
 
+@pytest.mark.counted
 def test_a_verb_without_await_is_no_address() -> None:
     async def main() -> str:
         async with open_node(log_output="none", watchdog=None) as node:

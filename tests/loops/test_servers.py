@@ -13,8 +13,9 @@ import trio
 
 from ergo_py import CallTimeoutError, TargetDownError
 from ergo_py.meta import Apply, AsyncioCalls, Invoke, Port, StopTimes
-from tests.examples.test_bridges import database_directory, needs_postgres, postgres
+from tests.examples.test_bridges import database_directory, postgres
 from tests.meta.owner import Owned, owning
+from tests.postgres import needs_postgres
 
 __all__ = ["database_directory"]  # a fixture
 

@@ -387,6 +387,7 @@ async def test_an_async_generator_is_read_as_a_stream() -> None:
     assert (shown["running"], shown["done"]) == ("0", "1")
 
 
+@pytest.mark.counted
 async def test_a_slow_reader_slows_the_generator() -> None:
     device = Device()
     async with owning() as own:

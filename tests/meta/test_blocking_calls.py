@@ -8,15 +8,15 @@ from itertools import count, pairwise
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import trio
 
 from ergo_py import BadInputError, Crashed, InitError, Killed, Normal, Shutdown, TargetDownError
 from ergo_py.errors import UnhandledCallError
-from ergo_py.meta import Apply, BlockingCalls, Invoke, Poller, blocking_calls
+from ergo_py.meta import Apply, BlockingCalls, Invoke, Poller
 from tests.meta.owner import eventually, owning
+from tests.support import replace_private
 
 
 class Device:
@@ -380,7 +380,7 @@ async def test_a_poll_that_never_blocks_does_not_use_all_processor_time(
             return super().pause(seconds)
 
     # On this clock the function takes no time, also if the thread has to wait for a processor.
-    monkeypatch.setattr(blocking_calls, "time", Mock(monotonic=lambda: 0.0))
+    replace_private(monkeypatch, "clock of meta-processes", property(lambda _: lambda: 0.0))
     async with owning() as owned:
         for interval, expected in ((0.0, 0.001), (0.04, 0.04)):
             pauses.clear()

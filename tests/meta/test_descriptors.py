@@ -92,6 +92,7 @@ async def test_a_slow_owner_gets_no_further_report_before_it_has_handled_the_las
             assert info["told"] == "1"
 
 
+@pytest.mark.counted
 async def test_both_directions_of_a_socket_are_reported_separately() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

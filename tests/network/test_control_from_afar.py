@@ -43,6 +43,8 @@ async def test_each_command_that_looks_is_passed_on(networks: Any) -> None:
         assert await ask(client, "b@test", "inspect", to="counter") == {}
         assert list((await ask(client, "b@test", "network"))["peers"]) == ["a@test"]
         assert await ask(client, "b@test", "names") == []
+        assert await ask(client, "b@test", "entities") == []
+        assert await ask(client, "b@test", "parked") == []
         b.group("web").join(pid)
         assert await ask(client, "b@test", "groups") == [{"group": "web", "nodes": {"b@test": 1}}]
 
@@ -50,7 +52,7 @@ async def test_each_command_that_looks_is_passed_on(networks: Any) -> None:
 async def test_a_command_that_acts_or_writes_is_not_passed_on(networks: Any) -> None:
     async with two_nodes(networks(allow="default,look,kill,spawn")) as (a, b):
         pid = await b.spawn(Counter, name="counter")
-        for do in ("kill", "eval", "trace", "send", "drain", "at", "dance"):
+        for do in ("kill", "eval", "trace", "send", "drain", "retry", "at", "dance"):
             with pytest.raises(ControlError, match="from another node there are ps") as refused:
                 await ask(client_of(a), "b@test", do, to="counter")
             assert refused.value.code == "not_permitted"

@@ -49,6 +49,7 @@ async def test_a_ring_over_two_nodes_is_named(networks: Any) -> None:
         assert await b.call(two, "y") == "end of y"
 
 
+@pytest.mark.counted
 async def test_a_ring_over_three_nodes_with_local_calls_between_is_named(
     autojump_clock: Any,
 ) -> None:

@@ -269,6 +269,7 @@ class BrokenNetwork:
         raise LookupError("broken")
 
 
+@pytest.mark.counted
 async def test_a_network_that_cannot_be_closed_does_not_keep_the_node_open() -> None:
     ends: list[Any] = []
     nodes: list[Node] = []

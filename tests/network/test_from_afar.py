@@ -108,6 +108,7 @@ async def test_a_node_looks_into_another_node_as_into_itself(networks: Any) -> N
         assert await there.dead_letters() == b.dead_letters()
 
 
+@pytest.mark.counted
 async def test_a_meta_process_of_another_node_is_looked_at(networks: Any, short_path: Any) -> None:
     class Owner(Actor):
         async def init(self) -> None:

@@ -550,6 +550,7 @@ async def test_a_watch_that_is_undone_before_the_session_begins_leaves_nothing(
         assert b.network().peers["a@test"].watches_in == 1
 
 
+@pytest.mark.counted
 async def test_an_address_that_cannot_travel_leaves_no_relation() -> None:
     heard: list[Any] = []
     async with two_nodes(make_network("memory")) as (a, _):

@@ -144,6 +144,7 @@ ODD_NAMES = [
 ]
 
 
+@pytest.mark.counted
 @pytest.mark.parametrize("name, text", ODD_NAMES)
 async def test_a_name_that_would_be_trouble_in_logs_and_paths_is_refused(
     meeting_place: Path, name: str, text: str
@@ -263,6 +264,7 @@ def test_a_setting_that_is_wrong_is_refused(settings: dict[str, Any], text: str)
         Local(**settings)
 
 
+@pytest.mark.counted
 def test_an_object_that_is_no_network_is_refused() -> None:
     wrong: Any = "local"
     with pytest.raises(BadInputError, match=r"network: got 'local'; allowed is a network, such as"):

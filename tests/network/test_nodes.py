@@ -200,6 +200,7 @@ async def test_a_timer_sends_the_message_as_it_was_when_it_was_armed(network: An
     assert heard == [[1]]
 
 
+@pytest.mark.counted
 async def test_a_thread_and_a_reader_thread_send_to_another_node(network: Any) -> None:
     heard: list[Any] = []
 
@@ -698,6 +699,7 @@ async def test_a_call_waits_for_room_instead() -> None:
 # -- the own node --------------------------------------------------------------------------------
 
 
+@pytest.mark.counted
 async def test_a_node_alone_has_the_usual_router_and_no_network() -> None:
     from ergo_py._core.messaging.router import Router
 
@@ -718,6 +720,7 @@ async def test_an_address_of_the_own_node_stays_on_it(network: Any) -> None:
         assert a.nodes() == []
 
 
+@pytest.mark.counted
 async def test_a_key_of_a_registry_of_another_node_is_an_address(network: Any) -> None:
     heard: list[Any] = []
     async with two_nodes(network) as (a, b):
@@ -762,6 +765,7 @@ async def test_a_watch_stays_while_a_process_still_watches() -> None:
         assert heard == [Down(pid, Custom("done"))]
 
 
+@pytest.mark.counted
 async def test_a_reader_task_that_drops_sends_to_another_node() -> None:
     heard: list[Any] = []
 

@@ -184,6 +184,7 @@ async def test_an_address_with_an_odd_text_is_refused_by_a_teaching_error() -> N
             a.send(Name(ODD, "b@test"), Add(1))
 
 
+@pytest.mark.counted
 async def test_a_member_that_ends_with_an_odd_text_leaves_its_group_everywhere() -> None:
     heard: list[Any] = []
     async with two_nodes(make_network("memory")) as (a, b):

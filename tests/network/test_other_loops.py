@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import ergo_py.aio
 import ergo_py.blocking
 from ergo_py import Name
@@ -41,6 +43,7 @@ def test_a_synchronous_program_uses_other_nodes_and_the_cluster(meeting_place: P
         assert a.network().peers["b@test"].state == "up"
 
 
+@pytest.mark.counted
 def test_an_asyncio_program_uses_other_nodes_and_the_cluster(meeting_place: Path) -> None:
     there = network(meeting_place)
 

@@ -75,6 +75,7 @@ def test_a_wrong_permit_is_refused_with_the_words_that_are_allowed(allow: Any, t
         make_network("memory", allow=allow)
 
 
+@pytest.mark.counted
 async def test_each_act_without_its_permit_is_refused_and_counted(networks: Any) -> None:
     """Each node permits the other nothing."""
     heard: list[Any] = []

@@ -98,6 +98,7 @@ async def test_a_lost_node_fails_the_call_unless_it_may_be_repeated(
         assert answers == [0]
 
 
+@pytest.mark.counted
 async def test_a_request_is_repeated_by_the_node_of_the_child(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -80,6 +80,7 @@ async def test_a_strict_node_refuses_values_that_cannot_travel(options: dict[str
         assert heard == [Echo("object")]
 
 
+@pytest.mark.counted
 async def test_a_thread_of_a_strict_node_gets_the_refusal_itself() -> None:
     refused: list[Any] = []
 

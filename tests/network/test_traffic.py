@@ -17,8 +17,9 @@ from ergo_py import (
     Overflow,
     TargetDownError,
 )
-from ergo_py.network import NetworkInfo, PeerInfo, UnreadableError
+from ergo_py.network import UnreadableError
 from ergo_py.network.network import share_of_window
+from ergo_py.network.traffic.info import NetworkInfo, PeerInfo
 from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter
 from tests.support import Puppet, running_node

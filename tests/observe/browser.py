@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from ergo_py import PID, Actor, open_node
-from ergo_py.web import WebSocketClient, WSConnected, WSDisconnected, WSSend, WSText
+from ergo_py.web import WS, WebSocketClient
 from tests.support import short_directory
 
 __all__ = ["AXE", "CHROMIUM", "FOUND", "Tab", "open_tab", "start_chromium"]
@@ -79,14 +79,14 @@ class Line(Actor):
 
     def handle_message(self, message: object, sender: PID) -> None:
         match message:
-            case WSText(_, text):
+            case WS.Text(_, text):
                 self.inbox.send_nowait(json.loads(text))
-            case WSDisconnected():
+            case WS.Disconnected():
                 self.inbox.close()
-            case WSConnected():
+            case WS.Connected():
                 pass
             case dict():
-                self.send(self.client, WSSend(json.dumps(message)))
+                self.send(self.client, WS.Send(json.dumps(message)))
 
 
 class Tab:

@@ -19,7 +19,7 @@ from ergo_py.observe.history import History
 from ergo_py.observe.node_list import Plan
 from ergo_py.observe.recorder import read_history
 from ergo_py.observe.viewer import Viewer
-from ergo_py.web import WSConnected, WSText
+from ergo_py.web import WS
 from tests.observe.rig import TOKEN, Page, in_thread, observed, page_of, serving
 from tests.observe.test_viewer import Slow
 from tests.support import running_node
@@ -84,10 +84,10 @@ async def test_a_page_that_asks_and_does_not_read_is_refused_and_then_closed() -
         viewer = await node.spawn(Viewer, slow, Plan(TOKEN), "0")
         ask = {"id": 1, "do": "history", "node": "shop@localhost"}
         for message in (
-            WSConnected(slow, None),
-            WSText(slow, json.dumps({"hello": 1, "token": TOKEN})),
-            *(WSText(slow, json.dumps({"id": number, "do": "watch"})) for number in range(20)),
-            WSText(slow, json.dumps(ask)),
+            WS.Connected(slow, None),
+            WS.Text(slow, json.dumps({"hello": 1, "token": TOKEN})),
+            *(WS.Text(slow, json.dumps({"id": number, "do": "watch"})) for number in range(20)),
+            WS.Text(slow, json.dumps(ask)),
         ):
             node.send(viewer, message)
         for _ in range(25):
@@ -97,7 +97,7 @@ async def test_a_page_that_asks_and_does_not_read_is_refused_and_then_closed() -
         assert sent[-1]["error"]["code"] == "busy"
 
         for number in range(2100):
-            node.send(viewer, WSText(slow, json.dumps({"id": number, "do": "watch"})))
+            node.send(viewer, WS.Text(slow, json.dumps({"id": number, "do": "watch"})))
         await node.wait_ended(viewer)
 
 

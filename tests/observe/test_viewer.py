@@ -22,7 +22,7 @@ from ergo_py.observe.node_list import Plan
 from ergo_py.observe.patches import apply_patch, find_patch
 from ergo_py.observe.server import Listening, Server, Url
 from ergo_py.observe.viewer import Viewer
-from ergo_py.web import WSConnected, WSSend, WSText
+from ergo_py.web import WS
 from tests.network.pairs import make_network
 from tests.observe.rig import TOKEN, Page, http, in_thread, merged, observed, page_of, serving
 from tests.support import Puppet, Recorder, kernel_of, running_node
@@ -255,7 +255,7 @@ class Slow(Actor):
         match request:
             case Enter():
                 return Entered(True)
-            case WSSend(data):
+            case WS.Send(data):
                 assert not self.waiting
                 self.sent.append(json.loads(data))
                 self.waiting.append(caller)
@@ -271,9 +271,9 @@ async def test_a_page_that_does_not_read_gets_the_newest_state_only() -> None:
         slow: Any = await node.spawn(Slow)
         viewer = await node.spawn(Viewer, slow, Plan(TOKEN), "0")
         for message in (
-            WSConnected(slow, None),
-            WSText(slow, json.dumps({"hello": 1, "token": TOKEN})),
-            WSText(slow, json.dumps({"do": "watch", "with": {"views": {"x": {"kind": "rows"}}}})),
+            WS.Connected(slow, None),
+            WS.Text(slow, json.dumps({"hello": 1, "token": TOKEN})),
+            WS.Text(slow, json.dumps({"do": "watch", "with": {"views": {"x": {"kind": "rows"}}}})),
         ):
             node.send(viewer, message)
         await trio.testing.wait_all_tasks_blocked()

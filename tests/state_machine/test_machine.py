@@ -492,6 +492,7 @@ async def test_a_child_that_keeps_its_mailbox_keeps_postponed_messages(
         assert len(set(log)) == 2
 
 
+@pytest.mark.counted
 async def test_a_machine_with_a_bound_postpones_no_more_messages_than_that(
     autojump_clock: MockClock,
 ) -> None:

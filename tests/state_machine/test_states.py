@@ -6,8 +6,8 @@ import pytest
 
 from ergo_py import BadInputError
 from ergo_py.errors import BehaviourError
-from ergo_py.state_machine import MachineState, StateMethod, state
-from ergo_py.state_machine.states import is_async, read_states
+from ergo_py.state_machine import MachineState, state
+from ergo_py.state_machine.states import StateMethod, is_async, read_states
 
 
 def nothing_is_taken(name: str) -> bool:

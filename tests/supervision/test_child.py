@@ -3,7 +3,7 @@
 import pytest
 
 from ergo_py import Actor, Backoff, ChildSpec
-from ergo_py.info import Phase
+from ergo_py._core.vocabulary.info import Phase
 from ergo_py.supervision.child import Child, Window
 
 

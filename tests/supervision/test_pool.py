@@ -33,8 +33,8 @@ from ergo_py import (
 )
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.vocabulary.errors import ChildBusyError
+from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import DeadlockError, ProcessUnknownError
-from ergo_py.info import Phase
 from ergo_py.supervision import Redirect
 from ergo_py.supervision.pool_mailbox import PoolMailbox
 from tests.supervised import Log

@@ -5,7 +5,7 @@ model.
 import pytest
 
 from ergo_py import Actor, ChildSpec, Strategy
-from ergo_py.info import Phase
+from ergo_py._core.vocabulary.info import Phase
 from ergo_py.supervision.actions import Action, Start, Stop, Wake
 from ergo_py.supervision.child import Child
 from ergo_py.supervision.start_order import StartOrder

@@ -35,8 +35,8 @@ from ergo_py._core.vocabulary.errors import (
     ChildRunningError,
     ChildUnknownError,
 )
+from ergo_py._core.vocabulary.info import Phase
 from ergo_py._core.vocabulary.reasons import is_failure
-from ergo_py.info import Phase
 from ergo_py.supervision import AutoShutdown, Budget, Decision
 from ergo_py.supervision.actions import (
     Action,

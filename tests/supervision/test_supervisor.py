@@ -36,8 +36,8 @@ from ergo_py import (
 )
 from ergo_py._core.tables.child_slot import ChildSlot
 from ergo_py._core.vocabulary.errors import ChildDisabledError, ChildUnknownError
+from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import BehaviourError, EscalationError, InitTimeoutError, ProcessUnknownError
-from ergo_py.info import Phase
 from ergo_py.supervision import Budget, Decision, Fate
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
 from tests.support import Failed, Recorder, Stubborn, kernel_of, process_of, running_node

@@ -35,8 +35,8 @@ from ergo_py._core.vocabulary.errors import (
     ChildUnknownError,
     TooManyChildrenError,
 )
+from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import DeadlockError, ProcessUnknownError
-from ergo_py.info import Phase
 from ergo_py.supervision import AutoShutdown
 from tests.supervised import Child, Deaf, Fragile, Log, crash, phases, three
 from tests.support import Recorder, plan_of, process_of, running_node

@@ -155,6 +155,7 @@ async def test_first_of_refuses_anything_but_tasks(given: tuple[Any, ...]) -> No
         _ = await first_of(*given)
 
 
+@pytest.mark.counted
 async def test_a_failure_is_reported_once_after_its_handle_is_dropped() -> None:
     async with running_node() as node:
         crashed: list[Any] = []

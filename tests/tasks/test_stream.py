@@ -14,7 +14,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, BadInputError, Node
 from ergo_py.errors import TaskEndedError
-from ergo_py.tasks import FailedItem, MapStream
+from ergo_py.tasks import FailedItem
+from ergo_py.tasks.stream import MapStream
 from tests.support import Failed, Puppet, running_node
 
 

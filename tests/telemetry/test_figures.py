@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, ChildSpec, LogRecord, Node, Supervisor, SupervisorSpec, Why
 from ergo_py._core.processes.termination import _leave_table
-from ergo_py.meta import TCPClose, TCPConnection, TCPSend, TCPServer
+from ergo_py.meta import TCP, TCPConnection, TCPServer
 from ergo_py.telemetry.figures import BehaviourFigures, Figures, read_figures
 from tests.support import (
     Puppet,
@@ -127,11 +127,11 @@ async def test_bytes_of_open_and_closed_connections_are_summed_by_server() -> No
         await node.call(owner, lambda me: me.spawn_meta(server))
         connection = TCPConnection.connect(*server.local)
         client = await node.call(owner, lambda me: me.spawn_meta(connection))
-        node.send(client, TCPSend(b"12345"))
+        node.send(client, TCP.Send(b"12345"))
         await until(lambda: any(getattr(message, "data", b"") == b"12345" for message in heard))
 
         open_ones = read_figures(node)
-        node.send(client, TCPClose())
+        node.send(client, TCP.Close())
         await until(lambda: not read_figures(node).connections.get("TCPConnection"))
         closed = read_figures(node)
 

@@ -92,6 +92,7 @@ async def work(shop: Node, stock: Node) -> None:
     await shop.at("stock@test").ping()
 
 
+@pytest.mark.counted
 async def test_a_trace_goes_on_at_another_node_and_comes_back(
     spans: Spans, autojump_clock: Any
 ) -> None:

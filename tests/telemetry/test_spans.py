@@ -480,6 +480,7 @@ async def test_order_is_kept_between_messages_with_and_without_a_trace(spans: Sp
     assert 0 < len(spans.all()) < 200
 
 
+@pytest.mark.counted
 async def test_a_web_socket_client_writes_the_header_of_its_trace(spans: Spans) -> None:
     seen: list[str] = []
 
@@ -511,6 +512,7 @@ async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> No
             raise AssertionError("it must not open")
 
 
+@pytest.mark.counted
 def test_another_value_than_a_tracing_is_refused() -> None:
     wrong: Any = True
     with pytest.raises(BadInputError, match="tracing"):

@@ -196,6 +196,7 @@ def test_the_node_of_a_blocking_program_is_scraped() -> None:
         )
 
 
+@pytest.mark.counted
 @pytest.mark.parametrize("wrong", [None, "shop@localhost", 5])
 def test_another_value_than_a_node_is_refused(wrong: Any) -> None:
     with pytest.raises(BadInputError, match="an open node"):
@@ -246,6 +247,7 @@ async def test_all_names_of_the_dashboard_have_data_at_a_fresh_node(accept: str)
         assert names_of_dashboard() - present == set()
 
 
+@pytest.mark.counted
 async def test_dead_letters_are_zero_for_each_cause_before_the_first() -> None:
     async with running_node() as node:
         _, body = await trio.to_thread.run_sync(render_metrics, node, "")

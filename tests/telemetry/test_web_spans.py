@@ -45,6 +45,7 @@ class Second(Actor):
         return 5
 
 
+@pytest.mark.counted
 async def test_calls_of_a_mounted_application_belong_to_the_span_of_its_request(
     spans: Spans,
 ) -> None:

@@ -22,26 +22,24 @@ from ergo_py import (
     Registry,
     Request,
 )
-from ergo_py.aio import (
+from ergo_py.aio import AsyncioNode
+from ergo_py.blocking import BlockingNode
+from ergo_py.blocking.tasks import BlockingTask
+from ergo_py.facades.handles import (
     AsyncioGroup,
-    AsyncioNode,
     AsyncioPool,
     AsyncioRegistry,
     AsyncioService,
-    AsyncioStream,
     AsyncioSupervisor,
     AsyncioTimer,
-)
-from ergo_py.blocking import (
-    BlockingNode,
     BlockingPool,
     BlockingService,
-    BlockingStream,
     BlockingSupervisor,
-    BlockingTask,
 )
+from ergo_py.facades.streams import AsyncioStream, BlockingStream
 from ergo_py.groups import Entry
-from ergo_py.info import NodeInfo, Timer, TreeNode
+from ergo_py.info import NodeInfo, Timer
+from ergo_py.supervision.tree import TreeNode
 from ergo_py.tasks import FailedItem
 
 

@@ -25,10 +25,12 @@ from ergo_py import (
     ask,
     exposed,
 )
-from ergo_py.blocking import BlockingNode, BlockingStream, BlockingTask
+from ergo_py.blocking import BlockingNode
+from ergo_py.blocking.tasks import BlockingTask
+from ergo_py.facades.streams import BlockingStream
 from ergo_py.groups import Entry
-from ergo_py.info import JobInfo
 from ergo_py.schedules import MissedRuns, Overlap
+from ergo_py.schedules.scheduler import JobInfo
 from ergo_py.tasks import FailedItem
 
 

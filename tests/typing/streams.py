@@ -8,7 +8,9 @@ from typing import Any, assert_type
 
 from ergo_py import PID, Actor, Alias, Node, Published, Request, ask, exposed
 from ergo_py.meta import Apply, Invoke
-from ergo_py.streams import CalledStream, EventStream, PartStream
+from ergo_py.streams import PartStream
+from ergo_py.streams.events import EventStream
+from ergo_py.streams.parts import CalledStream
 
 
 @dataclass(frozen=True)

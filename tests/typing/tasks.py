@@ -5,7 +5,8 @@
 from typing import assert_type
 
 from ergo_py import Actor, Node, Threads, first_of
-from ergo_py.tasks import FailedItem, MapStream, Task, TaskResult
+from ergo_py.tasks import FailedItem, Task, TaskResult
+from ergo_py.tasks.stream import MapStream
 
 
 async def fetch(url: str, retries: int = 3) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from ergo_py import PID, Actor, Alias
-from ergo_py.web import HTTPRequest, Response, Route, WSBinary, WSSend, WSText
+from ergo_py.web import WS, HTTPRequest, Response, Route
 from tests.observe.browser import CHROMIUM, open_tab, start_chromium
 from tests.support import THOROUGH
 from tests.web.rig import Served, serving
@@ -24,8 +24,8 @@ takes_seconds = pytest.mark.skipif(not THOROUGH, reason="python -m benchmarks cl
 class Echo(Actor):
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case WSText(connection, content) | WSBinary(connection, content):
-                self.send(connection, WSSend(content))
+            case WS.Text(connection, content) | WS.Binary(connection, content):
+                self.send(connection, WS.Send(content))
 
 
 def answer(request: HTTPRequest) -> object:

@@ -14,6 +14,7 @@ from ergo_py import NO_REPLY, PID, Actor, Alias, BadInputError, Caller, LogRecor
 from ergo_py.meta import TLSFiles
 from ergo_py.testing import VirtualClock
 from ergo_py.web import (
+    WS,
     Body,
     Drain,
     End,
@@ -25,7 +26,6 @@ from ergo_py.web import (
     Route,
     SentEvent,
     Write,
-    WSConnected,
 )
 from ergo_py.web.routes import Place
 from tests.web.rig import Peer, get, post, serving, until
@@ -493,7 +493,7 @@ async def test_a_drain_lets_exchanges_finish_and_ends_the_rest() -> None:
 
         assert (await socket.ask(upgrade("/ws"))).status == 101
         await until(lambda: served.owner.callers and told)
-        assert isinstance(told[0], WSConnected)
+        assert isinstance(told[0], WS.Connected)
         cut: list[int] = []
 
         async def drain() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from ergo_py._core.runtime.detached_task import DetachedTask
 from ergo_py._core.tables.pending_calls import Deadline
 from ergo_py.web import Drain, Response
 from ergo_py.web.options import WebOptions
@@ -282,3 +283,40 @@ async def test_places_of_peers_without_a_request_are_given_to_others() -> None:
         await leaves.aclose()
         assert (await third.reply()).status == 200
         await waits.aclose()
+
+
+async def test_the_first_request_of_a_connection_takes_no_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+    start = DetachedTask.start
+
+    def note(self: DetachedTask, kernel: Any, body: Any, name: str, context: Any = None) -> None:
+        begun.append(name)
+        start(self, kernel, body, name, context)
+
+    async with serving() as served:
+        monkeypatch.setattr(DetachedTask, "start", note)
+        peer = await served.dial()
+        assert (await peer.ask(get())).status == 200
+        assert (await peer.ask(get())).status == 200
+        assert begun == []
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("number", [63, 64, 65, 200])
+async def test_requests_that_come_with_the_first_are_all_answered(number: int) -> None:
+    async with serving() as served:
+        peer = await served.dial()
+        await peer.send(get() * number)
+        for _ in range(number):
+            assert (await peer.reply()).status == 200
+
+
+async def test_a_peer_that_closes_after_its_first_request_gets_the_response() -> None:
+    async with serving() as served:
+        peer = await served.dial()
+        await peer.send(get("/", "Connection: close"))
+        assert (await peer.reply()).status == 200
+        assert await peer.rest() == b""
+        await until(lambda: served.server.connections == 0)

@@ -10,22 +10,9 @@ import trio
 from websockets.sync.client import connect
 
 from ergo_py import PID, Actor, Alias, BadInputError, Caller, InitError, Node
-from ergo_py.meta import Cause
+from ergo_py.meta.sockets.messages import Cause
 from ergo_py.testing import VirtualClock
-from ergo_py.web import (
-    Accept,
-    HTTPError,
-    HTTPRequest,
-    Route,
-    WebSocketClient,
-    WSBinary,
-    WSClose,
-    WSConnected,
-    WSDisconnected,
-    WSSend,
-    WSText,
-    WSUpgrade,
-)
+from ergo_py.web import WS, HTTPError, HTTPRequest, Route, WebSocketClient
 from ergo_py.web.parsing.frames import (
     BINARY,
     CLOSE,
@@ -54,15 +41,15 @@ class Talk(Actor):
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         self.got.append(message)
         match message:
-            case WSText(connection, "crash"):
+            case WS.Text(connection, "crash"):
                 raise RuntimeError("secret")
-            case WSText(connection, "stop"):
-                self.send(connection, WSSend("last"))
+            case WS.Text(connection, "stop"):
+                self.send(connection, WS.Send("last"))
                 self.stop()
-            case WSText(connection, "close"):
-                self.send(connection, WSClose(4001, "enough"))
-            case WSText(connection, content) | WSBinary(connection, content):
-                self.send(connection, WSSend(content))
+            case WS.Text(connection, "close"):
+                self.send(connection, WS.Close(4001, "enough"))
+            case WS.Text(connection, content) | WS.Binary(connection, content):
+                self.send(connection, WS.Send(content))
 
     def terminate(self, reason: object) -> None:
         self.ended = True
@@ -131,7 +118,7 @@ async def test_an_upgrade_answers_the_key_and_spawns_an_actor() -> None:
     assert reply.headers["sec-websocket-accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
     assert reply.headers["sec-websocket-protocol"] == "b"
     (connected, *_) = Talk.instances[0].got
-    assert isinstance(connected, WSConnected)
+    assert isinstance(connected, WS.Connected)
     assert connected.request is not None
     assert (connected.subprotocol, dict(connected.request.query)) == ("b", {"x": "1"})
 
@@ -142,6 +129,7 @@ async def _refused(served: Served, request: bytes) -> Reply:
     return reply
 
 
+@pytest.mark.counted
 async def test_requests_that_are_no_upgrade_are_refused() -> None:
     async with serving(routes=[Route("/", websocket=Talk)]) as served:
         plain = await _refused(served, get())
@@ -154,6 +142,7 @@ async def test_requests_that_are_no_upgrade_are_refused() -> None:
         assert (await _refused(served, put)).status == 400
 
 
+@pytest.mark.counted
 @pytest.mark.parametrize(
     "origin,status",
     [
@@ -210,9 +199,9 @@ async def test_any_origin_may_connect_where_the_route_says_so() -> None:
     "decision,status",
     [
         (None, 101),
-        (Accept("a", [("set-cookie", "x=y")]), 101),
+        (WS.Accept("a", [("set-cookie", "x=y")]), 101),
         (HTTPError(401, headers={"www-authenticate": "Basic"}), 401),
-        (Accept("not offered"), 500),
+        (WS.Accept("not offered"), 500),
         ("nonsense", 500),
         (RuntimeError("secret"), 500),
     ],
@@ -223,13 +212,13 @@ async def test_a_program_decides_about_an_upgrade(
 ) -> None:
     class Guard(Actor):
         def handle_call(self, request: object, caller: Caller) -> object:
-            assert isinstance(request, WSUpgrade)
+            assert isinstance(request, WS.Upgrade)
             return check(request.request)
 
     def check(request: HTTPRequest) -> Any:
         if isinstance(decision, RuntimeError):
             raise decision
-        return Accept() if decision is None else decision
+        return WS.Accept() if decision is None else decision
 
     accept = "guard" if asks_a_process else check
     async with serving(routes=[Route("/", websocket=Talk, accept=accept)]) as served:
@@ -240,7 +229,7 @@ async def test_a_program_decides_about_an_upgrade(
         status = 503
     assert reply.status == status
     assert b"secret" not in reply.body
-    if isinstance(decision, Accept) and status == 101:
+    if isinstance(decision, WS.Accept) and status == 101:
         assert reply.headers["set-cookie"] == "x=y"
 
 
@@ -289,11 +278,11 @@ async def test_a_call_waits_until_a_message_is_taken() -> None:
     async with talking() as (served, client):
         await until(lambda: Talk.instances[0].got)
         alias = Talk.instances[0].got[0].connection
-        assert await served.node.call(alias, WSSend("ä")) == 2
+        assert await served.node.call(alias, WS.Send("ä")) == 2
         assert await client.next() == (TEXT, "ä", 0)
-        await served.node.call(alias, WSClose())
+        await served.node.call(alias, WS.Close())
         with pytest.raises(BrokenPipeError):
-            await served.node.call(alias, WSSend("late"))
+            await served.node.call(alias, WS.Send("late"))
 
 
 async def test_a_receiver_that_is_behind_stops_the_reading() -> None:
@@ -347,9 +336,9 @@ async def test_compression_is_off_unless_the_route_offers_it() -> None:
 # -- W11, W12: closing -----------------------------------------------------------------------------
 
 
-def last() -> WSDisconnected:
+def last() -> WS.Disconnected:
     message = Talk.instances[0].got[-1]
-    assert isinstance(message, WSDisconnected)
+    assert isinstance(message, WS.Disconnected)
     return message
 
 
@@ -365,9 +354,9 @@ async def test_a_close_of_the_peer_is_answered_and_told() -> None:
 
     assert (last().code, last().reason, last().cause) == (4000, "bye", Cause.ASKED)
     assert [type(message) for message in Talk.instances[0].got] == [
-        WSConnected,
-        WSText,
-        WSDisconnected,
+        WS.Connected,
+        WS.Text,
+        WS.Disconnected,
     ]
 
 
@@ -435,19 +424,19 @@ async def test_an_actor_that_stops_sends_its_last_words() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: WSClose(999),
-        lambda: WSClose(1004),
-        lambda: WSClose(1005),
-        lambda: WSClose(1006),
-        lambda: WSClose(1015),
-        lambda: WSClose(2000),
-        lambda: WSClose(5000),
-        lambda: WSClose("1000"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        lambda: WSClose(1000, "x" * 124),
-        lambda: WSSend(5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        lambda: WSSend("\ud800"),
-        lambda: Accept(5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        lambda: Accept(headers={"x": "\n"}),
+        lambda: WS.Close(999),
+        lambda: WS.Close(1004),
+        lambda: WS.Close(1005),
+        lambda: WS.Close(1006),
+        lambda: WS.Close(1015),
+        lambda: WS.Close(2000),
+        lambda: WS.Close(5000),
+        lambda: WS.Close("1000"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: WS.Close(1000, "x" * 124),
+        lambda: WS.Send(5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: WS.Send("\ud800"),
+        lambda: WS.Accept(5),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        lambda: WS.Accept(headers={"x": "\n"}),
         lambda: WebSocketClient("http://a"),
         lambda: WebSocketClient("ws://"),
         lambda: WebSocketClient("ws://a:x"),
@@ -548,20 +537,21 @@ async def test_our_client_talks_to_our_server() -> None:
             url, headers={"authorization": "me"}, subprotocols=["a", "b"], compress=True
         )
         owner = await _owner_of(served.node, client)
-        served.node.send(owner.alias, WSSend("hello" * 1_000))
-        assert await served.node.call(owner.alias, WSSend(b"\x00")) == 1
+        served.node.send(owner.alias, WS.Send("hello" * 1_000))
+        assert await served.node.call(owner.alias, WS.Send(b"\x00")) == 1
         await until(lambda: len(owner.got) == 3)
-        served.node.send(owner.alias, WSClose(4000, "bye"))
+        served.node.send(owner.alias, WS.Close(4000, "bye"))
         await until(lambda: len(owner.got) == 4)
 
     first, *echoed, end = owner.got
     assert (first.request, first.subprotocol) == (None, "b")
-    assert echoed == [WSText(owner.alias, "hello" * 1_000), WSBinary(owner.alias, b"\x00")]
+    assert echoed == [WS.Text(owner.alias, "hello" * 1_000), WS.Binary(owner.alias, b"\x00")]
     assert (end.code, end.cause) == (4000, Cause.ASKED)
     request = Talk.instances[0].got[0].request
     assert request.headers["authorization"] == "me"
 
 
+@pytest.mark.counted
 @pytest.mark.parametrize(
     "answer",
     [
@@ -611,6 +601,6 @@ async def test_our_client_hears_of_the_end_of_the_server() -> None:
         owner = await _owner_of(served.node, WebSocketClient(url))
         await until(lambda: Talk.instances and Talk.instances[0].got)
         served.node.kill(Talk.instances[0].pid)
-        await until(lambda: owner.got and isinstance(owner.got[-1], WSDisconnected))
+        await until(lambda: owner.got and isinstance(owner.got[-1], WS.Disconnected))
 
     assert owner.got[-1].cause is not None

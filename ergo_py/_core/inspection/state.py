@@ -34,6 +34,7 @@ __all__ = [
     "ask",
     "get_state",
     "observe",
+    "redacted",
     "remember_messages",
     "replace_state",
     "show",
@@ -117,13 +118,17 @@ def _put(behaviour: Any, before: Mapping[str, object], after: Mapping[str, objec
             setattr(behaviour, name, value)
 
 
+def redacted(kernel: Kernel, what: str, value: object) -> object:
+    """A value after the node's ``redact``, which may raise."""
+    return value if kernel.options.redact is None else kernel.options.redact(what, value)
+
+
 def show(kernel: Kernel, what: str, value: object) -> str:
     """Convert a value to a short text, after the node's ``redact``. Never raises."""
-    if kernel.options.redact is not None:
-        try:
-            value = kernel.options.redact(what, value)
-        except Exception as error:
-            return f"<redact raised {type(error).__name__}>"
+    try:
+        value = redacted(kernel, what, value)
+    except Exception as error:
+        return f"<redact raised {type(error).__name__}>"
     try:
         return brief(value, _SHOWN)
     except Exception as error:

@@ -332,4 +332,4 @@ async def count_meta(meta: "Meta", seconds: float) -> Statistics:
     )
 
 
-show_public_names(__name__, {"ergo_py.info": "CallbackStatistics Statistics Trace TraceEntry"})
+show_public_names(__name__)

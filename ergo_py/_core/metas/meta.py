@@ -252,9 +252,10 @@ class Meta:
 
     def allow_spawn(self) -> None:
         """Raise if this meta-process is ending or has ended."""
-        self.allow(MetaOperation.SPAWN)
-        if self.reason is not None:
-            raise NotAllowedError(f"{self} is ending ({self.reason}) and starts nothing any more")
+        reason = self.ending.reason
+        if reason is not None:
+            self.allow(MetaOperation.SPAWN)
+            raise NotAllowedError(f"{self} is ending ({reason}) and starts nothing any more")
 
     def watch_deferred(self, settled: Callable[[Caller], None]) -> None:
         """Report each deferred call that is settled: it has its answer, or its caller waits no

@@ -83,8 +83,12 @@ class Reader:
             self.fail(error)
 
     def go_on(self) -> None:
-        """Go on in a task: the reader has something to wait for."""
+        """Go on in a task: the reader has something to wait for. If the meta-process is ending,
+        there is nothing more to read: the termination stops a reader without a task.
+        """
         meta = self.meta
+        if meta.ending.reason is not None:
+            return
         self._has_no_task = False
         self.task = DetachedTask(self.task_ended)
         name = f"{meta.callbacks.behaviour}.start"

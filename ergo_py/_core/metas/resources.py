@@ -15,9 +15,9 @@ import socket
 import stat
 import subprocess
 from collections.abc import Callable
-from math import ceil
 from typing import Any, Final
 
+from ..runtime.bridge import poll_in_thread
 from ..vocabulary.errors import BadInputError
 from .wakeable_file import can_block, make_wakeable
 
@@ -130,15 +130,14 @@ class Resources:
         bell = self.bell()
         poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
         poll.register(bell, select.POLLIN)
-        ready = poll.poll(None if timeout is None else ceil(min(timeout, 1e6) * 1000))
+        ready = poll_in_thread(poll, timeout)
         return not self.stopping and any(number != bell.fileno() for number, _ in ready)
 
     def pause(self, seconds: float) -> bool:
         """Block for some seconds. False when the meta-process stops."""
         poll = select.poll()
         poll.register(self.bell(), select.POLLIN)
-        # Round up: a pause that ends early makes a loop around it spin.
-        poll.poll(ceil(min(seconds, 1e6) * 1000))
+        poll_in_thread(poll, seconds)
         return not self.stopping
 
     def begin_stop(self) -> None:

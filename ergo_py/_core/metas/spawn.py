@@ -63,8 +63,8 @@ class Birth:
                 await meta.handler.callback("init", Flag())
             # The init was too late and has failed, even if it swallowed the cancellation.
             was_cut, self._scope = self._scope.cancel_called, None
-        if meta.reason is not None:
-            raise SpawnError(f"{behaviour} was stopped during its init: {meta.reason}")
+        if (reason := meta.ending.reason) is not None:
+            raise SpawnError(f"{behaviour} was stopped during its init: {reason}")
         if was_cut:
             raise InitTimeoutError(behaviour, timeout)
 
@@ -82,8 +82,7 @@ async def spawn_meta(
     reads: bool = False,
 ) -> Meta:
     """Make a meta-process, run its ``init``, start its reader. ``task`` is the task of this spawn,
-    if it has one of its own; with ``reads``, the task becomes the reader, or the caller begins to
-    read without a task.
+    if it has its own; with ``reads``, that task or the caller begins to read.
 
     Raises:
         SpawnError: the meta-process could not be started; everything is cleaned up.
@@ -95,21 +94,15 @@ async def spawn_meta(
         owner.allow_spawn()
     process = owner if isinstance(owner, Process) else owner.process
     meta = Meta(kernel, behaviour, options, owner, process, Birth(task))
-    for name in ("handle_inspect", "unblock"):
-        if name in meta.callbacks.asynchronous:
-            raise BehaviourError(
-                f"{meta.callbacks.behaviour}.{name}",
-                f"async def {name}",
-                f"a plain, quick `def {name}`",
-            )
+    if meta.callbacks.asynchronous:
+        _check_plain_callbacks(meta)
     has_thread = meta.reader.has_thread
     if has_thread and kernel.thread_fairness.readers >= kernel.options.max_reader_threads:
         raise TooManyReadersError(kernel.options.max_reader_threads)
     # Bypass the class's own __setattr__: a frozen dataclass may be a meta-process.
     object.__setattr__(behaviour, "_meta", meta)
     if has_thread:
-        # Reserve the place before init runs, so that concurrent spawns do not all take the last
-        # one.
+        # Before init runs, so that concurrent spawns do not all take the last place.
         kernel.thread_fairness.take_place()
     kernel.router.registry.add_alias(meta.id, meta)
     owner.own(meta.id, meta)
@@ -141,6 +134,17 @@ async def spawn_meta(
     if task is None and not reads:
         await kernel.router.pause()
     return meta
+
+
+def _check_plain_callbacks(meta: Meta) -> None:
+    """Raise if a callback is async that the kernel calls from any thread."""
+    for name in ("handle_inspect", "unblock"):
+        if name in meta.callbacks.asynchronous:
+            raise BehaviourError(
+                f"{meta.callbacks.behaviour}.{name}",
+                f"async def {name}",
+                f"a plain, quick `def {name}`",
+            )
 
 
 def spawn_meta_in_passing(owner: Process | Meta, behaviour: Any, options: MetaOptions) -> Meta:

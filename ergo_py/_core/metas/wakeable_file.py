@@ -12,6 +12,8 @@ import select
 import stat
 from typing import Any, Protocol, cast
 
+from ..runtime.bridge import poll_in_thread
+
 __all__ = ["can_block", "make_wakeable"]
 
 _CHUNK = getattr(select, "PIPE_BUF", 512)
@@ -131,4 +133,4 @@ class _Wakeable(io.RawIOBase):
         poll = select.poll()
         poll.register(self.fileno(), event)
         poll.register(self._bell, select.POLLIN)
-        return all(fd != self._bell for fd, _ in poll.poll())
+        return all(fd != self._bell for fd, _ in poll_in_thread(poll, None))

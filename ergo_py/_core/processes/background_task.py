@@ -198,4 +198,4 @@ class BackgroundTasks:
                 await task.cut_off()
 
 
-show_public_names(__name__, {"ergo_py.info": "BackgroundTask"})
+show_public_names(__name__)

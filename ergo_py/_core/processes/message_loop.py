@@ -244,13 +244,17 @@ def _begin_first_turn(process: "Process", turn: Turn) -> None:
         process.mailbox.push_first((STARTED, process.id, None, None))
 
 
-def _leaves(process: "Process", task: Task, error: BaseException) -> bool:
-    """Whether an exception ends the loop: it is none of a callback, or the process is over."""
-    return (
+def _reason_after(process: "Process", task: Task, error: BaseException) -> Reason | None:
+    """The reason to end with after an exception; None if the process resumes. An exception that is
+    none of a callback, or of a process that is over, is raised again.
+    """
+    if (
         (isinstance(error, GeneratorExit) and is_being_closed(task))
         or (process.ending is not None and process.ending.abandoned)
         or process.turn.is_cancelled()
-    )
+    ):
+        raise error
+    return account_for(process, error)
 
 
 @runs_callbacks
@@ -383,9 +387,7 @@ async def serve(process: "Process") -> Reason | None:
         except trio.Cancelled:
             raise
         except BaseException as error:
-            if _leaves(process, task, error):
-                raise
-            reason = account_for(process, error)
+            reason = _reason_after(process, task, error)
             if reason is not None:
                 return reason
         # The process resumes. A process that fails on every message must let other tasks run, too.
@@ -492,9 +494,7 @@ async def serve_batches(process: "Process") -> Reason | None:
         except trio.Cancelled:
             raise
         except BaseException as error:
-            if _leaves(process, task, error):
-                raise
-            reason = account_for(process, error)
+            reason = _reason_after(process, task, error)
             if reason is not None:
                 return reason
         is_root = turns.end(task)
@@ -550,6 +550,16 @@ def serve_in_place(process: "Process", batch: Batch) -> object:
     return batch.serve_in_place()
 
 
+def _note_failure(process: "Process", error: BaseException) -> Reason:
+    """A kill interrupted the callback, and its nursery raised more than the cancellation."""
+    if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
+        process.kernel.panic(error)
+    process.log.error(
+        "a callback raised while it was being killed", exception=Crashed(error).traceback
+    )
+    return _KILLED if process.turn.is_cancelled() else Crashed(error)
+
+
 async def run_guarded(process: "Process") -> None:
     """Run a process in a task that can be abandoned from the beginning."""
     abandonable = Abandonable()
@@ -600,13 +610,7 @@ async def run(process: "Process") -> None:
         except BaseException as error:
             if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
                 raise
-            # A kill interrupted the callback, and its nursery raised more than the cancellation.
-            reason = _KILLED if process.turn.is_cancelled() else Crashed(error)
-            if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
-                process.kernel.panic(error)
-            process.log.error(
-                "a callback raised while it was being killed", exception=Crashed(error).traceback
-            )
+            reason = _note_failure(process, error)
         if task._cancel_status is not status:
             # A plain callback left a cancel scope open.
             await CancelScopes.since(task, status).close()

@@ -66,34 +66,16 @@ async def spawn_process(
     # and the spawner does not see them.
     tracing = kernel.tracing
     context = copy_context() if tracing is None else tracing.fresh_context()
-    if kernel.stopping and (parent is None or router.stopped):
-        raise NodeStoppedError(router.node, "it starts nothing any more")
-    if (
-        kernel.options.max_processes is not None
-        and len(router.processes) >= kernel.options.max_processes
-    ):
-        raise TooManyProcessesError(kernel.options.max_processes)
+    if kernel.stopping or kernel.options.max_processes is not None:
+        _check_allowed(kernel, parent)
     callbacks = kernel.callbacks_of(behaviour)
     # The first child of each init: its siblings find the same stack.
     if parent is not None and parent.owned is None and parent.state is INIT:
         _check_room(callbacks.behaviour)
-    # Nearly always the same object; a caller may also give a `Loop()` of its own.
+    # Nearly always the same object; a caller may also give a `Loop()`.
     on_loop = options.dispatcher is LOOP or options.dispatcher == LOOP
     process = (Process if on_loop else DispatchedProcess)(kernel, callbacks, options, parent)
-    if options.name is not None:
-        router.registry.check_free(options.name, process)
-    if slot is not None:
-        process.take_slot(slot)
-    if options.name is not None:
-        # After the slot's messages are in the mailbox: from now on threads may send to the name,
-        # and must not overtake these messages.
-        process.take_name(options.name)
-    router.processes[process.id] = process
-    parent_waits = False
-    if parent is None:
-        kernel.roots[process.id] = process
-    else:
-        parent_waits = parent.adopt(process)
+    parent_waits = _register(process, parent, slot)
     try:
         context.run(process.make_behaviour, factory, args)
         if "init" in process.callbacks.asynchronous:
@@ -104,24 +86,14 @@ async def spawn_process(
             raise SpawnError(f"{callbacks.behaviour} was killed during its init")
         process.enter(SLEEP)
     except BaseException as error:
-        # A cancelled spawner takes its child with it: the child was killed, it has not crashed.
-        explain(error, process.behaviour)
-        reason = Killed() if isinstance(error, trio.Cancelled) else Crashed(error)
-        undoing = process.to_end().undo(reason)
-        if leave is None:
-            await undoing
-        else:
-            leave(undoing)
-        if isinstance(error, SpawnError):
+        undoing = _undo(process, error)
+        await undoing if leave is None else leave(undoing)
+        if isinstance(error, SpawnError) or not isinstance(error, Exception):
             raise
-        if isinstance(error, Exception):
-            raise InitError(callbacks.behaviour, error, process.reason) from error
-        raise
+        raise InitError(callbacks.behaviour, error, process.reason) from error
     finally:
         if parent is not None and parent_waits:
             parent.waiting = None  # hot path: Lifecycle.waiting
-    if kernel.on_spawned is not None:
-        kernel.on_spawned(process)
     if options.link and parent is not None:
         # Link before the first step of the process, so that an immediate end is not missed.
         kernel.links.relate_both(parent, process)
@@ -135,6 +107,44 @@ async def spawn_process(
     if slot is None and may_pause and router.pause_is_due():
         await router.turn()
     return process
+
+
+def _check_allowed(kernel: Kernel, parent: Process | None) -> None:
+    """Raise if the node starts no process any more, or has as many as it may have."""
+    router, most = kernel.router, kernel.options.max_processes
+    if kernel.stopping and (parent is None or router.stopped):
+        raise NodeStoppedError(router.node, "it starts nothing any more")
+    if most is not None and len(router.processes) >= most:
+        raise TooManyProcessesError(most)
+
+
+def _register(process: Process, parent: Process | None, slot: ChildSlot | None) -> bool:
+    """Give a process its name, its place under a supervisor, and its place in the tables. Returns
+    whether its parent waits for its ``init``.
+    """
+    name, router = process.options.name, process.router
+    if name is not None:
+        router.registry.check_free(name, process)
+    if slot is not None:
+        process.take_slot(slot)
+    if name is not None:
+        # After the slot's messages are in the mailbox: from now on threads may send to the name,
+        # and must not overtake these messages.
+        router.registry.take_name(name, process)
+        process.be_called(name)
+    router.processes[process.id] = process
+    if parent is None:
+        process.kernel.roots[process.id] = process
+        return False
+    return parent.adopt(process)
+
+
+def _undo(process: Process, error: BaseException) -> Awaitable[None]:
+    """Clean up after a start that has failed."""
+    explain(error, process.behaviour)
+    # A cancelled spawner takes its child with it: the child was killed, it has not crashed.
+    reason = Killed() if isinstance(error, trio.Cancelled) else Crashed(error)
+    return process.to_end().undo(reason)
 
 
 def spawn_at_once(

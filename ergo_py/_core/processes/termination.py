@@ -367,16 +367,7 @@ def release(process: "Process") -> Iterator[None] | None:
         kernel.remove_logger(process.id)
     if not is_unrelated:
         at_once(kernel.links.forget_watcher(process.id))
-    turn = process.turn
-    # Inlined _leave_table().
-    kernel.past.take(
-        router.processes,
-        process.id,
-        process.callbacks.behaviour,
-        turn.handled,
-        process.sent,
-        turn.running_time,
-    )
+    _leave_table(process)
     if router.last_receiver is process:
         router.forget_receiver()
     if kernel.watches:

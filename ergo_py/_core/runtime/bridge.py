@@ -6,6 +6,7 @@ half a microsecond; a wake-up per message would cost twenty times as much.
 """
 
 import os
+import select
 import sys
 import threading
 import traceback
@@ -13,7 +14,7 @@ from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from math import inf
+from math import ceil, inf
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
@@ -22,6 +23,7 @@ import outcome
 import trio
 from trio.lowlevel import TrioToken, current_task, enable_ki_protection, wait_readable
 
+from .. import sources
 from ..vocabulary.errors import NodeStoppedError, NotAllowedError
 from .parking import TrioTurns
 
@@ -33,6 +35,7 @@ __all__ = [
     "bells",
     "bells_ring",
     "get_ident",
+    "poll_in_thread",
     "stack_of",
     "thread_names",
     "wait_in_slices",
@@ -70,7 +73,11 @@ class Parker(Generic[T]):
         """Block this thread until the value is set. False after the timeout. In the main thread
         Ctrl-C ends the wait.
         """
-        return wait_in_slices(self._take, timeout)
+        left = sources.threads.give_way(self._is_settled, timeout)
+        return wait_in_slices(self._take, left)
+
+    def _is_settled(self) -> bool:
+        return not self._lock.locked()
 
     def _take(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=seconds)
@@ -91,6 +98,13 @@ def wait_in_slices(wait: Callable[[float], bool], timeout: float | None) -> bool
         if monotonic() >= end:
             return False
     return True
+
+
+def poll_in_thread(poll: "select.poll", timeout: float | None) -> list[tuple[int, int]]:
+    """Block this thread until a descriptor is ready, for at most ``timeout`` seconds."""
+    left = sources.threads.give_way(lambda: bool(poll.poll(0)), timeout)
+    # Rounded up: a pause that ends early makes a loop around it spin.
+    return poll.poll(None if left is None else ceil(min(left, 1e6) * 1000))
 
 
 class Bridge:
@@ -367,7 +381,7 @@ class ReaderThread:
             except (ValueError, RuntimeError):  # the platform does not support this size
                 pass
             try:
-                self._thread.start()
+                sources.threads.start(self._thread)
             finally:
                 threading.stack_size(before)
         self.ident = self._thread.ident or 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import outcome
 
+from .. import sources
 from ..vocabulary.dispatchers import Dispatcher, Threads
 from ..vocabulary.errors import BadInputError, NodeStoppedError
 from .bridge import Bridge, ReaderThread, get_ident, stack_of
@@ -128,7 +129,7 @@ class ThreadGroup:
             _stay_on(cpu, warn)
         parent = ThreadParent(self._bridge)
         parent.enter()
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next_job()) is not None:
             self._at_work = job
             parent.serve(job.host)
             job.run(self._bridge)
@@ -136,6 +137,10 @@ class ThreadGroup:
             self._at_work = None
             parent.serve(None)
             del job
+
+    def _next_job(self) -> Job | None:
+        sources.threads.give_way(self.is_wanted, None)
+        return self._jobs.get()
 
 
 def _stay_on(cpu: int, warn: Callable[[str], None]) -> None:

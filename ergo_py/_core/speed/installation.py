@@ -67,59 +67,7 @@ def install() -> str:
     if _speed.INTERFACE != _INTERFACE:
         return f"it was built for interface {_speed.INTERFACE}, and this is interface {_INTERFACE}"
     try:
-        _speed.bind(
-            {
-                "Alias": Alias,
-                "Behaviour.call": Behaviour.call,
-                "Behaviour.send": Behaviour.send,
-                "Calls": Calls,
-                "Calls.call": Calls.call,
-                "CancelStatus": getattr(_loop, "CancelStatus", None),
-                "Handler": Handler,
-                "Handoff": Handoff,
-                "Handoff.serve": Handoff.serve,
-                "META_SLEEP": MetaState.SLEEP,
-                "Mailbox": Mailbox,
-                "Meta": Meta,
-                "NORMAL": Priority.NORMAL,
-                "NOT_MADE": NOT_MADE,
-                "NO_REPLY": NO_REPLY,
-                "NO_TURN": NO_TURN,
-                "Outbox": Outbox,
-                "Outbox.deliver": Outbox.deliver,
-                "PARKED": PARKED,
-                "PID": PID,
-                "Process": Process,
-                "RUNNING": RUNNING,
-                "Registry": Registry,
-                "Reject": Reject,
-                "Router": Router,
-                "Router.send": Router.send,
-                "RunQueue": RunQueue,
-                "SLEEP": SLEEP,
-                "STOPPING": STOPPING,
-                "TRAP": TRAP,
-                "Task": Task,
-                "TaskCaller": TaskCaller,
-                "TaskPlaceholder": TaskPlaceholder,
-                "Turn": Turn,
-                "UnfinishedCall": UnfinishedCall,
-                "WAIT_RESPONSE": WAIT_RESPONSE,
-                "abort": TRAP.abort_func,
-                "answer_now": answer_now,
-                "begin_wait": Lifecycle.begin_wait,
-                "check_plain": check_plain,
-                "current_task": current_task,
-                "note_error": note_error,
-                "note_late_reply": note_late_reply,
-                "open_scopes": open_scopes,
-                "perf_counter": perf_counter,
-                "serve": serve,
-                "serve_in_place": serve_in_place,
-                "sources": sources.__dict__,
-                "wake_with": wake_with,
-            }
-        )
+        _speed.bind(_known_to_c())
     except TypeError as error:
         return f"a class is not as the extension knows it: {error}"
     Mailbox.main_type = _speed.MainLane
@@ -132,6 +80,61 @@ def install() -> str:
     Outbox.deliver = _speed.method(Outbox, "Outbox.deliver")  # type: ignore[method-assign]
     Router.send = _speed.method(Router, "Router.send")  # type: ignore[method-assign]
     return ""
+
+
+def _known_to_c() -> dict[str, Any]:
+    """The classes, functions and constants that the extension looks up, by name."""
+    return {
+        "Alias": Alias,
+        "Behaviour.call": Behaviour.call,
+        "Behaviour.send": Behaviour.send,
+        "Calls": Calls,
+        "Calls.call": Calls.call,
+        "CancelStatus": getattr(_loop, "CancelStatus", None),
+        "Handler": Handler,
+        "Handoff": Handoff,
+        "Handoff.serve": Handoff.serve,
+        "META_SLEEP": MetaState.SLEEP,
+        "Mailbox": Mailbox,
+        "Meta": Meta,
+        "NORMAL": Priority.NORMAL,
+        "NOT_MADE": NOT_MADE,
+        "NO_REPLY": NO_REPLY,
+        "NO_TURN": NO_TURN,
+        "Outbox": Outbox,
+        "Outbox.deliver": Outbox.deliver,
+        "PARKED": PARKED,
+        "PID": PID,
+        "Process": Process,
+        "RUNNING": RUNNING,
+        "Registry": Registry,
+        "Reject": Reject,
+        "Router": Router,
+        "Router.send": Router.send,
+        "RunQueue": RunQueue,
+        "SLEEP": SLEEP,
+        "STOPPING": STOPPING,
+        "TRAP": TRAP,
+        "Task": Task,
+        "TaskCaller": TaskCaller,
+        "TaskPlaceholder": TaskPlaceholder,
+        "Turn": Turn,
+        "UnfinishedCall": UnfinishedCall,
+        "WAIT_RESPONSE": WAIT_RESPONSE,
+        "abort": TRAP.abort_func,
+        "answer_now": answer_now,
+        "begin_wait": Lifecycle.begin_wait,
+        "check_plain": check_plain,
+        "current_task": current_task,
+        "note_error": note_error,
+        "note_late_reply": note_late_reply,
+        "open_scopes": open_scopes,
+        "perf_counter": perf_counter,
+        "serve": serve,
+        "serve_in_place": serve_in_place,
+        "sources": sources.__dict__,
+        "wake_with": wake_with,
+    }
 
 
 def _has_gil() -> bool:

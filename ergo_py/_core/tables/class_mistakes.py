@@ -6,6 +6,7 @@ import dis
 import linecache
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from types import CodeType, FunctionType, MethodDescriptorType
 from typing import Any, Final
 
@@ -151,15 +152,23 @@ def _functions(cls: type[Any]) -> Iterator[tuple[type[Any], str, FunctionType]]:
 def _assigned(code: CodeType, taken: frozenset[str], me: str) -> Iterator[tuple[str, int]]:
     """The names in ``taken`` that a method assigns to attributes of ``me``, each with its line."""
     if not taken.isdisjoint(code.co_names):
-        before, line = None, code.co_firstlineno
-        for step in dis.get_instructions(code):
-            line = (step.positions.lineno if step.positions else None) or line
-            if step.opname == "STORE_ATTR" and step.argval in taken and _loads(before, me):
-                yield step.argval, line
-            before = step
+        yield from (each for each in _assignments(code, me) if each[0] in taken)
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and me in constant.co_freevars:
             yield from _assigned(constant, taken, me)
+
+
+@lru_cache(maxsize=1000)  # each node looks at the classes that it spawns
+def _assignments(code: CodeType, me: str) -> tuple[tuple[str, int], ...]:
+    """The attributes of ``me`` that a function assigns, each with its line."""
+    found: list[tuple[str, int]] = []
+    before, line = None, code.co_firstlineno
+    for step in dis.get_instructions(code):
+        line = (step.positions.lineno if step.positions else None) or line
+        if step.opname == "STORE_ATTR" and _loads(before, me):
+            found.append((step.argval, line))
+        before = step
+    return tuple(found)
 
 
 def _loads(step: dis.Instruction | None, name: str) -> bool:

@@ -20,6 +20,9 @@ OTHER: Final = "other"
 """The label of all others together."""
 _TRIES: Final = 200
 _PAUSE: Final = 0.0005
+"""A reader looks again so many times, with pauses of so many seconds: a tenth of a second, far more
+than the loop takes between the two steps. A loop that stands still there lets no reader wait on.
+"""
 
 
 class BehaviourTotals(NamedTuple):
@@ -99,7 +102,7 @@ class EndedTotals:
         if table.pop(key, None) is not None:
             sums = self._behaviours.get(behaviour)
             if sums is None:
-                sums = self._behaviours[self.label(behaviour)]
+                sums = self._behaviours[_label(self._behaviours, behaviour, _Sums)]
             sums.ended += 1
             sums.handled += handled
             sums.sent += sent
@@ -118,7 +121,7 @@ class EndedTotals:
         """Count a crash, after which the process ends or continues."""
         sums = self._behaviours.get(behaviour)
         if sums is None:
-            sums = self._behaviours[self.label(behaviour)]
+            sums = self._behaviours[_label(self._behaviours, behaviour, _Sums)]
         sums.crashed += 1
 
     def count_restart(self, child: str) -> None:

@@ -176,4 +176,4 @@ def _last(obituaries: list[Obituary], count: int | None) -> list[Obituary]:
     return obituaries if count is None else obituaries[max(0, len(obituaries) - count) :]
 
 
-show_public_names(__name__, {"ergo_py.info": "Obituary"})
+show_public_names(__name__)

@@ -54,9 +54,8 @@ class Expiry:
 
     __slots__ = ("settled",)
 
-    def __init__(self) -> None:
-        self.settled = False
-        """It has expired or was abandoned: the clock drops it."""
+    settled: bool
+    """It has expired or was abandoned: the clock drops it."""
 
     def expire(self, timeout: float) -> None:
         """Act: the entry was armed ``timeout`` seconds ago."""
@@ -73,7 +72,7 @@ class Deadline(Expiry):
     __slots__ = ("_act",)
 
     def __init__(self, act: Callable[[], object]) -> None:
-        super().__init__()
+        self.settled = False
         self._act = act
 
     def expire(self, timeout: float) -> None:
@@ -111,7 +110,6 @@ class Caller(Expiry):
     )
 
     def __init__(self, pid: PID | Alias, number: int, to: Any, request: Any) -> None:
-        # Expiry.__init__ inlined: each call pays for this.
         self.settled = False
         self.pid = pid
         self.number = number

@@ -68,7 +68,7 @@ class _NoConnection:
             "self.connection: this process was not made for a connection, or its init() is not "
             "done; a server has to be given "
             "its class, such as TCPServer(receiver=Session), and the connection is there from "
-            "TCPConnected on"
+            "TCP.Connected on"
         )
 
 

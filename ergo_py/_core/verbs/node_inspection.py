@@ -275,4 +275,4 @@ def _checked(count: int | None) -> int | None:
     return count
 
 
-show_public_names(__name__, {"ergo_py.info": "Queued"})
+show_public_names(__name__)

@@ -386,11 +386,5 @@ class ExitReport:
 
 
 show_public_names(
-    __name__,
-    {
-        "ergo_py.info": (
-            "ApplicationInfo BlockedReport ChildInfo Ended EventInfo ExitReport MetaInfo NodeInfo "
-            "Phase ProcessInfo Restarted RestartRecord SupervisorInfo"
-        )
-    },
+    __name__, {"ergo_py.info": "BlockedReport ChildInfo MetaInfo NodeInfo ProcessInfo"}
 )

@@ -8,7 +8,7 @@ from importlib import import_module
 from types import FunctionType, MappingProxyType
 from typing import Final
 
-__all__ = ["load_on_first_use", "show_public_names", "show_under"]
+__all__ = ["load_on_first_use", "show_members", "show_public_names", "show_under"]
 
 _HOMES: Final[dict[str, dict[str, str]]] = {}
 """Of each module that defines public names: the packages that users import them from, each with
@@ -85,3 +85,12 @@ def show_under(module: str, names: Iterable[str], namespace: Mapping[str, object
         value = namespace[name]
         if isinstance(value, type | FunctionType) and value.__module__.startswith(package):
             value.__module__ = module
+
+
+def show_members(owner: type) -> None:
+    """Let the classes that are members of ``owner`` print under it: ``TCP.Data(…)``."""
+    for name, member in vars(owner).items():
+        if isinstance(member, type) and not name.startswith("_"):
+            member.__name__ = name
+            member.__qualname__ = f"{owner.__qualname__}.{name}"
+            member.__module__ = owner.__module__

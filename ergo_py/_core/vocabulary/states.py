@@ -213,4 +213,4 @@ def check_meta_allowed(operation: MetaOperation, state: MetaState, who: object) 
         )
 
 
-show_public_names(__name__, {"ergo_py.info": "MetaState State"})
+show_public_names(__name__, {"ergo_py.info": "State"})

@@ -9,7 +9,16 @@ from dataclasses import fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
-__all__ = ["brief", "printable", "printable_lines", "shortened", "shown", "text_of", "utf8"]
+__all__ = [
+    "brief",
+    "printable",
+    "printable_lines",
+    "shortened",
+    "shown",
+    "text_of",
+    "type_of",
+    "utf8",
+]
 
 _DEEP: Final = 50
 """Maximal depth of nested containers that are shown."""
@@ -26,6 +35,11 @@ def text_of(value: object) -> str:
         raise
     except BaseException:  # no await here, so no cancellation: the value's own code is faulty
         return "<its __str__ raised>"
+
+
+def type_of(value: object) -> str:
+    """The name of a value's type, as a program writes it: ``Port.Write``."""
+    return type(value).__qualname__.rpartition("<locals>.")[2]
 
 
 def shown(value: object) -> str:

@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from errno import ENOSPC, ENOTDIR
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Alias, Target
 from ..._core.vocabulary.options import check_number
-from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.public_names import show_members, show_public_names
 from ..receivers import check_receiver
 from .directory_scan import Change, Tree
 from .inotify import lacks_watches
@@ -69,6 +69,8 @@ class DirectoryWatch(MetaProcess):
     Raises:
         BadInputError: an argument has a wrong type or value.
     """
+
+    Changed: TypeAlias = PathChanged
 
     kind = "watch"
 
@@ -257,3 +259,4 @@ def _no_watches() -> OSError:
 
 
 show_public_names(__name__)
+show_members(DirectoryWatch)

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -15,7 +15,7 @@ from ..._core.vocabulary.errors import BadInputError, Reject
 from ..._core.vocabulary.ids import Alias, Target
 from ..._core.vocabulary.messages import MayBeLate, Request
 from ..._core.vocabulary.options import check_number
-from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.public_names import show_members, show_public_names
 from ..checks import check_text
 from ..parsing.cutter import MessageCutter, check_mode
 from ..parsing.framing import Framing
@@ -98,7 +98,7 @@ class FileWrite(Request[int]):
     data: bytes | str
 
     def __post_init__(self) -> None:
-        check_text("FileWrite(data)", self.data)
+        check_text("FileWriter.Write(data)", self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,12 @@ class FileReader(MetaProcess):
     Raises:
         BadInputError: an argument has a wrong type or value.
     """
+
+    Data: TypeAlias = FileData
+    Ended: TypeAlias = FileEnded
+    Line: TypeAlias = FileLine
+    Rotated: TypeAlias = FileRotated
+    Truncated: TypeAlias = FileTruncated
 
     kind = "file"
 
@@ -288,7 +294,7 @@ class FileWriter(MetaProcess):
     cannot be written, the meta-process ends with that error: no data is lost in silence. If the
     disk is full, no partial record stays in the file: the writer removes it, unless another program
     has written behind it meanwhile. Messages that still wait when the writer is stopped are not
-    written; call :class:`FileSync` first.
+    written; call :class:`FileWriter.Sync` first.
 
     Args:
         path: the file, which is created if it does not exist.
@@ -298,6 +304,10 @@ class FileWriter(MetaProcess):
     Raises:
         BadInputError: an argument has a wrong type or value.
     """
+
+    Reopen: TypeAlias = FileReopen
+    Sync: TypeAlias = FileSync
+    Write: TypeAlias = FileWrite
 
     kind = "filewriter"
 
@@ -423,3 +433,5 @@ def _nothing() -> None:
 
 
 show_public_names(__name__)
+show_members(FileWriter)
+show_members(FileReader)

@@ -4,13 +4,13 @@ import os
 import sys
 from dataclasses import dataclass
 from errno import EBADF, EIO
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..._core.verbs.meta_process import MetaProcess
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Alias, Target
 from ..._core.vocabulary.messages import MayBeLate
-from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.public_names import show_members, show_public_names
 from ..parsing.lines import Text
 from ..receivers import check_receiver
 
@@ -48,6 +48,9 @@ class StandardInput(MetaProcess):
         fd: another descriptor than 0.
         receiver: the address that gets the lines; None for the owner.
     """
+
+    Ended: TypeAlias = StdinEnded
+    Line: TypeAlias = StdinLine
 
     kind = "stdin"
 
@@ -105,3 +108,4 @@ class StandardInput(MetaProcess):
 
 
 show_public_names(__name__)
+show_members(StandardInput)

@@ -109,7 +109,7 @@ class PortWrite(Request[int]):
     data: bytes | str
 
     def __post_init__(self) -> None:
-        check_text("PortWrite(data)", self.data)
+        check_text("Port.Write(data)", self.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from errno import EPIPE
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -19,7 +19,7 @@ from ..._core.vocabulary.envelopes import Lane
 from ..._core.vocabulary.errors import BadInputError, MailboxFullError, Reject
 from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.options import check_flag
-from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.public_names import show_members, show_public_names
 from ..._core.vocabulary.reasons import Killed, Reason
 from ..._core.vocabulary.text import shown
 from ..parsing.cutter import MessageCutter, check_mode
@@ -61,7 +61,7 @@ class Port(MetaProcess):
 
     If the program cannot be started, ``spawn_meta`` raises the error. The port reads both outputs
     only as fast as the receiver handles them (backpressure). It reads both to their end before it
-    sends :class:`PortExited`. Processes that the program started and left behind are ended, too,
+    sends :class:`Port.Exited`. Processes that the program started and left behind are ended, too,
     and do not delay that message.
 
     Args:
@@ -89,6 +89,18 @@ class Port(MetaProcess):
     Raises:
         BadInputError: an argument has a wrong type or value.
     """
+
+    CloseInput: TypeAlias = PortCloseInput
+    Data: TypeAlias = PortData
+    ErrorData: TypeAlias = PortErrorData
+    ErrorLine: TypeAlias = PortErrorLine
+    Exited: TypeAlias = PortExited
+    InputLost: TypeAlias = PortInputLost
+    Line: TypeAlias = PortLine
+    Resize: TypeAlias = PortResize
+    Signal: TypeAlias = PortSignal
+    Started: TypeAlias = PortStarted
+    Write: TypeAlias = PortWrite
 
     kind = "port"
 
@@ -363,3 +375,4 @@ class Port(MetaProcess):
 
 
 show_public_names(__name__)
+show_members(Port)

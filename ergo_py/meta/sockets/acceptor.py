@@ -102,6 +102,7 @@ class Acceptor:
             if not server._may_accept():
                 server._wait.in_thread(server._may_accept)
                 continue
+            sources.threads.give_way(lambda: bool(poll.poll(0)), None)
             poll.poll()
             taken: list[Accepted] = []
             pause = self._accept(taken.append, taken, server._births.places)
@@ -154,7 +155,7 @@ class Acceptor:
                     break
                 sock, address = server._socket.accept()
                 self._pause = _BACK_OFF[0]
-                if server._most is None or server._has_place(len(taken)):
+                if server._capacity.most is None or server._has_place(len(taken)):
                     take((sock, address))
                     if number >= _SLOW_IN_TURN and (
                         sources.slice_clock() >= end or server._births.places < places

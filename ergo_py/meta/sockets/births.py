@@ -69,8 +69,11 @@ class Births:
             await birth.gone.wait()
 
     def begin(self, connection: StreamConnection, sock: socket.socket) -> None:
-        """Spawn a connection in a task of its own, since its session may take a while to start."""
+        """Spawn a connection: at once, or in a task of its own if its session may take a while to
+        start.
+        """
         server, meta = self._server, self._server._meta
+        server._open[connection] = None
 
         async def find_owner() -> Process | Meta:
             if plan is None:
@@ -85,11 +88,17 @@ class Births:
 
         try:
             self._check_open()
-            server._secure(connection)
+            if server._contexts is not None and not server._options.start_tls:
+                connection._begin_tls(server.new_secure())
             # Choose the receiver now, in the order of arrival; starting it may take a while.
             plan = server._receivers.plan_actor()
-            if server._needs_no_tasks() and (plan is None or starts_at_once(meta, plan)):
-                # Nothing has to wait, as for most connections.
+            if (
+                server.poller is not None
+                and server._contexts is None
+                and (plan is None or starts_at_once(meta, plan))
+            ):
+                # Nothing has to wait, as for most connections: the poller reads them, and there is
+                # no handshake.
                 meta.handler.context.copy().run(self._begin_at_once, connection, sock, plan)
                 return
             context = meta.handler.context
@@ -119,7 +128,7 @@ class Births:
         born.reader.begin()
 
     def _check_open(self) -> None:
-        if self._server._meta.reason is not None or self._server._is_shut:
+        if self._server._meta.ending.reason is not None or self._server._is_shut:
             raise NotAllowedError("the server is ending")
 
     def _belongs_to(self, connection: StreamConnection, actor: Process) -> None:

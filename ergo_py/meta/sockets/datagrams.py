@@ -4,16 +4,17 @@ import errno
 import socket
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import Request
-from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.public_names import show_members, show_public_names
 from ..checks import check_bytes, setters
 from .messages import Endpoint
 
 __all__ = [
+    "UDP",
     "UDPData",
     "UDPFailed",
     "UDPFault",
@@ -46,11 +47,11 @@ class _Unfrozen:
 
 
 def udp_data(socket: Alias, peer: Endpoint, data: bytes) -> UDPData:
-    """Make a :class:`UDPData` in half the time: filling a frozen object costs a call for each
+    """Make a :class:`UDP.Data` in half the time: filling a frozen object costs a call for each
     field, so the object is filled first and frozen afterwards.
     """
     message: Any = _Unfrozen(socket, peer, data)
-    message.__class__ = UDPData  # hot path: UDPData.__init__
+    message.__class__ = UDPData  # hot path: UDP.Data.__init__
     return message  # type: ignore[no-any-return]
 
 
@@ -59,7 +60,7 @@ class UDPSend(Request[int]):
     """Tell a UDP socket to send a datagram. ``peer`` is a host and a port; a client leaves it out.
 
     With ``call``, the socket answers with the number of bytes once the operating system has taken
-    the datagram, or the call raises ``OSError``. With ``send``, the sender gets ``UDPFailed`` if
+    the datagram, or the call raises ``OSError``. With ``send``, the sender gets ``UDP.Failed`` if
     the datagram cannot be sent, or if the network reports a failure later.
     """
 
@@ -68,7 +69,7 @@ class UDPSend(Request[int]):
 
     def __init__(self, data: bytes, peer: tuple[str, int] | None = None) -> None:
         if type(data) is not bytes:
-            check_bytes("UDPSend(data)", data)
+            check_bytes("UDP.Send(data)", data)
         if peer is not None and not (
             isinstance(peer, tuple)
             and len(peer) == 2
@@ -76,7 +77,7 @@ class UDPSend(Request[int]):
             and isinstance(peer[1], int)
         ):
             raise BadInputError(
-                "UDPSend(peer)", peer, "a host and a port, such as ('127.0.0.1', 8125)"
+                "UDP.Send(peer)", peer, "a host and a port, such as ('127.0.0.1', 8125)"
             )
         _set_data(self, data)
         _set_peer(self, peer)
@@ -171,4 +172,15 @@ def fault_of(error: Exception) -> UDPFault:
     )
 
 
+class UDP:
+    """The messages of UDP sockets."""
+
+    Data: TypeAlias = UDPData
+    Failed: TypeAlias = UDPFailed
+    Join: TypeAlias = UDPJoin
+    Leave: TypeAlias = UDPLeave
+    Send: TypeAlias = UDPSend
+
+
 show_public_names(__name__)
+show_members(UDP)

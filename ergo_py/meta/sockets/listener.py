@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trio.lowlevel import notify_closing
 
@@ -27,7 +27,7 @@ from .births import Births
 from .messages import ORDERLY, Address, Cause, Endpoint
 from .options import LARGEST, StreamOptions, WhenFull
 from .socket_setup import prepare_listener
-from .streams.connection import StreamConnection
+from .streams.connection import AcceptedSockets, StreamConnection
 from .streams.parser import NewParser
 from .tls import TLSContexts, TLSSession
 
@@ -72,16 +72,25 @@ class _EndedConnections:
         return warns
 
 
+class _Capacity(NamedTuple):
+    """How many connections a server takes."""
+
+    most: int | None
+    """How many may be open at once; None for no limit."""
+    when_full: WhenFull
+    """Whether further connections wait in the operating system or are closed at once."""
+    queue: int
+    """How many may wait in the operating system."""
+
+
 class Listener(MetaProcess):
     """Accepts connections. The server owns them, or their sessions do; they end with the server."""
 
     kind = "accept"
     makes: type[StreamConnection]
     """The class of its connections."""
-    prepares_connections = False
-    """Whether its sockets inherit the options of TCP."""
-    local_of_connections: Address | None = None
-    """The local address of all its connections; None if they may differ."""
+    sockets = AcceptedSockets()
+    """The common properties of its connections."""
     _contexts: TLSContexts | None = None
     """The certificates; None without TLS."""
     _local: Any = ""
@@ -114,15 +123,9 @@ class Listener(MetaProcess):
         if not isinstance(when_full, WhenFull):
             raise BadInputError("when_full", when_full, "WhenFull.PAUSE or WhenFull.REFUSE")
         check_number("queue", queue, least=1, whole=True, most=LARGEST)
-        self.reader: ReaderKind = check_reader(reader)
-        """Where it and its connections read: in a thread or in a task."""
-        self._reads_in_task = reader == "task"
-        self._most = max_connections
-        """How many connections may be open at once."""
-        self._when_full = when_full
-        """Whether further connections wait in the operating system or are closed at once."""
-        self._queue = queue
-        """How many connections may wait in the operating system."""
+        self._reads_in_task = check_reader(reader) == "task"
+        self._capacity = _Capacity(max_connections, when_full, queue)
+        """How many connections the server takes."""
         self._receivers = Receivers(receiver)
         """Chooses the receiver of each connection."""
         self._options = options
@@ -160,16 +163,18 @@ class Listener(MetaProcess):
         if self._options.tls:
             self._contexts = TLSContexts(self._options.tls, server_side=True)
         self._socket = sock = await self._listen()
+        if type(sock) is not socket.socket:
+            self.inbox = None  # C code reads from plain sockets only
         self.opened(sock)
-        self.prepares_connections = prepare_listener(sock, self._options)
+        inherit = prepare_listener(sock, self._options)
         # A thread does not block in accept() either: it takes all waiting connections, and there
         # may be fewer than expected.
         sock.setblocking(False)
-        sock.listen(self._queue)
+        sock.listen(self._capacity.queue)
         self._births.use(replace(self._meta.options, linger=False, needed=False))
         self._local = local = self._address(sock)
-        if isinstance(local, Endpoint) and local.host not in _ANY:
-            self.local_of_connections = local
+        is_single = isinstance(local, Endpoint) and local.host not in _ANY
+        self.sockets = AcceptedSockets(inherit, local if is_single else None)
         if self.poller is not None:
             self.poller.open(self._meta.router.turns)
         if self.inbox is not None:
@@ -202,31 +207,17 @@ class Listener(MetaProcess):
         """
         if self._is_shut or more >= self._births.places:
             return False
-        most = self._most
-        return most is None or self._when_full is WhenFull.REFUSE or self._has_place(more)
+        most, when_full, _ = self._capacity
+        return most is None or when_full is WhenFull.REFUSE or self._has_place(more)
 
     def _has_place(self, more: int = 0) -> bool:
-        return self._most is None or self.connections + more < self._most
+        most = self._capacity.most
+        return most is None or self.connections + more < most
 
     def _adopt(self, accepted: Accepted) -> None:
         """Make a connection of an accepted socket. On the loop."""
         sock, address = accepted
-        self._spawn(self._make(sock, address), sock)
-
-    def _spawn(self, connection: StreamConnection, sock: socket.socket) -> None:
-        self._open[connection] = None
-        self._births.begin(connection, sock)
-
-    def _needs_no_tasks(self) -> bool:
-        """Whether connections can be made and read without a task: the poller reads them, and they
-        need no handshake.
-        """
-        return self.poller is not None and self._contexts is None
-
-    def _secure(self, connection: StreamConnection) -> None:
-        """Let a connection begin with a TLS handshake, if the server has TLS."""
-        if self._contexts is not None and not self._options.start_tls:
-            connection._begin_tls(self.new_secure())
+        self._births.begin(self._make(sock, address), sock)
 
     def new_secure(self) -> TLSSession:
         """The server's side of TLS for a connection."""
@@ -301,6 +292,11 @@ class Listener(MetaProcess):
     # -- looking inside ----------------------------------------------------------------------------
 
     @property
+    def reader(self) -> ReaderKind:
+        """Where it and its connections read: in a thread or in a task."""
+        return "task" if self._reads_in_task else "thread"
+
+    @property
     def connections(self) -> int:
         """How many connections are open."""
         return len(self._open)
@@ -338,7 +334,7 @@ class Listener(MetaProcess):
             "refused": str(self.refused),
             "failed": str(self.failed),
             "errors": str(self.errors),
-            "max connections": "" if self._most is None else str(self._most),
+            "max connections": str(self._capacity.most or ""),
             "bytes in": str(
                 self._ended.bytes_in + self._sum(lambda connection: connection.bytes_in)
             ),

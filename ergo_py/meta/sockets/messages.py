@@ -3,15 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import MayBeLate, Request
 from ..._core.vocabulary.options import check_number
-from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.public_names import show_members, show_public_names
 from ..checks import check_bytes, setters
 
 __all__ = [
+    "TCP",
     "Address",
     "Cause",
     "ORDERLY",
@@ -122,7 +123,7 @@ _set_connection, _set_data = setters(TCPData)
 @dataclass(frozen=True, slots=True, init=False)
 class TCPFrames:
     """All frames that a read has completed, in their order. With ``batch=True``, this message
-    replaces ``TCPData``.
+    replaces ``TCP.Data``.
 
     A large read may come as several of these messages. Frames are ``bytes``, unless a decoder of
     your own makes other objects of them.
@@ -155,7 +156,7 @@ class TCPProtocolError:
 
 @dataclass(frozen=True, slots=True)
 class TCPSecured:
-    """TLS has begun on a connection that was in clear (``TCPStartTLS``). All data from now on was
+    """TLS has begun on a connection that was in clear (``TCP.StartTLS``). All data from now on was
     encrypted.
     """
 
@@ -183,7 +184,7 @@ class TCPSend(MayBeLate, Request[int]):
     of them are in the operating system.
 
     A list of pieces is joined and sent at once, such as the answers to all frames of
-    :class:`TCPFrames`.
+    :class:`TCP.Frames`.
     """
 
     data: bytes
@@ -192,9 +193,9 @@ class TCPSend(MayBeLate, Request[int]):
         if type(data) is not bytes:
             if isinstance(data, list | tuple):
                 for piece in data:
-                    check_bytes("TCPSend(data)", piece)
+                    check_bytes("TCP.Send(data)", piece)
                 data = b"".join(data)
-            check_bytes("TCPSend(data)", data)
+            check_bytes("TCP.Send(data)", data)
         _set_sent(self, data)
 
 
@@ -217,7 +218,7 @@ class TCPClose(MayBeLate, Request[None]):
 
     def __post_init__(self) -> None:
         if self.linger is not None:
-            check_number("TCPClose(linger)", self.linger, least=0.0)
+            check_number("TCP.Close(linger)", self.linger, least=0.0)
 
 
 class Same(Enum):
@@ -245,9 +246,9 @@ class TCPSet(MayBeLate, Request[None]):
     def __post_init__(self) -> None:
         for name in ("idle_timeout", "frame_timeout"):
             if getattr(self, name) is not None and getattr(self, name) is not SAME:
-                check_number(f"TCPSet({name})", getattr(self, name), least=0.001)
+                check_number(f"TCP.Set({name})", getattr(self, name), least=0.001)
         if self.linger is not SAME:
-            check_number("TCPSet(linger)", self.linger, least=0.0)
+            check_number("TCP.Set(linger)", self.linger, least=0.0)
 
     def changes(self) -> dict[str, Any]:
         """The settings that change, by their names."""
@@ -263,7 +264,7 @@ class TCPStartTLS(Request[None]):
     Send it while you serve the message that agrees on TLS: for a server, the request of the peer;
     for a client, the answer of the server. The connection reads nothing in the meantime. ``say`` is
     sent in clear before TLS begins, such as the reply of a server; all later data is encrypted.
-    ``TCPSecured`` tells that TLS has begun. If the peer has sent anything in clear after its
+    ``TCP.Secured`` tells that TLS has begun. If the peer has sent anything in clear after its
     request, the connection ends with ``Cause.PROTOCOL_ERROR``: an attacker in between could have
     inserted it.
     """
@@ -271,7 +272,23 @@ class TCPStartTLS(Request[None]):
     say: bytes = b""
 
     def __post_init__(self) -> None:
-        check_bytes("TCPStartTLS(say)", self.say)
+        check_bytes("TCP.StartTLS(say)", self.say)
+
+
+class TCP:
+    """The messages of TCP and Unix sockets."""
+
+    Close: TypeAlias = TCPClose
+    Connected: TypeAlias = TCPConnected
+    Data: TypeAlias = TCPData
+    Disconnected: TypeAlias = TCPDisconnected
+    Frames: TypeAlias = TCPFrames
+    ProtocolError: TypeAlias = TCPProtocolError
+    Secured: TypeAlias = TCPSecured
+    Send: TypeAlias = TCPSend
+    Set: TypeAlias = TCPSet
+    StartTLS: TypeAlias = TCPStartTLS
 
 
 show_public_names(__name__)
+show_members(TCP)

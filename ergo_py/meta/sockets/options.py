@@ -101,15 +101,15 @@ class StreamOptions:
     framing: Framing = _RAW
     """How the stream is cut into frames; raw by default."""
     batch: bool = False
-    """Deliver all frames of a read as one ``TCPFrames`` instead of a ``TCPData`` for each."""
+    """Deliver all frames of a read as one ``TCP.Frames`` instead of a ``TCP.Data`` for each."""
     last_word: bool = False
-    """After a protocol error, send ``TCPProtocolError`` to the receiver, and write its answer
+    """After a protocol error, send ``TCP.ProtocolError`` to the receiver, and write its answer
     before the connection ends.
     """
     tls: ssl.SSLContext | TLSFiles | bool | None = None
     """None for no TLS. For a client, True trusts the authorities of the system."""
     start_tls: bool = False
-    """Begin in clear; TLS begins with ``TCPStartTLS``. Until then, the receiver gets a single
+    """Begin in clear; TLS begins with ``TCP.StartTLS``. Until then, the receiver gets a single
     message at a time.
     """
     server_name: str | None = None

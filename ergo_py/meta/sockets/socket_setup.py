@@ -4,6 +4,7 @@ import errno
 import socket
 import sys
 from fcntl import ioctl
+from functools import partial
 from struct import pack, unpack
 from termios import TIOCOUTQ
 from typing import Any, Final
@@ -13,6 +14,7 @@ import trio
 from ..._core.vocabulary.errors import BadInputError
 from .messages import Endpoint
 from .options import KeepAlive, StreamOptions
+from .socket_source import listen
 
 __all__ = [
     "OUT_OF_RESOURCES",
@@ -95,6 +97,13 @@ async def open_listener(
     Raises:
         OSError: no address could be used; the text names the first.
     """
+    opens = partial(_open_listener, host, port, kind, reuse_port, dual_stack, buffer)
+    return await listen(Endpoint(host, port), kind, opens)
+
+
+async def _open_listener(
+    host: str, port: int, kind: int, reuse_port: bool, dual_stack: bool, buffer: int | None
+) -> socket.socket:
     failure: OSError | None = None
     for family, address in await resolve(host, port, kind, socket.AI_PASSIVE):
         sock = None

@@ -5,6 +5,7 @@ connection.
 import os
 import socket
 import ssl
+from functools import partial
 from typing import Self, Unpack
 
 import trio
@@ -19,6 +20,7 @@ from .listener import Listener
 from .messages import Address, Endpoint
 from .options import StreamKeywords, WhenFull, read_stream_options
 from .socket_setup import check_stream, endpoint, open_listener, unknown_host
+from .socket_source import connect
 from .streams.connection import StreamConnection
 from .tls import TLSContexts, TLSFiles, TLSSession
 
@@ -87,13 +89,13 @@ class TCPConnection(StreamConnection):
                 loop.
             connect_timeout: seconds within which the connection must be made.
             framing: how the stream is cut into frames, such as ``LengthHeader()``; raw by default.
-            batch: deliver all frames of a read as one ``TCPFrames`` instead of a ``TCPData`` for
+            batch: deliver all frames of a read as one ``TCP.Frames`` instead of a ``TCP.Data`` for
                 each.
-            last_word: after a protocol error, send ``TCPProtocolError`` to the receiver, and write
+            last_word: after a protocol error, send ``TCP.ProtocolError`` to the receiver, and write
                 its answer before the connection ends.
             tls: True trusts the authorities of the system; or ``TLSFiles(authorities=…)``, or an
                 ``ssl.SSLContext``; None for no TLS.
-            start_tls: begin in clear; TLS begins with ``TCPStartTLS``.
+            start_tls: begin in clear; TLS begins with ``TCP.StartTLS``.
             server_name: the name to verify in the server's certificate; by default ``host``.
             handshake_timeout: seconds within which the TLS handshake must be done; 10 by default.
             idle_timeout: end the connection after so many seconds without a byte in either
@@ -124,9 +126,11 @@ class TCPConnection(StreamConnection):
         checked = read_stream_options("TCPConnection.connect", options, cls.connect)
         return cls._connect_to(Endpoint(host, port), connect_timeout, receiver, checked, reader)
 
-    async def _connect(self) -> socket.socket:
-        assert isinstance(self._goal, Endpoint)
-        host, port = self._goal
+    async def _connect(self, goal: Endpoint) -> socket.socket:
+        return await connect(goal, partial(self._connect_to_goal, goal))
+
+    async def _connect_to_goal(self, goal: Endpoint) -> socket.socket:
+        host, port = goal
         try:
             stream = await trio.open_tcp_stream(host, port)
         except (socket.gaierror, UnicodeError) as error:
@@ -138,13 +142,12 @@ class TCPConnection(StreamConnection):
             raise why from error
         return socket.socket(fileno=stream.socket.detach())
 
-    def _goal_text(self) -> str:
-        assert isinstance(self._goal, Endpoint)
-        return f"{self._goal.host} port {self._goal.port}"
+    def _goal_text(self, goal: Endpoint) -> str:
+        return f"{goal.host} port {goal.port}"
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
         server = self._server
-        local = None if server is None else server.local_of_connections
+        local = None if server is None else server.sockets.local
         return (
             endpoint(sock.getsockname()) if local is None else local,
             endpoint(self._address or sock.getpeername()),
@@ -155,7 +158,8 @@ class TCPConnection(StreamConnection):
         if self._server is not None or not options.tls:
             return super()._new_secure()
         context = TLSContexts(options.tls, server_side=False).current(lambda _: None)
-        goal = self._goal.host if isinstance(self._goal, Endpoint) else ""
+        address = None if self._goal is None else self._goal.address
+        goal = address.host if isinstance(address, Endpoint) else ""
         name = options.server_name or goal or None
         return TLSSession(context, False, name if context.check_hostname or name else None)
 
@@ -178,7 +182,7 @@ class TCPServer(Listener):
     The smallest server is an actor that spawns it, and answers to the alias in each message::
 
         from ergo_py import PID, Actor, Alias
-        from ergo_py.meta import TCPConnected, TCPData, TCPDisconnected, TCPSend, TCPServer
+        from ergo_py.meta import TCP, TCPServer
 
 
         class Echo(Actor):
@@ -187,16 +191,16 @@ class TCPServer(Listener):
 
             def handle_message(self, message: object, sender: PID | Alias) -> None:
                 match message:
-                    case TCPConnected(connection, peer):
+                    case TCP.Connected(connection, peer):
                         self.log.info("connected", peer=str(peer))
-                    case TCPData(connection, data):
-                        self.send(connection, TCPSend(data))
-                    case TCPDisconnected(connection, reason):
+                    case TCP.Data(connection, data):
+                        self.send(connection, TCP.Send(data))
+                    case TCP.Disconnected(connection, reason):
                         self.log.info("disconnected", reason=reason.value)
 
     Each connection is a meta-process of its own. Its alias is in all its messages; send
-    ``TCPSend``, ``TCPClose`` and ``TCPSet`` to that alias. An actor that is behind slows its peers
-    down, not the node: the connections stop reading until it catches up (backpressure).
+    ``TCP.Send``, ``TCP.Close`` and ``TCP.Set`` to that alias. An actor that is behind slows its
+    peers down, not the node: the connections stop reading until it catches up (backpressure).
 
     Most servers keep state for each connection. Give a behaviour as ``receiver``: the server spawns
     an actor for each connection, a session, which owns the connection and ends with it. If a
@@ -211,9 +215,9 @@ class TCPServer(Listener):
 
             def handle_message(self, message: object, sender: PID | Alias) -> None:
                 match message:
-                    case TCPData(connection, line):
+                    case TCP.Data(connection, line):
                         self.lines += 1
-                        self.send(connection, TCPSend(b"%d %s\n" % (self.lines, line)))
+                        self.send(connection, TCP.Send(b"%d %s\n" % (self.lines, line)))
 
 
         class Door(Actor):
@@ -250,11 +254,11 @@ class TCPServer(Listener):
         dual_stack: let an IPv6 address serve IPv4, too, where it stands for both.
         framing: how the streams of the connections are cut into frames, such as ``LengthHeader()``;
             raw by default.
-        batch: deliver all frames of a read as one ``TCPFrames`` instead of a ``TCPData`` for each.
-        last_word: after a protocol error, send ``TCPProtocolError`` to the receiver, and write its
+        batch: deliver all frames of a read as one ``TCP.Frames``, not as a ``TCP.Data`` for each.
+        last_word: after a protocol error, send ``TCP.ProtocolError`` to the receiver, and write its
             answer before the connection ends.
         tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for no TLS.
-        start_tls: begin in clear; TLS begins with ``TCPStartTLS``.
+        start_tls: begin in clear; TLS begins with ``TCP.StartTLS``.
         handshake_timeout: seconds within which the TLS handshake must be done; 10 by default.
         idle_timeout: end a connection after so many seconds without a byte in either direction;
             None for no limit.

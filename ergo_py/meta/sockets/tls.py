@@ -43,7 +43,7 @@ class TLSFiles:
         names: for a server: other certificates, for other names that clients ask for (SNI).
             Settings that such an entry leaves out are those of the whole.
         alpn: protocols to offer, the best first. Two sides without a common protocol connect all
-            the same, as Python's ``ssl`` does it: look at ``tls.alpn`` in ``TCPConnected``, which
+            the same, as Python's ``ssl`` does it: look at ``tls.alpn`` in ``TCP.Connected``, which
             is None then.
         revoked: the list of certificates that ``authorities`` have revoked (a CRL, as PEM). The
             certificate of the other side is refused if it is on the list, and also if its authority

@@ -26,7 +26,7 @@ class UDPServer(UDPSocket):
     The smallest server is an actor that spawns it, and answers to the alias in each message::
 
         from ergo_py import PID, Actor, Alias
-        from ergo_py.meta import UDPData, UDPFailed, UDPSend, UDPServer
+        from ergo_py.meta import UDP, UDPServer
 
 
         class Echo(Actor):
@@ -35,9 +35,9 @@ class UDPServer(UDPSocket):
 
             def handle_message(self, message: object, sender: PID | Alias) -> None:
                 match message:
-                    case UDPData(socket, peer, data):
-                        self.send(socket, UDPSend(data, peer))
-                    case UDPFailed(_, peer, fault):
+                    case UDP.Data(socket, peer, data):
+                        self.send(socket, UDP.Send(data, peer))
+                    case UDP.Failed(_, peer, fault):
                         self.log.warning("not delivered", peer=str(peer), fault=fault.value)
 
     Args:

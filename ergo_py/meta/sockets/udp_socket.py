@@ -77,17 +77,15 @@ class UDPSocket(MetaProcess):
         receive_buffer: int | None,
         send_buffer: int | None,
     ) -> None:
-        self.reader: ReaderKind = check_reader(reader)
-        """Where it reads: in a thread or in a task."""
-        self._reads_in_task = reader == "task"
+        self._reads_in_task = check_reader(reader) == "task"
         check_number("max_datagram", max_datagram, least=1, whole=True, most=LONGEST)
         for name, size in (("receive_buffer", receive_buffer), ("send_buffer", send_buffer)):
             if size is not None:
                 check_number(name, size, least=1, whole=True, most=LARGEST)
         self._to = to
         self._most = max_datagram
-        self._receive_buffer = receive_buffer
-        self._send_buffer = send_buffer
+        self._buffers = {socket.SO_RCVBUF: receive_buffer, socket.SO_SNDBUF: send_buffer}
+        """Bytes that the operating system keeps, in either direction; None for its default."""
         self._is_client = False
         self._is_ipv6 = False
         """The socket is an IPv6 socket, which may talk to IPv4 peers, too."""
@@ -106,6 +104,11 @@ class UDPSocket(MetaProcess):
         self.messages_out = 0
         self.faults: Counter[UDPFault] = Counter()
 
+    @property
+    def reader(self) -> ReaderKind:
+        """Where it reads: in a thread or in a task."""
+        return "task" if self._reads_in_task else "thread"
+
     # -- birth -------------------------------------------------------------------------------------
 
     async def init(self) -> None:
@@ -114,10 +117,9 @@ class UDPSocket(MetaProcess):
         self._socket = sock = await self._open()
         self.opened(sock)
         sock.setblocking(not self._reads_in_task)
-        if self._receive_buffer is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
-        if self._send_buffer is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+        for option, size in self._buffers.items():
+            if size is not None:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
         try:
             sock.setsockopt(*_RECEIVE_ERRORS[sock.family], 1)
         except (

@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Self, Unpack
 
 import trio
@@ -22,6 +23,7 @@ from .listener import Listener
 from .messages import Address
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .socket_setup import check_stream, describe
+from .socket_source import connect, listen
 from .streams.connection import StreamConnection
 
 __all__ = ["UnixConnection", "UnixServer"]
@@ -88,21 +90,25 @@ class UnixConnection(StreamConnection):
         checked = _read_options("UnixConnection.connect", options, cls.connect)
         return cls._connect_to(goal, connect_timeout, receiver, checked, reader)
 
-    async def _connect(self) -> socket.socket:
+    async def _connect(self, goal: str) -> socket.socket:
+        return await connect(goal, partial(self._connect_to_goal, goal))
+
+    async def _connect_to_goal(self, goal: str) -> socket.socket:
         sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            await sock.connect(self._goal)
+            await sock.connect(goal)
             return socket.socket(fileno=sock.detach())
         except OSError as error:
-            raise _naming(error, str(self._goal)) from None
+            raise _naming(error, goal) from None
         finally:
             sock.close()
 
-    def _goal_text(self) -> str:
-        return _shown(self._goal)
+    def _goal_text(self, goal: str) -> str:
+        return _shown(goal)
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
-        return _shown(sock.getsockname()), self._goal or _peer(sock)
+        peer = _peer(sock) if self._goal is None else self._goal.address
+        return _shown(sock.getsockname()), peer
 
 
 class UnixServer(Listener):
@@ -154,6 +160,9 @@ class UnixServer(Listener):
         """Device and inode of the file, so that the server removes only its own file."""
 
     async def _listen(self) -> socket.socket:
+        return await listen(self._path, socket.SOCK_STREAM, self._bind_to_path)
+
+    async def _bind_to_path(self) -> socket.socket:
         _remove_stale(self._path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -189,6 +189,8 @@ class LocalCarrier:
                     if node not in ("", self._name):
                         await self._read_frames(node, frames)
             except (OSError, ProtocolError):
+                # The connection is broken, or its bytes are no frames: either way nothing more can
+                # be read. A node that was connected is lost below; a stranger is only closed.
                 pass
         if node not in ("", self._name, *self._readers):
             self._lose(node)

@@ -66,6 +66,8 @@ class WatchedTargets:
         try:
             self._kernel.links.relate(self._watcher(), target, Kind.MONITOR)
         except RelationExistsError:
+            # A watch that was withdrawn a moment ago: its relation still stands, and tells the end
+            # of the target as a new one would.
             pass
 
     def refuse(self, op: Watch) -> None:

@@ -32,7 +32,11 @@ class ClosedType:
     def __init__(self, cls: type, name: bytes, fields: tuple[str, ...], checks: list[Any]) -> None:
         self._head = bytes((MARK, len(name))) + name
         """The bytes in front of an encoded instance."""
-        self._test, self._names = _test(fields, checks)
+        test, self._names = _test(fields, checks)
+        # A single function: each message to another node pays for every further call.
+        self._encoder = compile(
+            f"lambda v: head + encode(v) if {test} else otherwise(v)", "<encoder>", "eval"
+        )
         self.decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(cls).decode
 
     def encoder(self, otherwise: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
@@ -40,10 +44,7 @@ class ClosedType:
         those of the annotations.
         """
         names = {"head": self._head, "encode": _encode, "otherwise": otherwise, **self._names}
-        # A single function: each message to another node pays for every further call.
-        encoder: Callable[[Any], bytes] = eval(
-            f"lambda v: head + encode(v) if {self._test} else otherwise(v)", names
-        )
+        encoder: Callable[[Any], bytes] = eval(self._encoder, names)
         return encoder
 
 

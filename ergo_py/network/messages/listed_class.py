@@ -4,6 +4,7 @@ import dataclasses
 import types
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..._core.vocabulary.errors import BadInputError
@@ -15,6 +16,7 @@ __all__ = [
     "RefusedValueError",
     "UnreadableValueError",
     "can_be_listed",
+    "listed_class",
     "wire_name_of",
 ]
 
@@ -57,6 +59,17 @@ class ListedClass:
                 f"{self.wire_name} cannot be made: {type(error).__name__}"
                 + (f"; the message has no field {', '.join(missing)}" if missing else "")
             ) from None
+
+
+def listed_class(cls: type, wire_name: str) -> ListedClass:
+    """A class, listed under a name. A class of the framework is read once in a program: each node
+    lists all of them.
+    """
+    is_own = cls.__module__.partition(".")[0] == "ergo_py"
+    return _own_class(cls, wire_name) if is_own else ListedClass(cls, wire_name)
+
+
+_own_class = cache(ListedClass)
 
 
 def _allowed_types(cls: type, fields: tuple[str, ...]) -> dict[str, tuple[type, ...]]:

@@ -41,6 +41,7 @@ from .listed_class import (
     RefusedValueError,
     UnreadableValueError,
     can_be_listed,
+    listed_class,
     wire_name_of,
 )
 from .type_names import type_of
@@ -166,7 +167,7 @@ class MessageTypes:
             self._exceptions[wire_name] = cls
             self._exception_names[cls] = wire_name
         else:
-            entry = ListedClass(cls, wire_name)
+            entry = listed_class(cls, wire_name)
             self._by_name[wire_name] = entry
             self._tags[cls] = lambda value: self._object(entry, value)
             self._closed_names[wire_name.encode()] = entry
@@ -325,6 +326,8 @@ class MessageTypes:
                     # To copy a short message is cheaper than to make a view of it.
                     return decode(data[end:] if len(data) < _SHORT else memoryview(data)[end:])
                 except Exception:
+                    # The class may have other fields in the other node: read them by name below,
+                    # which raises the error for bytes that are no such value at all.
                     pass
             return self._decode_fields(self._closed_names.get(data[2:end]), data, end)
         except UnreadableValueError:

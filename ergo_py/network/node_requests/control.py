@@ -27,6 +27,10 @@ _FROM_AFAR: Final = (
     "network",
     "groups",
     "names",
+    "entities",
+    "entity",
+    "keys",
+    "parked",
     *(view.__name__ for view in VIEWS),
 )
 """The commands that another node may pass on: those that look, and answer in a single message."""

@@ -1,21 +1,33 @@
-"""`Exchange`: a request under way and its response."""
+"""`Exchange`: a request under way and its response. `ask` lets the place of the request answer it:
+an actor, an actor of its own, or an application.
+"""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, Protocol
 
 from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.envelopes import Priority
 from ..._core.vocabulary.errors import (
     CallTimeoutError,
+    InitError,
     MailboxFullError,
+    SpawnError,
     TargetDownError,
 )
 from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.reasons import NoProcess, Normal, Shutdown
+from ...meta.receivers import Receivers, make_actor
+from ...meta.sockets.streams.sessions import end_session
 from ..messages.requests import HTTPRequest
 from ..messages.responses import HTTPError, Response, bare_response
+from ..routes import Place
+from ..site import Site
 
-__all__ = ["Exchange", "answer_of", "unavailable"]
+__all__ = ["Exchange", "answer_of", "ask", "unavailable"]
+
+_NORMAL: Final = Priority.NORMAL
 
 
 class Exchange(Caller):
@@ -78,6 +90,99 @@ class Exchange(Caller):
         self.value = self.error = self.callee = self.request = None
         for ended in self._watch:
             ended()
+
+
+class Asker(Protocol):
+    """The protocol of a connection, which gets the answers when they are settled."""
+
+    site: Site
+
+    def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run an async function beside the reader."""
+        ...
+
+    def limit(self, exchange: Exchange, timeout: float) -> None:
+        """Let the exchange expire ``timeout`` seconds after its request is complete."""
+        ...
+
+    def answer(self, exchange: Exchange, response: Response) -> None:
+        """Write a response, unless the exchange has ended."""
+        ...
+
+    def fail(self, exchange: Exchange, detail: str) -> None:
+        """Tell the peer that there is no response, or no whole one, unless the exchange has
+        ended.
+        """
+        ...
+
+
+def ask(asker: Asker, exchange: Exchange, place: Place) -> None:
+    """Let the place answer."""
+    site = asker.site
+    if place.kind != "actor":
+        work = place.answer(asker, exchange.request)
+        if work is not None:
+            asker.limit(exchange, place.request_timeout)
+            site.applications.tasks.run(_run(asker, exchange, work))
+        return
+    route: Any = place
+    receivers: Receivers = route.receivers
+    if not receivers.makes_actors:
+        _call(asker, exchange, receivers.next() or site.meta.process.id, place.request_timeout)
+        return
+    try:
+        plan = receivers.plan_actor()
+    except SpawnError as error:
+        _could_not_spawn(asker, exchange, error)
+        return
+    asker.begin_beside(partial(_call_new_actor, asker, exchange, plan, place.request_timeout))
+
+
+def _call(asker: Asker, exchange: Exchange, to: Any, timeout: float) -> None:
+    site = asker.site
+    receiver = site.router.resolve(to)
+    if receiver is None or not receiver.accepting:
+        asker.answer(exchange, unavailable())
+        return
+    exchange.go_to(to)
+    try:
+        site.calls.begin(exchange, _NORMAL)
+    except MailboxFullError:
+        asker.answer(exchange, unavailable())
+        return
+    if not exchange.settled:
+        asker.limit(exchange, timeout)
+
+
+async def _call_new_actor(asker: Asker, exchange: Exchange, plan: Any, timeout: float) -> None:
+    try:
+        actor = await make_actor(asker.site.meta, plan)
+    except SpawnError as error:
+        _could_not_spawn(asker, exchange, error)
+        return
+    exchange.belong_to(actor)
+    if exchange.is_over:
+        end_session(actor, asker.site.meta.id)
+    else:
+        _call(asker, exchange, actor.id, timeout)
+
+
+def _could_not_spawn(asker: Asker, exchange: Exchange, error: SpawnError) -> None:
+    asker.site.log.warning("no actor could be made for a request", error=str(error))
+    is_fault = isinstance(error, InitError)
+    asker.answer(exchange, bare_response(500) if is_fault else unavailable())
+
+
+async def _run(asker: Asker, exchange: Exchange, work: Awaitable[None]) -> None:
+    """Run an application, or read a file."""
+    request, detail = exchange.request, "an application has ended inside its response"
+    try:
+        await work
+    except Exception as error:
+        asker.site.report(f"the application failed at {request!r}", error)
+        detail = "an application failed inside its response"
+    finally:
+        asker.fail(exchange, detail)
 
 
 def answer_of(exchange: Exchange) -> tuple[Response, str]:

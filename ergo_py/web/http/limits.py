@@ -122,13 +122,14 @@ class TimeLimits:
 
     # -- heads -------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """The connection is ready for its first request."""
-        self.check_by(self.now() + self._idle_time)
-
-    def end_first_head(self) -> None:
-        """The first request has come."""
-        self._idle_time = self._site.options.idle_timeout
+    def begin(self, head_since: float | None = None) -> None:
+        """The connection is ready for its first request: the peer has its time from now on, or from
+        the beginning of its head.
+        """
+        if head_since is None:
+            self.check_by(self.now() + self._idle_time)
+        else:
+            self.begin_head(head_since)
 
     @property
     def in_head(self) -> bool:
@@ -142,8 +143,9 @@ class TimeLimits:
             self.check_by(began + self._site.options.head_timeout)
 
     def end_head(self) -> None:
-        """The head is complete."""
+        """The head of a request is complete."""
         self._head_since = None
+        self._idle_time = self._site.options.idle_timeout
 
     def of_head(self, now: float) -> float:
         """When the time for the head, or for the idle connection, is over. A time in the past means

@@ -2,7 +2,7 @@
 and their answers into responses, one exchange at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from ..._core.tables.pending_calls import Caller
@@ -15,10 +15,9 @@ from ..messages.responses import HTTPError, Response, bare_response, response_he
 from ..parsing.http1 import Head, RequestError, RequestParser
 from ..routes import Body, Place
 from ..site import Site
-from .exchange import Exchange, answer_of, unavailable
+from .exchange import Exchange, answer_of, ask, unavailable
 from .limits import EVENT_PAUSE, TimeLimits
 from .phase import NEXT, Phase, Step
-from .receiver_calls import ReceiverCalls
 from .request_body import MOST_SKIPPED, RequestBody
 from .response_stream import BodyWriter, ResponseStream
 from .wire import Host, Wire
@@ -43,13 +42,11 @@ class HTTPProtocol:
 
     __slots__ = (
         "_advances",
-        "_body",
-        "_calls",
         "_client",
         "_exchange",
         "_head",
         "_host",
-        "_limits",
+        "_made_body",
         "_parser",
         "_place",
         "_request",
@@ -61,6 +58,7 @@ class HTTPProtocol:
         "count",
         "error",
         "has_more",
+        "limits",
         "paused",
         "phase",
         "produced",
@@ -89,9 +87,10 @@ class HTTPProtocol:
         peer = wire.peer
         self._client = peer.host if isinstance(peer, Endpoint) else peer
         """The address of the peer."""
-        self._calls = ReceiverCalls(self, site, host.begin_beside)
-        self._limits = TimeLimits(wire, site, self._check_time)
-        self._body = RequestBody(self._limits, wire.put, site.calls.reply)
+        self.limits = TimeLimits(wire, site, self._check_time)
+        """The time that the peer has."""
+        self._made_body: RequestBody | None = None
+        """The bodies of the requests; None before the first request with a body."""
         self._since = 0.0
         """When the timed exchange began; 0.0 without such an exchange."""
         self.closes = False
@@ -105,15 +104,6 @@ class HTTPProtocol:
         self.error: str | None = None
 
     # -- the reader --------------------------------------------------------------------------------
-
-    def begin(self, head_since: float | None = None) -> None:
-        """The connection is ready: the peer has its time from now on, or from the beginning of its
-        head.
-        """
-        if head_since is None:
-            self._limits.begin()
-        else:
-            self._limits.begin_head(head_since)
 
     def feed(self, data: bytes) -> Sequence[object]:
         """Take bytes of the peer, and begin what they ask for."""
@@ -156,19 +146,19 @@ class HTTPProtocol:
             head = self._parser.next_head()
             if head is None:
                 if self._parser.unread:
-                    self._limits.begin_head()
+                    self.limits.begin_head()
                 return False
-            if self._limits.in_head:
-                self._limits.end_head()
+            self.limits.end_head()
             self._begin_exchange(head)
             return True
         if phase is _BODY:
             return self._collect()
         if phase is _SKIPS:
             return self._skip()
-        if self._body.has_reader:
+        body = self._made_body
+        if body is not None and body.has_reader:
             assert self._place is not None
-            return self._body.give(self._parser, self._place.max_body)
+            return body.give(self._parser, self._place.max_body)
         return False
 
     # -- requests ----------------------------------------------------------------------------------
@@ -176,8 +166,6 @@ class HTTPProtocol:
     def _begin_exchange(self, head: Head) -> None:
         site, wire = self.site, self._wire
         self.requests += 1
-        if self.requests == 1:
-            self._limits.end_first_head()
         self._head = head
         if head.length != 0:
             self._body.begin(head.expects_continue)
@@ -203,7 +191,7 @@ class HTTPProtocol:
         if site.is_draining:
             self._respond(unavailable())
             return
-        if not site.serves(host, head.host):
+        if site.hosts is not None and not site.hosts.serve(host, head.host):
             self._respond(bare_response(421))
             return
         self._place = place
@@ -226,6 +214,12 @@ class HTTPProtocol:
         else:
             self._body.want()
             self.phase = NEXT[self.phase][Step.WANT_BODY]
+
+    @property
+    def _body(self) -> RequestBody:
+        if self._made_body is None:
+            self._made_body = RequestBody(self.limits, self._wire.put, self.site.calls.reply)
+        return self._made_body
 
     def _collect(self) -> bool:
         """Collect a whole body. Returns whether there is more to do without waiting."""
@@ -252,7 +246,7 @@ class HTTPProtocol:
 
     def _await_request(self, step: Step) -> None:
         self.phase = NEXT[self.phase][step]
-        if self.site.is_full:
+        if self.site.make_room is not None:
             self.site.make_room()
 
     # -- calls -------------------------------------------------------------------------------------
@@ -262,7 +256,7 @@ class HTTPProtocol:
         assert place is not None
         assert request is not None
         self.phase = NEXT[self.phase][Step.ASK]
-        self._calls.ask(self._begin_call(place, request), place)
+        ask(self, self._begin_call(place, request), place)
 
     def _begin_call(self, place: Place, request: HTTPRequest) -> Exchange:
         exchange = self._exchange = Exchange(
@@ -270,6 +264,10 @@ class HTTPProtocol:
         )
         request.begin(exchange, len(place.parts))
         return exchange
+
+    def begin_beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run an async function beside the reader."""
+        self._host.begin_beside(work)
 
     def limit(self, exchange: Exchange, timeout: float) -> None:
         """Let the exchange expire ``timeout`` seconds after its request is complete."""
@@ -350,7 +348,7 @@ class HTTPProtocol:
             is_events=response.is_events,
         )
         if response.is_events:
-            self._limits.check_by(self.site.now() + EVENT_PAUSE)
+            self.limits.check_by(self.site.now() + EVENT_PAUSE)
 
     def stream_of(self, ref: Ref) -> ResponseStream | None:
         """The streamed response with this reference, if it is under way."""
@@ -371,7 +369,7 @@ class HTTPProtocol:
         """Some of the waiting bytes are out."""
         if self.stream is not None:
             self.stream.written()
-        if self.site.is_full:
+        if self.site.make_room is not None:
             self.site.make_room()
         self.advance()
 
@@ -410,8 +408,8 @@ class HTTPProtocol:
         if self.stream is not None:
             self.stream.close()
             self.stream = None
-        if self._place is not None and self._place.body is Body.STREAM:
-            self._body.leave_reader()
+        if self._made_body is not None:
+            self._made_body.leave_reader()
         if exchange is not None:
             exchange.finish()
             if exchange.actor is not None:
@@ -426,7 +424,8 @@ class HTTPProtocol:
             self._wire.cut(Cause.PROTOCOL_ERROR, error.detail)
             return
         self._end_exchange()
-        self._body.drop()
+        if self._made_body is not None:
+            self._made_body.drop()
         self._parser = RequestParser()
         self._respond(HTTPError(error.status, error.detail).response)
 
@@ -438,14 +437,14 @@ class HTTPProtocol:
         """Take no further request: the connection closes."""
         self.phase = NEXT[self.phase][Step.CLOSE]
         self.paused = False
-        self._limits.stop()
+        self.limits.stop()
 
     @property
     def is_idle(self) -> bool:
         """Whether no request has begun, and everything is written."""
         return (
             self.phase is _HEAD
-            and not self._limits.in_head
+            and not self.limits.in_head
             and not self._parser.unread
             and not self._wire.pending
         )
@@ -454,7 +453,7 @@ class HTTPProtocol:
         """End in order: at once if there is no exchange under way, else after it."""
         if self.phase is _CLOSED or self.phase is _UPGRADING:
             return
-        if self.phase is _HEAD and not self._limits.in_head and not self._parser.unread:
+        if self.phase is _HEAD and not self.limits.in_head and not self._parser.unread:
             self._close()
             return
         self.closes = True
@@ -484,7 +483,7 @@ class HTTPProtocol:
         """The connection has ended."""
         exchange = self._exchange
         self.phase = NEXT[self.phase][Step.CLOSE]
-        self._limits.stop()
+        self.limits.stop()
         callee = None if exchange is None else exchange.callee
         if exchange is not None and self.stream is not None and callee is not None:
             self.site.tell(self._wire.id, callee.id, HTTPGone(self._wire.id, exchange.ref, cause))
@@ -526,7 +525,7 @@ class HTTPProtocol:
             wire.cut(Cause.TIMEOUT, f"the peer took nothing for {options.idle_timeout:g} s")
             return
         try:
-            moment = self._limits.next(
+            moment = self.limits.next(
                 self.phase, now, stream=self.stream, reads_body=self._body.has_reader
             )
         except RequestError as error:
@@ -535,7 +534,7 @@ class HTTPProtocol:
         if moment <= now:
             self._close()
         else:
-            self._limits.check_by(moment)
+            self.limits.check_by(moment)
 
     # -- another protocol --------------------------------------------------------------------------
 
@@ -552,7 +551,7 @@ class HTTPProtocol:
         if self._since:
             self._end_timed(101)
         self.phase = NEXT[self.phase][Step.CLOSE]
-        self._limits.stop()
+        self.limits.stop()
         self._end_exchange()
         self._head = self._request = self._place = None
         return rest

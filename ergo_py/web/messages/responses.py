@@ -68,7 +68,7 @@ class Response:
         BadInputError: a value has a wrong type, or could change where the response ends.
     """
 
-    __slots__ = ("_head", "body", "headers", "is_events", "length", "status", "stream")
+    __slots__ = ("body", "head", "headers", "is_events", "length", "status", "stream")
 
     def __init__(
         self,
@@ -110,7 +110,8 @@ class Response:
             head = head + lines if has_type else head + lines + kind
         elif kind:
             head += kind
-        self._head = head
+        self.head = head
+        """The status line and the fields that were given, as they are written."""
         if stream is not False or length is not None:
             self._check_stream()
 
@@ -123,14 +124,9 @@ class Response:
             if not self.stream:
                 raise BadInputError("Response(length)", self.length, "a length with stream=True")
 
-    @property
-    def head(self) -> bytes:
-        """The status line and the fields that were given, as they are written."""
-        return self._head
-
     def with_lines(self, lines: bytes) -> Self:
         """Add fields that the server writes itself. For the server."""
-        self._head += lines
+        self.head += lines
         return self
 
     @classmethod
@@ -181,15 +177,15 @@ class Response:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Response):
             return NotImplemented
-        return (self._head, self.body, self.stream, self.length) == (
-            other._head,
+        return (self.head, self.body, self.stream, self.length) == (
+            other.head,
             other.body,
             other.stream,
             other.length,
         )
 
     def __hash__(self) -> int:
-        return hash((self._head, self.body))
+        return hash((self.head, self.body))
 
 
 class HTTPError(Exception):

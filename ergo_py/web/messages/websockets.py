@@ -1,18 +1,19 @@
 """Messages between a WebSocket connection and its actor."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.messages import MayBeLate, Request
-from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.public_names import show_members, show_public_names
 from ...meta.sockets.messages import Cause
 from ..parsing.frames import is_close_code
 from .requests import HTTPRequest
 from .responses import Headers, HTTPError, Response
 
 __all__ = [
+    "WS",
     "Accept",
     "WSBinary",
     "WSClose",
@@ -77,13 +78,13 @@ class WSSend(MayBeLate, Request[int]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str | bytes | bytearray | memoryview):
-            raise BadInputError("WSSend(data)", self.data, "a str or bytes")
+            raise BadInputError("WS.Send(data)", self.data, "a str or bytes")
         if isinstance(self.data, str) and not self.data.isascii():
             try:
                 self.data.encode()
             except UnicodeEncodeError as error:
                 raise BadInputError(
-                    "WSSend(data)", self.data, "a text without lone surrogates, or bytes"
+                    "WS.Send(data)", self.data, "a text without lone surrogates, or bytes"
                 ) from error
 
 
@@ -97,13 +98,13 @@ class WSClose(MayBeLate, Request[None]):
     def __post_init__(self) -> None:
         if type(self.code) is not int or not is_close_code(self.code):
             raise BadInputError(
-                "WSClose(code)", self.code, "1000 to 1003, 1007 to 1014, or 3000 to 4999"
+                "WS.Close(code)", self.code, "1000 to 1003, 1007 to 1014, or 3000 to 4999"
             )
         if not isinstance(self.reason, str) or len(self.reason.encode(errors="replace")) > (
             _MOST_REASON
         ):
             raise BadInputError(
-                "WSClose(reason)", self.reason, f"a text of at most {_MOST_REASON} bytes"
+                "WS.Close(reason)", self.reason, f"a text of at most {_MOST_REASON} bytes"
             )
 
 
@@ -130,4 +131,18 @@ class WSUpgrade(Request[Accept | HTTPError]):
     request: HTTPRequest
 
 
+class WS:
+    """The messages of WebSockets."""
+
+    Accept: TypeAlias = Accept
+    Binary: TypeAlias = WSBinary
+    Close: TypeAlias = WSClose
+    Connected: TypeAlias = WSConnected
+    Disconnected: TypeAlias = WSDisconnected
+    Send: TypeAlias = WSSend
+    Text: TypeAlias = WSText
+    Upgrade: TypeAlias = WSUpgrade
+
+
 show_public_names(__name__)
+show_members(WS)

@@ -59,7 +59,7 @@ class ASGIApplication:
     async def answer(self, exchange: ApplicationExchange) -> None:
         """Let the application answer a request."""
         http = HTTPExchange(exchange)
-        task = self._site.tasks.current()
+        task = self._site.applications.tasks.current()
         self._tasks.enter(task)
         try:
             facts = self._scope(exchange.request, "http")
@@ -97,7 +97,7 @@ class ASGIApplication:
         talk.finish()
 
     def _scope(self, request: HTTPRequest, kind: str) -> Message:
-        peer, local = request.peer, self._site.local
+        peer, local = request.peer, self._site.applications.local
         port = peer.port if isinstance(peer, Endpoint) and peer.host == request.client else 0
         scheme = request.scheme
         return {
@@ -162,6 +162,7 @@ class HTTPExchange:
                 self._asked = exchange.body_is_done
                 return {"type": "http.request", "body": piece, "more_body": not self._asked}
             except PeerLeftError:
+                # The exchange ends: the application hears of it below, as ASGI says.
                 pass
         await exchange.wait_until_ended()
         self.heard_of_end = True

@@ -165,7 +165,7 @@ class Files(Place):
                 piece = b""
             exchange.end()
         except PeerLeftError:
-            pass
+            pass  # no peer is left that could be told
         finally:
             # On the loop, also if this task is cancelled: there is nothing to write back.
             opened.close()

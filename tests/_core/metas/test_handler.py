@@ -34,8 +34,8 @@ from ergo_py import (
 )
 from ergo_py._core.messaging.observer import Delivered
 from ergo_py._core.vocabulary.envelopes import FENCE, Lane
+from ergo_py._core.vocabulary.states import MetaState
 from ergo_py.errors import UnhandledCallError
-from ergo_py.info import MetaState
 from tests._core.metas.metas import (
     COLOURS,
     InTask,

@@ -22,8 +22,8 @@ from ergo_py import (
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.metas.spawn import Birth, spawn_meta
 from ergo_py._core.vocabulary.options import MetaOptions
+from ergo_py._core.vocabulary.states import MetaState
 from ergo_py.errors import BehaviourError, ProcessUnknownError
-from ergo_py.info import MetaState
 from tests._core.metas.metas import (
     InTask,
     InThread,

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,10 +46,12 @@ from tests.support import (
     Recorder,
     is_parked,
     meta_of,
+    process_of,
     queue_of,
     replace_queue,
     router_of,
     running_node,
+    wait_at_receiver,
     wait_for_backlog,
 )
 
@@ -1019,3 +1022,15 @@ async def test_a_reader_that_finds_room_before_it_waits_does_not_wait() -> None:
 
         assert queue.looks == 3
         assert not outbox.reader_waits
+
+
+async def test_a_reader_does_not_wait_at_a_receiver_that_has_ended() -> None:
+    async with outbox_alone(deque()) as (outbox, _owned):
+        with trio.fail_after(60):
+            await in_thread(lambda: wait_at_receiver(outbox, SimpleNamespace(accepting=False)))
+
+
+async def test_a_reader_does_not_wait_at_a_receiver_that_has_caught_up() -> None:
+    async with outbox_alone(deque()) as (outbox, owned):
+        with trio.fail_after(60):
+            await in_thread(lambda: wait_at_receiver(outbox, process_of(owned.node, owned.owner)))

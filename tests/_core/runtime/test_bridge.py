@@ -26,6 +26,7 @@ import trio
 import trio.testing
 
 from ergo_py import Actor, NodeStoppedError, Reason, Shutdown, open_node
+from ergo_py._core import sources
 from ergo_py._core.runtime import bridge as bridge_module
 from ergo_py._core.runtime.bridge import (
     Bridge,
@@ -512,6 +513,25 @@ def test_a_parker_takes_a_timeout_longer_than_a_lock_can_wait() -> None:
     parker.settle("here")
 
     assert parker.wait(1e300)
+
+
+def test_a_parker_gives_way_with_its_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
+    parker: Parker[str] = Parker()
+    asked: list[bool] = []
+
+    class Settling:
+        """Threads of a world: another thread has its turn while this one waits."""
+
+        def give_way(self, is_ready: Callable[[], bool], timeout: float | None) -> float | None:
+            asked.append(is_ready())
+            parker.settle("in time")
+            asked.append(is_ready())
+            return timeout
+
+    monkeypatch.setattr(sources, "threads", Settling())
+
+    assert parker.wait(0)
+    assert asked == [False, True]
 
 
 # -- many jobs at once -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import trio
 
 import ergo_py
 import ergo_py.info
-from ergo_py.meta import TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta import TCP
 from ergo_py.meta.sockets.messages import Cause
 from ergo_py.meta.sockets.streams import installation
 from ergo_py.meta.sockets.streams.writer import Writer
@@ -32,7 +32,7 @@ class Echo:
     async def open(self, node: ergo_py.Node) -> None:
         await spawn_meta(node, await node.spawn(Ear, self.mail, echo, name="ear"), self.server)
         self.stream = await trio.open_tcp_stream(*self.server.local)
-        await self.mail.first(TCPConnected)
+        await self.mail.first(TCP.Connected)
         (self.connection,) = connections_of(self.server)
 
     async def ask(self, data: bytes) -> None:
@@ -57,7 +57,7 @@ async def test_a_connection_counts_its_messages_and_adapts_its_reads() -> None:
         await echoed.ask(b"y" * 100_000)
         whole = 2 * small + 100_000
         assert connection.bytes_in == connection.bytes_out == whole
-        assert sum(len(message.data) for message in echoed.mail.of(TCPData)) == whole
+        assert sum(len(message.data) for message in echoed.mail.of(TCP.Data)) == whole
         while read_size(connection) > small:
             before = read_size(connection)
             await echoed.ask(b"z")
@@ -65,7 +65,7 @@ async def test_a_connection_counts_its_messages_and_adapts_its_reads() -> None:
         assert 0.0 <= trio.current_time() - connection.last_in < 100.0
         assert connection.handle_inspect("pending")["pending"] == "0"
         await echoed.stream.aclose()
-        ended = await echoed.mail.first(TCPDisconnected)
+        ended = await echoed.mail.first(TCP.Disconnected)
 
     assert (ended.reason, ended.bytes_in) == (Cause.EOF, ended.bytes_out)
 
@@ -108,7 +108,7 @@ async def test_an_error_of_a_write_ends_the_connection_and_not_the_sender(
         replace_sending(echoed.connection, fail)
 
         await echoed.stream.send_all(b"hello")
-        ended = await echoed.mail.first(TCPDisconnected)
+        ended = await echoed.mail.first(TCP.Disconnected)
 
         assert [crash.callback for crash in node.crashes()] == crashes
         assert detail in ended.detail
@@ -128,7 +128,7 @@ async def test_reads_and_writes_leave_no_references() -> None:
                 await echoed.ask(b"x")
             echoed.mail.heard.clear()
             gc.collect()
-            objects: list[Any] = [alias, None, True, TCPData, TCPSend, echoed.connection]
+            objects: list[Any] = [alias, None, True, TCP.Data, TCP.Send, echoed.connection]
             counts.append([sys.getrefcount(each) for each in objects])
 
         assert all(abs(a - b) < 100 for a, b in zip(counts[1], counts[2], strict=True))
@@ -140,9 +140,9 @@ async def test_a_message_that_cannot_be_written_at_once_is_left_to_the_handler()
     async with wired_node() as node:
         await echoed.open(node)
         connection = echoed.connection
-        node.send(connection.id, TCPSend([b"three ", b"pieces ", b"at once"]))
+        node.send(connection.id, TCP.Send([b"three ", b"pieces ", b"at once"]))
         buffer: Any = bytearray(b" and a buffer")
-        node.send(connection.id, TCPSend(buffer))
+        node.send(connection.id, TCP.Send(buffer))
         got = b""
         while len(got) < 33:
             got += await echoed.stream.receive_some()
@@ -152,13 +152,13 @@ async def test_a_message_that_cannot_be_written_at_once_is_left_to_the_handler()
 
 
 def test_a_message_to_send_is_made_and_refused_as_ever() -> None:
-    class Special(TCPSend):
+    class Special(TCP.Send):
         """A class of its own."""
 
-    data, make = b"data", cast(Any, TCPSend)
+    data, make = b"data", cast(Any, TCP.Send)
 
-    assert TCPSend(data) == TCPSend(data=data) == TCPSend([b"da", b"ta"])
-    assert TCPSend(data).data is data
+    assert TCP.Send(data) == TCP.Send(data=data) == TCP.Send([b"da", b"ta"])
+    assert TCP.Send(data).data is data
     assert type(Special(data)) is Special
     assert Special(data).data is data
     with pytest.raises(ergo_py.BadInputError, match="encode text first"):
@@ -180,7 +180,7 @@ async def test_a_read_that_fails_ends_the_connection() -> None:
         # Closing resets the connection.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
-        ended = await echoed.mail.first(TCPDisconnected)
+        ended = await echoed.mail.first(TCP.Disconnected)
 
         assert ended.reason is Cause.RESET
         assert ended.detail == "Connection reset by peer"

@@ -29,8 +29,8 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.tables.child_slot import ChildSlot
+from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import CallFailedError
-from ergo_py.info import Phase
 from ergo_py.supervision import Decision, Fate, Redirect
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases
 from tests.support import Failed, Recorder, process_of, running_node

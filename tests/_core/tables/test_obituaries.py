@@ -23,10 +23,9 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
-from ergo_py._core.tables.obituaries import Obituaries
+from ergo_py._core.tables.obituaries import Obituaries, Obituary
 from ergo_py._core.vocabulary.envelopes import MESSAGE
 from ergo_py.errors import ProcessUnknownError
-from ergo_py.info import Obituary
 from tests.support import (
     Failed,
     Puppet,

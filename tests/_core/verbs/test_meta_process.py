@@ -38,10 +38,10 @@ from ergo_py._core.vocabulary.states import (
     META_ALLOWED,
     META_TRANSITIONS,
     MetaOperation,
+    MetaState,
     check_meta_transition,
 )
 from ergo_py.errors import BehaviourError, ProcessUnknownError, TargetTypeError, TooManyReadersError
-from ergo_py.info import MetaState
 from tests._core.metas.metas import (
     COLOURS,
     InTask,

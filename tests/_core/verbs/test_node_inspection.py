@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import BadInputError, MetaProcess, Priority
+from ergo_py._core.verbs.node_inspection import Queued
 from ergo_py.errors import ProcessUnknownError
-from ergo_py.info import Queued
 from tests.support import Puppet, running_node
 
 

@@ -21,6 +21,7 @@ import ergo_py.streams
 import ergo_py.supervision
 import ergo_py.tasks
 import ergo_py.telemetry
+from ergo_py import CallTimeoutError, meta, web
 
 LAZY = pytest.mark.parametrize(
     "package",
@@ -144,3 +145,40 @@ def test_an_unknown_name_is_an_attribute_error_with_the_module(package: ModuleTy
     assert str(caught.value) == f"module {package.__name__!r} has no attribute 'Actorr'"
     assert caught.value.name == "Actorr"
     assert caught.value.obj is package
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        meta.TCP,
+        meta.UDP,
+        meta.Port,
+        meta.FileReader,
+        meta.FileWriter,
+        meta.Descriptors,
+        meta.StandardInput,
+        meta.Signals,
+        meta.DirectoryWatch,
+        web.WS,
+    ],
+)
+def test_a_message_that_is_a_member_prints_and_pickles_under_its_owner(owner: type) -> None:
+    members = {
+        name: member
+        for name, member in vars(owner).items()
+        if isinstance(member, type) and not name.startswith("_")
+    }
+
+    assert members
+    for name, member in members.items():
+        assert (member.__module__, member.__qualname__) == (
+            owner.__module__,
+            f"{owner.__name__}.{name}",
+        )
+        assert pickle.loads(pickle.dumps(member)) is member
+
+
+def test_a_call_without_an_answer_names_the_request_as_programs_write_it() -> None:
+    request = meta.Port.Write(b"a")
+
+    assert "Port.Write within 2 s" in str(CallTimeoutError("program", request, 2.0))

@@ -230,6 +230,7 @@ async def test_an_actor_may_have_an_attribute_named_connection(wire: Wire) -> No
         assert seen[0][0] == "of a database"
 
 
+@pytest.mark.counted
 async def test_the_error_about_a_missing_connection_names_the_receiver_option() -> None:
     async with wired_node() as node:
         pid = await node.spawn(Puppet)
@@ -507,6 +508,7 @@ async def test_a_close_waits_for_earlier_sends_as_long_as_the_peer_reads(
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
+@pytest.mark.counted
 async def test_sends_before_the_end_of_the_owner_are_written(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPData):
@@ -853,7 +855,7 @@ async def test_a_frame_timeout_may_be_set_while_a_frame_is_unfinished(
 def test_an_invalid_time_limit_is_refused_before_it_is_sent(
     wrong: dict[str, Any],
 ) -> None:
-    with pytest.raises(BadInputError, match=f"TCPSet\\({next(iter(wrong))}\\)"):
+    with pytest.raises(BadInputError, match=f"TCP.Set\\({next(iter(wrong))}\\)"):
         TCPSet(**wrong)
 
 

@@ -136,6 +136,7 @@ async def test_a_slow_receiver_does_not_count_as_an_idle_peer(
         await stream.aclose()
 
 
+@pytest.mark.counted
 async def test_a_connection_without_a_receiver_is_closed(wire: Wire) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, wire, receiver=Name("nobody"))

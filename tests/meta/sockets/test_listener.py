@@ -126,7 +126,7 @@ async def test_a_connection_without_a_free_thread_is_refused_and_the_server_cont
 OUT_OF_DESCRIPTORS = """
     import os, resource, sys, trio
     from ergo_py import Actor, open_node
-    from ergo_py.meta.sockets.messages import TCPData, TCPSend
+    from ergo_py.meta.sockets.messages import TCP
     from ergo_py.meta.sockets.tcp import TCPServer
 
     class Echo(Actor):
@@ -134,8 +134,8 @@ OUT_OF_DESCRIPTORS = """
             await self.spawn_meta(server)
 
         def handle_message(self, message, sender):
-            if isinstance(message, TCPData):
-                self.send(message.connection, TCPSend(message.data))
+            if isinstance(message, TCP.Data):
+                self.send(message.connection, TCP.Send(message.data))
 
     async def ask(stream):
         await stream.send_all(b"?")
@@ -746,6 +746,7 @@ def leave() -> Ear:
     raise SystemExit(5)
 
 
+@pytest.mark.counted
 @pytest.mark.parametrize("receiver", [partial(Leaves, Mail()), leave], ids=["init", "function"])
 async def test_a_system_exit_in_the_factory_of_an_actor_is_passed_on(
     wire: Wire, receiver: Any
@@ -1011,8 +1012,14 @@ async def test_a_session_that_fails_in_its_init_is_cleaned_up_while_the_server_g
 async def test_a_connection_that_cannot_be_watched_ends_as_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def add(*_arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "no watches left")
+    watched = SocketPoller.add
+
+    def add(
+        self: SocketPoller, sock: Any, readable: Any, ended: Any = None, task: Any = None
+    ) -> Any:
+        if task is None:
+            raise OSError(errno.ENOSPC, "no watches left")
+        return watched(self, sock, readable, ended, task)
 
     monkeypatch.setattr(SocketPoller, "add", add)
     wire = Wire("tcp", "task", tmp_path)

@@ -239,6 +239,7 @@ def disconnect(node: Node, pid: PID) -> None:
     end_session(process_of(node, pid), Alias(node.name, 1, 1))
 
 
+@pytest.mark.counted
 async def test_a_callback_that_never_returns_is_cut_off_after_the_shutdown_time(
     autojump_clock: MockClock,
 ) -> None:
@@ -343,6 +344,7 @@ async def test_a_kill_after_the_end_of_the_connection_keeps_the_normal_reason(
     assert ends == [(0, Normal())]
 
 
+@pytest.mark.counted
 async def test_terminate_may_wait_for_a_deferred_answer(
     autojump_clock: MockClock,
 ) -> None:

@@ -14,7 +14,7 @@ from ergo_py import Actor
 from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.runtime.parking import TrioTurns
 from ergo_py._core.vocabulary.ids import PID
-from ergo_py.meta import TCPData, TCPSend, TCPServer
+from ergo_py.meta import TCP, TCPServer
 from ergo_py.meta.sockets.options import StreamOptions
 from ergo_py.meta.sockets.streams.tls_layer import TLSLayer
 from ergo_py.meta.sockets.streams.writer import Writer
@@ -97,7 +97,7 @@ class Pair:
         self.theirs.close()
 
     def send(self, data: Any) -> None:
-        assert self.writer.serve(TCPSend(data), SENDER)
+        assert self.writer.serve(TCP.Send(data), SENDER)
 
     def got(self) -> bytes:
         try:
@@ -249,9 +249,9 @@ async def test_replies_to_many_connections_are_written_after_all_their_callbacks
 
     class Session(Actor):
         def handle_message(self, message: object, sender: object) -> None:
-            if isinstance(message, TCPData):
-                self.send(self.connection, TCPSend(message.data))
-                self.send(self.connection, TCPSend(b"."))
+            if isinstance(message, TCP.Data):
+                self.send(self.connection, TCP.Send(message.data))
+                self.send(self.connection, TCP.Send(b"."))
                 answered.append(sum(map(has_data, peers)))
 
     async with wired_node() as node:

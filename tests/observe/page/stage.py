@@ -8,17 +8,7 @@ from functools import partial
 from typing import Any
 
 from ergo_py import PID, Actor, Alias, Caller, Reject, open_node
-from ergo_py.web import (
-    HTTPError,
-    HTTPRequest,
-    Response,
-    Route,
-    WebServer,
-    WSClose,
-    WSConnected,
-    WSSend,
-    WSText,
-)
+from ergo_py.web import WS, HTTPError, HTTPRequest, Response, Route, WebServer
 from tests.observe.browser import ROOT
 from tests.observe.page.scene import Scene
 
@@ -96,13 +86,13 @@ class Talk(Actor):
     def say(self, message: dict[str, Any]) -> None:
         """Send a message to the page."""
         if self.line is not None:
-            self.send(self.line, WSSend(json.dumps(message)))
+            self.send(self.line, WS.Send(json.dumps(message)))
 
     def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
-            case WSConnected(connection):
+            case WS.Connected(connection):
                 self.line = connection
-            case WSText(connection, text):
+            case WS.Text(connection, text):
                 self.take(connection, json.loads(text))
 
     def terminate(self, reason: object) -> None:
@@ -114,7 +104,7 @@ class Talk(Actor):
         stage = self.stage
         if "hello" in asked:
             if asked["token"] != stage.token:
-                self.send(connection, WSClose(4401, "wrong token"))
+                self.send(connection, WS.Close(4401, "wrong token"))
                 return
             stage.talks.append(self)
             hello = {"push": "hello", "version": 1, "ergo_py": "0.1.0", "permit": stage.permit}

@@ -236,6 +236,16 @@ def test_many_small_chunks_take_several_steps() -> None:
     assert rest == b"x" * 2_000
 
 
+def test_a_parser_knows_how_much_of_a_body_is_still_to_come() -> None:
+    parser = RequestParser()
+    parser.feed(WITH_BODY)
+    parser.next_head()
+
+    assert parser.left == 5
+    assert parser.take_body(3) == b"hel"
+    assert parser.left == 2
+
+
 def test_unread_bytes_can_be_taken_for_another_protocol() -> None:
     parser = RequestParser()
     parser.feed(SMALL + b"rest")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ..hints import did_you_mean
 from ..ids import name_in
 from ..reasons import Crashed, Reason
+from ..text import type_of
 from .base import BadInputError, ErgoError, add_traceback
 
 __all__ = [
@@ -77,7 +78,7 @@ class CallFailedError(CallError):
 
     def __init__(self, target: object, request: object, reason: Crashed) -> None:
         super().__init__(
-            f"{target!r} failed on {type(request).__name__} and continues; it {reason}",
+            f"{target!r} failed on {type_of(request)} and continues; it {reason}",
             target,
             request,
         )
@@ -91,7 +92,7 @@ class CallTimeoutError(CallError, TimeoutError):
 
     def __init__(self, target: object, request: object, timeout: float) -> None:
         super().__init__(
-            f"{target!r} did not answer {type(request).__name__} within {timeout:g} s",
+            f"{target!r} did not answer {type_of(request)} within {timeout:g} s",
             target,
             request,
         )
@@ -125,7 +126,7 @@ class UnhandledCallError(CallError):
     ) -> None:
         super().__init__(
             f"{behaviour} at {target!r} "
-            + (why or f"has no handle_call, so it cannot answer {type(request).__name__}"),
+            + (why or f"has no handle_call, so it cannot answer {type_of(request)}"),
             target,
             request,
         )

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import trio
 
@@ -48,12 +48,21 @@ from .shutdown import LINGER, Shutdown
 from .tls_layer import TLSLayer, TLSPhase
 from .writer import Writer
 
-__all__ = ["AcceptingServer", "StreamConnection", "why_not_in_c"]
+__all__ = ["AcceptedSockets", "AcceptingServer", "Goal", "StreamConnection", "why_not_in_c"]
 
 _TOO_LATE: Final = (
-    "TCPStartTLS is for a connection with start_tls=True, once; send it while you serve the "
+    "TCP.StartTLS is for a connection with start_tls=True, once; send it while you serve the "
     "message that agrees on it"
 )
+
+
+class AcceptedSockets(NamedTuple):
+    """The common properties of the sockets that a server accepts."""
+
+    inherit_options: bool = False
+    """They have the options of TCP that the listening socket was given."""
+    local: Address | None = None
+    """The local address of all of them; None if they may differ."""
 
 
 class AcceptingServer(Protocol):
@@ -61,10 +70,8 @@ class AcceptingServer(Protocol):
 
     poller: SocketPoller | None
     inbox: ThreadInbox | None
-    prepares_connections: bool
-    """Whether its sockets inherit the options of TCP."""
-    local_of_connections: Address | None
-    """The local address of all its connections; None if they may differ."""
+    sockets: AcceptedSockets
+    """The common properties of its connections."""
 
     @property
     def id(self) -> Alias:
@@ -78,6 +85,13 @@ class AcceptingServer(Protocol):
     def _connection_ended(self, connection: "StreamConnection") -> None:
         """Hear of the end of a connection. On the loop."""
         ...
+
+
+class Goal(NamedTuple):
+    """The address that a client connects to, and the seconds that it has for that."""
+
+    address: Address
+    timeout: float
 
 
 class StreamConnection(MetaProcess):
@@ -97,24 +111,26 @@ class StreamConnection(MetaProcess):
         reader: ReaderKind,
         *,
         given: socket.socket | None = None,
-        goal: Address = "",
-        connect_timeout: float = 0.0,
+        goal: Goal | None = None,
         server: AcceptingServer | None = None,
         address: object = None,
         new_parser: NewParser | None = None,
+        early: bytes = b"",
     ) -> None:
         """``given`` is a connected socket, with the ``address`` of its peer if ``server`` has
-        accepted it; otherwise ``goal`` is the address to connect to. ``new_parser`` makes the
-        object that turns bytes into messages; by default, the framing of the options decides.
+        accepted it, and the bytes ``early`` that the server has read from it; otherwise ``goal``
+        tells where to connect to. ``new_parser`` makes the object that turns bytes into messages;
+        by default, the framing of the options decides.
         """
-        self.reader: ReaderKind = check_reader(reader)
-        """Where it reads: in a thread or in a task."""
+        if server is None:
+            check_reader(reader)
         self._reads_in_task = reader == "task"
         self._to = to
         self._options = options
-        self._given = given
+        if given is not None:
+            self._socket = given
         self._goal = goal
-        self._connect_timeout = connect_timeout
+        """Where a client connects to; None for a socket that was given."""
         self._server = server
         self._address = address
         self._new_parser = new_parser
@@ -128,6 +144,10 @@ class StreamConnection(MetaProcess):
         """
         self.local: Address = ""
         self.peer: Address = ""
+        self._compose(options, early)
+
+    def _compose(self, options: StreamOptions, early: bytes) -> None:
+        """Make the parts, each of which knows those before it."""
         self._tls = tls = TLSLayer(options.start_tls)
         self._writer = writer = Writer(
             tls,
@@ -148,11 +168,13 @@ class StreamConnection(MetaProcess):
             shutdown,
             incoming,
             options,
-            is_accepted=server is not None,
+            is_accepted=self._server is not None,
+            early=early,
             greet=self._greet,
             secured=self._secured,
         )
-        self._deadlines = Deadlines(self, tls, writer, shutdown, incoming, self._reader, options)
+        self._deadlines: Deadlines | None = None
+        """The time limits; None while there is none, as for most connections."""
 
     @classmethod
     def _connect_to(
@@ -167,12 +189,7 @@ class StreamConnection(MetaProcess):
         check_number("connect_timeout", connect_timeout, least=0.001)
         self = cls.__new__(cls)
         StreamConnection.__init__(
-            self,
-            check_receiver(receiver),
-            options,
-            reader,
-            goal=goal,
-            connect_timeout=connect_timeout,
+            self, check_receiver(receiver), options, reader, goal=Goal(goal, connect_timeout)
         )
         return self
 
@@ -213,33 +230,51 @@ class StreamConnection(MetaProcess):
 
     async def init(self) -> None:
         """Open the socket, unless it was given, and set everything up."""
-        self._set_up(await self._open())
+        if self._goal is not None:
+            self._socket = await self._open(self._goal)
+        self._set_up(self._socket)
         await self._secure_first(self._socket)
-        self._deadlines.arm()
+        self._arm_deadlines()
 
     def _begin_in_passing(self) -> bool:
         """Do the same for an accepted socket, without a task: there is nothing to wait for."""
         if self._server is None:
             return False
-        assert self._given is not None
-        self._set_up(self._given)
-        self._deadlines.arm()
+        self._set_up(self._socket)
+        self._arm_deadlines()
         return True
 
+    def _arm_deadlines(self) -> None:
+        """Follow the time limits of the options from now on, if there are any."""
+        options = self._options
+        if self._deadlines is None:
+            if (
+                options.idle_timeout is None
+                and options.frame_timeout is None
+                and options.keepalive_period is None
+                and self._tls.phase is not TLSPhase.HANDSHAKE
+            ):
+                return
+            self._deadlines = Deadlines(
+                self, self._tls, self._writer, self._shutdown, self._input, self._reader
+            )
+        self._deadlines.arm(options)
+
     def _set_up(self, sock: socket.socket) -> None:
-        self._socket = sock
         now = self._now
         self.since = since = now()
+        meta = self._meta
         if self._session is not None:
             # Keep a value that the behaviour has set itself.
-            vars(self._session.behaviour).setdefault("connection", self.id)
-        self.opened(sock, unblock=self._reader.free)
-        inherits = self._server is not None and self._server.prepares_connections
+            vars(self._session.behaviour).setdefault("connection", meta.id)
+        meta.resources.add(sock, self._reader.free)
+        inherits = self._server is not None and self._server.sockets.inherit_options
         prepare(sock, self._options, blocking=not self._reads_in_task, inherits=inherits)
         self.local, self.peer = self._ends(sock)
-        self._tls.start_clock(since)
-        self._writer.use(sock, now, self._meta.router.turns, since)
-        parser = None if self._new_parser is None else self._new_parser(self.id)
+        if self._tls.phase is TLSPhase.HANDSHAKE:
+            self._tls.start_clock(since)
+        self._writer.use(sock, now, meta.router.turns, since)
+        parser = None if self._new_parser is None else self._new_parser(meta.id)
         self._input.use(parser, now, since)
         self._reader.use(sock, self._receiver())
         inbox = None if self._server is None else self._server.inbox
@@ -249,20 +284,18 @@ class StreamConnection(MetaProcess):
     def _receiver(self) -> Target:
         return self.parent if self._to is None else self._to
 
-    async def _open(self) -> socket.socket:
-        if self._given is not None:
-            return self._given
-        with trio.move_on_after(self._connect_timeout) as scope:
-            return await self._connect()
+    async def _open(self, goal: Goal) -> socket.socket:
+        with trio.move_on_after(goal.timeout) as scope:
+            return await self._connect(goal.address)
         assert scope.cancelled_caught
         raise TimeoutError(
-            f"no connection to {self._goal_text()} within {self._connect_timeout:g} s"
+            f"no connection to {self._goal_text(goal.address)} within {goal.timeout:g} s"
         )
 
-    async def _connect(self) -> socket.socket:
+    async def _connect(self, goal: Any) -> socket.socket:
         raise NotImplementedError
 
-    def _goal_text(self) -> str:
+    def _goal_text(self, goal: Any) -> str:
         raise NotImplementedError
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
@@ -305,7 +338,7 @@ class StreamConnection(MetaProcess):
         too early is written. On the loop.
         """
         if not self.stopping:
-            self._deadlines.arm()
+            self._arm_deadlines()
         if not self._meta.ending.over:
             self._writer.write_tls()
 
@@ -331,6 +364,7 @@ class StreamConnection(MetaProcess):
                 # End the connection: the sender believes that it is encrypted from now on.
                 self._shutdown.end(Cause.FAILED, _TOO_LATE)
         elif message is TICK:
+            assert self._deadlines is not None
             self._deadlines.check()
         elif message is LINGER:
             # Otherwise the close is still in the mailbox: this message only had to wake the
@@ -367,7 +401,7 @@ class StreamConnection(MetaProcess):
         self._options = options = replace(self._options, **settings.changes())
         self._writer.change(options)
         self._shutdown.change(options)
-        self._deadlines.change(options)
+        self._arm_deadlines()
 
     def _start_tls(self, message: TCPStartTLS) -> None:
         """Let the waiting reader start the handshake once ``say`` is written. Everything after that
@@ -383,7 +417,7 @@ class StreamConnection(MetaProcess):
             self._writer.put(message.say, None)
         self._tls.begin(secure)
         self._tls.start_clock(self._now())
-        self._deadlines.arm()
+        self._arm_deadlines()
 
     def _new_secure(self) -> TLSSession:
         assert self._server is not None
@@ -473,6 +507,11 @@ class StreamConnection(MetaProcess):
             end_session(self._session, self.id)
 
     # -- looking inside ----------------------------------------------------------------------------
+
+    @property
+    def reader(self) -> ReaderKind:
+        """Where it reads: in a thread or in a task."""
+        return "task" if self._reads_in_task else "thread"
 
     @property
     def bytes_in(self) -> int:

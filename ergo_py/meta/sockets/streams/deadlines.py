@@ -37,6 +37,8 @@ class Deadlines:
         "_writer",
     )
 
+    _options: StreamOptions
+
     def __init__(
         self,
         connection: MetaProcess,
@@ -45,7 +47,6 @@ class Deadlines:
         shutdown: Shutdown,
         incoming: StreamInput,
         reader: StreamReader,
-        options: StreamOptions,
     ) -> None:
         self._connection = connection
         self._tls = tls
@@ -53,21 +54,16 @@ class Deadlines:
         self._shutdown = shutdown
         self._input = incoming
         self._reader = reader
-        self._options = options
         self._tick: Timer | None = None
         self._excused = -inf
         """When the receiver was last found to be behind, if ever. The peer is not to blame for its
         silence until then: its bytes were not read.
         """
 
-    def change(self, options: StreamOptions) -> None:
-        """Follow these time limits from now on."""
+    def arm(self, options: StreamOptions) -> None:
+        """Follow these time limits from now on: check when the next passes."""
         self._options = options
-        self.arm()
-
-    def arm(self) -> None:
-        """Check again when the next time limit passes."""
-        options, now, writer = self._options, self._connection._now(), self._writer
+        now, writer = self._connection._now(), self._writer
         times = []
         if self._tls.phase is TLSPhase.HANDSHAKE:
             times.append(self._tls.handshake_since + options.handshake_timeout)
@@ -121,7 +117,7 @@ class Deadlines:
             ):
                 writer.beat(options.keepalive_bytes)
         if self._shutdown.cause is None:
-            self.arm()
+            self.arm(options)
 
     def _last_byte(self) -> float:
         return max(self._input.last, self._writer.last, self._excused)

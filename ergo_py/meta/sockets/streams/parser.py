@@ -51,7 +51,7 @@ NewParser = Callable[[Alias], StreamParser]
 
 
 class FrameParser:
-    """A ``TCPData`` for each frame, or all frames of a read as one ``TCPFrames``."""
+    """A ``TCP.Data`` for each frame, or all frames of a read as one ``TCP.Frames``."""
 
     __slots__ = (
         *("_alias", "_batch", "_decoder"),

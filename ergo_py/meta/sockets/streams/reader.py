@@ -100,11 +100,12 @@ class StreamReader:
         options: StreamOptions,
         *,
         is_accepted: bool,
+        early: bytes,
         greet: Callable[[], object],
         secured: Callable[[], None],
     ) -> None:
-        """``greet`` makes the first message, if there is any; ``secured`` is called on the loop
-        after a TLS handshake.
+        """The server has read the bytes ``early`` before there was a connection. ``greet`` makes
+        the first message, if there is any; ``secured`` is called on the loop after a TLS handshake.
         """
         self._connection = connection
         self._tls = tls
@@ -117,12 +118,12 @@ class StreamReader:
         Only the side that was called ever stops reading. If both sides did, each could wait forever
         for the other to take something (deadlock).
         """
-        self._speaks_first = is_accepted
+        self._speaks_first = is_accepted and not early
         """Most peers speak first, and their bytes came with the connection: read at once, without
         waiting for the poller.
         """
-        self._early = b""
-        """Bytes that the server has read before there was a connection."""
+        self._early = early
+        """Bytes that the server has read, before all others."""
         self._greet = greet
         self._secured = secured
         self.wait = ReaderWait(connection)
@@ -140,11 +141,6 @@ class StreamReader:
         """
         self.connected: float | None = None
         """When the connection was ready, by the node's clock."""
-
-    def begin_with(self, data: bytes) -> None:
-        """Take bytes that the server has read, before all others."""
-        self._early = data
-        self._speaks_first = False
 
     def use(self, sock: socket.socket, to: Target) -> None:
         """Read from this socket, and send the messages to ``to``."""
@@ -283,16 +279,21 @@ class StreamReader:
         :meth:`read_in_task` goes on.
         """
         incoming, meta = self._input, self._connection._meta
-        if self._tls.phase is not _CLEAR or self._early or incoming.has_more or not poller.is_open:
+        if self._tls.phase is not _CLEAR or incoming.has_more or not poller.is_open:
             return False
         greeting = self._connect()
         if greeting is not None and not meta.outbox.forward(self._target, greeting, meta.priority):
-            self._held = (greeting,)
+            self._held = (greeting, *incoming.take(self._first_bytes()))
             return False
-        self._speaks_first = False
-        if not self._read_once():
-            return self._ends_in_passing()
         try:
+            if self._early:
+                self._held = incoming.take(self._first_bytes())
+                if self._held or not self._reads_on():
+                    return False
+            else:
+                self._speaks_first = False
+                if not self._read_once():
+                    return self._ends_in_passing()
             poller.add(self._socket, self._read_once, self._watch_ended)
         except OSError as error:
             self._shutdown.end_after(error)
@@ -376,6 +377,11 @@ class StreamReader:
             ):
                 self._held = messages[number:]
                 return False
+        return self._reads_on()
+
+    def _reads_on(self) -> bool:
+        """Whether the next step is to read again, without a wait for anything but bytes."""
+        shutdown, incoming = self._shutdown, self._input
         return (
             shutdown.cause is None
             and incoming.state is _OPEN

@@ -82,7 +82,8 @@ class Shutdown:
         self.detail = ""
         self.mistake: str | None = None
         """The protocol error of the peer, if the peer is to hear of it."""
-        self.change(options)
+        self._linger = options.linger
+        """Seconds that closing waits for a peer that takes nothing, or does not close its side."""
 
     def change(self, options: StreamOptions) -> None:
         """Follow these time limits from now on."""

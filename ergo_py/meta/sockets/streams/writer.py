@@ -117,7 +117,8 @@ class Writer:
         """Bytes that the operating system has taken."""
         self.messages = 0
         """Messages whose data was accepted."""
-        self.change(options)
+        self._stall = options.idle_timeout
+        """Seconds for which the peer may take nothing of the waiting bytes; None for no limit."""
 
     def change(self, options: StreamOptions) -> None:
         """Follow these time limits from now on."""

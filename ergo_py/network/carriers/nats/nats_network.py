@@ -31,6 +31,35 @@ class NATS:
 
     A broken connection, a restarted server or a change to another server is invisible to processes,
     if it takes less than ``patience`` seconds.
+
+    Args:
+        urls: the addresses of servers of one NATS cluster, as a list or with commas between:
+            ``nats://host:4222``, ``tls://host``, ``nats://user:password@host``. Further servers
+            that these name are used, too.
+        cluster: nodes of the same name meet, so that several clusters can share a server.
+        types: the classes of messages that travel, or modules that define them.
+        credentials: a file with the credentials of this node, ``.creds`` or an nkey. It is read
+            at each login, so another program may renew it.
+        tls: a TLS context, or the file of the authority that has signed the certificate of the
+            server. None uses the authorities of the system for ``tls://``.
+        tls_first: encrypt before the server greets, as a server with ``handshake_first`` wants.
+        beat: seconds between the heartbeats of an idle session.
+        patience: a break of the connection that is shorter than this is invisible. A node that
+            is silent for longer than this, a beat and the ``grace`` is down.
+        grace: seconds that a node may take to connect to the server again after a break.
+        backlog: bytes that may wait for a node before ``send`` refuses.
+        window: bytes that may be on the way to a node.
+        spawns: the behaviours that other nodes may start here, by name, as in
+            ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
+        allow: the acts that other nodes are permitted, by patterns of their names; the name
+            itself counts first, then the longest pattern that fits. The permits are ``send``,
+            ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
+            ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+        max_calls: calls between two nodes, in each direction, that may wait for an answer.
+        max_watches: processes, names and events of a node that another node may watch.
+
+    Raises:
+        BadInputError: a value is invalid.
     """
 
     def __init__(
@@ -52,37 +81,6 @@ class NATS:
         max_calls: int = 100_000,
         max_watches: int = 100_000,
     ) -> None:
-        """Describe the network.
-
-        Args:
-            urls: the addresses of servers of one NATS cluster, as a list or with commas between:
-                ``nats://host:4222``, ``tls://host``, ``nats://user:password@host``. Further servers
-                that these name are used, too.
-            cluster: nodes of the same name meet, so that several clusters can share a server.
-            types: the classes of messages that travel, or modules that define them.
-            credentials: a file with the credentials of this node, ``.creds`` or an nkey. It is read
-                at each login, so another program may renew it.
-            tls: a TLS context, or the file of the authority that has signed the certificate of the
-                server. None uses the authorities of the system for ``tls://``.
-            tls_first: encrypt before the server greets, as a server with ``handshake_first`` wants.
-            beat: seconds between the heartbeats of an idle session.
-            patience: a break of the connection that is shorter than this is invisible. A node that
-                is silent for longer than this, a beat and the ``grace`` is down.
-            grace: seconds that a node may take to connect to the server again after a break.
-            backlog: bytes that may wait for a node before ``send`` refuses.
-            window: bytes that may be on the way to a node.
-            spawns: the behaviours that other nodes may start here, by name, as in
-                ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
-            allow: the acts that other nodes are permitted, by patterns of their names; the name
-                itself counts first, then the longest pattern that fits. The permits are ``send``,
-                ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
-                ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``.
-            max_calls: calls between two nodes, in each direction, that may wait for an answer.
-            max_watches: processes, names and events of a node that another node may watch.
-
-        Raises:
-            BadInputError: a value is invalid.
-        """
         check_number("grace", grace, least=0.001)
         self._settings = NetworkSettings(
             types,

@@ -130,18 +130,11 @@ class ServerParser:
         Raises:
             WireError: a server of NATS does not send this.
         """
-        buffer = self._buffer
-        if buffer:
-            searched = len(buffer)
-            buffer += data
-            if len(buffer) < self._needed:
+        if self._buffer:
+            if not self._continue(data):
                 return
-            # Do not search the same bytes again; but a line end may have been cut in two.
-            if self._is_in_line and buffer.find(b"\r\n", searched - 1) < 0:
-                _check_line(len(buffer))
-                return
-            data = bytes(buffer)
-            buffer.clear()
+            data = bytes(self._buffer)
+            self._buffer.clear()
         start, needed, is_in_line = 0, 0, False
         try:
             while True:
@@ -165,11 +158,7 @@ class ServerParser:
                         raise WireError(_TOO_LONG)
                     yield Message(*known, 0, bytes(data[end : end + size]))
                 elif sizes := _SIZES.get(line[:4].upper()):
-                    # Only spaces and tabs separate: a reply subject, which any client may choose,
-                    # may hold other white space.
-                    fields = _FIELD.findall(line)
-                    if len(fields) not in (3 + sizes, 4 + sizes):
-                        raise WireError(f"the header of a message is malformed: {line[:100]!r}")
+                    fields = _fields(line, sizes)
                     size = _number(fields[-1], _PAYLOAD)
                     if len(data) < end + size + 2:
                         needed = end + size + 2 - start
@@ -178,9 +167,7 @@ class ServerParser:
                         raise WireError(_TOO_LONG)
                     message = _message(fields, sizes, bytes(data[end : end + size]))
                     if sizes == 1 and digits == fields[-1] and len(head) <= _SHORT:
-                        if len(self._heads) >= _HEADS:
-                            self._heads.clear()
-                        self._heads[head] = message[:3]
+                        self._remember(head, message)
                     start = end + size + 2
                     yield message
                 else:
@@ -192,7 +179,34 @@ class ServerParser:
             # Also if the reader of these operations leaves early.
             self._needed, self._is_in_line = needed, is_in_line
             if start < len(data):
-                buffer += data[start:]
+                self._buffer += data[start:]
+
+    def _continue(self, data: bytes | bytearray) -> bool:
+        """Add bytes to the beginning of an operation. Returns whether to read it again."""
+        buffer = self._buffer
+        searched = len(buffer)
+        buffer += data
+        if len(buffer) < self._needed:
+            return False
+        # Do not search the same bytes again; but a line end may have been cut in two.
+        if self._is_in_line and buffer.find(b"\r\n", searched - 1) < 0:
+            _check_line(len(buffer))
+            return False
+        return True
+
+    def _remember(self, head: bytes, message: Message) -> None:
+        if len(self._heads) >= _HEADS:
+            self._heads.clear()
+        self._heads[head] = message[:3]
+
+
+def _fields(line: bytes, sizes: int) -> list[bytes]:
+    # Only spaces and tabs separate: a reply subject, which any client may choose, may hold other
+    # white space.
+    fields = _FIELD.findall(line)
+    if len(fields) not in (3 + sizes, 4 + sizes):
+        raise WireError(f"the header of a message is malformed: {line[:100]!r}")
+    return fields
 
 
 def _check_line(size: int) -> None:
