@@ -29,6 +29,8 @@ CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Many tests start programs, and each program would compile all its imports again.
 unexport PYTHONDONTWRITEBYTECODE
+# A set of strings has the same order in each run; `test-deep` has another in each.
+test coverage trio-turns: export PYTHONHASHSEED := 0
 
 .PHONY: $(shell sed -nE 's/^([a-z][a-z-]*):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
