@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.installation import build_wheel, install
 from tests.support import short_directory
@@ -60,7 +61,13 @@ settings.register_profile("counted", settings.get_profile("fast"), max_examples=
 settings.register_profile(
     "unshrunk", settings.get_profile("fast"), phases=[Phase.explicit, Phase.generate]
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
+settings.load_profile(_PROFILE)
+if _PROFILE != "thorough":
+    # Hypothesis draws some values from the constants of all modules that the worker has imported:
+    # the examples would depend on the tests that the worker has run before, and to read the modules
+    # takes seconds.
+    vars(providers)["is_local_module_file"] = lambda _path: False
 
 
 _ROOT = Path(__file__).parent.parent
@@ -121,7 +128,7 @@ def task_order(request: pytest.FixtureRequest) -> None:
     other program decides it. Without this a test that holds in most orders fails in one of a
     thousand runs, and its order cannot be found again. The thorough profile looks for new orders.
     """
-    if os.environ.get("HYPOTHESIS_PROFILE") != "thorough":
+    if _PROFILE != "thorough":
         # Seeded, not replaced: Hypothesis seeds the same generator before each example.
         trio._core._run._r.seed(request.node.nodeid)
 

@@ -47,16 +47,6 @@ def test_the_same_seed_gives_the_same_order() -> None:
     assert first == second
 
 
-@pytest.mark.skipif(THOROUGH, reason="looks for new orders")
-def test_the_order_of_tasks_in_a_test_follows_from_its_name(request: pytest.FixtureRequest) -> None:
-    run: Any = trio._core._run
-    first = [trio.run(order) for _ in range(3)]
-
-    run._r.seed(request.node.nodeid)
-
-    assert [trio.run(order) for _ in range(3)] == first
-
-
 async def test_a_seed_may_be_given_in_the_middle_of_a_run() -> None:
     found = []
     for _ in range(2):
