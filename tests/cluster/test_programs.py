@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,10 +30,11 @@ from tests.support import THOROUGH, Recorder, ask_jetstream, publish_to_jetstrea
 T = TypeVar("T")
 
 
-def _stop(program: trio.Process, path: Path) -> None:
-    """Stop a program that does not have the lock of the names: the test has it."""
-    with path.open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _stop(program: trio.Process, *paths: Path) -> None:
+    """Stop a program that has none of these locks: the test has them."""
+    with ExitStack() as stack:
+        for path in paths:
+            fcntl.flock(stack.enter_context(path.open()), fcntl.LOCK_EX)
         program.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, program.pid, os.WSTOPPED | os.WNOWAIT)
 
@@ -66,7 +67,7 @@ async def test_a_stopped_program_does_not_act_after_its_lease(place: Path) -> No
     ):
         await until(lambda: journal.has("a@test", "act"))
         async with singleton_program("b@test", journal, **local):
-            _stop(program, place / "names" / ".lock")
+            _stop(program, place / "journal.lock", place / "names" / ".lock")
             await until(lambda: journal.has("b@test", "act"))
             program.send_signal(signal.SIGCONT)
             await until(lambda: journal.has("a@test", "end"))

@@ -44,7 +44,7 @@ def _lines(path: Path, told: Told, broken: str, *, lines: int = 0, limit: float 
 
 
 def kill_programs(
-    directory: Path, kills: int, *, seed: int = 1, broken: str = "", limit: float = 20.0
+    directory: Path, kills: int, *, seed: int = 1, broken: str = "", limit: float = 300.0
 ) -> Iterator[tuple[int, list[str]]]:
     """Kill programs at seeded moments. Yields after each kill how many commands the program has
     acknowledged, and the faults of the file; at last the faults of a file whose coins have had

@@ -19,6 +19,7 @@ from ergo_py.errors import ServiceError
 
 __all__ = [
     "TRADERS",
+    "Purse",
     "Told",
     "Trader",
     "copy_file",

@@ -69,7 +69,10 @@ async def all_stored(database: Path, source: int, numbers: set[int]) -> None:
 
 
 async def kill_the_program(node: Node, _: Device) -> None:
-    os.kill(int((await node.inspect("decoder", timeout=50))["program"]), signal.SIGKILL)
+    # 0 until it has started: a signal to process 0 goes to all processes of this group.
+    while not (program := int((await node.inspect("decoder", timeout=50))["program"])):
+        pass
+    os.kill(program, signal.SIGKILL)
 
 
 async def kill_the_decoder(node: Node, _: Device) -> None:

@@ -103,7 +103,7 @@ def carrier_of(node: Node) -> Any:
 
 async def until(condition: Any) -> None:
     """Wait until a condition holds."""
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         while not condition():  # noqa: ASYNC110 - the condition may hold in another thread
             await trio.sleep(0.001)
 

@@ -46,7 +46,7 @@ def _losses(disk: RecordedDisk, scratch: Path) -> Iterator[tuple[int, int, list[
     """Lose power at every moment, and list the faults of the file."""
     points = disk.points()
     for seed in SEEDS:
-        chosen = points if THOROUGH else Random(seed).sample(points, 60)
+        chosen = points if THOROUGH else Random(seed).sample(points, min(60, len(points)))
         for point in chosen:
             directory = scratch / "lost"
             directory.mkdir()

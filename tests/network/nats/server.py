@@ -116,7 +116,7 @@ class NatsServer:
 
     def signal(self, number: int) -> None:
         if self._program is not None:
-            os.kill(self._program.pid, number)
+            self._program.send_signal(number)
 
 
 class ThreeServers:
