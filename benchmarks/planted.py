@@ -16,8 +16,7 @@ from time import perf_counter
 from types import CodeType, FunctionType
 from typing import Any
 
-from ergo_py.testing import SimulationError
-from ergo_py.testing.world.simulation import Simulation
+from ergo_py.testing.world.simulation import Simulation, SimulationError
 
 from .planted_faults import FAULTS, Planted
 

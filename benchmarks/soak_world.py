@@ -48,7 +48,7 @@ from ergo_py.meta import (
     TCPServer,
     UDPServer,
 )
-from ergo_py.state_machine import StateTimeout, state
+from ergo_py.state_machine import state
 from ergo_py.supervision import Decision, Fate, Redirect
 
 __all__ = ["Books", "Letter", "World", "letter"]
@@ -194,7 +194,7 @@ class Gate(StateMachine):
         match message:
             case Letter():
                 self.postpone()
-            case StateTimeout():
+            case StateMachine.StateTimeout():
                 self.become(self.opened)
             case "crash":
                 raise OnPurpose

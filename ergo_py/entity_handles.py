@@ -461,4 +461,4 @@ def _table_of(tables: Mapping[type, EntityTable], kind: type[Any]) -> EntityTabl
 _PAGE: Final = 500
 """Keys that are read at once."""
 
-show_under("ergo_py.entities", ("EntityHandle", "EntityKindUnknownError"), globals())
+show_under("ergo_py.entities", ("EntityHandle",), globals())

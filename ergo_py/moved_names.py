@@ -62,10 +62,11 @@ def _names(packages: str, module: str, names: str) -> Iterator[Moved]:
 
 
 def _members(package: str, module: str, owner: str, names: str) -> Iterator[Moved]:
-    """Constants that are members of an enum."""
+    """Names that are members of a class now, or of an enum."""
     for name in names.split():
         path = f"{owner}.{name}"
-        yield Moved(f"{package}.{name}", module, path, f"from {module} import {owner}; {path}")
+        line = f"from {module} import {owner.partition('.')[0]}; {path}"
+        yield Moved(f"{package}.{name}", module, path, line)
 
 
 def _dispatchers() -> Iterator[Moved]:
@@ -134,28 +135,38 @@ _RESULTS: Final = (
     ("ergo_py ergo_py.streams", "ergo_py.streams.events", "EventStream"),
     ("ergo_py ergo_py.streams", "ergo_py.streams.parts", "CalledStream"),
     ("ergo_py ergo_py.tasks", "ergo_py.tasks.stream", "MapStream"),
+    ("ergo_py ergo_py.supervision", "ergo_py.supervision.handle", "SupervisorHandle"),
     ("ergo_py ergo_py.supervision", "ergo_py.supervision.pool", "PoolHandle"),
-    ("ergo_py.telemetry", "ergo_py.telemetry.figures", "BehaviourFigures LoopDelay"),
+    ("ergo_py.telemetry", "ergo_py.telemetry.figures", "BehaviourFigures Figures LoopDelay"),
     ("ergo_py.testing", "ergo_py.testing.alone", "Ask"),
     ("ergo_py.testing", "ergo_py.testing.crashes", "ExpectedCrash"),
+    ("ergo_py.testing", "ergo_py.testing.faults", "Fault"),
+    ("ergo_py.testing", "ergo_py.testing.leaks", "LeakError"),
     ("ergo_py.testing", "ergo_py.testing.probes", "Received"),
     (
         "ergo_py.testing",
         "ergo_py.testing.records.notes",
         "Armed Called Publication Requested Sent Spawned StartedTask",
     ),
+    ("ergo_py.testing", "ergo_py.testing.settlement", "UnsettledError"),
+    ("ergo_py.testing", "ergo_py.testing.task_order", "RaceError"),
     ("ergo_py.testing", "ergo_py.testing.world.checkers", "Checker"),
+    ("ergo_py.testing", "ergo_py.testing.world.clock", "StandstillError"),
     ("ergo_py.testing", "ergo_py.testing.world.disk", "WorldDisk WorldFile"),
-    ("ergo_py.testing", "ergo_py.testing.world.history", "Event Lifetime Operation"),
+    ("ergo_py.testing", "ergo_py.testing.world.history", "Event History Lifetime Operation"),
     ("ergo_py.testing", "ergo_py.testing.world.linearizability", "Model"),
     ("ergo_py.testing", "ergo_py.testing.world.node", "WorldNode"),
-    ("ergo_py.testing", "ergo_py.testing.world.plan", "PlannedFault"),
-    ("ergo_py.testing", "ergo_py.testing.world.simulation", "Simulation"),
+    ("ergo_py.testing", "ergo_py.testing.world.outside", "OutsideError"),
+    ("ergo_py.testing", "ergo_py.testing.world.plan", "Plan PlannedFault"),
+    ("ergo_py.testing", "ergo_py.testing.world.simulation", "Simulation SimulationError"),
+    ("ergo_py.testing", "ergo_py.testing.world.world", "CheckError"),
     ("ergo_py ergo_py.state_machine", "ergo_py.state_machine.states", "StateMethod"),
-    ("ergo_py.workers", "ergo_py.workers.worker_node", "WorkerNode"),
+    ("ergo_py.workers", "ergo_py.workers.worker_node", "WorkerFailedError WorkerNode"),
+    ("ergo_py.network", "ergo_py.network.errors", "NodeBusyError"),
     ("ergo_py.network", "ergo_py.network.remote_node", "RemoteNode"),
     ("ergo_py.network", "ergo_py.network.traffic.info", "NetworkInfo PeerInfo"),
     ("ergo_py.entities", "ergo_py.entities.entity", "EntityTimer"),
+    ("ergo_py.entities", "ergo_py.entity_handles", "EntityKindUnknownError"),
     ("ergo_py.meta", "ergo_py.meta.files.directory_scan", "Change"),
     ("ergo_py.meta", "ergo_py.meta.sockets.datagrams", "UDPFault"),
     ("ergo_py.meta", "ergo_py.meta.sockets.messages", "Cause TLSFacts"),
@@ -205,7 +216,33 @@ def _messages() -> Iterator[Moved]:
             yield _message(package, f"{begin}{member}", f"{owner}.{member}")
     yield _message("ergo_py.meta", "WatchFd", "Descriptors.Watch")
     yield _message("ergo_py.meta", "UnwatchFd", "Descriptors.Unwatch")
+    yield _message("ergo_py.meta", "ProgramFailedError", "Port.FailedError")
+    yield _message("ergo_py.telemetry", "HealthCheck", "Health.Check")
     yield _message("ergo_py.web", "Accept", "WS.Accept")
+    yield _message("ergo_py.web", "HTTPGone", "HTTPRequest.Gone")
+    yield _message("ergo_py.web", "SentEvent", "Response.Event")
+
+
+_OPTIONS: Final = (
+    ("ergo_py.meta", "ergo_py.meta", "TCP", "KeepAlive WhenFull WhenSlow"),
+    ("ergo_py.meta", "ergo_py.meta", "Port", "StopTimes Terminal"),
+    ("ergo_py.testing", "ergo_py.testing", "Replay", "ME"),
+    ("ergo_py.web", "ergo_py.web", "HTTPRequest", "ReadBody"),
+    ("ergo_py.web", "ergo_py.web", "Response", "End Write"),
+    ("ergo_py.web", "ergo_py.web", "Route", "Body"),
+    ("ergo_py", "ergo_py", "Job", "MissedRuns Overlap"),
+    ("ergo_py.schedules", "ergo_py", "Job", "MissedRuns Overlap"),
+    ("ergo_py", "ergo_py", "StateMachine", "EventTimeout NamedTimeout StateTimeout"),
+    ("ergo_py.state_machine", "ergo_py", "StateMachine", "EventTimeout NamedTimeout StateTimeout"),
+)
+"""Messages and options that are members of a class now, under the same name: old package, package
+and name of the class, members.
+"""
+
+
+def _options() -> Iterator[Moved]:
+    for package, module, owner, names in _OPTIONS:
+        yield from _members(package, module, owner, names)
 
 
 MOVED: Final[Mapping[str, Moved]] = {
@@ -235,13 +272,12 @@ MOVED: Final[Mapping[str, Moved]] = {
         *_names(
             "ergo_py",
             "ergo_py.supervision",
-            "SupervisorHandle AutoShutdown Budget Decision Fate Redirect",
+            "AutoShutdown Budget Decision Fate Redirect",
         ),
-        *_names("ergo_py", "ergo_py.schedules", "MissedRuns Overlap"),
         *_names(
             "ergo_py",
             "ergo_py.state_machine",
-            "EventTimeout MachineState NamedTimeout StateTimeout state",
+            "MachineState state",
         ),
         *_names("ergo_py", "ergo_py.tasks", "Task TaskResult FailedItem"),
         *_names("ergo_py", "ergo_py.streams", "PartStream"),
@@ -260,7 +296,8 @@ MOVED: Final[Mapping[str, Moved]] = {
         *_members("ergo_py", "ergo_py", "Routing", "BY_KEY LEAST_LOADED ROUND_ROBIN"),
         *_members("ergo_py", "ergo_py.supervision", "Decision", "ESCALATE RESTART RESUME STOP"),
         *_members("ergo_py", "ergo_py.supervision", "Fate", "DEAD_LETTER DROP KEEP"),
-        *_members("ergo_py.web", "ergo_py.web", "Body", "STREAM WHOLE"),
+        *_members("ergo_py.web", "ergo_py.web", "Route.Body", "STREAM WHOLE"),
+        *_options(),
         Moved("ergo_py.BRUTAL", __name__, "BRUTAL", "0.0"),
         Moved("ergo_py.INFINITE", "math", "inf", "from math import inf; inf"),
         *_dispatchers(),

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import Actor, ChildSpec, Node, Reason
 from ergo_py._core.vocabulary.info import Phase
 from ergo_py.info import ChildInfo
-from ergo_py.supervision import SupervisorHandle
+from ergo_py.supervision.handle import SupervisorHandle
 from tests.support import Failed
 
 __all__ = ["Child", "Deaf", "Fragile", "Log", "crash", "info_of", "phases", "three"]

@@ -24,7 +24,6 @@ import ergo_py.meta
 import ergo_py.methods
 import ergo_py.network
 import ergo_py.observe
-import ergo_py.schedules
 import ergo_py.state_machine
 import ergo_py.streams
 import ergo_py.supervision
@@ -47,7 +46,6 @@ MODULES = (
     ergo_py.methods,
     ergo_py.network,
     ergo_py.observe,
-    ergo_py.schedules,
     ergo_py.state_machine,
     ergo_py.streams,
     ergo_py.supervision,

@@ -55,7 +55,7 @@ from ergo_py import (
 )
 from ergo_py.errors import DeadlockError, TooManyProcessesError
 from ergo_py.info import Dispatcher, State
-from ergo_py.state_machine import StateTimeout, state
+from ergo_py.state_machine import state
 from ergo_py.supervision import Decision, Fate
 from tests.dispatched import AsyncDoer, Doer, everywhere, heard, waiting
 from tests.meta.owner import eventually
@@ -1360,7 +1360,11 @@ async def test_a_state_machine_changes_waits_and_postpones(where: Dispatcher) ->
         await eventually(lambda: len(log) == 3 and bool(answers))
 
         is_loop = where == LOOP
-        assert log == [("enter", is_loop), ("early", is_loop), (StateTimeout("going"), is_loop)]
+        assert log == [
+            ("enter", is_loop),
+            ("early", is_loop),
+            (StateMachine.StateTimeout("going"), is_loop),
+        ]
         assert answers == ["early"]
         assert (await node.inspect(machine))["state"] == "going"
 

@@ -13,7 +13,8 @@ from random import Random
 import trio
 
 from ergo_py import PID, Actor, Alias, Caller, ErgoError, Node, open_node
-from ergo_py.testing import LeakError, no_leaks
+from ergo_py.testing import no_leaks
+from ergo_py.testing.leaks import LeakError
 from examples.gateway.__main__ import start, where
 from examples.gateway.load import Device, value_of
 

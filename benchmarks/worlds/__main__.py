@@ -6,8 +6,7 @@ import sys
 from time import perf_counter
 from typing import Any
 
-from ergo_py.testing import SimulationError
-from ergo_py.testing.world.simulation import Simulation
+from ergo_py.testing.world.simulation import Simulation, SimulationError
 
 from .clusters import groups, leases, names
 from .entities import bank

@@ -6,7 +6,8 @@ import trio
 
 from ergo_py import PID, Actor, ChildSpec, ErgoError, Name, Node
 from ergo_py.cluster import Cluster, LeaseLostError, Singleton, lease_of
-from ergo_py.testing import History, World, at_most_one
+from ergo_py.testing import World, at_most_one
+from ergo_py.testing.world.history import History
 
 __all__ = ["groups", "leases", "names"]
 

@@ -12,7 +12,8 @@ import trio
 
 from ergo_py import Actor, Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
 from ergo_py.entities import Entities, Entity
-from ergo_py.testing import History, World, linearizable
+from ergo_py.testing import World, linearizable
+from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
 
 from .disk_store import DiskStore

@@ -20,7 +20,8 @@ from ergo_py import (
     NoNode,
     Normal,
 )
-from ergo_py.testing import History, World, all_answered
+from ergo_py.testing import World, all_answered
+from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
 
 __all__ = ["messages", "watches"]

@@ -7,7 +7,7 @@ is idle. See docs/entities.md.
 from typing import TYPE_CHECKING
 
 from .._core.vocabulary.public_names import load_on_first_use
-from ..entity_handles import EntityHandle, EntityKindUnknownError
+from ..entity_handles import EntityHandle
 
 if TYPE_CHECKING:
     from .entity import Entity
@@ -31,7 +31,6 @@ __all__ = [
     "Entity",
     "EntityHandle",
     "EntityInspector",
-    "EntityKindUnknownError",
     "FencedError",
     "LastRuns",
     "MemoryStore",

@@ -26,13 +26,10 @@ if TYPE_CHECKING:
         Varint,
     )
     from .parsing.lines import Text
-    from .programs.options import StopTimes, Terminal
     from .programs.port import Port
-    from .programs.program import ProgramFailedError
     from .signals import Signals
     from .sockets.datagrams import UDP
     from .sockets.messages import TCP, Endpoint
-    from .sockets.options import KeepAlive, WhenFull, WhenSlow
     from .sockets.tcp import TCPConnection, TCPServer
     from .sockets.tls import TLSFiles
     from .sockets.udp import UDPClient, UDPServer
@@ -57,28 +54,22 @@ __all__ = [
     "Framing",
     "FramingError",
     "Invoke",
-    "KeepAlive",
     "LengthHeader",
     "Netstring",
     "Poller",
     "Port",
-    "ProgramFailedError",
     "Raw",
     "Signals",
     "StandardInput",
-    "StopTimes",
     "TCPConnection",
     "TCPServer",
     "TLSFiles",
-    "Terminal",
     "Text",
     "UDPClient",
     "UDPServer",
     "UnixConnection",
     "UnixServer",
     "Varint",
-    "WhenFull",
-    "WhenSlow",
 ]
 
 if not TYPE_CHECKING:
@@ -96,13 +87,10 @@ if not TYPE_CHECKING:
             "parsing.decoder": "Decoder FramingError",
             "parsing.framing": "Delimiter FixedLength Framing LengthHeader Netstring Raw Varint",
             "parsing.lines": "Text",
-            "programs.options": "StopTimes Terminal",
             "programs.port": "Port",
-            "programs.program": "ProgramFailedError",
             "signals": "Signals",
             "sockets.datagrams": "UDP",
             "sockets.messages": "TCP Endpoint",
-            "sockets.options": "KeepAlive WhenFull WhenSlow",
             "sockets.tcp": "TCPConnection TCPServer",
             "sockets.tls": "TLSFiles",
             "sockets.udp": "UDPClient UDPServer",

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         MessageTooLargeError,
         MessageTypeError,
         NetworkError,
-        NodeBusyError,
         NodeNameTakenError,
         NotPermittedError,
         RemoteError,
@@ -33,7 +32,6 @@ __all__ = [
     "MessageTooLargeError",
     "MessageTypeError",
     "NetworkError",
-    "NodeBusyError",
     "NodeNameTakenError",
     "NotPermittedError",
     "RemoteError",
@@ -47,7 +45,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "errors": (
-                "MessageTooLargeError MessageTypeError NetworkError NodeBusyError "
+                "MessageTooLargeError MessageTypeError NetworkError "
                 "NodeNameTakenError NotPermittedError RemoteError StoreError TooManyCallsError "
                 "UnreadableError"
             ),

@@ -1,24 +1,10 @@
 """Schedules: jobs that run at times of the calendar."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .._core.vocabulary.public_names import load_on_first_use
 
-if TYPE_CHECKING:
-    from .scheduler import (
-        MissedRuns,
-        Overlap,
-    )
-
-__all__ = [
-    "MissedRuns",
-    "Overlap",
-]
+__all__: Final[list[str]] = []
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = load_on_first_use(
-        __name__,
-        {
-            "scheduler": "MissedRuns Overlap",
-        },
-    )
+    __getattr__, __dir__ = load_on_first_use(__name__, {})

@@ -11,7 +11,7 @@ from .._core.tables.timers import Timer
 from .._core.vocabulary.errors import BadInputError, ErgoError, Reject, TaskEndedError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.options import check_name, check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from .._core.vocabulary.reasons import Crashed
 from ..actor import Actor
 from ..entity_handles import EntityHandle
@@ -21,7 +21,7 @@ from ..tasks.handle import Task, TaskResult
 from .cron import Cron
 from .run_notes import KnownRuns, NoteRuns
 
-__all__ = ["Job", "JobInfo", "MissedRuns", "Overlap", "Scheduler"]
+__all__ = ["Job", "JobInfo", "Scheduler"]
 
 _LOOK: Final = 60.0
 """Seconds after which the scheduler looks at the clock again, which a person may have set."""
@@ -29,32 +29,6 @@ _RETRY: Final = 1.0
 """Seconds after which the scheduler tries again to note a run that the store could not keep."""
 _MOST: Final = 1000
 """Missed runs that are counted singly; the rest is dropped."""
-
-
-class MissedRuns(Enum):
-    """The fate of runs that are due while the scheduler could not run: the machine slept, or the
-    program was down (``Job(since=…)``).
-    """
-
-    ONCE = "once"
-    """All missed runs together cause a single run, at once."""
-    SKIP = "skip"
-    """A run that is more than ``grace`` seconds late is dropped."""
-    ALL = "all"
-    """Each missed run runs."""
-
-
-class Overlap(Enum):
-    """The fate of a run that is due while the previous run is still in progress."""
-
-    SKIP = "skip"
-    """It is dropped, and counted."""
-    QUEUE = "queue"
-    """It runs after the previous run."""
-    REPLACE = "replace"
-    """The previous run is cancelled."""
-    ALLOW = "allow"
-    """Both run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +39,30 @@ class Job:
     ``write_report("daily")``: async on the loop, plain in a thread. ``Job("tick", Cron("@hourly"),
     to="collector", message="tick")`` sends a message.
     """
+
+    class MissedRuns(Enum):
+        """The fate of runs that are due while the scheduler could not run: the machine slept,
+        or the program was down (``Job(since=…)``).
+        """
+
+        ONCE = "once"
+        """All missed runs together cause a single run, at once."""
+        SKIP = "skip"
+        """A run that is more than ``grace`` seconds late is dropped."""
+        ALL = "all"
+        """Each missed run runs."""
+
+    class Overlap(Enum):
+        """The fate of a run that is due while the previous run is still in progress."""
+
+        SKIP = "skip"
+        """It is dropped, and counted."""
+        QUEUE = "queue"
+        """It runs after the previous run."""
+        REPLACE = "replace"
+        """The previous run is cancelled."""
+        ALLOW = "allow"
+        """Both run."""
 
     name: str
     cron: Cron
@@ -109,10 +107,10 @@ class Job:
         check_number("Job(grace)", self.grace, least=0.0)
         if self.timeout is not None:
             check_number("Job(timeout)", self.timeout, least=0.0)
-        if not isinstance(self.missed, MissedRuns):
-            raise BadInputError("Job(missed)", self.missed, "a member of MissedRuns")
-        if not isinstance(self.overlap, Overlap):
-            raise BadInputError("Job(overlap)", self.overlap, "a member of Overlap")
+        if not isinstance(self.missed, Job.MissedRuns):
+            raise BadInputError("Job(missed)", self.missed, "a member of Job.MissedRuns")
+        if not isinstance(self.overlap, Job.Overlap):
+            raise BadInputError("Job(overlap)", self.overlap, "a member of Job.Overlap")
         if self.since is not None and (
             not isinstance(self.since, datetime) or self.since.tzinfo is None
         ):
@@ -358,11 +356,11 @@ class Scheduler(Actor):
             following = job.cron.next_after(following)
         if following <= now:
             following = job.cron.next_after(now)
-        if job.missed is MissedRuns.ALL:
+        if job.missed is Job.MissedRuns.ALL:
             chosen = dues
         else:
             is_late = (now - dues[-1]).total_seconds() - planned.delay > job.grace
-            chosen = [] if job.missed is MissedRuns.SKIP and is_late else dues[-1:]
+            chosen = [] if job.missed is Job.MissedRuns.SKIP and is_late else dues[-1:]
         planned.skipped += len(dues) - len(chosen)
         planned.plan(following, self._delay(job))
         for _ in chosen:
@@ -376,16 +374,16 @@ class Scheduler(Actor):
             return
         if planned.tasks:
             match job.overlap:
-                case Overlap.SKIP:
+                case Job.Overlap.SKIP:
                     planned.skipped += 1
                     return
-                case Overlap.QUEUE:
+                case Job.Overlap.QUEUE:
                     if planned.queued < _MOST:
                         planned.queued += 1
                     else:
                         planned.skipped += 1
                     return
-                case Overlap.REPLACE:
+                case Job.Overlap.REPLACE:
                     for task in planned.tasks:
                         task.cancel()
         self._begin(planned)
@@ -435,3 +433,4 @@ def _rejecting(job: object) -> Job:
 
 
 show_public_names(__name__)
+show_members(Job)

@@ -5,13 +5,10 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .states import EventTimeout, MachineState, NamedTimeout, StateTimeout, state
+    from .states import MachineState, state
 
 __all__ = [
-    "EventTimeout",
     "MachineState",
-    "NamedTimeout",
-    "StateTimeout",
     "state",
 ]
 
@@ -19,6 +16,6 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "states": "EventTimeout MachineState NamedTimeout StateTimeout state",
+            "states": "MachineState state",
         },
     )

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from .._core.processes.envelope_handlers import callback
 from .._core.tables.pending_calls import Caller
@@ -21,7 +21,7 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import NO_REPLY, Response
 from .._core.vocabulary.options import check_name, check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 from .._core.vocabulary.states import Operation
 from ..actor import Actor
 from ..idle import serve_idle
@@ -74,7 +74,7 @@ class StateMachine(Actor):
     A turnstile that locks again after a push, or after 30 seconds::
 
         from ergo_py import Node, StateMachine, run
-        from ergo_py.state_machine import StateTimeout, state
+        from ergo_py.state_machine import state
 
         class Turnstile(StateMachine):
             @state
@@ -86,7 +86,7 @@ class StateMachine(Actor):
 
             @state(timeout=30.0)
             def unlocked(self, message, sender):
-                if message == "push" or isinstance(message, StateTimeout):
+                if message == "push" or isinstance(message, self.StateTimeout):
                     self.become("locked")
                 return "go"
 
@@ -100,6 +100,10 @@ class StateMachine(Actor):
     A machine defines no ``init``, ``handle_message`` or ``handle_call``: do the preparation in
     ``first_state``.
     """
+
+    EventTimeout: TypeAlias = EventTimeout
+    NamedTimeout: TypeAlias = NamedTimeout
+    StateTimeout: TypeAlias = StateTimeout
 
     states: ClassVar[tuple[type[MachineState[Any]], ...]] = ()
     """States that are classes, in addition to the methods with ``@state``."""
@@ -432,3 +436,4 @@ def _at_once(machine: StateMachine, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 show_public_names(__name__)
+show_members(StateMachine)

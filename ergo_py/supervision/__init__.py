@@ -12,9 +12,6 @@ if TYPE_CHECKING:
         Fate,
         Redirect,
     )
-    from .handle import (
-        SupervisorHandle,
-    )
     from .specs import (
         AutoShutdown,
         Budget,
@@ -26,14 +23,12 @@ __all__ = [
     "Decision",
     "Fate",
     "Redirect",
-    "SupervisorHandle",
 ]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "handle": "SupervisorHandle",
             "specs": "AutoShutdown Budget",
             "ergo_py._core.tables.child_slot": "Decision Fate Redirect",
         },

@@ -5,17 +5,15 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
-    from .figures import Figures, read_figures
-    from .health import Health, HealthCheck
+    from .figures import read_figures
+    from .health import Health
     from .instruments import instrument, register
     from .pages import HealthPage, MetricsPage
     from .spans import OpenTelemetry
     from .text import render_metrics
 
 __all__ = [
-    "Figures",
     "Health",
-    "HealthCheck",
     "HealthPage",
     "MetricsPage",
     "OpenTelemetry",
@@ -29,8 +27,8 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
-            "figures": "Figures read_figures",
-            "health": "Health HealthCheck",
+            "figures": "read_figures",
+            "health": "Health",
             "instruments": "instrument register",
             "pages": "HealthPage MetricsPage",
             "spans": "OpenTelemetry",

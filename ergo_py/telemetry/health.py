@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from time import perf_counter, sleep
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
 from .._core.inspection.census import list_living
@@ -24,7 +24,7 @@ from .._core.vocabulary.ids import PID, Alias, Key, Name, Target
 from .._core.vocabulary.info import Phase
 from .._core.vocabulary.messages import Request
 from .._core.vocabulary.options import check_number
-from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.public_names import show_members, show_public_names
 
 __all__ = ["Health", "HealthCheck"]
 
@@ -49,7 +49,7 @@ class HealthCheck(Request[object]):
 
         def handle_call(self, request: object, caller: Caller) -> object:
             match request:
-                case HealthCheck():
+                case Health.Check():
                     return True if self.connection.is_open else "no connection to the database"
     """
 
@@ -71,12 +71,14 @@ class Health:
 
     Args:
         node: a node of this program.
-        checks: names, and the addresses of processes that are asked ``HealthCheck()``.
+        checks: names, and the addresses of processes that are asked ``Health.Check()``.
         check_timeout: seconds that a process has for its answer.
 
     Raises:
         BadInputError: the node is none, or a check is no address.
     """
+
+    Check: TypeAlias = HealthCheck
 
     def __init__(
         self,
@@ -303,3 +305,4 @@ def _answer(code: int, /, **facts: object) -> tuple[int, bytes]:
 
 
 show_public_names(__name__)
+show_members(Health)

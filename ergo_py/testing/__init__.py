@@ -9,42 +9,27 @@ from .._core.vocabulary.public_names import load_on_first_use, show_under
 from .alone import Alone
 from .clock import VirtualClock
 from .crashes import expect_crash
-from .faults import Deaf, Fault, crashing, delaying, dropping, filled
+from .faults import Deaf, crashing, delaying, dropping, filled
 from .fixtures import checked_node, checked_nodes
-from .leaks import LeakError, no_leaks
+from .leaks import no_leaks
 from .probes import Probe
-from .replay import ME, Recording, Replay, Tape, recording
-from .settlement import UnsettledError, busy, settle
+from .replay import Recording, Replay, Tape, recording
+from .settlement import busy, settle
 from .stores import STORE_RULES, opened_store
-from .task_order import RaceError, explore, seeded
+from .task_order import explore, seeded
 from .world.checkers import all_answered, at_most_one, kept
-from .world.clock import StandstillError
-from .world.history import History
 from .world.linearizability import linearizable
-from .world.outside import OutsideError
-from .world.plan import Plan
-from .world.simulation import SimulationError, simulated
-from .world.world import CheckError, World
+from .world.simulation import simulated
+from .world.world import World
 
 __all__ = [
     "Alone",
-    "CheckError",
     "Deaf",
-    "Fault",
-    "History",
-    "LeakError",
-    "ME",
-    "OutsideError",
-    "Plan",
     "Probe",
-    "RaceError",
     "Recording",
     "Replay",
     "STORE_RULES",
-    "SimulationError",
-    "StandstillError",
     "Tape",
-    "UnsettledError",
     "VirtualClock",
     "World",
     "all_answered",

@@ -20,12 +20,9 @@ from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.options import check_number
 from .wrappers import GO_ON, before, subclass
 
-__all__ = ["ME", "Recording", "Replay", "Tape", "recording"]
+__all__ = ["Recording", "Replay", "Tape", "recording"]
 
 B = TypeVar("B", bound=Behaviour)
-
-ME: Final = Alias("me", 0, 0)
-"""Stands, in recorded messages, for the meta-process itself: ``Replay`` inserts its own alias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class Recording:
     """The messages of a meta-process, in order, with the time between them."""
 
     messages: tuple[Any, ...]
-    """With ``ME`` in place of its own alias."""
+    """With ``Replay.ME`` in place of its own alias."""
     gaps: tuple[float, ...]
     """Seconds before each message, by the clock of the loop."""
 
@@ -81,7 +78,7 @@ class Tape:
             )
         moments = [track[0][0], *(moment for moment, _ in track)]
         gaps = tuple(later - earlier for earlier, later in pairwise(moments))
-        return Recording(tuple(with_alias(message, alias, ME) for _, message in track), gaps)
+        return Recording(tuple(with_alias(message, alias, Replay.ME) for _, message in track), gaps)
 
     def note(self, alias: Alias, message: object) -> None:
         """Record a message."""
@@ -109,8 +106,8 @@ class Replay(MetaProcess):
     the messages it receives.
 
     Args:
-        messages: the messages to send: a :class:`Recording`, or messages in which ``ME`` stands for
-            this meta-process.
+        messages: the messages to send: a :class:`Recording`, or messages in which ``Replay.ME``
+            stands for this meta-process.
         gap: seconds before each message, by the clock of the loop; None for the gaps of the
             recording.
         receiver: the receiver; by default the owner.
@@ -118,6 +115,9 @@ class Replay(MetaProcess):
             None.
         then: after the last message: ``stay``, like an open connection, or ``end``.
     """
+
+    ME: Final = Alias("me", 0, 0)
+    """Stands, in recorded messages, for the meta-process itself, which inserts its own alias."""
 
     kind = "replay"
 
@@ -155,7 +155,7 @@ class Replay(MetaProcess):
             if gap:
                 await trio.sleep(gap)
             self.sent += 1
-            await self.send_wait(to, with_alias(message, ME, self.id))
+            await self.send_wait(to, with_alias(message, self.ME, self.id))
         if self._then == "stay":
             await trio.sleep_forever()
 

@@ -19,8 +19,8 @@ from .._core.vocabulary.options import check_flag, check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..meta.receivers import check_receiver
-from ..meta.sockets.messages import Cause, Endpoint
-from ..meta.sockets.options import StreamOptions, WhenSlow
+from ..meta.sockets.messages import Cause, Endpoint, WhenSlow
+from ..meta.sockets.options import StreamOptions
 from ..meta.sockets.streams.connection import Goal, StreamConnection
 from ..meta.sockets.streams.parser import StreamParser
 from ..meta.sockets.streams.shutdown import Reminder
@@ -64,7 +64,7 @@ class WebSocketClient(TCPConnection):
         ping_interval: seconds between two pings. A server that does not answer within the same time
             is gone.
         write_limit: bytes that may wait for the server before it counts as slow.
-        when_slow: ``WhenSlow.WAIT`` or ``WhenSlow.DROP``.
+        when_slow: ``TCP.WhenSlow.WAIT`` or ``TCP.WhenSlow.DROP``.
 
     Raises:
         BadInputError: a value is wrong.

@@ -24,7 +24,8 @@ from .http.exchange import unavailable
 from .http.protocol import HTTPProtocol
 from .http.response_stream import ResponseStream, WrongLengthError
 from .http.traced_protocol import TracedHTTPProtocol
-from .messages.requests import End, HTTPRequest, ReadBody, SentEvent, Write
+from .messages.requests import HTTPRequest, ReadBody
+from .messages.responses import EndStream, SentEvent, WritePiece
 from .messages.websockets import WSClose, WSConnected
 from .site import Site
 from .transport import Transport
@@ -180,14 +181,14 @@ class WebConnection(TCPConnection):
         if self._websocket is not None:
             return serve_websocket(self._websocket, message)
         http, kind = self._http, type(message)
-        if kind not in (Write, SentEvent, End):
+        if kind not in (WritePiece, SentEvent, EndStream):
             return False
         if (stream := http.stream_of(message.ref)) is not None:
             try:
-                if kind is End:
+                if kind is EndStream:
                     http.end_stream()
                 else:
-                    stream.write(message.data if kind is Write else message.encode())
+                    stream.write(message.data if kind is WritePiece else message.encode())
             except WrongLengthError:
                 pass  # the connection is cut
         return True
@@ -213,7 +214,7 @@ class WebConnection(TCPConnection):
             except NotAllowedError as error:
                 raise Reject(error) from None
             return NO_REPLY if piece is None else piece
-        elif kind not in (Write, SentEvent, End):
+        elif kind not in (WritePiece, SentEvent, EndStream):
             raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
         elif (stream := http.stream_of(request.ref)) is None:
             raise Reject(BrokenPipeError(_NO_STREAM))
@@ -225,10 +226,10 @@ class WebConnection(TCPConnection):
 
     def _call_stream(self, stream: ResponseStream, request: Any, caller: Caller) -> object:
         try:
-            if type(request) is End:
+            if type(request) is EndStream:
                 self._http.end_stream()
                 return None
-            data = request.data if type(request) is Write else request.encode()
+            data = request.data if type(request) is WritePiece else request.encode()
             return len(data) if stream.write(data, caller) else NO_REPLY
         except WrongLengthError as error:
             raise Reject(ValueError(str(error))) from None

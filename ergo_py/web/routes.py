@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError
@@ -34,7 +34,7 @@ class Body(Enum):
     WHOLE = "whole"
     """The request comes when its body is complete."""
     STREAM = "stream"
-    """The request comes at once, and ``ReadBody`` reads its body."""
+    """The request comes at once, and ``HTTPRequest.ReadBody`` reads its body."""
 
 
 class Application(Protocol):
@@ -72,7 +72,7 @@ class Place:
         self.max_body = max_body
         self.request_timeout = request_timeout
         if not isinstance(body, Body):
-            raise BadInputError(f"{what}(body)", body, "Body.WHOLE or Body.STREAM")
+            raise BadInputError(f"{what}(body)", body, "Route.Body.WHOLE or Route.Body.STREAM")
         check_number(f"{what}(max_body)", max_body, least=0, whole=True)
         check_number(f"{what}(request_timeout)", request_timeout, least=0.001)
         self.methods: frozenset[str] | None = None
@@ -130,11 +130,11 @@ class Route(Place):
         websocket: for WebSocket connections instead of requests: a behaviour to spawn for each
             connection.
         methods: the methods that are offered; others get status 405. None for all.
-        body: ``Body.WHOLE``: the request comes with its body. ``Body.STREAM``: the actor reads the
-            body with ``ReadBody``.
+        body: ``Route.Body.WHOLE``: the request comes with its body. ``Route.Body.STREAM``: the
+            actor reads the body with ``HTTPRequest.ReadBody``.
         max_body: the longest body, in bytes; longer ones get status 413.
         request_timeout: seconds for the answer, from the whole body on; then the peer gets status
-            504. With ``Body.STREAM``, each piece that the actor reads begins the time again.
+            504. With ``Route.Body.STREAM``, each piece that the actor reads begins the time again.
         origins: for WebSockets: further values of ``Origin`` that may connect; by default only
             pages of the same scheme, host and port. ``"*"`` is any.
         accept: for WebSockets: a quick function of the request, or the address of a process that is
@@ -149,6 +149,8 @@ class Route(Place):
     Raises:
         BadInputError: a value has a wrong type, or two values exclude each other.
     """
+
+    Body: TypeAlias = Body
 
     kind = "actor"
 

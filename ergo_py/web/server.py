@@ -17,8 +17,8 @@ from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..meta.sockets.acceptor import Accepted
 from ..meta.sockets.listener import Listener
-from ..meta.sockets.messages import Cause, Endpoint
-from ..meta.sockets.options import StreamOptions, WhenFull, WhenSlow
+from ..meta.sockets.messages import Cause, Endpoint, WhenFull, WhenSlow
+from ..meta.sockets.options import StreamOptions
 from ..meta.sockets.socket_setup import endpoint, open_listener
 from ..meta.sockets.streams.connection import StreamConnection
 from ..meta.sockets.tcp import check_endpoint
@@ -74,9 +74,9 @@ class WebServer(Listener):
             the owner answers everything.
         tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for no TLS.
         max_connections: how many connections may be open at once; None for no limit.
-        when_full: ``WhenFull.PAUSE``: further connections wait in the operating system;
-            ``WhenFull.REFUSE``: the server closes them at once. A connection that has been without
-            a request for a second gives way to another, the oldest first.
+        when_full: ``TCP.WhenFull.PAUSE``: further connections wait in the operating system;
+            ``TCP.WhenFull.REFUSE``: the server closes them at once. A connection that has been
+            without a request for a second gives way to another, the oldest first.
         head_timeout: seconds from the first byte of a request to the end of its head, and from the
             connection to the first byte of its first request.
         body_timeout: seconds that a body may pause.
@@ -97,8 +97,8 @@ class WebServer(Listener):
         metrics: count responses and their durations by method, route and status, for the metrics of
             the node.
         write_limit: bytes that may wait for a peer before it counts as slow.
-        when_slow: ``WhenSlow.WAIT``: further pieces of a streamed response for a slow peer wait;
-            ``WhenSlow.DROP``: its connection is dropped.
+        when_slow: ``TCP.WhenSlow.WAIT``: further pieces of a streamed response for a slow peer
+            wait; ``TCP.WhenSlow.DROP``: its connection is dropped.
         handshake_timeout: seconds within which the TLS handshake must be done.
         linger: how long, in seconds, closing waits for a peer that does not close its side.
         queue: how many connections may wait in the operating system to be accepted.

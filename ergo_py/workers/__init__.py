@@ -9,13 +9,12 @@ from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
     from .process_calls import Compute, ProcessCalls, ProcessLostError
-    from .worker_node import WorkerFailedError, worker_nodes
+    from .worker_node import worker_nodes
 
 __all__ = [
     "Compute",
     "ProcessCalls",
     "ProcessLostError",
-    "WorkerFailedError",
     "worker_nodes",
 ]
 
@@ -24,6 +23,6 @@ if not TYPE_CHECKING:
         __name__,
         {
             "process_calls": "Compute ProcessCalls ProcessLostError",
-            "worker_node": "WorkerFailedError worker_nodes",
+            "worker_node": "worker_nodes",
         },
     )

@@ -19,7 +19,7 @@ import trio
 
 from ergo_py import ChildSpec, Node, run
 from ergo_py.meta import Endpoint
-from ergo_py.supervision import SupervisorHandle
+from ergo_py.supervision.handle import SupervisorHandle
 
 from .gateway import Gateway, Where
 from .load import Device, fire, value_of

@@ -1,7 +1,7 @@
 import trio
 
 from ergo_py import Actor, Caller, open_node
-from ergo_py.telemetry import Health, HealthCheck, HealthPage, MetricsPage
+from ergo_py.telemetry import Health, HealthPage, MetricsPage
 from ergo_py.web import Route, WebServer
 
 
@@ -16,7 +16,7 @@ class Store(Actor):
 
     def handle_call(self, request: object, caller: Caller) -> object:
         match request:
-            case HealthCheck():
+            case Health.Check():
                 return True if self.is_connected else "no connection to the database"
         return None
 

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import trio
 
 from ergo_py import StateMachine, open_node
-from ergo_py.state_machine import MachineState, StateTimeout
+from ergo_py.state_machine import MachineState
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Dialling(MachineState["Phone"]):
                 self.digits += value
                 if len(self.digits) == 3:
                     self.machine.become(Talking)
-            case StateTimeout():
+            case StateMachine.StateTimeout():
                 self.machine.become(Idle)
 
     def exit(self, following: str) -> None:

@@ -4,7 +4,6 @@ import trio
 from trio.testing import MockClock
 
 from ergo_py import Actor, Cron, Job, Scheduler, ask, open_node
-from ergo_py.schedules import MissedRuns, Overlap
 
 
 async def backup(kind: str) -> None:
@@ -18,13 +17,13 @@ class Collector(Actor):
 
 
 JOBS = [
-    Job("backup", Cron("30 * * * * *"), backup, ("full",), overlap=Overlap.SKIP, timeout=600),
+    Job("backup", Cron("30 * * * * *"), backup, ("full",), overlap=Job.Overlap.SKIP, timeout=600),
     Job(
         "tick",
         Cron("0 9 * * mon-fri", timezone="UTC"),
         to="collector",
         message="good morning",
-        missed=MissedRuns.SKIP,
+        missed=Job.MissedRuns.SKIP,
     ),
 ]
 

@@ -14,7 +14,7 @@ from typing import Literal
 import trio
 
 from ergo_py import PID, Actor, Alias, ChildSpec, Group, Node, run
-from ergo_py.meta import TCP, TCPServer, WhenSlow
+from ergo_py.meta import TCP, TCPServer
 
 from ..guide.framing import Resp
 from .database import Database
@@ -122,7 +122,7 @@ class Door(Actor):
             batch=True,
             last_word=True,
             reader=reader,
-            when_slow=WhenSlow.DROP,
+            when_slow=TCP.WhenSlow.DROP,
             linger=LINGER,
         )
 

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import trio
 
 from ergo_py import PID, StateMachine, open_node
-from ergo_py.state_machine import StateTimeout, state
+from ergo_py.state_machine import state
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Door(StateMachine):
         match message:
             case Push(who):
                 print(f"{who} goes through")
-            case StateTimeout():
+            case StateMachine.StateTimeout():
                 self.become(self.locked)
 
     @unlocked.enter
@@ -58,7 +58,7 @@ class Door(StateMachine):
     @state(timeout=30.0)
     def blocked(self, message: object, sender: PID) -> None:
         match message:
-            case StateTimeout():
+            case StateMachine.StateTimeout():
                 self.wrong = 0
                 self.become(self.locked)
 

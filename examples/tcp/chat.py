@@ -26,7 +26,7 @@ from ergo_py import (
     run,
 )
 from ergo_py.errors import ProcessUnknownError
-from ergo_py.meta import TCP, Delimiter, TCPServer, WhenSlow
+from ergo_py.meta import TCP, Delimiter, TCPServer
 
 __all__ = ["Chat", "Door", "Room", "Session"]
 
@@ -179,7 +179,7 @@ class Door(Actor):
             receiver=Session,
             framing=Delimiter(b"\n", max_frame=2000),
             max_connections=1000,
-            when_slow=WhenSlow.DROP,
+            when_slow=TCP.WhenSlow.DROP,
         )
         await self.spawn_meta(server)
         self.local = str(server.local)

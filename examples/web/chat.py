@@ -14,7 +14,7 @@ import trio
 
 from ergo_py import PID, Actor, Alias, Caller, ChildSpec, Down, Node, Ref, Reject, Supervisor, run
 from ergo_py.errors import ProcessUnknownError
-from ergo_py.web import WS, HTTPError, HTTPGone, HTTPRequest, Response, Route, SentEvent, WebServer
+from ergo_py.web import WS, HTTPError, HTTPRequest, Response, Route, WebServer
 
 __all__ = ["Chat", "Door", "Room", "Visitor"]
 
@@ -74,7 +74,7 @@ class Room(Actor):
                 self.say(message)
             case Down(member) if isinstance(member, PID):
                 self.members.discard(member)
-            case HTTPGone(_, ref):
+            case HTTPRequest.Gone(_, ref):
                 self.readers.pop(ref, None)
 
     def handle_call(self, request: object, caller: Caller) -> object:
@@ -96,7 +96,7 @@ class Room(Actor):
         for member in self.members:
             self.send(member, line)
         for ref, connection in self.readers.items():
-            self.send(connection, SentEvent(ref, str(line), id=str(len(self.lines))))
+            self.send(connection, Response.Event(ref, str(line), id=str(len(self.lines))))
 
 
 def read_line(request: HTTPRequest) -> Say:

@@ -23,7 +23,6 @@ from ergo_py import (
 from ergo_py.entities import (
     Entities,
     Entity,
-    EntityKindUnknownError,
     EntityStoreError,
     MemoryStore,
     StateTooLargeError,
@@ -32,6 +31,7 @@ from ergo_py.entities import (
     keys_of,
 )
 from ergo_py.entities.stores.store import Row, Write
+from ergo_py.entity_handles import EntityKindUnknownError
 
 from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
 

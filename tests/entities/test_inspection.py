@@ -7,16 +7,9 @@ import pytest
 import trio
 
 from ergo_py import ChildSpec, Node, ask, exposed, open_node
-from ergo_py.entities import (
-    Entities,
-    Entity,
-    EntityInspector,
-    EntityKindUnknownError,
-    EntityStoreError,
-    MemoryStore,
-)
+from ergo_py.entities import Entities, Entity, EntityInspector, EntityStoreError, MemoryStore
 from ergo_py.entities.stores.store import Row
-from ergo_py.entity_handles import Address, EntityFigures
+from ergo_py.entity_handles import Address, EntityFigures, EntityKindUnknownError
 from ergo_py.telemetry.figures import read_figures
 from ergo_py.telemetry.metrics import families_of
 

@@ -9,14 +9,8 @@ import trio
 import trio.testing
 
 from ergo_py import BadInputError, InitError, Node, TargetDownError, ask, exposed
-from ergo_py.entities import (
-    Entities,
-    Entity,
-    EntityKindUnknownError,
-    EntityStoreError,
-    MemoryStore,
-)
-from ergo_py.entity_handles import Address
+from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
+from ergo_py.entity_handles import Address, EntityKindUnknownError
 from ergo_py.errors import ServiceGoneError
 from ergo_py.supervision.specs import Backoff
 from tests.support import keeping_of, table_sizes

@@ -13,7 +13,6 @@ import trio
 from ergo_py import ChildSpec, Cron, Job, Node, Scheduler, ask, open_node
 from ergo_py.entities import Entities, EntityStoreError, LastRuns, MemoryStore
 from ergo_py.entities.stores.store import Write
-from ergo_py.schedules import MissedRuns, Overlap
 
 from .bank import run_virtual
 
@@ -53,16 +52,16 @@ class Program:
 @pytest.mark.parametrize(
     "missed, expected",
     [
-        (MissedRuns.ONCE, [0.5, 1.5, 6.0, 6.5]),
-        (MissedRuns.SKIP, [0.5, 1.5, 6.5]),
-        (MissedRuns.ALL, [0.5, 1.5, 6.0, 6.0, 6.0, 6.0, 6.5]),
+        (Job.MissedRuns.ONCE, [0.5, 1.5, 6.0, 6.5]),
+        (Job.MissedRuns.SKIP, [0.5, 1.5, 6.5]),
+        (Job.MissedRuns.ALL, [0.5, 1.5, 6.0, 6.0, 6.0, 6.0, 6.5]),
     ],
 )
 def test_runs_that_a_restart_has_missed_follow_their_rule(
-    missed: MissedRuns, expected: list[float]
+    missed: Job.MissedRuns, expected: list[float]
 ) -> None:
     async def test() -> None:
-        program = Program(missed=missed, overlap=Overlap.ALLOW)
+        program = Program(missed=missed, overlap=Job.Overlap.ALLOW)
         async with program.life(2.0, down=4.0):
             pass
         async with program.life(1.0):

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from ergo_py import Crashed, Shutdown, TargetDownError
-from ergo_py.meta import BlockingCalls, Invoke, Port, StopTimes
+from ergo_py.meta import BlockingCalls, Invoke, Port
 from tests.examples.programs import EXAMPLES, promises
 from tests.meta.owner import Owned, eventually, owning
 from tests.postgres import database_at, needs_postgres, postgres_programs, server_user
@@ -220,7 +220,7 @@ async def postgres(place: Path) -> AsyncIterator[tuple[Owned, str]]:
     async with owning(limit=60) as owned:
         # SIGTERM waits until every client has left, so the program has its time.
         await owned.spawn(
-            Port(command, cwd=place, user=server_user(), stop=StopTimes(0.0, 8.0, 1.0)),
+            Port(command, cwd=place, user=server_user(), stop=Port.StopTimes(0.0, 8.0, 1.0)),
             stop_timeout=10.0,
         )
         while "ready to accept connections" not in (await owned.until(Port.ErrorLine)).line:

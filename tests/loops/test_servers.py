@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from ergo_py import CallTimeoutError, TargetDownError
-from ergo_py.meta import Apply, AsyncioCalls, Invoke, Port, StopTimes
+from ergo_py.meta import Apply, AsyncioCalls, Invoke, Port
 from tests.examples.test_bridges import database_directory, postgres
 from tests.meta.owner import Owned, owning
 from tests.postgres import needs_postgres
@@ -118,7 +118,7 @@ async def redis_client(place: Path) -> AsyncIterator[tuple[Owned, Any]]:
 
     async with owning(limit=60) as owned:
         await owned.spawn(
-            Port([*command, "--dir", str(place)], stop=StopTimes(0.0, 8.0, 1.0)),
+            Port([*command, "--dir", str(place)], stop=Port.StopTimes(0.0, 8.0, 1.0)),
             init_timeout=20,
             stop_timeout=10.0,
         )

@@ -15,15 +15,13 @@ from typing import Any
 import trio
 
 from ergo_py import PID, Alias, MetaProcess, Node
-from ergo_py.meta import BlockingCalls, Invoke, Poller
+from ergo_py.meta import BlockingCalls, Invoke, Poller, Port
 from ergo_py.meta.descriptors import Descriptors, FdReadable, WatchFd
 from ergo_py.meta.files.directory_watch import DirectoryWatch, PathChanged
 from ergo_py.meta.files.files import FileLine, FileReader, FileWrite, FileWriter
 from ergo_py.meta.files.stdin import StandardInput, StdinLine
 from ergo_py.meta.parsing.framing import FixedLength
 from ergo_py.meta.programs.messages import PortLine, PortWrite
-from ergo_py.meta.programs.options import StopTimes, Terminal
-from ergo_py.meta.programs.port import Port
 from ergo_py.meta.signals import SignalReceived, Signals
 from ergo_py.meta.sockets.datagrams import UDPData
 from ergo_py.meta.sockets.messages import TCPData
@@ -100,7 +98,7 @@ class ProgramRig(Rig):
 class StubbornProgramRig(ProgramRig):
     """It heeds neither the end of its input nor SIGTERM, and has a child that keeps its pipes."""
 
-    options = {"stop": StopTimes(0.05, 0.1, 1.0)}
+    options = {"stop": Port.StopTimes(0.05, 0.1, 1.0)}
 
     def make(self, receiver: PID) -> MetaProcess:
         command = "trap '' TERM; sleep 60 & while :; do read line && echo $line || sleep 0.05; done"
@@ -108,7 +106,7 @@ class StubbornProgramRig(ProgramRig):
 
 
 class TerminalProgramRig(ProgramRig):
-    options = {"terminal": Terminal(), "stop": StopTimes(0.3, 0.3, 1.0)}
+    options = {"terminal": Port.Terminal(), "stop": Port.StopTimes(0.3, 0.3, 1.0)}
 
     def make(self, receiver: PID) -> MetaProcess:
         self.silent = self.place / "silent"

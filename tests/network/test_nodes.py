@@ -37,14 +37,8 @@ from ergo_py import (
     Why,
 )
 from ergo_py.errors import UnhandledCallError
-from ergo_py.network import (
-    Local,
-    Memory,
-    MessageTypeError,
-    NodeBusyError,
-    RemoteError,
-    UnreadableError,
-)
+from ergo_py.network import Local, Memory, MessageTypeError, RemoteError, UnreadableError
+from ergo_py.network.errors import NodeBusyError
 from ergo_py.network.protocol.frames import Bye, Data, decode_frame, encode_frame
 from tests.network.pairs import (
     TYPES,

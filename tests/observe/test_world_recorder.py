@@ -10,7 +10,8 @@ from ergo_py.observe import command
 from ergo_py.observe.history import read_recording
 from ergo_py.observe.world_recorder import WorldRecorder
 from ergo_py.shell.cli import main
-from ergo_py.testing import Plan, World, simulated
+from ergo_py.testing import World, simulated
+from ergo_py.testing.world.plan import Plan
 from tests.testing.world import singletons
 
 

@@ -10,7 +10,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import BadInputError, ChildSpec, Cron, InitError, Job, Node, Scheduler, ask
-from ergo_py.schedules import MissedRuns, Overlap
 from ergo_py.schedules.scheduler import JobInfo
 from tests.support import Failed, Recorder, running_node
 
@@ -94,14 +93,14 @@ async def test_jitter_delays_each_run_by_at_most_its_limit(autojump_clock: MockC
 @pytest.mark.parametrize(
     "overlap, begun, cancelled",
     [
-        (Overlap.SKIP, [30, 150, 270], 0),
-        (Overlap.QUEUE, [30, 120, 210, 300], 0),
-        (Overlap.REPLACE, [30, 90, 150, 210, 270], 4),
-        (Overlap.ALLOW, [30, 90, 150, 210, 270], 0),
+        (Job.Overlap.SKIP, [30, 150, 270], 0),
+        (Job.Overlap.QUEUE, [30, 120, 210, 300], 0),
+        (Job.Overlap.REPLACE, [30, 90, 150, 210, 270], 4),
+        (Job.Overlap.ALLOW, [30, 90, 150, 210, 270], 0),
     ],
 )
 async def test_a_run_that_overlaps_follows_its_rule(
-    overlap: Overlap, begun: list[int], cancelled: int, autojump_clock: MockClock
+    overlap: Job.Overlap, begun: list[int], cancelled: int, autojump_clock: MockClock
 ) -> None:
     async with running_node(limit=1e6) as node:
         notes = Notes()
@@ -116,10 +115,10 @@ async def test_a_run_that_overlaps_follows_its_rule(
 
 @pytest.mark.parametrize(
     "missed, runs, skipped",
-    [(MissedRuns.ONCE, 1, 3), (MissedRuns.SKIP, 0, 4), (MissedRuns.ALL, 4, 0)],
+    [(Job.MissedRuns.ONCE, 1, 3), (Job.MissedRuns.SKIP, 0, 4), (Job.MissedRuns.ALL, 4, 0)],
 )
 async def test_missed_runs_follow_their_rule(
-    missed: MissedRuns, runs: int, skipped: int, autojump_clock: MockClock
+    missed: Job.MissedRuns, runs: int, skipped: int, autojump_clock: MockClock
 ) -> None:
     heard: list[Any] = []
     async with running_node(limit=1e6) as node:
@@ -146,7 +145,7 @@ async def test_very_many_missed_runs_are_bounded(autojump_clock: MockClock) -> N
         await node.spawn(Recorder, heard, name="sink")
         cron = Cron("* * * * * *")
         since = START - timedelta(days=1)
-        job = Job("a", cron, to="sink", message=1, missed=MissedRuns.ALL, since=since)
+        job = Job("a", cron, to="sink", message=1, missed=Job.MissedRuns.ALL, since=since)
         pid = await scheduled(node, job)
         await wait_all_tasks_blocked()
         await trio.sleep(0.5)
@@ -169,7 +168,7 @@ async def test_a_job_that_fails_is_counted_and_runs_again(autojump_clock: MockCl
     async with running_node(limit=1e6) as node:
         pid = await scheduled(
             node,
-            Job("a", Cron("* * * * *"), fail, overlap=Overlap.ALLOW),
+            Job("a", Cron("* * * * *"), fail, overlap=Job.Overlap.ALLOW),
             Job("b", Cron("@hourly"), slow, timeout=5.0),
         )
         for _ in range(3):

@@ -31,7 +31,7 @@ from ergo_py import (
 )
 from ergo_py._core.tables.child_slot import Decision, Fate
 from ergo_py.errors import BehaviourError, CallbackError, CallFailedError
-from ergo_py.state_machine import EventTimeout, MachineState, NamedTimeout, StateTimeout, state
+from ergo_py.state_machine import MachineState, state
 from tests.support import Failed, Recorder, process_of, running_node
 
 Log = list[Any]
@@ -96,7 +96,7 @@ class Unlocked(MachineState["Turnstile"]):
         match message:
             case "push":
                 self.pushes += 1
-            case StateTimeout():
+            case StateMachine.StateTimeout():
                 self.machine.become(Waiting)
         return self.pushes
 
@@ -570,7 +570,7 @@ async def test_a_state_timeout_fires_only_if_the_machine_stays_in_the_state(
             "closed -> open",
             "open -> closed",
             "closed -> open",
-            ("open", StateTimeout("open")),
+            ("open", StateMachine.StateTimeout("open")),
         ]
 
 
@@ -586,7 +586,7 @@ async def test_an_event_timeout_fires_only_if_no_message_comes(autojump_clock: M
         node.send(door, lambda me: me.event_timeout(2.0))
         await trio.sleep(2.5)
 
-        assert log == [("closed", "knock"), ("closed", EventTimeout("closed"))]
+        assert log == [("closed", "knock"), ("closed", StateMachine.EventTimeout("closed"))]
 
 
 async def test_a_named_timeout_outlives_a_state_and_can_be_restarted_and_cancelled(
@@ -607,7 +607,7 @@ async def test_a_named_timeout_outlives_a_state_and_can_be_restarted_and_cancell
         await trio.sleep(1)
 
         assert cancelled == [True, False]
-        assert log[early:] == [("open", NamedTimeout("alarm", "ring"))]
+        assert log[early:] == [("open", StateMachine.NamedTimeout("alarm", "ring"))]
 
 
 async def test_a_fired_timeout_can_be_cancelled_before_it_is_handled(
@@ -662,7 +662,7 @@ async def test_a_timeout_is_neither_refused_nor_displaced_by_a_full_mailbox(
             node.send(busy, number)
         await trio.sleep(2)
 
-        assert log == [("busy", NamedTimeout("alarm")), ("busy", 2)]
+        assert log == [("busy", StateMachine.NamedTimeout("alarm")), ("busy", 2)]
 
 
 async def test_the_log_of_a_crash_in_a_timeout_names_the_timeout(
@@ -670,7 +670,7 @@ async def test_the_log_of_a_crash_in_a_timeout_names_the_timeout(
 ) -> None:
     class Fragile(Door):
         def perform(self, where: str, message: Any, sender: Any) -> object:
-            if isinstance(message, StateTimeout):
+            if isinstance(message, StateMachine.StateTimeout):
                 raise Failed
             return super().perform(where, message, sender)
 
@@ -690,7 +690,7 @@ async def test_the_log_of_a_crash_in_a_timeout_names_the_timeout(
 
         assert isinstance(reason, Crashed)
         assert [(one.fields["callback"], one.fields["message_type"]) for one in records] == [
-            ("handle_message", "StateTimeout")
+            ("handle_message", "StateMachine.StateTimeout")
         ]
 
 
@@ -748,11 +748,11 @@ programs = st.lists(
 
 def label(message: Any) -> str:
     match message:
-        case StateTimeout():
+        case StateMachine.StateTimeout():
             return "state"
-        case EventTimeout():
+        case StateMachine.EventTimeout():
             return "event"
-        case NamedTimeout(name):
+        case StateMachine.NamedTimeout(name):
             return name
     return str(message)
 

@@ -28,7 +28,8 @@ from ergo_py import (
 from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import ChildError
 from ergo_py.info import ChildInfo
-from ergo_py.supervision import Fate, SupervisorHandle
+from ergo_py.supervision import Fate
+from ergo_py.supervision.handle import SupervisorHandle
 from tests.support import THOROUGH, Failed, process_of, running_node
 
 GROUPS, SIZE = 10, 100

@@ -21,7 +21,7 @@ from ergo_py import (
     SupervisorSpec,
 )
 from ergo_py.network import Memory
-from ergo_py.telemetry import Health, HealthCheck, HealthPage, read_figures
+from ergo_py.telemetry import Health, HealthPage, read_figures
 from ergo_py.telemetry import health as module
 from ergo_py.telemetry.metrics import families_of
 from ergo_py.telemetry.text import write_prometheus
@@ -221,7 +221,7 @@ class Checked(Actor):
         self.asked = 0
 
     def handle_call(self, request: object, caller: Caller) -> object:
-        assert request == HealthCheck()
+        assert request == Health.Check()
         self.asked += 1
         return self.answer()
 

@@ -24,7 +24,8 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py.errors import BehaviourError, ProcessUnknownError
-from ergo_py.testing import Deaf, Fault, Probe, crashing, delaying, dropping, filled
+from ergo_py.testing import Deaf, Probe, crashing, delaying, dropping, filled
+from ergo_py.testing.faults import Fault
 from tests.support import Puppet, Recorder, running_node
 
 

@@ -9,7 +9,8 @@ import trio
 
 from ergo_py import Actor, BadInputError, MetaProcess, NotAllowedError, TargetDownError
 from ergo_py.network import Memory
-from ergo_py.testing import Deaf, LeakError, checked_node, checked_nodes, expect_crash
+from ergo_py.testing import Deaf, checked_node, checked_nodes, expect_crash
+from ergo_py.testing.leaks import LeakError
 from tests.support import Failed, Puppet, Recorder, Stubborn, needs_proc
 
 

@@ -15,8 +15,8 @@ from typing import NoReturn
 import pytest
 import trio
 
-from ergo_py.testing import LeakError, no_leaks
-from ergo_py.testing.leaks import take_inventory
+from ergo_py.testing import no_leaks
+from ergo_py.testing.leaks import LeakError, take_inventory
 from tests.support import needs_proc
 
 

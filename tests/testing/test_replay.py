@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from ergo_py import Actor, Alias, BadInputError, Down, MetaProcess, Normal
 from ergo_py.meta import TCP, Endpoint, TCPServer
 from ergo_py.meta.sockets.messages import Cause
-from ergo_py.testing import ME, Probe, Recording, Replay, Tape, recording, settle
+from ergo_py.testing import Probe, Recording, Replay, Tape, recording, settle
 from ergo_py.testing.replay import with_alias
 from tests.support import Puppet, running_node
 
@@ -44,10 +44,10 @@ async def test_a_replay_takes_the_place_of_a_connection(
     log: list[Any] = []
     connection = Replay(
         [
-            TCP.Connected(ME, PEER, LOCAL),
-            TCP.Data(ME, b"hello"),
-            TCP.Data(ME, b"you"),
-            TCP.Disconnected(ME, Cause.EOF, 8, 8, 1.0),
+            TCP.Connected(Replay.ME, PEER, LOCAL),
+            TCP.Data(Replay.ME, b"hello"),
+            TCP.Data(Replay.ME, b"you"),
+            TCP.Disconnected(Replay.ME, Cause.EOF, 8, 8, 1.0),
         ],
         gap=1.0,
     )
@@ -146,7 +146,7 @@ async def test_a_recording_keeps_its_gaps_and_an_explicit_gap_replaces_them(
         await node.spawn(Owner, Replay(recorded, gap=4))
         await trio.sleep(13)
 
-    assert recorded == Recording(((ME, 1), (ME, 2), (ME, 3)), (0.0, 2.0, 3.0))
+    assert recorded == Recording(((Replay.ME, 1), (Replay.ME, 2), (Replay.ME, 3)), (0.0, 2.0, 3.0))
     assert moments == [0.0, 1.0, 3.0, 6.0, 10.0, 12.0, 15.0, 24.0, 28.0, 32.0]
 
 
@@ -164,7 +164,7 @@ def test_an_alias_is_replaced_wherever_a_message_holds_it() -> None:
     changed = with_alias(message, old, new)
 
     assert changed == Nested(new, TCP.Data(new, b"x"), (new, [new, 1], "y"))
-    assert with_alias(changed, old, ME) is changed
+    assert with_alias(changed, old, Replay.ME) is changed
 
 
 def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError):
         Replay([], gap=-1)
     with pytest.raises(BadInputError):
-        Tape().of(ME)
+        Tape().of(Replay.ME)
 
 
 async def test_a_replay_without_an_answer_function_answers_none(autojump_clock: MockClock) -> None:

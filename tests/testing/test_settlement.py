@@ -12,7 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, Caller, MetaProcess, Node
 from ergo_py.network import Memory
-from ergo_py.testing import Probe, UnsettledError, VirtualClock, busy, delaying, settle
+from ergo_py.testing import Probe, VirtualClock, busy, delaying, settle
+from ergo_py.testing.settlement import UnsettledError
 from tests.support import Puppet, Recorder, needs_proc, running_node
 
 

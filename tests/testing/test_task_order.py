@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from ergo_py import Actor
-from ergo_py.testing import RaceError, VirtualClock, explore, seeded
+from ergo_py.testing import VirtualClock, explore, seeded
+from ergo_py.testing.task_order import RaceError
 from tests.support import THOROUGH, running_node
 
 

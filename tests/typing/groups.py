@@ -29,7 +29,6 @@ from ergo_py.blocking import BlockingNode
 from ergo_py.blocking.tasks import BlockingTask
 from ergo_py.facades.streams import BlockingStream
 from ergo_py.groups import Entry
-from ergo_py.schedules import MissedRuns, Overlap
 from ergo_py.schedules.scheduler import JobInfo
 from ergo_py.tasks import FailedItem
 
@@ -66,8 +65,8 @@ async def right_for_a_node(node: Node, pid: PID) -> None:
     assert_type(group.monitor(pid), list[PID])
     assert_type(group.broadcast("supper", sender=pid), int)
     jobs = [
-        Job("a", Cron("0 9 * * *", timezone="UTC"), fetch, ("url",), overlap=Overlap.QUEUE),
-        Job("b", Cron("@daily"), to="db", message="tidy", missed=MissedRuns.ALL, jitter=5),
+        Job("a", Cron("0 9 * * *", timezone="UTC"), fetch, ("url",), overlap=Job.Overlap.QUEUE),
+        Job("b", Cron("@daily"), to="db", message="tidy", missed=Job.MissedRuns.ALL, jitter=5),
     ]
     await node.spawn(Scheduler.spec(jobs, start=datetime.now(UTC), seed=1), name="schedule")
     ChildSpec("schedule", Scheduler, jobs)

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ergo_py import Reject
-from ergo_py.telemetry import Figures, read_figures, render_metrics
+from ergo_py.telemetry import read_figures, render_metrics
+from ergo_py.telemetry.figures import Figures
 from ergo_py.web import HTTPError, HTTPRequest, Response, Route
 from ergo_py.web.request_figures import BOUNDS, RequestFigures
 from tests.web.rig import get, later, post, serving, until

@@ -19,7 +19,7 @@ from ergo_py import (
     open_node,
 )
 from ergo_py.testing import VirtualClock
-from ergo_py.web import Drain, HTTPRequest, Mount, Response, Route, WebServer, Write
+from ergo_py.web import Drain, HTTPRequest, Mount, Response, Route, WebServer
 from ergo_py.web.routes import Place
 from tests.web.rig import Owner, Peer, get, until
 
@@ -115,7 +115,7 @@ class Streaming(Owner):
         if not isinstance(request, HTTPRequest):
             return self
         self.reply(caller, Response(200, stream=True))
-        self.send(request.connection, Write(request.ref, b"part"))
+        self.send(request.connection, Response.Write(request.ref, b"part"))
         return NO_REPLY
 
 

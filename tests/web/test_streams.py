@@ -13,20 +13,7 @@ import trio
 from ergo_py import NO_REPLY, PID, Actor, Alias, BadInputError, Caller, LogRecord, NotAllowedError
 from ergo_py.meta import TLSFiles
 from ergo_py.testing import VirtualClock
-from ergo_py.web import (
-    WS,
-    Body,
-    Drain,
-    End,
-    HTTPGone,
-    HTTPRequest,
-    Mount,
-    ReadBody,
-    Response,
-    Route,
-    SentEvent,
-    Write,
-)
+from ergo_py.web import WS, Drain, HTTPRequest, Mount, Response, Route
 from ergo_py.web.routes import Place
 from tests.web.rig import Peer, get, post, serving, until
 
@@ -69,19 +56,19 @@ async def test_a_streamed_response_comes_in_chunks_and_ends_with_end() -> None:
         await peer.send(get() + get("/second"))
         await until(lambda: streamer.requests)
         (request,) = streamer.requests
-        served.node.send(request.connection, Write(request.ref, b"one "))
-        served.node.send(request.connection, Write(request.ref, b""))
-        assert await served.node.call(request.connection, Write(request.ref, b"two")) == 3
-        served.node.send(request.connection, End(request.ref))
+        served.node.send(request.connection, Response.Write(request.ref, b"one "))
+        served.node.send(request.connection, Response.Write(request.ref, b""))
+        assert await served.node.call(request.connection, Response.Write(request.ref, b"two")) == 3
+        served.node.send(request.connection, Response.End(request.ref))
         reply = await peer.reply()
         assert (reply.headers["transfer-encoding"], reply.body) == ("chunked", b"one two")
         await until(lambda: len(streamer.requests) == 2)
         second = streamer.requests[1]
         # Messages of the first exchange are late.
-        served.node.send(request.connection, Write(request.ref, b"late"))
+        served.node.send(request.connection, Response.Write(request.ref, b"late"))
         with pytest.raises(BrokenPipeError):
-            await served.node.call(request.connection, End(request.ref))
-        await served.node.call(second.connection, End(second.ref))
+            await served.node.call(request.connection, Response.End(request.ref))
+        await served.node.call(second.connection, Response.End(second.ref))
         assert (await peer.reply()).body == b""
         await peer.aclose()
 
@@ -93,9 +80,9 @@ async def test_a_streamed_response_with_a_length_has_no_chunks() -> None:
         await peer.send(get())
         await until(lambda: streamer.requests)
         (request,) = streamer.requests
-        served.node.send(request.connection, Write(request.ref, b"he"))
-        served.node.send(request.connection, Write(request.ref, b"llo"))
-        served.node.send(request.connection, End(request.ref))
+        served.node.send(request.connection, Response.Write(request.ref, b"he"))
+        served.node.send(request.connection, Response.Write(request.ref, b"llo"))
+        served.node.send(request.connection, Response.End(request.ref))
         reply = await peer.reply()
         assert (reply.headers["content-length"], reply.body) == ("5", b"hello")
         await peer.aclose()
@@ -108,8 +95,8 @@ async def test_a_peer_of_http_1_0_reads_until_the_end() -> None:
         await peer.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         await until(lambda: streamer.requests)
         (request,) = streamer.requests
-        served.node.send(request.connection, Write(request.ref, b"hello"))
-        served.node.send(request.connection, End(request.ref))
+        served.node.send(request.connection, Response.Write(request.ref, b"hello"))
+        served.node.send(request.connection, Response.End(request.ref))
         reply = await peer.reply()
         assert (reply.headers["connection"], reply.body) == ("close", b"hello")
         await peer.aclose()
@@ -133,13 +120,13 @@ async def test_a_stream_that_is_not_whole_is_cut(fault: str) -> None:
         await peer.send(get())
         await until(lambda: streamer.requests)
         (request,) = streamer.requests
-        served.node.send(request.connection, Write(request.ref, b"part"))
+        served.node.send(request.connection, Response.Write(request.ref, b"part"))
         await peer.head()
         match fault:
             case "long":
-                served.node.send(request.connection, Write(request.ref, b"longer"))
+                served.node.send(request.connection, Response.Write(request.ref, b"longer"))
             case "short":
-                served.node.send(request.connection, End(request.ref))
+                served.node.send(request.connection, Response.End(request.ref))
             case "kill":
                 served.node.kill(streamer.pid)
             case "stop":
@@ -160,7 +147,7 @@ async def test_the_actor_of_a_stream_hears_that_its_peer_has_left() -> None:
         await until(lambda: streamer.messages)
 
     (gone,) = streamer.messages
-    assert isinstance(gone, HTTPGone)
+    assert isinstance(gone, HTTPRequest.Gone)
     assert (gone.connection, gone.ref.number) == (
         streamer.requests[0].connection,
         streamer.requests[0].ref.number,
@@ -179,9 +166,9 @@ async def test_a_call_of_write_waits_for_a_slow_peer() -> None:
         async def write() -> None:
             for _ in range(total):
                 await served.node.call(
-                    request.connection, Write(request.ref, bytes(100_000)), timeout=None
+                    request.connection, Response.Write(request.ref, bytes(100_000)), timeout=None
                 )
-            served.node.send(request.connection, End(request.ref))
+            served.node.send(request.connection, Response.End(request.ref))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
@@ -220,9 +207,9 @@ async def test_events_arrive_as_their_text() -> None:
         head = await peer.head()
         (request,) = streamer.requests
         for number, text in enumerate(texts):
-            event = SentEvent(request.ref, text, event="e", id=str(number), retry=5)
+            event = Response.Event(request.ref, text, event="e", id=str(number), retry=5)
             served.node.send(request.connection, event)
-        served.node.send(request.connection, End(request.ref))
+        served.node.send(request.connection, Response.End(request.ref))
         body = b""
         while size := int(await peer.until(b"\r\n"), 16):
             body += (await peer.exactly(size + 2))[:-2]
@@ -244,7 +231,7 @@ async def test_events_arrive_as_their_text() -> None:
 def test_an_event_that_forges_a_field_is_refused(fields: dict[str, Any]) -> None:
     ref: Any = None
     with pytest.raises(BadInputError):
-        SentEvent(**{"ref": ref, "data": "", **fields})
+        Response.Event(**{"ref": ref, "data": "", **fields})
 
 
 def in_virtual_time(test: Callable[[], object]) -> None:
@@ -279,14 +266,14 @@ class Store(Actor):
         if request.path == ("unread",):
             return Response(200, "unread")
         total = 0
-        while piece := await self.call(request.connection, ReadBody(request.ref)):
+        while piece := await self.call(request.connection, HTTPRequest.ReadBody(request.ref)):
             assert len(piece) <= 64 * 1024
             total += len(piece)
             Store.sizes.append(len(piece))
         return Response(200, str(total))
 
 
-STORE = [Route("/", to=Store, body=Body.STREAM, max_body=50_000_000)]
+STORE = [Route("/", to=Store, body=Route.Body.STREAM, max_body=50_000_000)]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -312,7 +299,9 @@ async def test_a_large_body_is_pulled(chunked: bool) -> None:
 
 
 async def test_a_body_that_is_not_pulled_is_not_read() -> None:
-    async with serving(later, routes=[Route("/", body=Body.STREAM, max_body=1 << 30)]) as served:
+    async with serving(
+        later, routes=[Route("/", body=Route.Body.STREAM, max_body=1 << 30)]
+    ) as served:
         peer = await served.dial()
         with trio.move_on_after(1.0) as scope:
             await peer.send(get("/", "Content-Length: 1000000000", method="POST"))
@@ -327,7 +316,9 @@ def later(_: HTTPRequest) -> object:
 
 
 async def test_a_streamed_body_has_its_limit_and_its_continue() -> None:
-    async with serving(routes=[Route("/", to=Store, body=Body.STREAM, max_body=10)]) as served:
+    async with serving(
+        routes=[Route("/", to=Store, body=Route.Body.STREAM, max_body=10)]
+    ) as served:
         peer = await served.dial()
         await peer.send(get("/", "Expect: 100-continue", "Content-Length: 5", method="POST"))
         assert await peer.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -350,7 +341,7 @@ async def test_a_body_has_a_single_reader_while_its_exchange_lasts() -> None:
         requests.append(request)
         return NO_REPLY
 
-    async with serving(handle, routes=[Route("/", body=Body.STREAM)]) as served:
+    async with serving(handle, routes=[Route("/", body=Route.Body.STREAM)]) as served:
         peer = await served.dial()
         await peer.send(post("/", b"hello")[:-5])
         await until(lambda: requests)
@@ -358,7 +349,7 @@ async def test_a_body_has_a_single_reader_while_its_exchange_lasts() -> None:
 
         async def read() -> None:
             try:
-                await served.node.call(request.connection, ReadBody(request.ref))
+                await served.node.call(request.connection, HTTPRequest.ReadBody(request.ref))
             except NotAllowedError as error:
                 errors.append(error)
 
@@ -369,7 +360,7 @@ async def test_a_body_has_a_single_reader_while_its_exchange_lasts() -> None:
             served.node.reply(served.owner.callers[0], Response(200))
         assert (await peer.reply()).status == 200
         with pytest.raises(NotAllowedError):
-            await served.node.call(request.connection, ReadBody(request.ref))
+            await served.node.call(request.connection, HTTPRequest.ReadBody(request.ref))
         await peer.aclose()
 
     assert len(errors) == 2
@@ -381,7 +372,9 @@ class Slow(Actor):
     async def handle_call(self, request: object, caller: Caller) -> object:
         assert isinstance(request, HTTPRequest)
         total = 0
-        while piece := await self.call(request.connection, ReadBody(request.ref), timeout=None):
+        while piece := await self.call(
+            request.connection, HTTPRequest.ReadBody(request.ref), timeout=None
+        ):
             total += len(piece)
             if request.path == ("stuck",):
                 return NO_REPLY
@@ -407,7 +400,7 @@ async def pull_asgi(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 PULLING: dict[str, Callable[[], Place]] = {
-    "actor": lambda: Route("/", to=Slow, body=Body.STREAM, request_timeout=1.0),
+    "actor": lambda: Route("/", to=Slow, body=Route.Body.STREAM, request_timeout=1.0),
     "asgi": lambda: Mount("/", asgi=pull_asgi, request_timeout=1.0),
 }
 

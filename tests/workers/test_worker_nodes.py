@@ -14,8 +14,8 @@ import trio
 
 from ergo_py import Actor, BadInputError, InitError, LogRecord, Name, Node, TargetDownError
 from ergo_py.network import Local, Memory
-from ergo_py.workers import WorkerFailedError, worker_nodes
-from ergo_py.workers.worker_node import WorkerNode
+from ergo_py.workers import worker_nodes
+from ergo_py.workers.worker_node import WorkerFailedError, WorkerNode
 from tests.examples.programs import promises
 from tests.support import running_node
 from tests.workers import samples

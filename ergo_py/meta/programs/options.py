@@ -39,7 +39,7 @@ class StopTimes:
 
     def __post_init__(self) -> None:
         for name in ("close", "terminate", "kill"):
-            check_number(f"StopTimes({name})", getattr(self, name), least=0.0)
+            check_number(f"Port.StopTimes({name})", getattr(self, name), least=0.0)
 
     @property
     def total(self) -> float:
@@ -55,8 +55,8 @@ class Terminal:
     columns: int = 80
 
     def __post_init__(self) -> None:
-        check_number("Terminal(rows)", self.rows, least=1, whole=True, most=0xFFFF)
-        check_number("Terminal(columns)", self.columns, least=1, whole=True, most=0xFFFF)
+        check_number("Port.Terminal(rows)", self.rows, least=1, whole=True, most=0xFFFF)
+        check_number("Port.Terminal(columns)", self.columns, least=1, whole=True, most=0xFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,9 @@ class ProgramOptions:
                 raise BadInputError(what, value, "a name or a number")
         check_flag("new_session", self.new_session)
         if not isinstance(self.terminal, Terminal | None):
-            raise BadInputError("terminal", self.terminal, "Terminal(rows=24, columns=80), or None")
+            raise BadInputError(
+                "terminal", self.terminal, "Port.Terminal(rows=24, columns=80), or None"
+            )
         if self.terminal is not None and not self.new_session:
             raise BadInputError(
                 "new_session", False, "True for a program with a terminal of its own"

@@ -83,7 +83,7 @@ class Port(MetaProcess):
         terminal: give it a pseudo-terminal of this size. Its error output is part of its output
             then.
         stop: how long each step of stopping it may take.
-        check: end with :class:`ProgramFailedError` unless the program ends with status 0.
+        check: end with :class:`Port.FailedError` unless the program ends with status 0.
         receiver: the address that gets the messages; None for the owner.
 
     Raises:
@@ -95,11 +95,14 @@ class Port(MetaProcess):
     ErrorData: TypeAlias = PortErrorData
     ErrorLine: TypeAlias = PortErrorLine
     Exited: TypeAlias = PortExited
+    FailedError: TypeAlias = ProgramFailedError
     InputLost: TypeAlias = PortInputLost
     Line: TypeAlias = PortLine
     Resize: TypeAlias = PortResize
     Signal: TypeAlias = PortSignal
     Started: TypeAlias = PortStarted
+    StopTimes: TypeAlias = StopTimes
+    Terminal: TypeAlias = Terminal
     Write: TypeAlias = PortWrite
 
     kind = "port"

@@ -24,8 +24,8 @@ from ..receivers import ReceiverOption, Receivers
 from ..thread_inbox import ThreadInbox
 from .acceptor import Accepted, Acceptor
 from .births import Births
-from .messages import ORDERLY, Address, Cause, Endpoint
-from .options import LARGEST, StreamOptions, WhenFull
+from .messages import ORDERLY, Address, Cause, Endpoint, WhenFull
+from .options import LARGEST, StreamOptions
 from .socket_setup import prepare_listener
 from .streams.connection import AcceptedSockets, StreamConnection
 from .streams.parser import NewParser
@@ -121,7 +121,7 @@ class Listener(MetaProcess):
         if max_connections is not None:
             check_number("max_connections", max_connections, least=1, whole=True)
         if not isinstance(when_full, WhenFull):
-            raise BadInputError("when_full", when_full, "WhenFull.PAUSE or WhenFull.REFUSE")
+            raise BadInputError("when_full", when_full, "TCP.WhenFull.PAUSE or TCP.WhenFull.REFUSE")
         check_number("queue", queue, least=1, whole=True, most=LARGEST)
         self._reads_in_task = check_reader(reader) == "task"
         self._capacity = _Capacity(max_connections, when_full, queue)

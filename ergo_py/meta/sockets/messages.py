@@ -1,4 +1,6 @@
-"""Messages between stream connections and their receivers; TCP and Unix sockets share them."""
+"""`TCP`: the messages between stream connections and their receivers, and the options of both
+ends; TCP and Unix sockets share them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,6 +19,7 @@ __all__ = [
     "Cause",
     "ORDERLY",
     "Endpoint",
+    "KeepAlive",
     "TCPClose",
     "TCPConnected",
     "TCPData",
@@ -28,6 +31,8 @@ __all__ = [
     "TCPSet",
     "TCPStartTLS",
     "TLSFacts",
+    "WhenFull",
+    "WhenSlow",
 ]
 
 
@@ -71,6 +76,7 @@ class Cause(Enum):
     """
 
 
+_KEEP_ALIVE: Final = {"idle": 32767, "interval": 32767, "count": 127}
 ORDERLY: Final = frozenset({Cause.EOF, Cause.TRUNCATED, Cause.ASKED})
 """After these causes, the connection still writes the last answers."""
 
@@ -275,19 +281,61 @@ class TCPStartTLS(Request[None]):
         check_bytes("TCP.StartTLS(say)", self.say)
 
 
+class WhenSlow(Enum):
+    """How to treat a slow peer, for which more than ``write_limit`` bytes are waiting."""
+
+    WAIT = "wait"
+    """Further data waits in the mailbox of the connection, and a server stops reading from that
+    peer (backpressure).
+    """
+    DROP = "drop"
+    """The connection is dropped."""
+
+
+class WhenFull(Enum):
+    """How a server with ``max_connections`` open connections treats further peers."""
+
+    PAUSE = "pause"
+    """The server accepts no peer until a connection ends; peers wait in the queue of the operating
+    system.
+    """
+    REFUSE = "refuse"
+    """The server accepts and closes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """When the operating system probes a silent peer: after ``idle`` seconds, then every
+    ``interval`` seconds. After ``count`` unanswered probes it gives up.
+    """
+
+    idle: int = 60
+    interval: int = 10
+    count: int = 6
+
+    def __post_init__(self) -> None:
+        for name, most in _KEEP_ALIVE.items():
+            check_number(
+                f"TCP.KeepAlive({name})", getattr(self, name), least=1, whole=True, most=most
+            )
+
+
 class TCP:
-    """The messages of TCP and Unix sockets."""
+    """The messages and options of TCP and Unix sockets."""
 
     Close: TypeAlias = TCPClose
     Connected: TypeAlias = TCPConnected
     Data: TypeAlias = TCPData
     Disconnected: TypeAlias = TCPDisconnected
     Frames: TypeAlias = TCPFrames
+    KeepAlive: TypeAlias = KeepAlive
     ProtocolError: TypeAlias = TCPProtocolError
     Secured: TypeAlias = TCPSecured
     Send: TypeAlias = TCPSend
     Set: TypeAlias = TCPSet
     StartTLS: TypeAlias = TCPStartTLS
+    WhenFull: TypeAlias = WhenFull
+    WhenSlow: TypeAlias = WhenSlow
 
 
 show_public_names(__name__)

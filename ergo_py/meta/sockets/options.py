@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from enum import Enum
 from inspect import signature
 from typing import Any, Final, TypedDict
 
@@ -13,15 +12,13 @@ from ..._core.vocabulary.options import MetaKeywords, check_flag, check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..checks import check_bytes
 from ..parsing.framing import Framing, Raw
+from .messages import KeepAlive, WhenSlow
 from .tls import TLSFiles
 
 __all__ = [
     "LARGEST",
-    "KeepAlive",
     "StreamKeywords",
     "StreamOptions",
-    "WhenFull",
-    "WhenSlow",
     "read_stream_options",
 ]
 
@@ -29,44 +26,6 @@ __all__ = [
 _RAW: Final = Raw()
 LARGEST: Final = 2**31 - 1
 """The largest size that the operating system accepts."""
-_KEEP_ALIVE: Final = {"idle": 32767, "interval": 32767, "count": 127}
-
-
-class WhenSlow(Enum):
-    """How to treat a slow peer, for which more than ``write_limit`` bytes are waiting."""
-
-    WAIT = "wait"
-    """Further data waits in the mailbox of the connection, and a server stops reading from that
-    peer (backpressure).
-    """
-    DROP = "drop"
-    """The connection is dropped."""
-
-
-class WhenFull(Enum):
-    """How a server with ``max_connections`` open connections treats further peers."""
-
-    PAUSE = "pause"
-    """The server accepts no peer until a connection ends; peers wait in the queue of the operating
-    system.
-    """
-    REFUSE = "refuse"
-    """The server accepts and closes at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeepAlive:
-    """When the operating system probes a silent peer: after ``idle`` seconds, then every
-    ``interval`` seconds. After ``count`` unanswered probes it gives up.
-    """
-
-    idle: int = 60
-    interval: int = 10
-    count: int = 6
-
-    def __post_init__(self) -> None:
-        for name, most in _KEEP_ALIVE.items():
-            check_number(f"KeepAlive({name})", getattr(self, name), least=1, whole=True, most=most)
 
 
 class StreamKeywords(TypedDict, total=False):
@@ -165,10 +124,12 @@ class StreamOptions:
                 "an ssl.SSLContext, TLSFiles(certificate, key), or True for a client",
             )
         if not isinstance(self.when_slow, WhenSlow):
-            raise BadInputError("when_slow", self.when_slow, "WhenSlow.WAIT or WhenSlow.DROP")
+            raise BadInputError(
+                "when_slow", self.when_slow, "TCP.WhenSlow.WAIT or TCP.WhenSlow.DROP"
+            )
         if not isinstance(self.keepalive, KeepAlive | bool):
             raise BadInputError(
-                "keepalive", self.keepalive, "True, False or KeepAlive(idle, interval, count)"
+                "keepalive", self.keepalive, "True, False or TCP.KeepAlive(idle, interval, count)"
             )
         check_number("write_limit", self.write_limit, least=1, whole=True)
         for name in ("receive_buffer", "send_buffer"):

@@ -12,8 +12,8 @@ from typing import Any, Final
 import trio
 
 from ..._core.vocabulary.errors import BadInputError
-from .messages import Endpoint
-from .options import KeepAlive, StreamOptions
+from .messages import Endpoint, KeepAlive
+from .options import StreamOptions
 from .socket_source import listen
 
 __all__ = [

@@ -17,8 +17,8 @@ from ..._core.vocabulary.public_names import show_public_names
 from ..readers import ReaderKind
 from ..receivers import ReceiverOption, check_receiver
 from .listener import Listener
-from .messages import Address, Endpoint
-from .options import StreamKeywords, WhenFull, read_stream_options
+from .messages import Address, Endpoint, WhenFull
+from .options import StreamKeywords, read_stream_options
 from .socket_setup import check_stream, endpoint, open_listener, unknown_host
 from .socket_source import connect
 from .streams.connection import StreamConnection
@@ -104,13 +104,13 @@ class TCPConnection(StreamConnection):
                 no limit.
             write_limit: bytes that may wait for the peer before it counts as slow; 1 MiB by
                 default.
-            when_slow: ``WhenSlow.WAIT``: further data for a slow peer waits in the connection's
-                mailbox; ``WhenSlow.DROP``: the connection is dropped.
+            when_slow: ``TCP.WhenSlow.WAIT``: further data for a slow peer waits in the connection's
+                mailbox; ``TCP.WhenSlow.DROP``: the connection is dropped.
             linger: how long, in seconds, closing waits for a peer that has stopped reading, or does
                 not close its side; 5 by default.
             nodelay: send small pieces at once (``TCP_NODELAY``); True by default.
             keepalive: let the operating system probe a silent peer: True, or
-                ``KeepAlive(idle, interval, count)``.
+                ``TCP.KeepAlive(idle, interval, count)``.
             keepalive_bytes: a heartbeat to write into the stream after ``keepalive_period`` seconds
                 without other output.
             keepalive_period: the seconds for ``keepalive_bytes``; give both, or neither.
@@ -247,8 +247,8 @@ class TCPServer(Listener):
             behaviour, or a function that makes one) to spawn for each connection.
         reader: ``"thread"`` or ``"task"``, for the server and its connections.
         max_connections: how many connections may be open at once; None for no limit.
-        when_full: ``WhenFull.PAUSE``: further connections wait in the operating system;
-            ``WhenFull.REFUSE``: the server closes them at once.
+        when_full: ``TCP.WhenFull.PAUSE``: further connections wait in the operating system;
+            ``TCP.WhenFull.REFUSE``: the server closes them at once.
         queue: how many connections may wait in the operating system to be accepted.
         reuse_port: let several servers share the port.
         dual_stack: let an IPv6 address serve IPv4, too, where it stands for both.
@@ -265,8 +265,8 @@ class TCPServer(Listener):
         frame_timeout: seconds within which a frame must be complete once it has begun; None for no
             limit.
         write_limit: bytes that may wait for a peer before it counts as slow; 1 MiB by default.
-        when_slow: ``WhenSlow.WAIT``: further data for a slow peer waits in the mailbox of its
-            connection, and the connection stops reading from that peer; ``WhenSlow.DROP``: its
+        when_slow: ``TCP.WhenSlow.WAIT``: further data for a slow peer waits in the mailbox of its
+            connection, and the connection stops reading from that peer; ``TCP.WhenSlow.DROP``: its
             connection is dropped. The mailbox is bounded if the server is spawned with
             ``spawn_meta(server, mailbox_size=…)``, which its connections inherit, and unbounded
             otherwise.
@@ -274,7 +274,7 @@ class TCPServer(Listener):
             answers, or does not close its side; 5 by default.
         nodelay: send small pieces at once (``TCP_NODELAY``); True by default.
         keepalive: let the operating system probe silent peers: True, or
-            ``KeepAlive(idle, interval, count)``.
+            ``TCP.KeepAlive(idle, interval, count)``.
         keepalive_bytes: a heartbeat to write into the stream after ``keepalive_period`` seconds
             without other output.
         keepalive_period: the seconds for ``keepalive_bytes``; give both, or neither.

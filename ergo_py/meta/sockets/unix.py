@@ -20,8 +20,8 @@ from ..._core.vocabulary.reasons import Reason
 from ..readers import ReaderKind
 from ..receivers import ReceiverOption, check_receiver
 from .listener import Listener
-from .messages import Address
-from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
+from .messages import Address, WhenFull
+from .options import StreamKeywords, StreamOptions, read_stream_options
 from .socket_setup import check_stream, describe
 from .socket_source import connect, listen
 from .streams.connection import StreamConnection
@@ -123,7 +123,7 @@ class UnixServer(Listener):
             to spawn for each connection.
         reader: ``"thread"`` or ``"task"``, for the server and its connections.
         max_connections: how many connections may be open at once; None for no limit.
-        when_full: ``WhenFull.PAUSE`` or ``WhenFull.REFUSE`` for further connections.
+        when_full: ``TCP.WhenFull.PAUSE`` or ``TCP.WhenFull.REFUSE`` for further connections.
         queue: how many connections may wait in the operating system to be accepted.
         **options: ``framing``, ``batch``, ``last_word``, ``idle_timeout``, ``frame_timeout``,
             ``linger``, ``write_limit``, ``when_slow``, ``receive_buffer``, ``send_buffer``,

@@ -502,7 +502,7 @@ class HTTPProtocol:
         """
         exchange = self._exchange
         if exchange is None or exchange.ref != request.ref or self.phase is not _UNDER_WAY:
-            raise NotAllowedError("the exchange of this ReadBody has ended")
+            raise NotAllowedError("the exchange of this HTTPRequest.ReadBody has ended")
         if self._parser.body_is_done:
             return b""
         self._body.read(caller, request.most)

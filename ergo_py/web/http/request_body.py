@@ -124,7 +124,7 @@ class RequestBody:
             NotAllowedError: another call waits for it.
         """
         if self._reader is not None:
-            raise NotAllowedError("another ReadBody waits for the same body")
+            raise NotAllowedError("another HTTPRequest.ReadBody waits for the same body")
         self._reader = caller, most
         self.want()
 

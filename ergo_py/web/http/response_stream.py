@@ -99,7 +99,9 @@ class ResponseStream:
 
     def _lost_actor(self) -> None:
         self._guard = None
-        self._outlet.cut(Cause.FAILED, "the actor of a streamed response has ended before its End")
+        self._outlet.cut(
+            Cause.FAILED, "the actor of a streamed response has ended before its Response.End"
+        )
 
     def write(self, data: bytes, caller: Caller | None = None) -> bool:
         """Write a piece. True if the operating system has taken it.

@@ -1,30 +1,24 @@
-"""`HTTPRequest`, and the messages about an exchange: `ReadBody`, `Write`, `End`, `SentEvent` and
-`HTTPGone`.
-"""
+"""`HTTPRequest`, with the messages about its body and its peer."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from ..._core.vocabulary.errors import BadInputError, Reject
+from ..._core.vocabulary.errors import Reject
 from ..._core.vocabulary.ids import Alias, Ref
 from ..._core.vocabulary.messages import MayBeLate, Request
 from ..._core.vocabulary.options import check_number
-from ..._core.vocabulary.public_names import show_public_names
-from ...meta.checks import check_bytes
+from ..._core.vocabulary.public_names import show_members, show_public_names
 from ...meta.sockets.messages import Address, Cause
 from ..parsing.http1 import Head, RequestError
 from .responses import HTTPError, Response
 
 __all__ = [
-    "End",
     "HTTPGone",
     "HTTPRequest",
     "ReadBody",
-    "SentEvent",
-    "Write",
     "read_path",
 ]
 
@@ -58,6 +52,31 @@ def read_path(path: str) -> tuple[str, ...]:
     return tuple(decoded)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadBody(Request[bytes]):
+    """Read the next piece of a body, on a route with ``body=Route.Body.STREAM``: ``await
+    self.call(request.connection, HTTPRequest.ReadBody(request.ref))``. Empty bytes are the end.
+
+    The answer is an error if the peer has left, or has not sent the body in time.
+    """
+
+    ref: Ref
+    most: int = _LARGEST_PIECE
+    """The largest piece to return."""
+
+    def __post_init__(self) -> None:
+        check_number("HTTPRequest.ReadBody(most)", self.most, least=1, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HTTPGone(MayBeLate):
+    """The peer of a streamed response has left before its ``Response.End``."""
+
+    connection: Alias
+    ref: Ref
+    cause: Cause
+
+
 class HTTPRequest(Request[Response]):
     """A request of a peer. It reaches an actor as a call, which the actor answers with a
     ``Response``.
@@ -70,6 +89,9 @@ class HTTPRequest(Request[Response]):
 
     Do not change it.
     """
+
+    Gone: TypeAlias = HTTPGone
+    ReadBody: TypeAlias = ReadBody
 
     __slots__ = (
         "_query",
@@ -109,9 +131,11 @@ class HTTPRequest(Request[Response]):
         """
         self.head = head
         self.body = body
-        """The body; empty on a route with ``body=Body.STREAM``, where ``ReadBody`` reads it."""
+        """The body; empty on a route with ``body=Route.Body.STREAM``, where
+        ``HTTPRequest.ReadBody`` reads it."""
         self.connection = connection
-        """The connection of the peer: send ``Write``, ``End`` and ``SentEvent`` there."""
+        """The connection of the peer: send ``Response.Write``, ``Response.End`` and
+        ``Response.Event`` there."""
         self.peer = peer
         """The other end of the connection; a proxy, if there is one in front."""
         self.client = client
@@ -140,7 +164,9 @@ class HTTPRequest(Request[Response]):
 
     @property
     def ref(self) -> Ref:
-        """The identity of this exchange, for ``Write``, ``End``, ``SentEvent`` and ``ReadBody``."""
+        """The identity of this exchange, for ``Response.Write``, ``Response.End``,
+        ``Response.Event`` and ``HTTPRequest.ReadBody``.
+        """
         ref: Ref = self.exchange.ref
         return ref
 
@@ -254,88 +280,5 @@ def _read_pairs(text: str, what: str) -> list[tuple[str, str]]:
         raise Reject(HTTPError(400, f"{what} cannot be read")) from None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBody(Request[bytes]):
-    """Read the next piece of a body, on a route with ``body=Body.STREAM``: ``await
-    self.call(request.connection, ReadBody(request.ref))``. Empty bytes are the end.
-
-    The answer is an error if the peer has left, or has not sent the body in time.
-    """
-
-    ref: Ref
-    most: int = _LARGEST_PIECE
-    """The largest piece to return."""
-
-    def __post_init__(self) -> None:
-        check_number("ReadBody(most)", self.most, least=1, whole=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Write(MayBeLate, Request[int]):
-    """Write a piece of a streamed response. With ``call``, the answer is the number of bytes, when
-    the operating system has taken them.
-    """
-
-    ref: Ref
-    data: bytes
-
-    def __post_init__(self) -> None:
-        check_bytes("Write(data)", self.data)
-
-
-@dataclass(frozen=True, slots=True)
-class End(MayBeLate, Request[None]):
-    """End a streamed response."""
-
-    ref: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class SentEvent(MayBeLate, Request[int]):
-    """Write a server-sent event to a response that ``Response.events()`` has begun."""
-
-    ref: Ref
-    data: str
-    event: str = ""
-    id: str = ""
-    retry: int | None = None
-    """Milliseconds after which the reader connects again once the stream has ended."""
-
-    def __post_init__(self) -> None:
-        for name in ("data", "event", "id"):
-            if not isinstance(getattr(self, name), str):
-                raise BadInputError(f"SentEvent({name})", getattr(self, name), "a str")
-        for name in ("event", "id"):
-            if not {*getattr(self, name)}.isdisjoint("\r\n\0"):
-                raise BadInputError(
-                    f"SentEvent({name})", getattr(self, name), "a text without CR, LF and NUL"
-                )
-        if self.retry is not None:
-            check_number("SentEvent(retry)", self.retry, least=0, whole=True)
-
-    def encode(self) -> bytes:
-        """The event as the stream has it."""
-        lines = []
-        if self.event:
-            lines.append(f"event: {self.event}\n")
-        if self.id:
-            lines.append(f"id: {self.id}\n")
-        if self.retry is not None:
-            lines.append(f"retry: {self.retry}\n")
-        # A reader takes CR, LF and CRLF for the end of a line.
-        text = self.data.replace("\r\n", "\n").replace("\r", "\n")
-        lines += [f"data: {line}\n" for line in text.split("\n")]
-        lines.append("\n")
-        return "".join(lines).encode(errors="replace")
-
-
-@dataclass(frozen=True, slots=True)
-class HTTPGone(MayBeLate):
-    """The peer of a streamed response has left before its ``End``."""
-
-    connection: Alias
-    ref: Ref
-    cause: Cause
-
-
 show_public_names(__name__)
+show_members(HTTPRequest)

@@ -1,21 +1,30 @@
-"""`Response`: an answer to an HTTP request; `HTTPError`: a refusal of a request."""
+"""`Response`: an answer to an HTTP request, with the messages of a streamed one; `HTTPError`: a
+refusal of a request.
+"""
 
 import json
 import re
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.ids import Ref
+from ..._core.vocabulary.messages import MayBeLate, Request
 from ..._core.vocabulary.options import check_flag, check_number
-from ..._core.vocabulary.public_names import show_public_names
+from ..._core.vocabulary.public_names import show_members, show_public_names
+from ...meta.checks import check_bytes
 
 __all__ = [
     "HOP_BY_HOP",
+    "EndStream",
     "HTTPError",
     "Headers",
     "Response",
+    "SentEvent",
+    "WritePiece",
     "bare_response",
     "http_date",
     "response_head",
@@ -52,6 +61,65 @@ def status_line(status: int) -> bytes:
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
+@dataclass(frozen=True, slots=True)
+class WritePiece(MayBeLate, Request[int]):
+    """Write a piece of a streamed response. With ``call``, the answer is the number of bytes, when
+    the operating system has taken them.
+    """
+
+    ref: Ref
+    data: bytes
+
+    def __post_init__(self) -> None:
+        check_bytes("Response.Write(data)", self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class EndStream(MayBeLate, Request[None]):
+    """End a streamed response."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class SentEvent(MayBeLate, Request[int]):
+    """Write a server-sent event to a response that ``Response.events()`` has begun."""
+
+    ref: Ref
+    data: str
+    event: str = ""
+    id: str = ""
+    retry: int | None = None
+    """Milliseconds after which the reader connects again once the stream has ended."""
+
+    def __post_init__(self) -> None:
+        for name in ("data", "event", "id"):
+            if not isinstance(getattr(self, name), str):
+                raise BadInputError(f"Response.Event({name})", getattr(self, name), "a str")
+        for name in ("event", "id"):
+            if not {*getattr(self, name)}.isdisjoint("\r\n\0"):
+                raise BadInputError(
+                    f"Response.Event({name})", getattr(self, name), "a text without CR, LF and NUL"
+                )
+        if self.retry is not None:
+            check_number("Response.Event(retry)", self.retry, least=0, whole=True)
+
+    def encode(self) -> bytes:
+        """The event as the stream has it."""
+        lines = []
+        if self.event:
+            lines.append(f"event: {self.event}\n")
+        if self.id:
+            lines.append(f"id: {self.id}\n")
+        if self.retry is not None:
+            lines.append(f"retry: {self.retry}\n")
+        # A reader takes CR, LF and CRLF for the end of a line.
+        text = self.data.replace("\r\n", "\n").replace("\r", "\n")
+        lines += [f"data: {line}\n" for line in text.split("\n")]
+        lines.append("\n")
+        return "".join(lines).encode(errors="replace")
+
+
 class Response:
     """An answer to an ``HTTPRequest``. It is checked when it is made, and may be sent many times.
 
@@ -61,12 +129,16 @@ class Response:
         headers: a mapping, or pairs of name and value. The server itself writes ``content-length``,
             ``transfer-encoding``, ``connection`` and ``date``. Without a ``content-type``, bytes
             are ``application/octet-stream``, so that no browser guesses.
-        stream: the body follows as ``Write`` messages, and ends with ``End``.
+        stream: the body follows as ``Response.Write`` messages, and ends with ``Response.End``.
         length: the bytes of a streamed body, if they are known; otherwise it is sent in chunks.
 
     Raises:
         BadInputError: a value has a wrong type, or could change where the response ends.
     """
+
+    End: TypeAlias = EndStream
+    Event: TypeAlias = SentEvent
+    Write: TypeAlias = WritePiece
 
     __slots__ = ("body", "head", "headers", "is_events", "length", "status", "stream")
 
@@ -162,7 +234,7 @@ class Response:
 
     @classmethod
     def events(cls, headers: Headers = ()) -> Self:
-        """The beginning of a stream of server-sent events; ``SentEvent`` messages follow."""
+        """The beginning of a stream of server-sent events; ``Response.Event`` messages follow."""
         given = [*_pairs(headers)]
         if not any(name.lower() == "cache-control" for name, _ in given):
             given.append(("cache-control", "no-store"))
@@ -317,3 +389,4 @@ def response_head(response: Response, closes: bool, is_http_10: bool) -> bytes:
 
 
 show_public_names(__name__)
+show_members(Response)

@@ -15,7 +15,6 @@ import pytest
 import ergo_py
 import ergo_py.info
 import ergo_py.meta
-import ergo_py.schedules
 import ergo_py.state_machine
 import ergo_py.streams
 import ergo_py.supervision
@@ -29,7 +28,6 @@ LAZY = pytest.mark.parametrize(
         ergo_py,
         ergo_py.info,
         ergo_py.meta,
-        ergo_py.schedules,
         ergo_py.state_machine,
         ergo_py.streams,
         ergo_py.supervision,

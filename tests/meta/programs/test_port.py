@@ -21,6 +21,7 @@ from ergo_py import (
     SpawnError,
 )
 from ergo_py.errors import UnhandledCallError
+from ergo_py.meta import Port
 from ergo_py.meta.parsing.decoder import FramingError
 from ergo_py.meta.parsing.framing import LengthHeader, Raw
 from ergo_py.meta.parsing.lines import Text
@@ -37,13 +38,10 @@ from ergo_py.meta.programs.messages import (
     PortStarted,
     PortWrite,
 )
-from ergo_py.meta.programs.options import StopTimes, Terminal
-from ergo_py.meta.programs.port import Port
-from ergo_py.meta.programs.program import ProgramFailedError
 from tests.meta.owner import Owned, eventually, owning
 from tests.support import needs_proc
 
-QUICK = StopTimes(0.05, 0.3, 1.0)
+QUICK = Port.StopTimes(0.05, 0.3, 1.0)
 IGNORES_TERM = ["bash", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
 
 
@@ -277,7 +275,7 @@ async def test_a_program_leads_a_session_or_a_process_group() -> None:
 async def test_a_terminal_carries_input_output_and_error_output_of_the_program() -> None:
     async with owning() as owned:
         command = "tty >/dev/null && stty size; echo err >&2; read x; echo got $x; cat"
-        port = await owned.spawn(Port(["bash", "-c", command], terminal=Terminal(10, 20)))
+        port = await owned.spawn(Port(["bash", "-c", command], terminal=Port.Terminal(10, 20)))
         await _line(owned, "err")
         await owned.node.call(port, PortWrite("hello\n"))
         await _line(owned, "got hello")
@@ -293,7 +291,7 @@ async def test_a_terminal_can_be_resized() -> None:
         port = await owned.spawn(
             Port(
                 ["sh", "-c", "while stty size; do sleep 0.01; done"],
-                terminal=Terminal(),
+                terminal=Port.Terminal(),
                 stop=QUICK,
             )
         )
@@ -347,7 +345,7 @@ async def test_a_program_that_cannot_be_started_fails_the_spawn(
         {"limits": {"nofile": "many"}},
         {"stdout": "lines"},
         {"stdin": Text()},
-        {"terminal": Terminal(), "new_session": False},
+        {"terminal": Port.Terminal(), "new_session": False},
         {"argv": 5},
         {"env": ["A=1"]},
         {"env": {"A": "1\0"}},
@@ -378,9 +376,9 @@ def test_invalid_requests_are_refused_before_they_are_sent(
 async def test_stop_times_longer_than_the_stop_timeout_are_refused() -> None:
     async with owning() as owned:
         with pytest.raises(InitError, match="stop_timeout"):
-            await owned.spawn(Port(["cat"], stop=StopTimes(1, 10, 1)))
+            await owned.spawn(Port(["cat"], stop=Port.StopTimes(1, 10, 1)))
 
-        port = await owned.spawn(Port(["cat"], stop=StopTimes(1, 10, 1)), stop_timeout=13.0)
+        port = await owned.spawn(Port(["cat"], stop=Port.StopTimes(1, 10, 1)), stop_timeout=13.0)
         owned.node.send_exit(port)
         await owned.down()
 
@@ -401,7 +399,7 @@ async def test_a_checked_port_ends_with_the_failure_of_its_program() -> None:
         reason = await owned.down()
 
         assert isinstance(reason, Crashed)
-        assert isinstance(reason.error, ProgramFailedError)
+        assert isinstance(reason.error, Port.FailedError)
         assert reason.error.status == 3
         assert "status 3" in str(reason)
 
@@ -558,7 +556,9 @@ async def test_a_grandchild_outside_of_the_group_does_not_keep_the_port_open() -
 
 async def test_killing_the_port_kills_the_program_at_once() -> None:
     async with owning() as owned:
-        port = await owned.spawn(Port(IGNORES_TERM, stop=StopTimes(60, 60, 60)), stop_timeout=200)
+        port = await owned.spawn(
+            Port(IGNORES_TERM, stop=Port.StopTimes(60, 60, 60)), stop_timeout=200
+        )
         pid = (await owned.until(PortStarted)).pid
 
         with trio.fail_after(25):
@@ -595,14 +595,14 @@ async def test_an_owner_with_a_full_mailbox_does_not_delay_the_stop() -> None:
 
 
 async def test_an_interrupted_stop_leaves_no_program_behind() -> None:
-    port = Port(IGNORES_TERM, stop=StopTimes(0, 0, 0))
+    port = Port(IGNORES_TERM, stop=Port.StopTimes(0, 0, 0))
     async with owning() as owned:
         alias = await owned.spawn(port, stop_timeout=0.6)
         pid = (await owned.until(PortStarted)).pid
         await owned.until(PortLine)
 
         # Longer than the kernel waits: it leaves the reader behind in the middle of the steps.
-        port._times = StopTimes(60, 60, 60)
+        port._times = Port.StopTimes(60, 60, 60)
         owned.node.send_exit(alias)
         await owned.down()
 

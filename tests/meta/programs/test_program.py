@@ -12,8 +12,9 @@ import pytest
 import trio
 
 from ergo_py import BadInputError, NotAllowedError
-from ergo_py.meta.programs.options import ProgramOptions, StopTimes, Terminal
-from ergo_py.meta.programs.program import Program, ProgramFailedError
+from ergo_py.meta import Port
+from ergo_py.meta.programs.options import ProgramOptions
+from ergo_py.meta.programs.program import Program
 from tests.support import needs_proc, process_groups
 
 
@@ -62,19 +63,19 @@ def test_values_of_the_environment_are_not_shown() -> None:
 @pytest.mark.parametrize("times", [{"close": -1}, {"terminate": "long"}, {"kill": float("nan")}])
 def test_invalid_times_are_refused(times: dict[str, float]) -> None:
     with pytest.raises(BadInputError):
-        StopTimes(**times)
+        Port.StopTimes(**times)
 
 
 @pytest.mark.parametrize("size", [{"rows": 0}, {"columns": 70_000}])
 def test_invalid_terminals_are_refused(size: dict[str, int]) -> None:
     with pytest.raises(BadInputError):
-        Terminal(**size)
+        Port.Terminal(**size)
 
 
 def test_the_error_of_a_failed_program_shows_its_status_or_signal() -> None:
-    assert str(ProgramFailedError("tool", 3, None)) == "tool ended with status 3"
-    assert str(ProgramFailedError("tool", None, signal.SIGSEGV)) == "tool died of SIGSEGV"
-    assert str(ProgramFailedError("tool", None, 1234)) == "tool died of signal 1234"
+    assert str(Port.FailedError("tool", 3, None)) == "tool ended with status 3"
+    assert str(Port.FailedError("tool", None, signal.SIGSEGV)) == "tool died of SIGSEGV"
+    assert str(Port.FailedError("tool", None, 1234)) == "tool died of signal 1234"
 
 
 async def test_no_program_is_started_while_sigchld_is_ignored() -> None:
@@ -102,14 +103,14 @@ async def test_closing_kills_the_program_at_once_and_may_be_repeated() -> None:
 
 async def test_a_full_terminal_does_not_delay_the_end_of_the_program() -> None:
     with trio.fail_after(10):
-        program = await Program.start(ProgramOptions(["sleep", "60"], terminal=Terminal()))
+        program = await Program.start(ProgramOptions(["sleep", "60"], terminal=Port.Terminal()))
         # Filled to the brim, so that not even the end of the input can be written.
         os.set_blocking(program.stdin.fileno(), False)
         with pytest.raises(BlockingIOError):
             while True:
                 os.write(program.stdin.fileno(), b"x" * 4096)
 
-        ended = await program.end(StopTimes(0.01, 5.0, 1.0), at_once=False)
+        ended = await program.end(Port.StopTimes(0.01, 5.0, 1.0), at_once=False)
         program.close()
 
     assert ended
@@ -137,7 +138,7 @@ async def test_zombies_of_the_process_group_count_as_ended() -> None:
         program = await Program.start(ProgramOptions([sys.executable, "-c", NEGLECTFUL]))
         keeper = int(await program.stdout.receive_some())
         try:
-            ended = await program.end(StopTimes(60.0, 60.0, 60.0), at_once=False)
+            ended = await program.end(Port.StopTimes(60.0, 60.0, 60.0), at_once=False)
         finally:
             os.kill(keeper, signal.SIGKILL)
             program.close()

@@ -22,6 +22,7 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
+from ergo_py.meta import TCP
 from ergo_py.meta.parsing.framing import Delimiter, LengthHeader, Netstring
 from ergo_py.meta.sockets.messages import (
     Cause,
@@ -33,7 +34,6 @@ from ergo_py.meta.sockets.messages import (
     TCPSend,
     TCPSet,
 )
-from ergo_py.meta.sockets.options import WhenSlow
 from ergo_py.testing import VirtualClock
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
 from tests.support import (
@@ -739,7 +739,9 @@ async def test_a_slow_peer_is_dropped_if_that_is_the_policy(wire: Wire) -> None:
                 me.send(message.connection, TCPSend(bytes(200_000)))
 
     async with wired_node() as node:
-        server, mail = await serve(node, wire, react, write_limit=500_000, when_slow=WhenSlow.DROP)
+        server, mail = await serve(
+            node, wire, react, write_limit=500_000, when_slow=TCP.WhenSlow.DROP
+        )
         stream = await wire.dial(server)
 
         disconnected = await mail.first(TCPDisconnected)
@@ -755,7 +757,9 @@ async def test_a_slow_peer_is_dropped_because_of_a_single_large_send(wire: Wire)
             me.send(message.connection, TCPSend(bytes(20 * MEBI)))
 
     async with wired_node() as node:
-        server, mail = await serve(node, wire, react, write_limit=500_000, when_slow=WhenSlow.DROP)
+        server, mail = await serve(
+            node, wire, react, write_limit=500_000, when_slow=TCP.WhenSlow.DROP
+        )
         with wire.dial_plain(server):
             disconnected = await mail.first(TCPDisconnected)
 

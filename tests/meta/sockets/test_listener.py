@@ -29,6 +29,7 @@ from ergo_py import (
 )
 from ergo_py._core.runtime.bridge import Bridge
 from ergo_py.errors import ProcessUnknownError
+from ergo_py.meta import TCP
 from ergo_py.meta.parsing.framing import LengthHeader
 from ergo_py.meta.poller import SocketPoller
 from ergo_py.meta.readers import ReaderKind
@@ -40,7 +41,6 @@ from ergo_py.meta.sockets.messages import (
     TCPDisconnected,
     TCPSend,
 )
-from ergo_py.meta.sockets.options import WhenFull
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
@@ -80,7 +80,7 @@ async def test_a_full_server_pauses_and_continues_when_a_connection_ends(
 
 async def test_a_full_server_refuses_connections_if_configured(wire: Wire) -> None:
     async with wired_node() as node:
-        server, mail = await serve(node, wire, max_connections=1, when_full=WhenFull.REFUSE)
+        server, mail = await serve(node, wire, max_connections=1, when_full=TCP.WhenFull.REFUSE)
         first = await wire.dial(server)
         await mail.wait_for(TCPConnected, 1)
 
@@ -631,9 +631,9 @@ async def test_a_server_adopts_all_accepted_sockets_if_the_loop_has_ended(
             peer.close()
 
 
-@pytest.mark.parametrize("when_full", WhenFull)
+@pytest.mark.parametrize("when_full", TCP.WhenFull)
 async def test_a_connection_counts_before_its_actor_has_started(
-    wire: Wire, when_full: WhenFull
+    wire: Wire, when_full: TCP.WhenFull
 ) -> None:
     begun: list[str] = []
     gate = trio.Event()
@@ -644,18 +644,18 @@ async def test_a_connection_counts_before_its_actor_has_started(
         streams = [await wire.dial(server) for _ in range(2)]
         await until(lambda: len(begun) == 2)
         third = await wire.dial(server)
-        if when_full is WhenFull.REFUSE:
+        if when_full is TCP.WhenFull.REFUSE:
             assert await third.receive_some() == b""
         else:
             await trio.testing.wait_all_tasks_blocked(0.05)
         assert (len(begun), server.connections) == (2, 2)
         gate.set()
         await streams[0].aclose()
-        if when_full is WhenFull.PAUSE:
+        if when_full is TCP.WhenFull.PAUSE:
             await until(lambda: len(begun) == 3)
         await until(lambda: server.connections == len(begun) - 1)
 
-        assert server.refused == (1 if when_full is WhenFull.REFUSE else 0)
+        assert server.refused == (1 if when_full is TCP.WhenFull.REFUSE else 0)
         await streams[1].aclose()
         await third.aclose()
 
@@ -758,9 +758,9 @@ async def test_a_system_exit_in_the_factory_of_an_actor_is_passed_on(
                 await trio.sleep_forever()
 
 
-@pytest.mark.parametrize("when_full", WhenFull)
+@pytest.mark.parametrize("when_full", TCP.WhenFull)
 async def test_several_waiting_connections_are_accepted_in_a_single_turn(
-    tmp_path: Path, when_full: WhenFull
+    tmp_path: Path, when_full: TCP.WhenFull
 ) -> None:
     wire = Wire("tcp", "task", tmp_path)
     async with wired_node() as node:
@@ -772,7 +772,7 @@ async def test_several_waiting_connections_are_accepted_in_a_single_turn(
             await trio.lowlevel.checkpoint()
 
         assert server.connections == 10
-        assert server.refused == (2 if when_full is WhenFull.REFUSE else 0)
+        assert server.refused == (2 if when_full is TCP.WhenFull.REFUSE else 0)
         await mail.wait_for(TCPConnected, 10)
         for sock in socks:
             sock.close()

@@ -19,6 +19,7 @@ import pytest
 import trio
 
 from ergo_py import BadInputError, ChildSpec, InitError, Node
+from ergo_py.meta import TCP
 from ergo_py.meta.parsing.framing import Delimiter, LengthHeader
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.messages import (
@@ -29,7 +30,7 @@ from ergo_py.meta.sockets.messages import (
     TCPDisconnected,
     TCPSend,
 )
-from ergo_py.meta.sockets.options import KeepAlive, StreamOptions
+from ergo_py.meta.sockets.options import StreamOptions
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, echo, needs_ipv6, spawn_meta, until, wired_node
@@ -244,7 +245,7 @@ def test_an_invalid_keep_alive_is_refused_when_it_is_created(
     settings: dict[str, int],
 ) -> None:
     with pytest.raises(BadInputError):
-        KeepAlive(**settings)
+        TCP.KeepAlive(**settings)
 
 
 async def test_options_reach_the_socket(reader: ReaderKind) -> None:
@@ -253,7 +254,7 @@ async def test_options_reach_the_socket(reader: ReaderKind) -> None:
             node,
             reader,
             nodelay=False,
-            keepalive=KeepAlive(idle=77, interval=7, count=3),
+            keepalive=TCP.KeepAlive(idle=77, interval=7, count=3),
             receive_buffer=30_000,
             send_buffer=40_000,
         )

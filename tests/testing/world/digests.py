@@ -5,7 +5,8 @@ each seed. The world is the function ``busy`` of the module.
 import sys
 from importlib import import_module
 
-from ergo_py.testing import Plan, World
+from ergo_py.testing import World
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 
 

@@ -4,7 +4,8 @@ import os
 import sys
 from typing import Any
 
-from ergo_py.testing import SimulationError, World, simulated
+from ergo_py.testing import World, simulated
+from ergo_py.testing.world.simulation import SimulationError
 
 
 def failing_seed(simulation: Any, processes: int) -> tuple[int, int]:

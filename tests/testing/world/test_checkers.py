@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from ergo_py import PID
-from ergo_py.testing import History, all_answered, at_most_one, kept
-from ergo_py.testing.world.history import Lifetime, Operation
+from ergo_py.testing import all_answered, at_most_one, kept
+from ergo_py.testing.world.history import History, Lifetime, Operation
 
 
 class Put(NamedTuple):

@@ -9,8 +9,10 @@ import trio.lowlevel
 import trio.testing
 
 from ergo_py import NO_REPLY, Actor, Caller, CallTimeoutError
-from ergo_py.testing import Plan, StandstillError, World
+from ergo_py.testing import World
+from ergo_py.testing.world.clock import StandstillError
 from ergo_py.testing.world.node import WorldNode
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 
 

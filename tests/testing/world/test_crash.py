@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from ergo_py import Actor, Caller, Node, NodeStoppedError, TargetDownError
-from ergo_py.testing import Plan, World
+from ergo_py.testing import World
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 
 CRASH = "seed=1; 1 crash b@world 2"

@@ -5,8 +5,9 @@ from random import Random
 import pytest
 import trio
 
-from ergo_py.testing import Plan, World
+from ergo_py.testing import World
 from ergo_py.testing.world.disk import SECTOR, WorldDisk
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 
 

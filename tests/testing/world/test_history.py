@@ -2,7 +2,8 @@
 
 import trio
 
-from ergo_py.testing import Plan, World
+from ergo_py.testing import World
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 
 

@@ -9,8 +9,10 @@ import trio
 
 from ergo_py import Actor, Caller, Threads
 from ergo_py.meta.sockets.socket_source import connect, listen
-from ergo_py.testing import LeakError, Plan, StandstillError, World
-from ergo_py.testing.world.clock import LivelockError
+from ergo_py.testing import World
+from ergo_py.testing.leaks import LeakError
+from ergo_py.testing.world.clock import LivelockError, StandstillError
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 from tests.support import replace_private
 

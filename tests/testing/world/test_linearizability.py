@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ergo_py.testing import History, linearizable
-from ergo_py.testing.world.history import Operation
+from ergo_py.testing import linearizable
+from ergo_py.testing.world.history import History, Operation
 
 
 class Register:

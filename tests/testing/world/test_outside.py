@@ -14,7 +14,9 @@ import pytest
 import trio
 
 from ergo_py import Actor
-from ergo_py.testing import OutsideError, Plan, World
+from ergo_py.testing import World
+from ergo_py.testing.world.outside import OutsideError
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 
 

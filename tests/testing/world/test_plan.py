@@ -3,8 +3,7 @@
 import pytest
 
 from ergo_py import BadInputError
-from ergo_py.testing import Plan
-from ergo_py.testing.world.plan import KINDS, FaultRates, PlannedFault
+from ergo_py.testing.world.plan import KINDS, FaultRates, Plan, PlannedFault
 
 NODES = ("a@world", "b@world", "c@world")
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ergo_py.testing import Plan
-from ergo_py.testing.world.plan import FaultRates, PlannedFault
+from ergo_py.testing.world.plan import FaultRates, Plan, PlannedFault
 from ergo_py.testing.world.shrinker import RUNS, shrink
 
 NODES = ("a@world", "b@world", "c@world")

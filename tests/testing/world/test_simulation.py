@@ -11,7 +11,10 @@ import trio
 from ergo_py import BadInputError
 from ergo_py.cluster import lease
 from ergo_py.shell.cli import main
-from ergo_py.testing import CheckError, Plan, SimulationError, World, simulated
+from ergo_py.testing import World, simulated
+from ergo_py.testing.world.plan import Plan
+from ergo_py.testing.world.simulation import SimulationError
+from ergo_py.testing.world.world import CheckError
 from examples.testing.test_orders import hasty_orders_survive
 from tests.pages import ROOT, blocks
 from tests.testing.world import singletons

@@ -7,8 +7,9 @@ import pytest
 import trio
 
 from ergo_py import Actor, BadInputError, Caller, NodeStoppedError, NotAllowedError, TargetDownError
-from ergo_py.testing import CheckError, Plan, World, at_most_one
-from ergo_py.testing.world.world import run_world
+from ergo_py.testing import World, at_most_one
+from ergo_py.testing.world.plan import Plan
+from ergo_py.testing.world.world import CheckError, run_world
 from tests.support import THOROUGH
 from tests.testing.world import singletons
 from tests.testing.world.programs import digests_of_programs

@@ -34,8 +34,9 @@ from ..messages import (
     TCPSet,
     TCPStartTLS,
     TLSFacts,
+    WhenSlow,
 )
-from ..options import StreamOptions, WhenSlow
+from ..options import StreamOptions
 from ..socket_setup import describe, prepare
 from ..tls import TLSSession
 from .deadlines import TICK, Deadlines

@@ -9,8 +9,10 @@ import trio
 
 from ergo_py import Actor, InitError, Node
 from ergo_py.meta import TCPConnection, TCPServer, UDPServer
-from ergo_py.testing import OutsideError, Plan, World
+from ergo_py.testing import World
 from ergo_py.testing.world.node import WorldNode
+from ergo_py.testing.world.outside import OutsideError
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 from tests.support import THOROUGH
 from tests.testing.world.machine.connected import CONNECTS, REQUEST, Client, over_tcp, start

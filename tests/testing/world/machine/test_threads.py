@@ -13,8 +13,11 @@ import trio
 
 from ergo_py import Actor, Caller, MetaProcess, Node, NodeStoppedError, Threads
 from ergo_py.meta import Apply, BlockingCalls
-from ergo_py.testing import OutsideError, Plan, SimulationError, World, simulated
+from ergo_py.testing import World, simulated
 from ergo_py.testing.world.node import WorldNode
+from ergo_py.testing.world.outside import OutsideError
+from ergo_py.testing.world.plan import Plan
+from ergo_py.testing.world.simulation import SimulationError
 from ergo_py.testing.world.world import run_world
 from tests.support import THOROUGH, replace_private
 from tests.testing.world.machine import threaded
