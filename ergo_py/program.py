@@ -22,6 +22,7 @@ from ._core.verbs.behaviour import Behaviour, behaviour_of
 from ._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from ._core.vocabulary.options import DEFAULTS
 from ._core.vocabulary.public_names import show_public_names
+from .meta.inherited_sockets import inherited_sockets
 from .meta.programs.process_groups import kill_groups
 from .node import Node, open_node
 from .service_manager import ServiceManager, StartStatus
@@ -71,6 +72,7 @@ def run(
         )
     takes_status = not _is_behaviour(main) and _check_main(main)
     options.setdefault("on_escalation", "stop")
+    inherited_sockets()  # before the program starts others, which must not inherit them
     context = open_node(name, **options)
 
     async def whole() -> T | None:

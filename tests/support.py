@@ -73,6 +73,7 @@ __all__ = [
     "last_blocked",
     "let_init_time_out",
     "loggers_of",
+    "loopback_of_this_program",
     "look_at_clock",
     "look_at_close",
     "looks_at_mailboxes",
@@ -825,3 +826,11 @@ def set_synchronous(store: SQLite, value: str) -> None:
     """Let the file be opened with another ``pragma synchronous``, also one that is not allowed."""
     unchecked: Any = store
     unchecked._synchronous = value
+
+
+def loopback_of_this_program() -> str:
+    """An address of this machine at which no other program of the tests listens: every port is
+    free there.
+    """
+    pid = os.getpid()
+    return f"127.{pid >> 16 & 255}.{pid >> 8 & 255}.{pid & 255}"

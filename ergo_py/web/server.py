@@ -19,7 +19,7 @@ from ..meta.sockets.acceptor import Accepted
 from ..meta.sockets.listener import Listener
 from ..meta.sockets.messages import Cause, Endpoint, WhenFull, WhenSlow
 from ..meta.sockets.options import StreamOptions
-from ..meta.sockets.socket_setup import endpoint, open_listener
+from ..meta.sockets.socket_setup import INET, GivenSocket, endpoint, open_listener
 from ..meta.sockets.streams.connection import StreamConnection
 from ..meta.sockets.tcp import check_endpoint
 from ..meta.sockets.tls import TLSFiles
@@ -70,6 +70,8 @@ class WebServer(Listener):
     Args:
         host: the address to listen at; loopback by default.
         port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
+        sock: the socket to listen with, as for :class:`TCPServer`: a socket that listens, or the
+            name of a socket that systemd has opened for this program.
         routes: which process answers which path: ``Route``, ``Mount`` and ``Files``. By default,
             the owner answers everything.
         tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for no TLS.
@@ -119,6 +121,7 @@ class WebServer(Listener):
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        sock: socket.socket | str | None = None,
         routes: Sequence[Place] | None = None,
         tls: ssl.SSLContext | TLSFiles | None = None,
         max_connections: int | None = None,
@@ -158,7 +161,8 @@ class WebServer(Listener):
             handshake_timeout=handshake_timeout,
             linger=linger,
         )
-        super().__init__(None, streams, "task", max_connections, when_full, queue, _IN_TURN)
+        given = GivenSocket("WebServer", sock, socket.SOCK_STREAM, INET, is_placed=port > 0)
+        super().__init__(None, streams, "task", max_connections, when_full, queue, given, _IN_TURN)
         self._host, self._port = host, port
         self._reuse_port = reuse_port
         self._dual_stack = dual_stack

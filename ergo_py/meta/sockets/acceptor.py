@@ -98,6 +98,8 @@ class Acceptor:
         server = self._server
         poll = select.poll()
         poll.register(server._socket, select.POLLIN)
+        if server._is_shared:
+            poll.register(server._meta.resources.bell(), select.POLLIN)
         while not server.stopping:
             if not server._may_accept():
                 server._wait.in_thread(server._may_accept)

@@ -26,7 +26,7 @@ from .acceptor import Accepted, Acceptor
 from .births import Births
 from .messages import ORDERLY, Address, Cause, Endpoint, WhenFull
 from .options import LARGEST, StreamOptions
-from .socket_setup import prepare_listener
+from .socket_setup import GivenSocket, prepare_listener
 from .streams.connection import AcceptedSockets, StreamConnection
 from .streams.parser import NewParser
 from .tls import TLSContexts, TLSSession
@@ -113,6 +113,7 @@ class Listener(MetaProcess):
         max_connections: int | None,
         when_full: WhenFull,
         queue: int,
+        given: GivenSocket,
         in_turn: int | None = None,
     ) -> None:
         """``in_turn`` is how many connections a task accepts in a turn of the loop, if that is
@@ -124,6 +125,8 @@ class Listener(MetaProcess):
             raise BadInputError("when_full", when_full, "TCP.WhenFull.PAUSE or TCP.WhenFull.REFUSE")
         check_number("queue", queue, least=1, whole=True, most=LARGEST)
         self._reads_in_task = check_reader(reader) == "task"
+        self._given = given
+        """The socket to listen with, if the server does not open its own."""
         self._capacity = _Capacity(max_connections, when_full, queue)
         """How many connections the server takes."""
         self._receivers = Receivers(receiver)
@@ -162,15 +165,22 @@ class Listener(MetaProcess):
         self._since = self._now()
         if self._options.tls:
             self._contexts = TLSContexts(self._options.tls, server_side=True)
-        self._socket = sock = await self._listen()
+        given = self._given.open()
+        self._socket = sock = await self._listen() if given is None else given
         if type(sock) is not socket.socket:
             self.inbox = None  # C code reads from plain sockets only
-        self.opened(sock)
-        inherit = prepare_listener(sock, self._options)
-        # A thread does not block in accept() either: it takes all waiting connections, and there
-        # may be fewer than expected.
-        sock.setblocking(False)
-        sock.listen(self._capacity.queue)
+        if self._is_shared:
+            # The bell wakes the thread: a shutdown would end the socket for all that hold it. Its
+            # options are left as they are for the same reason.
+            self.opened(sock, unblock=self._meta.resources.bell().ring)
+            inherit = False
+        else:
+            self.opened(sock)
+            inherit = prepare_listener(sock, self._options)
+            # A thread does not block in accept() either: it takes all waiting connections, and
+            # there may be fewer than expected.
+            sock.setblocking(False)
+            sock.listen(self._capacity.queue)
         self._births.use(replace(self._meta.options, linger=False, needed=False))
         self._local = local = self._address(sock)
         is_single = isinstance(local, Endpoint) and local.host not in _ANY
@@ -179,6 +189,11 @@ class Listener(MetaProcess):
             self.poller.open(self._meta.router.turns)
         if self.inbox is not None:
             self.inbox.open(self._meta.router.turns)
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether others hold the listening socket, too: it goes on when this server ends."""
+        return self._given.is_used
 
     async def _listen(self) -> socket.socket:
         raise NotImplementedError
@@ -253,14 +268,22 @@ class Listener(MetaProcess):
         """
         if not self._is_shut:
             self._is_shut = True
-            try:
-                # This also wakes a thread in accept().
-                self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:  # the socket is closed already
-                pass
+            self._wake_acceptor()
             self._births.cancel()
             self._wait.ring()
         return [connection._session for connection in self._open if connection._session is not None]
+
+    def _wake_acceptor(self) -> None:
+        """Wake a thread that waits for a connection. Peers that are not accepted yet are left to
+        the other holders of a shared socket.
+        """
+        if self._is_shared:
+            self._meta.resources.bell().ring()
+            return
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:  # the socket is closed already
+            pass
 
     def unblock(self) -> None:
         """Wake the reader, and tell all connections at once, so that they end concurrently."""

@@ -1,6 +1,7 @@
 """Functions that open sockets and set them up."""
 
 import errno
+import os
 import socket
 import sys
 from fcntl import ioctl
@@ -12,12 +13,15 @@ from typing import Any, Final
 import trio
 
 from ..._core.vocabulary.errors import BadInputError
+from ..inherited_sockets import inherited_sockets
 from .messages import Endpoint, KeepAlive
 from .options import StreamOptions
 from .socket_source import listen
 
 __all__ = [
+    "INET",
     "OUT_OF_RESOURCES",
+    "GivenSocket",
     "abort_on_close",
     "check_stream",
     "close_socket",
@@ -142,7 +146,123 @@ def check_stream(what: str, sock: object) -> None:
         )
 
 
-_INET: Final = (int(socket.AF_INET), int(socket.AF_INET6))
+INET: Final = (int(socket.AF_INET), int(socket.AF_INET6))
+_NAMES: Final = {
+    INET: "IPv4 or IPv6",
+    (int(socket.AF_UNIX),): "AF_UNIX",
+    socket.SOCK_STREAM: "SOCK_STREAM",
+    socket.SOCK_DGRAM: "SOCK_DGRAM",
+}
+
+
+class GivenSocket:
+    """The option ``sock`` of a server: an open socket, or the name of an inherited socket.
+
+    The server listens with a copy. The socket itself stays open, so that a restarted server, or the
+    next version of the program, goes on with the connections that wait in its queue.
+
+    Args:
+        server: the name of the server, for errors.
+        sock: the value of the option; None for a server that opens its own socket.
+        kind: the type of socket that the server needs.
+        families: the address families that the server knows.
+        is_placed: the server was given an address of its own, too.
+
+    Raises:
+        BadInputError: the server cannot use the socket.
+    """
+
+    __slots__ = ("_families", "_is_placed", "_kind", "_server", "_sock", "is_used")
+
+    def __init__(
+        self, server: str, sock: object, kind: int, families: tuple[int, ...], *, is_placed: bool
+    ) -> None:
+        self._server = server
+        self._kind = kind
+        self._families = families
+        self._is_placed = is_placed
+        self.is_used = False
+        """Whether the server listens with a copy: others hold the socket, too."""
+        if not isinstance(sock, socket.socket | str | None) or sock == "":
+            raise BadInputError(
+                f"{server}(sock)",
+                sock,
+                "an open socket.socket, or the name of an inherited socket, such as 'http'",
+            )
+        self._sock = sock
+        if isinstance(sock, socket.socket):
+            if is_placed:
+                raise BadInputError(
+                    f"{server}(sock)", sock, "a socket or an address, not both: it has its address"
+                )
+            self._check(sock)
+
+    def open(self) -> socket.socket | None:
+        """A copy of the socket; None if the server opens its own: it has neither a socket nor a
+        name, or an address for a program without inherited sockets.
+
+        Raises:
+            BadInputError: the server cannot use the socket.
+            OSError: there is no inherited socket with this name.
+        """
+        if self._sock is None:
+            return None
+        if isinstance(self._sock, socket.socket):
+            self._check(self._sock)
+            # Not its dup(), which would let all copies block for a moment.
+            sock = socket.socket(fileno=os.dup(self._sock.fileno()))
+        else:
+            inherited = inherited_sockets()
+            if self._is_placed and not len(inherited) and not inherited.is_for_another:
+                return None
+            sock = inherited.open(self._sock)
+            try:
+                self._check(sock)
+            except BadInputError:
+                sock.close()
+                raise
+        # The copies of a socket share this setting. A server that blocks in accept() would wait for
+        # the next connection if the holder of another copy has accepted this one.
+        sock.setblocking(False)
+        self.is_used = True
+        return sock
+
+    def _check(self, sock: socket.socket) -> None:
+        if sock.fileno() < 0:
+            raise self._wrong(sock, "an open socket; this one is closed")
+        if (
+            sock.type != self._kind
+            or sock.family not in self._families
+            or hasattr(sock, "getpeercert")
+        ):
+            kind, family = _NAMES[self._kind], _NAMES[self._families]
+            raise self._wrong(
+                sock,
+                f"a socket of type {kind} for {family}; this one is {sock.type!r} for "
+                f"{sock.family!r}, and TLS is put on top of a plain socket by tls=…",
+            )
+        if self._kind == socket.SOCK_STREAM:
+            if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                raise self._wrong(
+                    sock,
+                    "a socket that listens: call its listen(), or write Accept=no in its unit",
+                )
+        elif not sock.getsockname()[1]:
+            raise self._wrong(sock, "a socket with a port: call its bind()")
+        elif _has_peer(sock):
+            raise self._wrong(sock, "a socket for all peers; this one is connected to one of them")
+
+    def _wrong(self, sock: socket.socket, right: str) -> BadInputError:
+        given = self._sock if isinstance(self._sock, str) else sock
+        return BadInputError(f"{self._server}(sock)", given, right)
+
+
+def _has_peer(sock: socket.socket) -> bool:
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 _CAN_INHERIT: Final = sys.platform == "linux"
@@ -152,7 +272,7 @@ def prepare_listener(sock: socket.socket, options: StreamOptions) -> bool:
     """Set up a listening socket, so that its connections need not be: on Linux, they inherit the
     options of TCP. Returns whether they do.
     """
-    if not _CAN_INHERIT or sock.family not in _INET:
+    if not _CAN_INHERIT or sock.family not in INET:
         return False
     _set_tcp_options(sock, options)
     return True
@@ -164,7 +284,7 @@ def prepare(
     """Set up a connected socket. ``inherits`` says that its listener was prepared."""
     sock.setblocking(blocking)
     # The number itself: `sock.family` would look up the member of an enumeration.
-    if not inherits and super(socket.socket, sock).family in _INET:
+    if not inherits and super(socket.socket, sock).family in INET:
         _set_tcp_options(sock, options)
     for name, value in (
         (socket.SO_RCVBUF, options.receive_buffer),

@@ -19,7 +19,7 @@ from ..receivers import ReceiverOption, check_receiver
 from .listener import Listener
 from .messages import Address, Endpoint, WhenFull
 from .options import StreamKeywords, read_stream_options
-from .socket_setup import check_stream, endpoint, open_listener, unknown_host
+from .socket_setup import INET, GivenSocket, check_stream, endpoint, open_listener, unknown_host
 from .socket_source import connect
 from .streams.connection import StreamConnection
 from .tls import TLSContexts, TLSFiles, TLSSession
@@ -242,6 +242,12 @@ class TCPServer(Listener):
         host: the address to listen at; loopback by default. ``"::"`` is every address of both
             versions of IP.
         port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
+        sock: the socket to listen with, instead of a host and a port: a socket that listens, or the
+            name of a socket that systemd has opened for this program (``FileDescriptorName=`` of
+            its unit). A name and a port together: the port counts if the program is started without
+            sockets. The server uses a copy and leaves the socket open when it ends, with the
+            connections that it has not accepted; ``queue``, ``reuse_port`` and ``dual_stack`` are
+            for a socket of its own.
         receiver: the receiver of the messages: None for the owner, the address of a process,
             several addresses to take turns, or a behaviour (or ``functools.partial`` of a
             behaviour, or a function that makes one) to spawn for each connection.
@@ -291,6 +297,7 @@ class TCPServer(Listener):
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        sock: socket.socket | str | None = None,
         receiver: ReceiverOption = None,
         reader: ReaderKind = "thread",
         max_connections: int | None = None,
@@ -310,7 +317,8 @@ class TCPServer(Listener):
             )
         check_flag("reuse_port", reuse_port)
         check_flag("dual_stack", dual_stack)
-        super().__init__(receiver, checked, reader, max_connections, when_full, queue)
+        given = GivenSocket("TCPServer", sock, socket.SOCK_STREAM, INET, is_placed=port > 0)
+        super().__init__(receiver, checked, reader, max_connections, when_full, queue, given)
         self._host = host
         self._port = port
         self._reuse_port = reuse_port

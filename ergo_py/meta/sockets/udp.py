@@ -14,7 +14,7 @@ from ..receivers import check_receiver
 from .datagrams import check_group
 from .messages import Endpoint
 from .multicast import interface_of, set_member
-from .socket_setup import describe, endpoint, open_listener, resolve
+from .socket_setup import INET, GivenSocket, describe, endpoint, open_listener, resolve
 from .udp_socket import LONGEST, UDPSocket
 
 __all__ = ["UDPClient", "UDPServer"]
@@ -43,6 +43,9 @@ class UDPServer(UDPSocket):
     Args:
         host: the address to listen at; loopback by default.
         port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
+        sock: the socket to receive from, as for :class:`TCPServer`: a bound socket, or the name of
+            a socket that systemd has opened for this program. Its unread datagrams are left to the
+            next reader.
         receiver: the address that gets the messages; None for the owner.
         reader: ``"thread"`` blocks a thread in the socket, ``"task"`` reads in a task of the loop.
         max_datagram: bytes; a longer datagram is cut, and marked as truncated.
@@ -64,6 +67,7 @@ class UDPServer(UDPSocket):
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        sock: socket.socket | str | None = None,
         receiver: Target | None = None,
         reader: ReaderKind = "thread",
         max_datagram: int = LONGEST,
@@ -87,6 +91,7 @@ class UDPServer(UDPSocket):
             check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer
         )
         self._host, self._port = host, port
+        self._given = GivenSocket("UDPServer", sock, socket.SOCK_DGRAM, INET, is_placed=port > 0)
         self._broadcast = broadcast
         if not isinstance(groups, Sequence):
             raise BadInputError(
@@ -101,8 +106,12 @@ class UDPServer(UDPSocket):
         self._ttl = ttl
         self._reuse_port = reuse_port
 
+    @property
+    def _is_shared(self) -> bool:
+        return self._given.is_used
+
     async def _open(self) -> socket.socket:
-        return await open_listener(
+        return self._given.open() or await open_listener(
             self._host, self._port, socket.SOCK_DGRAM, reuse_port=self._reuse_port
         )
 

@@ -115,8 +115,12 @@ class UDPSocket(MetaProcess):
         """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
         self._since = self._now()
         self._socket = sock = await self._open()
-        self.opened(sock)
-        sock.setblocking(not self._reads_in_task)
+        if self._is_shared:
+            # The bell wakes the thread: a shutdown would end the socket for all that hold it.
+            self.opened(sock, unblock=self._meta.resources.bell().ring)
+        else:
+            self.opened(sock)
+            sock.setblocking(not self._reads_in_task)
         for option, size in self._buffers.items():
             if size is not None:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
@@ -130,6 +134,11 @@ class UDPSocket(MetaProcess):
         self._is_ipv6 = sock.family == socket.AF_INET6
         self._prepare(sock)
         self.local = endpoint(sock.getsockname())
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether others hold the socket, too: it goes on when this one ends, and never blocks."""
+        return False
 
     async def _open(self) -> socket.socket:
         raise NotImplementedError
@@ -152,6 +161,8 @@ class UDPSocket(MetaProcess):
     def _read_in_thread(self) -> None:
         meta, to, together = self._meta, self._receiver(), self._read_together()
         while True:
+            if self._is_shared and not self.wait_readable(self._socket):
+                return
             messages, failed = self._take() if together is None else self._take_together(together)
             # At a stop, these are the datagrams from before it.
             meta.outbox.put_many(to, messages, meta.priority)
@@ -159,6 +170,10 @@ class UDPSocket(MetaProcess):
                 return
             if failed is not None:
                 self._failed_to_read(failed)
+            elif not messages and self._is_shared:
+                # A report of the network wakes the thread, too. The holder of another copy may have
+                # read the error and left the report.
+                self._report_undelivered()
 
     def _take(self) -> tuple[list[UDPData], OSError | None]:
         """Wait for a datagram, and also take those that are here already."""
@@ -189,7 +204,9 @@ class UDPSocket(MetaProcess):
     def _take_together(self, reader: Any) -> tuple[list[UDPData], OSError | None]:
         """The same as :meth:`_take`, in the C extension."""
         try:
-            found = reader.read(self._socket.fileno(), _BATCH, True)
+            found = reader.read(self._socket.fileno(), _BATCH, not self._is_shared)
+        except BlockingIOError:  # the holder of another copy was faster
+            return [], None
         except OSError as error:
             return [], error
         messages = self._count(found)

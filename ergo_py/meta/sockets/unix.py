@@ -22,7 +22,7 @@ from ..receivers import ReceiverOption, check_receiver
 from .listener import Listener
 from .messages import Address, WhenFull
 from .options import StreamKeywords, StreamOptions, read_stream_options
-from .socket_setup import check_stream, describe
+from .socket_setup import GivenSocket, check_stream, describe
 from .socket_source import connect, listen
 from .streams.connection import StreamConnection
 
@@ -30,6 +30,7 @@ __all__ = ["UnixConnection", "UnixServer"]
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 """The directory in which Linux shows each open descriptor as a link to its file."""
+_FAMILIES: Final = (int(socket.AF_UNIX),)
 _REPLACED: Final = "another file has taken the place of the socket"
 
 
@@ -117,6 +118,8 @@ class UnixServer(Listener):
     Args:
         path: the path of the socket, at most 107 bytes. With a zero byte in front, it is not a file
             but a name of Linux's abstract namespace.
+        sock: the socket to listen with, instead of a path or beside it, as for :class:`TCPServer`.
+            The server does not remove the file of such a socket.
         mode: the permissions of the file, which decide about the users that may connect; by
             default, only the user of this program.
         receiver: the address or addresses that get the messages, None for the owner, or a behaviour
@@ -135,8 +138,9 @@ class UnixServer(Listener):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         *,
+        sock: socket.socket | str | None = None,
         mode: int = 0o600,
         receiver: ReceiverOption = None,
         reader: ReaderKind = "thread",
@@ -153,8 +157,12 @@ class UnixServer(Listener):
             max_connections,
             when_full,
             queue,
+            GivenSocket(
+                "UnixServer", sock, socket.SOCK_STREAM, _FAMILIES, is_placed=path is not None
+            ),
         )
-        self._path = _check_path(path)
+        self._path = "" if path is None and sock is not None else _check_path(path)
+        """The path of the socket that the server makes, if it makes one."""
         self._mode = mode
         self._made: tuple[int, int] | None = None
         """Device and inode of the file, so that the server removes only its own file."""
@@ -180,7 +188,7 @@ class UnixServer(Listener):
     @property
     def local(self) -> str:
         """The path at which the server listens; ``@`` stands for a leading zero byte."""
-        return _shown(self._path)
+        return str(self._local) or _shown(self._path)
 
     def _address(self, sock: socket.socket) -> str:
         return _shown(sock.getsockname())

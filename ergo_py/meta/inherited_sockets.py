@@ -1,0 +1,111 @@
+"""`InheritedSockets`: the sockets that a service manager has opened for this program (socket
+activation of systemd).
+
+The manager listens before the program runs, and goes on when the program ends: connections wait in
+the queue of the system while a program is replaced, and none is refused or reset.
+"""
+
+import os
+import socket
+from collections.abc import MutableMapping
+from functools import cache
+from typing import Final
+
+__all__ = ["InheritedSockets", "inherited_sockets"]
+
+_FIRST: Final = 3
+"""The descriptor of the first socket, as ``sd_listen_fds`` says."""
+_NAMELESS: Final = "unknown"
+"""The name of all sockets if the manager gives no names, as ``sd_listen_fds_with_names`` says."""
+
+
+class InheritedSockets:
+    """The sockets by their names. They stay open as long as the program runs: a server that is
+    restarted listens with the same socket again.
+
+    Args:
+        environ: the variables of the environment. Those of the protocol are removed from it, and
+            the sockets are not inherited by the programs that this program starts.
+        first: the first descriptor.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str] = os.environ, first: int = _FIRST) -> None:
+        pid = environ.pop("LISTEN_PID", "")
+        count = environ.pop("LISTEN_FDS", "")
+        names = environ.pop("LISTEN_FDNAMES", "")
+        self._descriptors: list[tuple[str, int]] = []
+        self._other_pid = pid if pid and pid != str(os.getpid()) else ""
+        """The process that got the sockets, if it is another."""
+        if not pid or self._other_pid or not count.isdecimal():
+            return
+        given = names.split(":") if names else [_NAMELESS] * int(count)
+        for number, name in zip(range(first, first + int(count)), given, strict=False):
+            try:
+                os.set_inheritable(number, False)
+            except OSError:  # not open; `open` says so when a server asks for it
+                pass
+            self._descriptors.append((name, number))
+
+    def __len__(self) -> int:
+        return len(self._descriptors)
+
+    @property
+    def is_for_another(self) -> bool:
+        """Whether the manager has passed the sockets to another process, such as a wrapper that
+        has started this program.
+        """
+        return bool(self._other_pid)
+
+    def open(self, name: str) -> socket.socket:
+        """A copy of the socket with a name.
+
+        Raises:
+            OSError: there is no such socket. The text says which there are.
+        """
+        found = [number for known, number in self._descriptors if known == name]
+        if len(found) != 1:
+            raise OSError(f"cannot listen with the inherited socket {name!r}: {self._why(name)}")
+        try:
+            copy = os.dup(found[0])
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the inherited socket {name!r}, descriptor {found[0]}, is not open: the program "
+                "has closed it",
+            ) from None
+        try:
+            return socket.socket(fileno=copy)
+        except OSError as error:
+            os.close(copy)
+            raise OSError(
+                error.errno,
+                f"the inherited descriptor {name!r} is no socket; its unit needs ListenStream= "
+                "for a stream, or ListenDatagram= for datagrams",
+            ) from None
+
+    def _why(self, name: str) -> str:
+        """Why there is not exactly one socket with this name."""
+        if self.is_for_another:
+            return (
+                f"LISTEN_PID names the process {self._other_pid}, and this is {os.getpid()}; let "
+                "ExecStart= start the program itself, or its wrapper exec it"
+            )
+        if not self._descriptors:
+            return (
+                "no service manager has passed a socket to this program; start it by its .socket "
+                "unit, or give the server an address for this case"
+            )
+        names = [known for known, _ in self._descriptors]
+        if name in names:
+            return (
+                f"{names.count(name)} sockets have this name; write a .socket unit for each, with "
+                "a FileDescriptorName= of its own"
+            )
+        known = ", ".join(map(repr, dict.fromkeys(names)))
+        return f"there are {known}; FileDescriptorName= of the .socket unit is its name"
+
+
+@cache
+def inherited_sockets() -> InheritedSockets:
+    """The sockets of this program. The first call takes them out of the environment."""
+    return InheritedSockets()
