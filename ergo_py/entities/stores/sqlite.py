@@ -192,22 +192,25 @@ class _File:
     def load(self, addresses: Sequence[Address]) -> list[Row | None]:
         """Read rows."""
         connection = self._open()
+        keys: dict[str, list[str]] = {}
+        for kind, key in addresses:
+            keys.setdefault(kind, []).append(key)
         found: dict[tuple[str, str], Row] = {}
         try:
-            for start in range(0, len(addresses), _MANY):
-                part = addresses[start : start + _MANY]
-                places = ",".join(["(?,?)"] * len(part))
-                flat = [text for address in part for text in address]
-                for kind, key, version, record in connection.execute(
-                    "select kind, key, version, record from entities where (kind, key) in "
-                    f"(values {places})",
-                    flat,
-                ):
-                    found[kind, key] = Row(version, record)
+            for kind, all_keys in keys.items():
+                for start in range(0, len(all_keys), _MANY):
+                    part = all_keys[start : start + _MANY]
+                    # Not `(kind, key) in (values …)`: SQLite reads the whole table for it.
+                    for key, version, record in connection.execute(
+                        "select key, version, record from entities where kind = ? and key in "
+                        f"({','.join('?' * len(part))})",
+                        (kind, *part),
+                    ):
+                        found[kind, key] = Row(version, record)
         except sqlite3.Error as error:
             self._drop()
             raise self._failed("read", error) from error
-        return [found.get((address.kind, address.key)) for address in addresses]
+        return [found.get(address) for address in addresses]
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Write rows in a transaction."""

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,37 @@ async def test_a_connection_is_not_used_after_a_failed_write(tmp_path: Path) -> 
         (row,) = await store.load([ADA])
         assert row is not None
         assert row.version == 2
+
+
+async def test_no_operation_reads_the_whole_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, connect, statements = tmp_path / "state.db", sqlite3.connect, list[str]()
+
+    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    async with opened_store(SQLite(path)) as store:
+        await store.commit([Write(ADA, 0, 1, 0, 1.0, b"new")])
+        await store.commit([Write(ADA, 1, 2, 0, 2.0, b"changed")])
+        await store.load([ADA, Address("Account", "bob"), Address("Other", "ada")])
+        await store.due(3.0, 10)
+        await store.keys("Account", "", 10)
+        await store.commit([Write(ADA, 2, 3, 0, None, None)])
+    monkeypatch.undo()
+
+    with closing(connect(path)) as reader:
+        plans = [
+            (statement, step)
+            for statement in statements
+            if " entities " in statement and not statement.strip().startswith("create")
+            for *_, step in reader.execute(f"explain query plan {statement}")
+        ]
+    assert [plan for plan in plans if plan[1].startswith("SCAN entities")] == []
+    assert {statement.split()[0] for statement, _ in plans} == {"select", "update", "delete"}
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", 7])
