@@ -173,6 +173,32 @@ LOSSES: tuple[Reason, ...] = (
 
 GOALS: tuple[Reason, ...] = (
     Reason(
+        "entities, waking",
+        "An entity that wakes up is a process that starts, which is a third of it; the rest is to "
+        "read and decode the row, and the call that waits for it.",
+    ),
+    Reason(
+        "entities, memory",
+        "An entity is a process with a task of trio, and beside it the record, the held answers "
+        "and the outbox.",
+    ),
+    Reason(
+        "entities, start",
+        "The keeper reads an index of what is due, and the rows of these; the number of keys makes "
+        "the index of the keys deeper, and the file larger than the cache.",
+    ),
+    Reason(
+        "entities, none",
+        "A node loads the module of the handles, and no other module of entities; the rest is "
+        "noise.",
+    ),
+    Reason(
+        "entities",
+        "A command is a call of a process that can be cancelled, timed out and forwarded; its "
+        "state is encoded, compared and checked, and its row has a version that the store "
+        "compares, so that no other program can have written it. By hand, nothing is checked.",
+    ),
+    Reason(
         "call",
         "A call is a coroutine and an object with a number. The time and the envelope of the "
         "callee are noted, and it runs in its own context; each of these steps is a few hundredths "

@@ -29,7 +29,10 @@ from benchmarks.nodes.__main__ import verdict
 from benchmarks.report import table
 
 CASES = discover()
-LIKE_ANOTHER = {"crowd of 100,000", "redis, pipeline of 16", "TCP echo, 64 KiB"}
+LIKE_ANOTHER = {
+    *("crowd of 100,000", "redis, pipeline of 16", "TCP echo, 64 KiB"),
+    *("entities, 100 clients", "entities, 1,000 clients"),
+}
 """Cases that differ from another case only in how much they do, which here is next to nothing."""
 
 
