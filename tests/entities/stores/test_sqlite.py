@@ -119,7 +119,7 @@ async def test_no_operation_reads_the_whole_table(
     path, connect, statements = tmp_path / "state.db", sqlite3.connect, list[str]()
 
     def traced(*args: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*args, **options)
+        connection: sqlite3.Connection = connect(*args, **options)
         connection.set_trace_callback(statements.append)
         return connection
 
