@@ -855,7 +855,7 @@ async def test_processes_and_meta_processes_may_have_their_own_log_levels(
     levels: list[str | None] = [None, "debug", "critical", "off"]
     said: list[list[str]] = []
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="json", log_level="error") as node:
             owner = await node.spawn(Puppet)
             speakers: list[PID | Alias] = [
@@ -883,7 +883,7 @@ async def test_a_line_has_the_current_name_of_its_process(
         me.unregister()
         me.log.warning("anonymous again")
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="json") as node:
             await node.call(await node.spawn(Puppet), speak)
 
@@ -904,7 +904,7 @@ async def test_a_rebound_logger_stays_for_the_process_and_names_are_current(
     def fail_now(me: Puppet) -> None:
         raise RuntimeError("on purpose")
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="json") as node:
             pid = await node.spawn(Puppet)
             other = await node.spawn(Puppet)
@@ -930,7 +930,7 @@ async def test_the_logger_of_another_process_lends_only_its_values(
         me.log = me.node.log.bind(order=5, node="elsewhere", behaviour="Other")
         me.log.warning("bound")
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node("demo@localhost", watchdog=None, log_output="json") as node:
             pid = await node.spawn(Puppet)
             await node.call(pid, rebind)
@@ -951,7 +951,7 @@ async def test_the_logger_of_a_meta_process_can_be_rebound(
         await me.call(alias, rebind)
         await me.call(alias, lambda meta: meta.log.warning("bound"))
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="json") as node:
             await node.call(await node.spawn(Puppet), own)
 
@@ -973,7 +973,7 @@ async def test_only_a_logger_with_bound_values_can_replace_the_logger_of_a_proce
         me.log.warning("still here")
         return str(caught.value)
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="none") as node:
             text = await node.call(await node.spawn(Puppet), rebind)
 
@@ -985,7 +985,7 @@ async def test_only_a_logger_with_bound_values_can_replace_the_logger_of_a_proce
 async def test_no_line_holds_the_content_of_a_message(
     output: Output, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output=output, log_level="debug") as node:
             deaf, clumsy, other = [await node.spawn(cls) for cls in (Deaf, Clumsy, Clumsy)]
             node.send(deaf, Secret())

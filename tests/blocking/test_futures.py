@@ -38,8 +38,8 @@ def node() -> Iterator[OwnedNode]:
 
 
 def test_the_answer_comes_as_a_future(node: OwnedNode) -> None:
-    assert node.ask("counter", 5).result(10) == 5
-    assert node.ask("counter", 5).result(10) == 10
+    assert node.ask("counter", 5).result(60) == 5
+    assert node.ask("counter", 5).result(60) == 10
 
 
 def test_asyncio_waits_for_many_answers_at_once(node: OwnedNode) -> None:
@@ -53,11 +53,11 @@ def test_asyncio_waits_for_many_answers_at_once(node: OwnedNode) -> None:
 
 def test_errors_of_a_call_are_errors_of_its_future(node: OwnedNode) -> None:
     with pytest.raises(KeyError):
-        node.ask("counter", "reject").result(10)
+        node.ask("counter", "reject").result(60)
     with pytest.raises(TargetDownError):
-        node.ask("missing", 1).result(10)
+        node.ask("missing", 1).result(60)
     with pytest.raises(CallTimeoutError):
-        node.ask("counter", "later", timeout=0.01).result(10)
+        node.ask("counter", "later", timeout=0.01).result(60)
 
 
 def test_a_cancelled_future_abandons_its_call(node: OwnedNode) -> None:
@@ -66,7 +66,7 @@ def test_a_cancelled_future_abandons_its_call(node: OwnedNode) -> None:
         pass
     assert future.cancel()
     with pytest.raises(CancelledError):
-        future.result(10)
+        future.result(60)
     while node.call("counter", "settled") != [True]:
         pass
 
@@ -76,6 +76,6 @@ def test_a_node_that_has_stopped_is_not_asked() -> None:
         pid = node.spawn(Counter)
         waiting = node.ask(pid, "later", timeout=None)
     with pytest.raises(TargetDownError):
-        waiting.result(10)
+        waiting.result(60)
     with pytest.raises(NodeStoppedError):
         node.ask(pid, 1)

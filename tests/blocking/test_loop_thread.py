@@ -309,7 +309,7 @@ async def _start(node: Node, function: Callable[[Node], Awaitable[None]]) -> Non
 
 
 async def test_a_trio_program_hands_out_blocking_verbs_for_its_threads() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with _async_node() as node:
             clerk = await node.spawn(Clerk, 2)
             blocking = handle(node)

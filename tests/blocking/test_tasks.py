@@ -42,8 +42,8 @@ def node() -> Iterator[OwnedNode]:
 
 
 def test_an_async_and_a_plain_function_return_their_results(node: OwnedNode) -> None:
-    assert node.run_task(twice, 4).result(10) == 8
-    name = node.run_task(name_of_thread, "in ").result(10)
+    assert node.run_task(twice, 4).result(60) == 8
+    name = node.run_task(name_of_thread, "in ").result(60)
     assert name.startswith("in ")
     assert name != f"in {threading.current_thread().name}"
     assert not name.startswith("in ergo-loop")
@@ -53,7 +53,7 @@ def test_a_failure_is_raised_with_the_line_of_the_function(node: OwnedNode) -> N
     task = node.run_task(fail, "gone")
 
     with pytest.raises(LookupError, match="gone") as caught:
-        task.result(10)
+        task.result(60)
 
     assert "raise LookupError(text)" in "".join(traceback.format_exception(caught.value))
     assert isinstance(task.exception(10), LookupError)
@@ -89,11 +89,11 @@ def test_to_cancel_the_future_cancels_the_function(node: OwnedNode) -> None:
             seen.set()
 
     task = node.run_task(long)
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert task.cancel()
     with pytest.raises(CancelledError):
-        task.result(10)
-    assert seen.wait(10)
+        task.result(60)
+    assert seen.wait(60)
     node.wait_ended(task.pid)
     assert not node.run_task(twice, 1).cancelled()
     assert node.info().crashed == 0
@@ -101,7 +101,7 @@ def test_to_cancel_the_future_cancels_the_function(node: OwnedNode) -> None:
 
 def test_a_finished_task_cannot_be_cancelled(node: OwnedNode) -> None:
     task = node.run_task(twice, 1)
-    assert task.result(10) == 2
+    assert task.result(60) == 2
     assert not task.cancel()
     assert task.result(0) == 2
 
@@ -134,14 +134,14 @@ def test_asyncio_waits_for_tasks_of_a_node(node: OwnedNode) -> None:
 
 def test_options_are_those_of_the_node(node: OwnedNode) -> None:
     with pytest.raises(TaskTimeoutError):
-        node.run_task(trio.sleep_forever, timeout=0.01).result(10)
+        node.run_task(trio.sleep_forever, timeout=0.01).result(60)
     node.spawn(TaskSupervisor, 1, name="tasks")
     first = node.run_task(trio.sleep_forever, under="tasks", name="first")
     with pytest.raises(TooManyTasksError):
         node.run_task(twice, 1, under="tasks")
     node.kill(first.pid)
     with pytest.raises(TaskEndedError):
-        first.result(10)
+        first.result(60)
 
 
 def test_bad_input_is_refused_where_it_is_given(node: OwnedNode) -> None:
@@ -162,7 +162,7 @@ def test_a_node_that_stops_settles_its_tasks() -> None:
     with open_node("tasks@localhost", log_output="none") as node:
         task: BlockingTask[Any] = node.run_task(trio.sleep_forever)
     with pytest.raises(TaskEndedError):
-        task.result(10)
+        task.result(60)
     with pytest.raises(NodeStoppedError):
         node.run_task(twice, 1)
 

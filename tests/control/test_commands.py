@@ -167,7 +167,7 @@ async def test_rates_count_from_the_last_request_of_the_client() -> None:
 
         assert first["rate"] == 0
         assert second["rows"][0]["rate"] == pytest.approx(second["rate"])
-        assert second["rate"] > 10
+        assert second["rate"] > 0
 
 
 async def test_act_commands_have_their_effect() -> None:

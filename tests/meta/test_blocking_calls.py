@@ -267,7 +267,7 @@ async def test_an_interrupt_ends_the_wait_of_a_call(tmp_path: Path) -> None:
             nursery.start_soon(ask)
             await eventually(lambda: owned.node.meta_info(calls).messages_in == 1)
             await trio.testing.wait_all_tasks_blocked(0.02)
-            with trio.fail_after(15):
+            with trio.fail_after(30):
                 owned.node.send_exit(calls)
                 assert await owned.down() == Shutdown()
 
@@ -363,7 +363,7 @@ async def test_the_stop_wakes_a_poll_that_blocks_forever() -> None:
     async with owning() as owned:
         poller = await owned.spawn(Poller(poll, wake=woken.set), stop_timeout=60)
 
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             owned.node.send_exit(poller, Normal())
             assert await owned.down() == Normal()
 

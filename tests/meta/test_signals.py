@@ -124,7 +124,7 @@ async def test_outside_of_the_main_thread_the_spawn_fails_with_a_hint() -> None:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(trio.run(inside)))
     thread.start()
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         await trio.to_thread.run_sync(thread.join)
 
     assert isinstance(results[0], NotAllowedError)

@@ -542,7 +542,7 @@ async def test_with_on_escalation_stop_a_node_stops_when_a_tree_gives_up() -> No
 
     nodes: list[Node] = []
 
-    with pytest.raises(EscalationError) as caught, trio.fail_after(10):
+    with pytest.raises(EscalationError) as caught, trio.fail_after(30):
         async with open_node(
             "stops@localhost", on_escalation="stop", watchdog=None, log_output="none"
         ) as node:

@@ -206,7 +206,7 @@ async def test_a_worker_thread_counts_as_working_until_its_job_is_done() -> None
         begun.set()
         end.wait(10)
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, work)
             await wait_all_tasks_blocked()

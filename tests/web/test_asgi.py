@@ -248,7 +248,7 @@ async def test_an_application_that_needs_asyncio_is_told_so(app: Any) -> None:
     async with mounted(app) as served:
         lines = await logged(served)
         assert (await served.ask(get("/api"))).status == 500
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             await until(lambda: any("This application needs asyncio" in line for line in lines))
 
 

@@ -453,7 +453,7 @@ async def test_a_callback_that_waits_is_freed_by_the_end() -> None:
 
         nursery.start_soon(call)
         await wait_all_tasks_blocked()
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.end(alias)
         await owned.until(lambda: bool(answers))
 

@@ -258,7 +258,7 @@ async def test_a_meta_process_that_is_ended_during_its_init_never_starts(
                 owned.node.send_exit(meta.id, "enough")
 
         nursery.start_soon(end_it)
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             error = await spawn_and_fail(owned, meta, SpawnError)
         released.set()
 

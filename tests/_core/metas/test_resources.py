@@ -21,7 +21,7 @@ from ergo_py._core.metas.resources import Doorbell, Resources, _end_program
 from tests._core.metas.metas import owning
 from tests.support import Failed, replace_logger
 
-SOON = 15.0
+SOON = 28.0
 """Seconds within which a reader must be free. Stopping gives it a minute; a thread that is freed
 needs a few milliseconds.
 """
@@ -289,7 +289,7 @@ async def test_the_output_of_a_program() -> None:
 async def test_the_output_of_a_program_with_a_child_that_holds_the_pipe() -> None:
     def lines(me: Blocks) -> object:
         program = me.opened(
-            subprocess.Popen(["sh", "-c", "sleep 30 & echo $!; wait"], stdout=-1, text=True)
+            subprocess.Popen(["sh", "-c", "sleep 300 & echo $!; wait"], stdout=-1, text=True)
         )
         assert program.stdout is not None
         grandchild.append(int(program.stdout.readline()))
@@ -307,7 +307,7 @@ async def test_a_program_with_its_own_session_ends_with_its_children() -> None:
     def lines(me: Blocks) -> object:
         program = me.opened(
             subprocess.Popen(
-                ["sh", "-c", "sleep 30 & echo $!; wait"], stdout=-1, start_new_session=True
+                ["sh", "-c", "sleep 300 & echo $!; wait"], stdout=-1, start_new_session=True
             )
         )
         assert program.stdout is not None

@@ -58,7 +58,7 @@ from tests.support import (
     running_node,
 )
 
-HELD = 30.0
+HELD = 120.0
 """Seconds that stubborn code holds on unless its test lets it go. Much longer than any test may
 take.
 """
@@ -139,7 +139,7 @@ async def test_a_reader_thread_that_does_not_end_is_reported_counted_and_abandon
         await owned.until(lambda: owned.node.info().reader_threads == 0)
 
         assert (reason, meta.last) == (Custom("asked"), [Custom("asked")])
-        assert seconds < 25
+        assert seconds < 60
         assert line["thread"] == f"ergo-refuses-{alias.number}"
         assert "in hold_on" in line["exception"]
         # It still takes a place, as long as it is there.
@@ -268,7 +268,7 @@ async def test_a_node_stops_in_time_even_if_its_readers_do_not_end() -> None:
     began = time.perf_counter()
     async with owning(stop_timeout=0.2) as owned:
         for meta in metas:
-            await owned.spawn(meta, stop_timeout=60.0)
+            await owned.spawn(meta, stop_timeout=600.0)
         began = time.perf_counter()
     seconds = time.perf_counter() - began
     for meta in metas:
@@ -277,10 +277,10 @@ async def test_a_node_stops_in_time_even_if_its_readers_do_not_end() -> None:
 
     report = owned.node.exit_report
     assert report is not None
-    assert seconds < 25
+    assert seconds < 60
     assert [one.behaviour for one in report.abandoned].count("Refuses") == 20
     # Even so each has its last word, once, though a busy machine may come to it later.
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await owned.until(lambda: all(meta.last for meta in metas))
     assert all(len(meta.last) == 1 for meta in metas)
 
@@ -299,7 +299,7 @@ async def test_a_reader_task_that_swallows_its_cancellation_is_cut_off() -> None
         meta = Swallows()
         alias = await owned.spawn(meta, stop_timeout=0.05)
         kept = keep_log(meta)
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.end(alias, "asked")
 
         assert "swallowed" in meta.notes
@@ -351,7 +351,7 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
         alias = await owned.spawn(meta, stop_timeout=0.05)
         owned.node.send(alias, stay)
         await wait_all_tasks_blocked()
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.end(alias, "asked")
 
         assert meta.notes[-2:] == ["cancelled", ("terminate", Custom("asked"))]
@@ -371,7 +371,7 @@ async def test_an_async_handler_that_swallows_its_cancellation_is_abandoned() ->
         kept = keep_log(meta)
         owned.node.send(alias, swallow)
         await wait_all_tasks_blocked()
-        with trio.fail_after(25):
+        with trio.fail_after(60):
             await owned.end(alias, "asked")
 
         assert meta.last == [Custom("asked")]
@@ -458,7 +458,7 @@ async def test_a_handler_thread_that_does_not_end_is_reported_and_abandoned(end:
             owned.node.send(alias, stick)
             await owned.until(inside.is_set)
             (owned.node.kill if end == "kill" else owned.node.send_exit)(alias)
-            with trio.fail_after(25):
+            with trio.fail_after(60):
                 await owned.ended(alias)
             still_open = ours.fileno() >= 0
             meta.let_go.set()
@@ -560,7 +560,7 @@ async def test_a_kill_cancels_an_async_callback_at_once() -> None:
         await wait_all_tasks_blocked()
 
         owned.node.kill(alias)
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.ended(alias)
 
         assert meta.notes[-1] == ("terminate", Killed())
@@ -578,7 +578,7 @@ async def test_a_kill_during_a_graceful_end_hurries_it() -> None:
         await wait_all_tasks_blocked()
 
         owned.node.kill(alias)
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             reason = await owned.ended(alias)
 
         # The first reason counts.
@@ -593,7 +593,7 @@ async def test_a_second_kill_cuts_every_step_short() -> None:
         await wait_all_tasks_blocked()
 
         owned.node.kill(alias)
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.ended(alias)
         meta.let_go.set()
 
@@ -607,7 +607,7 @@ async def test_an_owner_that_is_killed_twice_ends_its_meta_processes() -> None:
         owned.node.kill(owned.owner)
         await wait_all_tasks_blocked()
         owned.node.kill(owned.owner)
-        with trio.fail_after(25):
+        with trio.fail_after(60):
             await owned.node.wait_ended(owned.owner)
         meta.let_go.set()
 
@@ -667,7 +667,7 @@ async def test_a_terminate_that_takes_too_long_is_cut_off() -> None:
         meta = Last(stay)
         alias = await owned.spawn(meta, stop_timeout=0.05)
         kept = keep_log(meta)
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.end(alias)
 
         assert cancelled == [True]
@@ -720,7 +720,7 @@ async def test_a_terminate_that_swallows_its_cancellation_is_abandoned() -> None
     async with owning() as owned:
         meta = Last(swallow)
         alias = await owned.spawn(meta, stop_timeout=0.05)
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.end(alias)
         await wait_all_tasks_blocked()
 
@@ -743,7 +743,7 @@ async def test_an_abandoned_terminate_thread_keeps_the_opened_file_open_until_it
         async with owning() as owned:
             meta = Opens(stick)
             alias = await owned.spawn(meta, stop_timeout=0.05)
-            with trio.fail_after(15):
+            with trio.fail_after(30):
                 await owned.end(alias)
             still_open = ours.fileno() >= 0
             held.set()
@@ -835,7 +835,7 @@ async def test_a_childs_init_that_swallows_its_cancellation_does_not_delay_its_p
         parent.give(lambda me: me.spawn(Stubborn(), stop_timeout=0.1, init_timeout=HELD))
         await owned.until(inside.is_set)
 
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.end(alias, "asked")
 
         assert owned.node.metas() == []
@@ -912,7 +912,7 @@ async def test_a_kill_reaches_the_children() -> None:
         await wait_all_tasks_blocked()
 
         owned.node.kill(alias)
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.ended(alias)
 
         assert owned.node.metas() == []

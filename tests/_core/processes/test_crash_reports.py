@@ -51,7 +51,7 @@ def without_times(text: str) -> str:
 async def test_the_console_shows_the_line_of_the_program_and_the_error_once(
     where: str, fields: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node("demo@localhost", watchdog=None, log_output="console") as node:
             pid = await node.spawn(Fragile, where)
             node.send(pid, 5)
@@ -76,7 +76,7 @@ async def test_the_console_shows_the_line_of_the_program_and_the_error_once(
 
 @pytest.mark.parametrize("where", ["__init__", "init"])
 async def test_the_error_of_a_failed_spawn_ends_with_the_line_of_the_program(where: str) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="none") as node:
             with pytest.raises(InitError) as caught:
                 await node.spawn(Fragile, where)
@@ -90,7 +90,7 @@ async def test_the_error_of_a_failed_spawn_ends_with_the_line_of_the_program(whe
 
 
 async def test_the_error_of_a_failed_call_ends_with_the_line_of_the_program() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="none") as node:
             pid = await node.spawn(Fragile, "handle_call")
             with pytest.raises(TargetDownError) as caught:
@@ -129,7 +129,7 @@ class Failing(Actor):
 async def test_only_a_process_without_a_supervisor_does_not_come_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="json") as node:
             await node.spawn(Wordy, name="wordy")
             await node.spawn(Failing)
@@ -152,7 +152,7 @@ async def test_a_long_text_of_an_exception_is_cut_in_the_log_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     crashes: list[Any] = []
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="json") as node:
             await node.spawn(Wordy)
             await node.spawn(Failing)

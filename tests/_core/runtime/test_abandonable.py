@@ -415,7 +415,7 @@ async def test_a_coroutine_that_waits_for_a_thread_is_cut_off_and_not_woken_by_i
             steps.append("cleaned up")
 
     relayed = Relayed(body())
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relayed.run)
             await wait_all_tasks_blocked(0.01)

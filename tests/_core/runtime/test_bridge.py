@@ -697,7 +697,7 @@ async def test_serving_ends_with_the_bridge_and_leaves_no_descriptor_open() -> N
     before = open_descriptors()
     bridge = make_bridge()
     ran: list[str] = []
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             bridge.hang_bell()
             nursery.start_soon(bridge.serve, TrioTurns(), nullcontext())
@@ -714,7 +714,7 @@ async def test_serving_ends_with_the_bridge_and_leaves_no_descriptor_open() -> N
 async def test_a_bridge_works_without_a_bell_after_its_serving_was_cancelled() -> None:
     bridge = make_bridge()
     ran: list[str] = []
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             bridge.hang_bell()
             nursery.start_soon(bridge.serve, TrioTurns(), nullcontext())
@@ -762,7 +762,7 @@ async def test_an_unread_ring_does_not_leave_the_flag_up() -> None:
         bridge.pending.popleft()
         nursery.cancel_scope.cancel()
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         await in_thread(lambda: bridge.run(ran.append, "afterwards"))
 
     assert ran == ["afterwards"]

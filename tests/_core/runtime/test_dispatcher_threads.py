@@ -38,7 +38,7 @@ class Yard:
         jobs = [Job(function, event.set) for function, event in zip(functions, done, strict=True)]
         for job in jobs:
             thread_group.put(job)
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             for event in done:
                 await event.wait()
         self.dispatcher_threads.leave(thread_group)
@@ -71,7 +71,7 @@ async def test_an_error_of_a_job_is_its_outcome_and_the_thread_continues() -> No
 
     thread_group.put(failing)
     thread_group.put(following)
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         await event.wait()
     yard.dispatcher_threads.leave(thread_group)
 
@@ -103,7 +103,7 @@ async def test_a_withdrawn_job_is_not_done_and_a_job_that_has_begun_cannot_be_wi
     withdrawn = [first.withdraw(), second.withdraw(), second.withdraw()]
     stack = first.stack()
     go_on.set()
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         await ended.wait()
     yard.dispatcher_threads.leave(thread_group)
 

@@ -216,7 +216,7 @@ class Noticed:
 async def test_the_callbacks_of_a_class_are_read_once_for_all_its_processes() -> None:
     noticed = Noticed()
     cls: type[Actor] = type("Counter", (Actor,), {"handle_message": noticed})
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="none") as node:
             for _ in range(3):
                 pid = await node.spawn(cls)
@@ -229,7 +229,7 @@ async def test_the_callbacks_of_a_class_are_read_once_for_all_its_processes() ->
 
 async def test_a_class_with_a_callback_that_cannot_be_called_is_not_started() -> None:
     cls: type[Actor] = type("Counter", (Actor,), {"handle_message": lambda self: None})
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_node(watchdog=None, log_output="none") as node:
             with pytest.raises(BehaviourError):
                 await node.spawn(cls, name="counter")

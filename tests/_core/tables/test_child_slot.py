@@ -256,7 +256,7 @@ async def test_a_kept_call_that_the_successor_defers_is_answered_by_its_end() ->
         async with trio.open_nursery() as nursery:
             node.send("held", "wait and fail")
             nursery.start_soon(kill_when, node, heard, gate)
-            with trio.fail_after(10), pytest.raises(TargetDownError):
+            with trio.fail_after(30), pytest.raises(TargetDownError):
                 await node.call("held", "call", timeout=None)
 
         assert heard == ["call"]

@@ -635,7 +635,7 @@ async def test_a_reader_that_spawns_while_its_meta_process_stops_is_freed_withou
         parent.give(spawn)
         await owned.until(inside.is_set)
 
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await owned.end(alias, "asked")
 
         assert "was stopped during its init" in str(raised[0])
@@ -685,7 +685,7 @@ async def test_a_reader_that_spawns_does_not_delay_a_stopping_node() -> None:
             await trio.sleep_forever()
 
     inside = threading.Event()
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with owning() as owned:
             meta = InThreadServedOnLoop()
             await owned.spawn(meta)

@@ -317,7 +317,7 @@ STOPPED: dict[str, Callable[[Node, PID], Any]] = {
 
 @pytest.mark.parametrize("verb", STOPPED)
 async def test_verbs_of_a_stopped_node_raise_and_suggest_open_node(verb: str) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with running_node() as node:
             pid = await node.spawn(Puppet)
 
@@ -379,7 +379,7 @@ async def test_a_thread_that_waits_for_an_answer_when_the_node_stops_is_freed() 
             entered.set()
             return NO_REPLY
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery, running_node() as node:
             pid = await node.spawn(Keeping)
             nursery.start_soon(in_thread, node, pid)

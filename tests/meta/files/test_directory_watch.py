@@ -166,12 +166,12 @@ async def test_the_watch_stops_at_once_and_leaves_no_descriptor_open(
         (tmp_path / "file").write_text("x")
         await told(owned, ADDED, tmp_path / "file")
 
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             owned.node.send_exit(source)
             assert await owned.down() == Shutdown()
 
         # The thread inside the package takes a moment.
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             await eventually(lambda: open_descriptors() <= before)
 
 

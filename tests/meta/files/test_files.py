@@ -130,7 +130,7 @@ async def test_a_fifo_without_a_writer_does_not_delay_the_stop(tmp_path: Path) -
     async with owning() as owned:
         source = await owned.spawn(FileReader(path), stop_timeout=60)
 
-        with trio.fail_after(15):
+        with trio.fail_after(30):
             owned.node.send_exit(source)
             assert await owned.down() == Shutdown()
 

@@ -88,7 +88,7 @@ async def test_no_program_is_started_while_sigchld_is_ignored() -> None:
 
 
 async def test_closing_kills_the_program_at_once_and_may_be_repeated() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         program = await Program.start(ProgramOptions(["sleep", "60"]))
 
         assert program.pid in process_groups()
@@ -102,7 +102,7 @@ async def test_closing_kills_the_program_at_once_and_may_be_repeated() -> None:
 
 
 async def test_a_full_terminal_does_not_delay_the_end_of_the_program() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         program = await Program.start(ProgramOptions(["sleep", "60"], terminal=Port.Terminal()))
         # Filled to the brim, so that not even the end of the input can be written.
         os.set_blocking(program.stdin.fileno(), False)
@@ -134,7 +134,7 @@ time.sleep(0.1)
 
 @needs_proc
 async def test_zombies_of_the_process_group_count_as_ended() -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         program = await Program.start(ProgramOptions([sys.executable, "-c", NEGLECTFUL]))
         keeper = int(await program.stdout.receive_some())
         try:

@@ -227,7 +227,7 @@ async def test_reading_goes_on_after_both_the_peer_and_the_receiver_were_behind(
                 await trio.lowlevel.wait_readable(sock)
                 got += len(sock.recv(MEBI))
             gate.set()
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 assert await mail.bytes(3) == b"abc"
 
 
@@ -243,7 +243,7 @@ async def test_a_stop_takes_the_bytes_that_wait_in_the_buffer(
         other = await node.spawn(Ear, Mail())
         buffer.is_full = True
         await node.call(other, lambda me: me.send_exit(connection.id, Shutdown()))
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             await until(lambda: not buffer.bytes)
         # Nothing waits any more: the thread is to read until the end.
         for _ in range(10):
@@ -270,7 +270,7 @@ async def test_a_stop_frees_a_thread_while_the_peer_reads_no_answers(
             buffer.is_full = True
             other = await node.spawn(Ear, Mail())
             await node.call(other, lambda me: me.send_exit(connection.id, Shutdown()))
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 await until(lambda: not buffer.bytes)
             buffer.end()
 

@@ -139,7 +139,7 @@ OUT_OF_DESCRIPTORS = """
 
     async def ask(stream):
         await stream.send_all(b"?")
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             return await stream.receive_some()
 
     async def main():

@@ -123,7 +123,7 @@ async def test_a_forked_child_has_no_connection_of_its_parent(is_tls: bool) -> N
 
     port = listener.socket.getsockname()[1]
     address = ServerAddress.parse(f"nats://127.0.0.1:{port}")
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as server, trio.open_nursery() as client:
             server.start_soon(serve)
             connection = (
@@ -139,6 +139,6 @@ async def test_a_forked_child_has_no_connection_of_its_parent(is_tls: bool) -> N
             with forked_child(), trio.CancelScope(shield=True):
                 client.cancel_scope.cancel()
                 await connection.close()
-                with trio.fail_after(5):
+                with trio.fail_after(30):
                     await until(lambda: not server.child_tasks)
     await listener.aclose()
