@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import random
 import signal
 import sys
 import threading
@@ -125,10 +126,12 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(autouse=True)
 def task_order(request: pytest.FixtureRequest) -> None:
     """Let trio run the tasks of a test in the same order each time, as far as no thread, socket or
-    other program decides it. Without this a test that holds in most orders fails in one of a
-    thousand runs, and its order cannot be found again. The thorough profile looks for new orders.
+    other program decides it, and repeat random numbers. Without this a test that holds in most
+    orders fails in one of a thousand runs, and its order cannot be found again. The thorough
+    profile looks for new orders.
     """
     if _PROFILE != "thorough":
+        random.seed(request.node.nodeid)
         # Seeded, not replaced: Hypothesis seeds the same generator before each example.
         trio._core._run._r.seed(request.node.nodeid)
 

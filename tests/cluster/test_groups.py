@@ -24,6 +24,7 @@ from ergo_py import (
 from ergo_py.cluster import Cluster, NoMembersError, Spread
 from ergo_py.cluster.group_keeper import ClusterGroup
 from ergo_py.network import Memory
+from ergo_py.testing import seeded
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
 from tests.support import THOROUGH, Puppet, Recorder, running_node
 
@@ -257,29 +258,31 @@ async def test_all_nodes_choose_the_same_member_for_a_key_and_few_keys_move(
     autojump_clock: Any,
 ) -> None:
     network = Memory(types=TYPES)
-    async with nodes(network, "a", "b", "c") as (a, b, c):
-        for node in (a, b, c):
-            await node.spawn(Member, "users", [])
-            spread = Spread.spec("users", Routing.BY_KEY, key=lambda message: message.value)
-            await node.spawn(spread, name="users")
-        await trio.sleep(1)
-        owners = {}
-        for user in range(60):
-            found = {str(await node.call("users", Echo(user))) for node in (a, b, c)}
-            assert len(found) == 1
-            owners[user] = found.pop()
-        assert min(Counter(owners.values()).values()) > 5
+    # The numbers of the nodes, which decide the shares, follow from the seed.
+    with seeded(1):
+        async with nodes(network, "a", "b", "c") as (a, b, c):
+            for node in (a, b, c):
+                await node.spawn(Member, "users", [])
+                spread = Spread.spec("users", Routing.BY_KEY, key=lambda message: message.value)
+                await node.spawn(spread, name="users")
+            await trio.sleep(1)
+            owners = {}
+            for user in range(60):
+                found = {str(await node.call("users", Echo(user))) for node in (a, b, c)}
+                assert len(found) == 1
+                owners[user] = found.pop()
+            assert min(Counter(owners.values()).values()) > 5
 
-        fourth = await a.spawn(Member, "users", [])
-        await trio.sleep(1)
-        moved = [
-            user for user in range(60) if str(await b.call("users", Echo(user))) != owners[user]
-        ]
-        assert len(moved) < 30
-        a.kill(fourth)
-        await trio.sleep(1)
-        for user in range(60):
-            assert str(await c.call("users", Echo(user))) == owners[user]
+            fourth = await a.spawn(Member, "users", [])
+            await trio.sleep(1)
+            moved = [
+                user for user in range(60) if str(await b.call("users", Echo(user))) != owners[user]
+            ]
+            assert len(moved) < 30
+            a.kill(fourth)
+            await trio.sleep(1)
+            for user in range(60):
+                assert str(await c.call("users", Echo(user))) == owners[user]
 
 
 async def test_a_call_is_lost_with_its_member_unless_retries_are_asked_for(

@@ -270,7 +270,8 @@ async def test_a_check_that_succeeds_serves_for_a_second(monkeypatch: pytest.Mon
     async with running_node() as node:
         await node.spawn(Checked, answer, name="store")
         health = Health(node, {"db": "store"})
-        for now in (1000.0, 1001.0, 1001.1, 1002.0):
+        for moment in (1000.0, 1001.0, 1001.1, 1002.0):
+            now = moment
             assert (await probe(health, "/readyz"))[0] == 200
 
         assert len(asked) == 2

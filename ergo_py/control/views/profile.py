@@ -49,7 +49,8 @@ class Profile:
         owners = thread_owners(self._node)
         for due in (began + number / rate for number in range(max(1, int(seconds * rate)))):
             now = perf_counter()
-            if now > began + seconds or is_cancelled():
+            # A busy machine may leave no time: one sample is taken nevertheless.
+            if (self._samples and now > began + seconds) or is_cancelled():
                 break
             if due > now:
                 sleep(due - now)
