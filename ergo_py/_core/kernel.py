@@ -31,7 +31,7 @@ from .runtime.thread_parent import RaiseCancel
 from .sources import Chance, chance
 from .tables.callbacks import CALLBACKS, Callbacks
 from .tables.child_slot import ChildSlot
-from .tables.class_mistakes import check_names, misspelled
+from .tables.class_mistakes import check_names, check_plain, misspelled
 from .tables.dead_letters import DeadLetters
 from .tables.ended_totals import EndedTotals
 from .tables.obituaries import Obituaries
@@ -244,6 +244,8 @@ class Kernel:
             if known is CALLBACKS:
                 warn = self.logger.warning
                 callbacks.judge_by(unmatched_of(behaviour, callbacks.behaviour, warn))
+            else:
+                check_plain(callbacks.behaviour, callbacks.asynchronous)
             self._callbacks[behaviour] = callbacks
             for name, meant in callbacks.suspects.items():
                 self.logger.warning(

@@ -95,7 +95,7 @@ class WebConnection(TCPConnection):
 
     def _receiver(self) -> Target:
         # Until there is a WebSocket, there are no messages.
-        return self.id if self._to is None else self._to
+        return self._meta.id if self._to is None else self._to
 
     def _greet(self) -> TCPConnected | None:
         self._http.limits.begin(self._head_since)

@@ -16,7 +16,6 @@ from ..processes.process import Process
 from ..runtime.bridge import Parker
 from ..runtime.detached_task import DetachedTask, is_cut_off
 from ..vocabulary.errors import (
-    BehaviourError,
     InitError,
     InitTimeoutError,
     NodeStoppedError,
@@ -94,8 +93,6 @@ async def spawn_meta(
         owner.allow_spawn()
     process = owner if isinstance(owner, Process) else owner.process
     meta = Meta(kernel, behaviour, options, owner, process, Birth(task))
-    if meta.callbacks.asynchronous:
-        _check_plain_callbacks(meta)
     has_thread = meta.reader.has_thread
     if has_thread and kernel.thread_fairness.readers >= kernel.options.max_reader_threads:
         raise TooManyReadersError(kernel.options.max_reader_threads)
@@ -134,17 +131,6 @@ async def spawn_meta(
     if task is None and not reads:
         await kernel.router.pause()
     return meta
-
-
-def _check_plain_callbacks(meta: Meta) -> None:
-    """Raise if a callback is async that the kernel calls from any thread."""
-    for name in ("handle_inspect", "unblock"):
-        if name in meta.callbacks.asynchronous:
-            raise BehaviourError(
-                f"{meta.callbacks.behaviour}.{name}",
-                f"async def {name}",
-                f"a plain, quick `def {name}`",
-            )
 
 
 def spawn_meta_in_passing(owner: Process | Meta, behaviour: Any, options: MetaOptions) -> Meta:

@@ -347,6 +347,8 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
     os.register_at_fork(after_in_child=_mark_dead_in_copy)
 
 
+_FRAMES: Final = 20
+"""Frames of a thread that its stack shows: a report of a blocked loop is read by a person."""
 _STACK: Final = 1792 * 1024
 """Bytes of stack for a reader thread. It costs address space only, and thousands of readers should
 fit. Python's recursion limit must be reached first: on a third of this size a recursion through C
@@ -413,10 +415,10 @@ def thread_names() -> dict[int, str]:
     }
 
 
-def stack_of(ident: int, limit: int = 20) -> str:
+def stack_of(ident: int) -> str:
     """The present call stack of a thread, formatted: its innermost frames, newest last."""
     frame = sys._current_frames().get(ident)
-    return "".join(traceback.format_stack(frame)[-limit:]) if frame is not None else ""
+    return "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame is not None else ""
 
 
 def _short(name: str) -> str:

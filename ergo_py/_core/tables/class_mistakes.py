@@ -1,11 +1,11 @@
-"""`check_names` and `misspelled`: mistakes in the names of a behaviour class, found once for each
-class, before its first process starts.
+"""`check_names`, `check_plain` and `misspelled`: mistakes in the callbacks of a behaviour class,
+found once for each class, before its first process starts.
 """
 
 import dis
 import linecache
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import lru_cache
 from types import CodeType, FunctionType, MethodDescriptorType
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..vocabulary.errors import BehaviourError
 from ..vocabulary.hints import near
 
-__all__ = ["check_names", "misspelled"]
+__all__ = ["check_names", "check_plain", "misspelled"]
 
 _ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "handle_cast": ("handle_message",),
@@ -39,6 +39,19 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
 
 _ALIKE: Final = 0.88
 """How much the name of a method is like that of a callback, if it is taken for a typing mistake."""
+
+
+def check_plain(behaviour: str, asynchronous: Container[str]) -> None:
+    """Refuse a meta-process with an async callback that the kernel calls from any thread.
+
+    Raises:
+        BehaviourError: it has one.
+    """
+    for name in ("handle_inspect", "unblock"):
+        if name in asynchronous:
+            raise BehaviourError(
+                f"{behaviour}.{name}", f"async def {name}", f"a plain, quick `def {name}`"
+            )
 
 
 def check_names(cls: type[Any], callbacks: Mapping[str, tuple[str, ...]]) -> None:

@@ -42,11 +42,11 @@ def spark(values: Iterable[float], width: int) -> str:
     return "".join(_SPARKS[min(7, int(value / most * 7.999))] for value in shown)
 
 
-def load_bar(share: float, width: int = _BAR) -> str:
+def load_bar(share: float) -> str:
     """A bar for a share from 0 to 1, in eighths of a character."""
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    eighths = round(max(0.0, min(1.0, share)) * _BAR * 8)
     full, rest = divmod(eighths, 8)
-    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(_BAR)
 
 
 def keys(width: int, *pairs: tuple[str, str]) -> Text:
@@ -186,13 +186,6 @@ class ProcessList(ScrollView, can_focus=True):
         def __init__(self, row: dict[str, Any]) -> None:
             super().__init__()
             self.row = row
-
-    class Sorted(Message):
-        """The user has clicked on a head."""
-
-        def __init__(self, head: str) -> None:
-            super().__init__()
-            self.head = head
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)

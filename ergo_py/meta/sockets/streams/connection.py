@@ -262,9 +262,9 @@ class StreamConnection(MetaProcess):
         self._deadlines.arm(options)
 
     def _set_up(self, sock: socket.socket) -> None:
-        now = self._now
-        self.since = since = now()
         meta = self._meta
+        now = meta.kernel.clock.now
+        self.since = since = now()
         if self._session is not None:
             # Keep a value that the behaviour has set itself.
             vars(self._session.behaviour).setdefault("connection", meta.id)
