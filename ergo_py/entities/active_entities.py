@@ -20,6 +20,7 @@ from .._core.vocabulary.reasons import Crashed, Reason, Shutdown
 from ..entity_handles import Address, EntityHandle, EntityTable
 from ..network.messages.message_types import MessageTypes
 from .activations.activation import Activation
+from .activations.awaited import is_awaited
 from .activations.deliveries import Look
 from .entity import Entity
 from .errors import EntityStoreError
@@ -257,6 +258,10 @@ class Keeping:
             ready = [each for each in ready if self._can_wake(each)]  # it may have waited
         taken = ready[: min(max(room, 0), _BATCH)]
         if ready and not taken:
+            # All that are awake are busy. Those that wait for one of these entities are not counted
+            # against the limit: their wait would have no end.
+            taken = list(islice(filter(self._is_awaited, ready), _BATCH))
+        if ready and not taken:
             self._idle_bell = True
         for address in taken:
             del self._wanted[address]
@@ -267,6 +272,11 @@ class Keeping:
         stored yet, and is loaded behind it.
         """
         return str(address) not in self.active and not self.commits.has(address)
+
+    def _is_awaited(self, address: Address) -> bool:
+        """Whether an entity that is awake waits in a call for this one."""
+        slot = self.table.slots.get(str(address))
+        return slot is not None and is_awaited(slot, self.kernel.router.processes)
 
     async def _wake(self, address: Address, row: Row | None) -> None:
         kind = self.kinds[address.kind]
