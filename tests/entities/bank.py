@@ -162,6 +162,8 @@ class Bank:
         self.life = Life()
         self.options = options
         self.refused = 0
+        self.node: Node | None = None
+        """The node of the present program."""
 
     async def run(self, *steps: Callable[[Node], Awaitable[object]]) -> list[object]:
         """Do the steps in order, each until it succeeds. A stopped store is the end of a
@@ -170,6 +172,7 @@ class Bank:
         answers: list[object] = []
         while len(answers) < len(steps):
             async with open_bank(self.life, **self.options) as node:
+                self.node = node
                 while len(answers) < len(steps) and not self.life.is_stopped:
                     try:
                         answers.append(await steps[len(answers)](node))
@@ -184,6 +187,7 @@ class Bank:
                 if len(answers) == len(steps):
                     async with open_bank(self.life, **self.options):
                         await self.settle()
+            self.node = None
         return answers
 
     async def settle(self) -> None:

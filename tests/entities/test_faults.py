@@ -42,6 +42,8 @@ async def _post(node: Node) -> Any:
     return await node.entity(Account, "bob").post(Credit(7), once="post")
 
 
+__all__ = ["STEPS", "check_bank"]
+
 STEPS = (_deposit, _pay_bob, _pay_eve, _pay_on, _earn, _post)
 
 
@@ -69,7 +71,8 @@ def _run(number: int, fault: str) -> Bank:
     return bank
 
 
-def _check(bank: Bank) -> None:
+def check_bank(bank: Bank) -> None:
+    """Check that each step of the scenario has taken effect once, and that no message is owed."""
     found = {key: record.state for key, record in records(bank.life).items()}
     amounts = {
         key: Account.__state_type__.load(state) for key, state in found.items() if state is not None
@@ -86,7 +89,7 @@ def _check(bank: Bank) -> None:
 
 def _writes() -> int:
     bank = _run(0, "")
-    _check(bank)
+    check_bank(bank)
     assert bank.refused == 0
     return bank.life.commits
 
@@ -100,7 +103,7 @@ def test_the_scenario_without_a_fault() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_effect_happens_once_with_a_fault_at_every_write(fault: str) -> None:
     for number in range(1, _writes() + 1):
-        _check(_run(number, fault))
+        check_bank(_run(number, fault))
 
 
 def test_each_effect_happens_once_with_a_fault_at_every_third_write() -> None:
@@ -116,7 +119,7 @@ def test_each_effect_happens_once_with_a_fault_at_every_third_write() -> None:
             await bank.run(*STEPS)
 
         run_virtual(program)
-        _check(bank)
+        check_bank(bank)
 
 
 def _break_replies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +158,7 @@ def test_the_check_finds_a_broken_rule(
     break_rule(monkeypatch)
     for number in range(1, writes + 1):
         try:
-            _check(_run(number, fault))
+            check_bank(_run(number, fault))
         except Exception:
             return
     raise AssertionError("no fault shows that the rule is broken")
