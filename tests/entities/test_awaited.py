@@ -104,7 +104,7 @@ def test_a_ring_of_entities_is_refused_although_one_of_them_slept() -> None:
 def test_without_the_rule_entities_that_call_each_other_stall(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(awaited, "Entity", tuple())
+    monkeypatch.setattr(awaited, "Entity", ())
 
     with pytest.raises(trio.TooSlowError):
         run_virtual(lambda: _answer("handle", "b"))
