@@ -37,6 +37,7 @@ __all__ = [
     "inspections",
     "inspection_of",
     "list_keys",
+    "table_of_kind",
 ]
 
 R = TypeVar("R")
@@ -144,6 +145,10 @@ class EntityFigures(NamedTuple):
     """Entities that were put to sleep, each time."""
     seconds: float = 0.0
     """The time that all commits have taken."""
+    held: int = 0
+    """Replies and messages that wait for commits now."""
+    owed: int = 0
+    """Messages that entities which are awake owe now, without parked messages and later timers."""
 
 
 class Inspection(Protocol):
@@ -439,9 +444,20 @@ def inspection_of(tables: Mapping[type, EntityTable], kind: str) -> tuple[type[A
     Raises:
         EntityKindUnknownError: the node keeps no entities of this name.
     """
+    cls, table = table_of_kind(tables, kind)
+    assert table.keeping is not None
+    return cls, table.keeping.inspection
+
+
+def table_of_kind(tables: Mapping[type, EntityTable], kind: str) -> tuple[type[Any], EntityTable]:
+    """The class of entities with this name, and its table.
+
+    Raises:
+        EntityKindUnknownError: the node keeps no entities of this name.
+    """
     for cls, table in tables.items():
         if _kind_of(cls) == kind and table.keeping is not None:
-            return cls, table.keeping.inspection
+            return cls, table
     raise EntityKindUnknownError(kind, [_kind_of(each) for each in tables])
 
 

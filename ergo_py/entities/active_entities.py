@@ -17,7 +17,7 @@ from .._core.vocabulary.errors import SpawnError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import read_options
 from .._core.vocabulary.reasons import Crashed, Reason, Shutdown
-from ..entity_handles import Address, EntityHandle, EntityTable
+from ..entity_handles import Address, EntityHandle, EntityTable, entities_of, table_of_kind
 from ..network.messages.message_types import MessageTypes
 from .activations.activation import Activation
 from .activations.awaited import is_awaited
@@ -101,8 +101,15 @@ class Keeping:
     # -- for activations ---------------------------------------------------------------------------
 
     def handle(self, address: Address, process: Process | None) -> EntityHandle:
-        """The handle of an entity."""
-        return EntityHandle(self.kernel, self.table, address, process)
+        """The handle of an entity, perhaps of another keeper.
+
+        Raises:
+            EntityKindUnknownError: the node keeps no entities of this kind.
+        """
+        table = self.table
+        if address.kind not in self.kinds:
+            _, table = table_of_kind(entities_of(self.keeper.node), address.kind)
+        return EntityHandle(self.kernel, table, address, process)
 
     def new_birth(self) -> int:
         """A number that tells entities of the same key apart."""
@@ -376,6 +383,7 @@ class Keeping:
             or process.main
             or process.mailbox.ahead
             or not activation.can_sleep(makes_room=makes_room)
+            or activation.stores_marks()
         ):
             return False
         moments = activation.outbox.moments()

@@ -134,9 +134,9 @@ class Entity(Actor, Generic[S]):
         return self._activation.address.key
 
     def delete(self) -> None:
-        """Delete this entity with the commit of this callback: its state, its timers and jobs, and
-        the ids of its commands. Messages to other entities that it owes are still delivered. The
-        next message finds a new entity.
+        """Delete this entity with the commit of this callback: its state, its jobs, the ids of its
+        commands, and its timers, also those to other entities. Messages to other entities that it
+        owes are still delivered. The next message finds a new entity.
         """
         self._activation.in_callback("delete()").delete()
 

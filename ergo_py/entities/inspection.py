@@ -55,8 +55,10 @@ class KeeperInspection:
     def figures(self) -> EntityFigures:
         """The counters. From any thread."""
         keeping, totals = self._keeping, self._keeping.totals
+        # A copy in a single step, since the loop goes on: as for the messages of each entity.
+        active, now = list(keeping.active.values()), keeping.now()
         return EntityFigures(
-            awake=len(keeping.active),
+            awake=len(active),
             commits=totals.commits,
             versions=totals.versions,
             failures=totals.failures,
@@ -64,6 +66,8 @@ class KeeperInspection:
             wakings=totals.wakings,
             sleeps=totals.sleeps,
             seconds=totals.seconds,
+            held=sum(each.output.held for each in active),
+            owed=sum(each.record.count_owed(now) for each in active),
         )
 
     async def facts(self) -> Facts:

@@ -55,6 +55,13 @@ class Owed(msgspec.Struct, array_like=True):
         return Owed(number, self.kind, self.key, self.message, self.name)
 
     @property
+    def outlives_owner(self) -> bool:
+        """Whether it is still delivered when its entity is deleted: a message to another entity,
+        and not a timer.
+        """
+        return bool(self.kind) and not self.name
+
+    @property
     def target(self) -> Address | None:
         """The receiver; None for the entity itself."""
         return Address(self.kind, self.key) if self.kind else None
@@ -140,7 +147,7 @@ class Record:
         """Keep nothing but the messages to other entities that it owes, and its marks."""
         self.state = None
         self.done.clear()
-        self.owed = {number: each for number, each in self.owed.items() if each.target is not None}
+        self.owed = {number: each for number, each in self.owed.items() if each.outlives_owner}
 
     def begin_numbers(self, birth: int) -> None:
         """Begin to number messages, under this birth."""
@@ -151,6 +158,12 @@ class Record:
         the moment 0.
         """
         return min((each.due for each in self.owed.values() if not each.is_parked), default=None)
+
+    def count_owed(self, now: float) -> int:
+        """How many messages are owed at a moment, without parked messages and later timers. From
+        any thread.
+        """
+        return sum(each.due <= now and not each.is_parked for each in list(self.owed.values()))
 
     def owe(self, owed: Iterable[Owed]) -> None:
         """Owe further messages. A timer replaces another of its name."""

@@ -294,6 +294,22 @@ METRICS: Final = (
         otel="ergo.entities.awake",
     ),
     Metric(
+        "ergo_entities_held",
+        "gauge",
+        "Replies and messages of entities that wait for commits.",
+        "",
+        _single(lambda figures: figures.entities.held),
+        otel="ergo.entities.held",
+    ),
+    Metric(
+        "ergo_entities_owed",
+        "gauge",
+        "Messages that entities owe to each other and to themselves now.",
+        "",
+        _single(lambda figures: figures.entities.owed),
+        otel="ergo.entities.owed",
+    ),
+    Metric(
         "ergo_entities_commits",
         "counter",
         "Commits of the stores of entities.",

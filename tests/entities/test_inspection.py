@@ -13,7 +13,7 @@ from ergo_py.entity_handles import Address, EntityFigures, EntityKindUnknownErro
 from ergo_py.telemetry.figures import read_figures
 from ergo_py.telemetry.metrics import families_of
 
-from .bank import Account, Life, open_bank, records, run_virtual
+from .bank import Account, Life, Pay, open_bank, records, run_virtual
 from .test_keeper import CHAIN, Chain
 
 
@@ -131,6 +131,33 @@ def test_metrics_count_wakings_sleeps_and_the_time_of_commits() -> None:
             figures = read_figures(node).entities
             assert (figures.awake, figures.wakings, figures.sleeps) == (0, 2, 2)
             assert (figures.commits, figures.seconds) == (2, 4.0)
+
+    run_virtual(program)
+
+
+def test_metrics_count_held_replies_and_owed_messages() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+
+        async def take_long(_number: int, _writes: object) -> None:
+            await trio.sleep(2)
+
+        async with open_bank(store) as node, trio.open_nursery() as nursery:
+            ada = node.entity(Account, "ada")
+            await ada.call(ask(Account.deposit, 10))
+            await ada.call(ask(Account.earn_later, 100.0))
+            store.before_commit = take_long
+            nursery.start_soon(ada.call, Pay("bob", 1))
+            await trio.sleep(1)
+            figures = read_figures(node).entities
+            # The reply, and the first attempt to deliver. The timer is not owed yet.
+            assert (figures.held, figures.owed) == (2, 1)
+            counted = {each.metric.name: each.samples for each in families_of(read_figures(node))}
+            assert counted["ergo_entities_held"][0].value == 2
+            assert counted["ergo_entities_owed"][0].value == 1
+            await trio.sleep(20)
+            figures = read_figures(node).entities
+            assert (figures.held, figures.owed) == (0, 0)
 
     run_virtual(program)
 

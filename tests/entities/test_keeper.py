@@ -56,14 +56,21 @@ class Chain(Entity[Log]):
         self.send_after(delay, self.entity(Chain, self.key), number, name=name)
 
     @exposed
+    def tell_later(self, to: str, delay: float, number: int) -> None:
+        """Send a number to another entity, later."""
+        self.send_after(delay, self.entity(Chain, to), number)
+
+    @exposed
     def give_up(self, name: str) -> None:
         """Cancel a timer."""
         self.cancel_timer(name)
 
     @exposed
     def leave(self, to: str) -> None:
-        """Send a last number, and delete itself."""
+        """Send a last number, and delete itself with its timers."""
         self.send(self.entity(Chain, to), 7)
+        for receiver in (to, self.key):
+            self.send_after(5.0, self.entity(Chain, receiver), 8)
         self.delete()
 
     def handle_message(self, message: Any, sender: Any) -> None:
@@ -361,6 +368,7 @@ def test_a_deleted_entity_still_delivers_its_messages() -> None:
         store = MemoryStore()
         async with open_bank(store, **CHAIN) as node:
             await node.entity(Chain, "a").call(ask(Chain.wake_later, "x", 5.0, 1))
+            await node.entity(Chain, "a").call(ask(Chain.tell_later, "b", 5.0, 2))
             await node.entity(Chain, "a").call(ask(Chain.leave, "b"))
             await trio.sleep(20)
             assert await node.entity(Chain, "b").call(ask(Chain.look)) == [7]

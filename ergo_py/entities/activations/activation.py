@@ -3,6 +3,7 @@ each.
 """
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -19,7 +20,7 @@ from ..state_types import StateType
 from ..stores.store import Row, Write
 from .changes import Action, Changes
 from .commands import Commands
-from .deliveries import Deliver, Delivery, Done, Forget, Run
+from .deliveries import Deliver, Delivery, Done, Forget, Inquire, Run
 from .held_output import HeldOutput
 from .outbox import Outbox
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Activation"]
 
+_INQUIRIES: Final = 8
+"""Marks from before its sleep that an entity asks about when it wakes up."""
 _TOKEN: Final = 0
 """The fencing token of a node that has its store alone."""
 
@@ -64,6 +67,8 @@ class Activation:
         self._state_type: StateType = kind.__state_type__
         self._stored = b""
         """The bytes of the state as it was after the last callback."""
+        self._has_stored_marks = False
+        """Marks were removed that the stored record still has."""
 
     # -- start and end -----------------------------------------------------------------------------
 
@@ -96,6 +101,11 @@ class Activation:
         self.is_started = True
         self.rest()
         self.outbox.begin(moments)
+        # The end of its messages may have come while this entity could not store it, or their
+        # sender has ended before it could tell. Few at a time: each wakes its sender.
+        for origin, number in islice(self.record.seen.items(), _INQUIRIES):
+            sender = Address(origin.kind, origin.key)
+            self.outbox.tell(sender, Inquire(origin, number, self.address))
 
     def end(self) -> None:
         """Note that its process has ended. The commits under way end, and their replies and
@@ -263,6 +273,7 @@ class Activation:
 
     def _commit(self, changes: Changes) -> None:
         encoded = self.record.encode()
+        self._has_stored_marks = False
         version = self.output.next_version()
         write = Write(self.address, self._base, version, _TOKEN, self.record.due(), encoded)
         self._base = 0 if encoded is None else version
@@ -306,6 +317,8 @@ class Activation:
             self.outbox.was_done(message)
         elif isinstance(message, Forget):
             self._forget(message)
+        elif isinstance(message, Inquire):
+            self.outbox.answer(message)
         else:
             self.outbox.look()
         self.rest()
@@ -340,9 +353,17 @@ class Activation:
     def _forget(self, message: Forget) -> None:
         if self.record.seen.get(message.origin, 0) != message.number:
             return
-        # Stored with the next commit: a mark too many does no harm.
+        # Stored with the next commit, or before the sleep: a mark too many does no harm.
         del self.record.seen[message.origin]
+        self._has_stored_marks = True
         if self.record.state is None:
             # It was deleted, and only this mark has kept the row.
-            self.begin().count()
-            self.finish()
+            self.stores_marks()
+
+    def stores_marks(self) -> bool:
+        """Store that marks were removed. False if the stored record has no such marks."""
+        if not self._has_stored_marks:
+            return False
+        self.begin().count()
+        self.finish()
+        return True

@@ -37,8 +37,9 @@ class Changes:
         """Attempts were counted, or a mark was removed: the record has changed already."""
 
     def delete(self) -> None:
-        """Delete the entity."""
+        """Delete the entity, also its timers and jobs of this callback."""
         self.deleted = True
+        self.owed = [each for each in self.owed if each.outlives_owner]
 
     def count(self) -> None:
         """Note that the record has changed already."""

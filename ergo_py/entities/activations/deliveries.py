@@ -1,10 +1,13 @@
-"""The messages of the framework to an entity: `Deliver`, `Done`, `Forget`, `Run` and `Look`."""
+"""The messages of the framework to an entity: `Deliver`, `Done`, `Forget`, `Inquire`, `Run` and
+`Look`.
+"""
 
 from typing import Final, NamedTuple
 
+from ...entity_handles import Address
 from ..record import Origin
 
-__all__ = ["INTERNAL", "Deliver", "Delivery", "Done", "Forget", "Look", "Run"]
+__all__ = ["INTERNAL", "Deliver", "Delivery", "Done", "Forget", "Inquire", "Look", "Run"]
 
 
 class Deliver(NamedTuple):
@@ -30,6 +33,16 @@ class Forget(NamedTuple):
     number: int
 
 
+class Inquire(NamedTuple):
+    """The receiver wakes up with a mark: messages up to this number have taken effect. The sender
+    answers with `Forget`.
+    """
+
+    origin: Origin
+    number: int
+    receiver: Address
+
+
 class Run(NamedTuple):
     """A message that an entity owes to itself is due."""
 
@@ -40,7 +53,7 @@ class Look(NamedTuple):
     """Look for messages that are due."""
 
 
-Delivery = Deliver | Done | Forget | Run | Look
+Delivery = Deliver | Done | Forget | Inquire | Run | Look
 
-INTERNAL: Final = frozenset({Deliver, Done, Forget, Run, Look})
+INTERNAL: Final = frozenset({Deliver, Done, Forget, Inquire, Run, Look})
 """The classes of these messages."""

@@ -62,6 +62,11 @@ class HeldOutput:
         self._held: deque[tuple[int, Action]] = deque()
         self._waiting: list[trio.Event] = []
 
+    @property
+    def held(self) -> int:
+        """How many replies and messages wait."""
+        return len(self._held)
+
     def next_version(self) -> int:
         """Begin the next version."""
         self.version += 1

@@ -8,11 +8,11 @@ import trio
 
 from ..._core.vocabulary.envelopes import Priority
 from ..._core.vocabulary.errors import BadInputError, ServiceError
-from ...entity_handles import Address
+from ...entity_handles import Address, EntityKindUnknownError
 from ...network.messages.listed_class import RefusedValueError
 from ..record import Origin, Owed
 from .changes import Changes
-from .deliveries import Deliver, Done, Forget, Look, Run
+from .deliveries import Deliver, Done, Forget, Inquire, Look, Run
 
 if TYPE_CHECKING:
     from .activation import Activation
@@ -215,11 +215,11 @@ class Outbox:
         before = record.before(owed.number)
         self.tell(target, Deliver(self._origin(), owed.number, before, owed.message))
 
-    def tell(self, address: Address, message: Deliver | Done | Forget) -> None:
+    def tell(self, address: Address, message: Deliver | Done | Forget | Inquire) -> None:
         """Send a message of the framework to another entity."""
         try:
             self._keeping.handle(address, None).send(message)
-        except ServiceError:
+        except (ServiceError, EntityKindUnknownError):
             pass  # the sender repeats it
 
     def _send_itself(self, message: Run | Look) -> None:
@@ -268,9 +268,24 @@ class Outbox:
         target = owed.target
         changes = self._activation.begin()
         changes.removed.append(number)
+        # A parked message has a new number when it is tried again.
         if not any(
-            each.target == target and each.number != number for each in self._record.owed.values()
+            each.target == target and each.number != number and not each.is_parked
+            for each in self._record.owed.values()
         ):
             forget = Forget(self._origin(), number)
             changes.after.append(partial(self.tell, target, forget))
         self._activation.finish()
+
+    def answer(self, message: Inquire) -> None:
+        """Tell an entity to forget a mark: the messages that it stands for have taken effect there,
+        and are not owed any more.
+        """
+        if message.origin == self._origin():
+            for each in list(self._record.owed.values()):
+                is_seen = each.target == message.receiver and each.number <= message.number
+                if is_seen and not each.is_parked:
+                    self.was_done(Done(each.number))
+        forget = Forget(message.origin, message.number)
+        # Held back: until it is stored that a message is not owed, the message may come again.
+        self._activation.output.hold(partial(self.tell, message.receiver, forget))
