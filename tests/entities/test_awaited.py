@@ -96,7 +96,7 @@ def test_an_entity_that_calls_another_in_its_init_does_not_wait_for_room() -> No
     assert run_virtual(lambda: _answer("handle", "waits in init")) == "waits in init"
 
 
-def test_a_ring_of_entities_is_refused_although_one_of_them_slept() -> None:
+def test_a_ring_of_entities_is_refused_also_while_a_member_sleeps() -> None:
     with pytest.raises(DeadlockError):
         run_virtual(lambda: _answer("handle", "b", "a"))
 
