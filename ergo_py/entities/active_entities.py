@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from .._core.processes.process import Process
+from .._core.processes.process import Process, processes_of
 from .._core.processes.spawn import spawn_process
 from .._core.runtime.parking import PARKED
 from .._core.vocabulary.errors import SpawnError
@@ -283,7 +283,7 @@ class Keeping:
     def _is_awaited(self, address: Address) -> bool:
         """Whether an entity that is awake waits in a call for this one."""
         slot = self.table.slots.get(str(address))
-        return slot is not None and is_awaited(slot, self.kernel.router.processes)
+        return slot is not None and is_awaited(slot, processes_of(self.kernel.router))
 
     async def _wake(self, address: Address, row: Row | None) -> None:
         kind = self.kinds[address.kind]
