@@ -329,7 +329,7 @@ class EntityHandle(Service):
     ) -> Any: ...
     async def call(
         self,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
@@ -432,7 +432,7 @@ def inspections(tables: Mapping[type, EntityTable]) -> list[Inspection]:
     return [each.inspection for each in keepers if each is not None]
 
 
-def entity_figures(node: Any) -> EntityFigures:
+def entity_figures(node: object) -> EntityFigures:
     """The counters of the entities of a node; zeros if it keeps none. From any thread."""
     each = [one.figures() for one in inspections(entities_of(node))]
     return EntityFigures(*map(sum, zip(*each, strict=True))) if each else EntityFigures()

@@ -45,7 +45,7 @@ class _Handle:
         self._kernel = kernel
         self._directory = kernel.router.directory
 
-    def _run(self, function: Callable[..., T], *args: Any) -> T:
+    def _run(self, function: Callable[..., T], *args: object) -> T:
         router = self._kernel.router
         if router.stopped:
             raise NodeStoppedError(router.node)

@@ -142,7 +142,7 @@ def ask(
 def ask(
     method: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs
 ) -> MethodCall[R]: ...
-def ask(method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> MethodCall[Any]:
+def ask(method: Callable[..., Any], /, *args: object, **kwargs: object) -> MethodCall[Any]:
     """Make the request that calls an exposed method.
 
     Write ``await self.call(counter, ask(Counter.add, 3))``. Type checkers know the arguments and
@@ -170,7 +170,7 @@ def cast(
     return mark.cast(*mark.bind("cast", args, kwargs))
 
 
-def _mark_of(verb: str, method: Any) -> "_Exposed":
+def _mark_of(verb: str, method: object) -> "_Exposed":
     mark = getattr(method, _MARK, None)
     if isinstance(mark, _Exposed) and not inspect.ismethod(method):
         return mark
@@ -287,7 +287,7 @@ def _serving_casts(own: Any, is_async: bool, kind: type[_Method]) -> Any:
     return _marked(handle_message_async if is_async else handle_message, own)
 
 
-def _marked(serving: Any, own: Any) -> Any:
+def _marked(serving: object, own: Any) -> Any:
     setattr(serving, _OWN, own)
     # `wraps` has copied the mark of a default callback, and this is none.
     serving.__dict__.pop("__is_default__", None)
@@ -295,7 +295,7 @@ def _marked(serving: Any, own: Any) -> Any:
     return serving
 
 
-def _answer(behaviour: Any, request: _Method) -> Any:
+def _answer(behaviour: object, request: _Method) -> Any:
     try:
         return request.run(behaviour)
     except MethodUnknownError as error:

@@ -278,7 +278,7 @@ class Node(kernel_node.Node, TaskVerbs):
     def call_stream(
         self,
         to: Target,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,

@@ -234,7 +234,7 @@ class Service:
     ) -> Any: ...
     async def call(
         self,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
@@ -279,7 +279,7 @@ class Service:
                 if left <= 0.0:
                     raise CallTimeoutError(self.name, request, timeout)
 
-    async def _call_later(self, request: Any, timeout: float | None, priority: Priority) -> Any:
+    async def _call_later(self, request: object, timeout: float | None, priority: Priority) -> Any:
         slot = self._present(request)
         process, task = self._process, current_task()
         self._refuse_ring(slot, request)
@@ -319,7 +319,7 @@ class Service:
         self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
     ) -> Any: ...
     def call_from_thread(
-        self, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
     ) -> Any:
         """Call the child and block this thread until it answers. Raises the same errors as
         :meth:`call`.

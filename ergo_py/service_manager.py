@@ -7,7 +7,7 @@ names. Without this variable nobody is told.
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -74,7 +74,7 @@ class StartStatus:
         self._node = node
         self._is_started = False
 
-    def started(self, value: Any = None) -> None:
+    def started(self, value: object = None) -> None:
         """Say that the program is up. The value is ignored.
 
         Raises:

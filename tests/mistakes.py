@@ -270,7 +270,8 @@ def _() -> None:
 def _() -> None:
     class Chatty(Actor):
         def handle_message(self, message: object, sender: object) -> None:
-            self.log = logging.getLogger()
+            logger: Any = logging.getLogger()
+            self.log = logger
 
     spawn(Chatty, "log")
 

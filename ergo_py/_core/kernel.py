@@ -93,7 +93,7 @@ class Kernel:
         """The settings that all processes inherit."""
         self.log = Log(name, options.log_level, options.log_output, self._offer_record)
         """The log of the node."""
-        self.logger: Any = self.log.logger(self.pid)
+        self.logger = self.log.logger(self.pid)
         """The logger of the node itself."""
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
         # Read trio's clock directly: trio.current_time() costs twice as much.
@@ -410,7 +410,7 @@ class Kernel:
         if watch is not None:
             watch.over()
 
-    def start(self, function: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
+    def start(self, function: Callable[..., Awaitable[object]], *args: object, name: str) -> None:
         """Run a function in a task of the node. An exception in it stops the node gracefully,
         instead of cancelling all other tasks.
         """

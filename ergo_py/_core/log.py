@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from .vocabulary.errors import BadInputError
 from .vocabulary.ids import PID, Alias, Name, Ref
@@ -92,14 +93,16 @@ class Log:
             return False
         return LEVELS[level] >= self._number
 
-    def logger(self, source: PID | Alias, level: str | None = None, **context: object) -> Any:
+    def logger(
+        self, source: PID | Alias, level: str | None = None, **context: object
+    ) -> FilteringBoundLogger:
         """A structlog logger. Its lines carry the node, the process ``source``, and the values of
         ``context`` that are not None.
         """
         known = {key: value for key, value in context.items() if value is not None}
         number = self._number if level is None else check_level(level)
         is_off = number > logging.CRITICAL
-        return structlog.wrap_logger(
+        made: FilteringBoundLogger = structlog.wrap_logger(
             _NOWHERE,
             # Pass the source beside the fields: a user's field of the same name must not replace
             # it.
@@ -108,8 +111,9 @@ class Log:
             context_class=dict,
             cache_logger_on_first_use=False,
         ).bind(node=self.node, **known)
+        return made
 
-    def rebound(self, logger: Any, given: object) -> Any:
+    def rebound(self, logger: FilteringBoundLogger, given: object) -> FilteringBoundLogger:
         """``logger``, also bound to the values of the logger that a user has given.
 
         Raises:
@@ -126,7 +130,7 @@ class Log:
         values = structlog.get_context(given).items()
         return logger.bind(**{key: value for key, value in values if key not in own})
 
-    def _emit(self, source: PID | Alias, logger: object, method: str, event: Event) -> Any:
+    def _emit(self, source: PID | Alias, logger: object, method: str, event: Event) -> NoReturn:
         text = text_of(event.pop("event", ""))
         try:
             event = structlog.processors.format_exc_info(logger, method, event)
@@ -163,7 +167,7 @@ class Log:
             return _to_stderr(_plain(level, text, fields))
 
 
-def _drop(_logger: object, _method: str, _event: Event) -> Any:
+def _drop(_logger: object, _method: str, _event: Event) -> NoReturn:
     raise structlog.DropEvent
 
 

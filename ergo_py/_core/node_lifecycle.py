@@ -48,7 +48,7 @@ class Beside(Protocol):
     control: frozenset[str]
     """The permissions of the control socket that it needs."""
 
-    def open(self, node: Any, /) -> Callable[[], object]:
+    def open(self, node: object, /) -> Callable[[], object]:
         """Begin, in a thread that may block; return the function that ends it, which may block,
         too. The control socket of the node is open by then.
         """
@@ -400,7 +400,7 @@ def _needs_trio() -> str:
     )
 
 
-def _trace_calls(before: Callable[[Any], None] | None, process: Any) -> None:
+def _trace_calls(before: Callable[[Any], None] | None, process: object) -> None:
     """Let the calls of a new process of a traced node take the fast way, if there is any."""
     if installation.trace_verb is not None:
         call_with_trace(process, installation.trace_verb)
@@ -408,7 +408,7 @@ def _trace_calls(before: Callable[[Any], None] | None, process: Any) -> None:
         before(process)
 
 
-def _trace_sends(process: Any) -> TracedSends:
+def _trace_sends(process: object) -> TracedSends:
     return TracedSends(process)
 
 

@@ -191,7 +191,7 @@ class GroupKeeper(Actor):
         if not given:
             self._given.pop(node, None)
 
-    def handle_call(self, request: Any, caller: Caller) -> object:
+    def handle_call(self, request: object, caller: Caller) -> object:
         """Take a call."""
         match request:
             case _Open(group):
@@ -262,7 +262,7 @@ class GroupKeeper(Actor):
     def _members(self, group: ClusterGroup) -> Iterable[PID]:
         return self._process.kernel.router.directory.groups.get(group, ())
 
-    def handle_message(self, message: Any, sender: Any) -> None:
+    def handle_message(self, message: Any, sender: object) -> None:
         """Take a message."""
         match message:
             case GroupJoined(ClusterGroup(name), pid):

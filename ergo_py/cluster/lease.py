@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -128,13 +128,6 @@ class Holder:
         return holder if 0.0 <= holder.lease < inf else replace(holder, lease=lease)
 
 
-class KeeperLog(Protocol):
-    """The logger of a process."""
-
-    def warning(self, event: str, /, **values: Any) -> Any:
-        """Write a warning."""
-
-
 class Lease:
     """The lease of a running singleton: :func:`lease_of` returns it."""
 
@@ -184,13 +177,13 @@ class LeaseKeeper:
         terms: LeaseTerms,
         pid: PID,
         now: Callable[[], float],
-        log: KeeperLog,
+        warn: Callable[..., object],
     ) -> None:
         self.name = name
         self.terms = terms
         self._store = store
         self._now = now
-        self._log = log
+        self._warn = warn
         self._source = pid.node, f"lease of {name}"
         token = sources.chance(*self._source).bits(62) | 1
         self._holder = Holder(pid.node, pid.creation, 0, "", terms.seconds, token)
@@ -435,7 +428,7 @@ class LeaseKeeper:
         """Log a fault of the store once until the store works again."""
         if text != self._complaint:
             self._complaint = text
-            self._log.warning("the store of names is not usable", name=self.name, reason=text)
+            self._warn("the store of names is not usable", name=self.name, reason=text)
 
 
 show_public_names(__name__)

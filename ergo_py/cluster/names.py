@@ -216,7 +216,7 @@ class NameKeeper(Actor):
             self._terms,
             self.pid,
             kernel.clock.now,
-            self.log,
+            self.log.warning,
         )
         self._keeper.describe(self._target)
         self._down = trio.Event()

@@ -98,7 +98,7 @@ class SingletonSupervisor(Supervisor):
     child ends with an error, and must not start again under this lease.
     """
 
-    async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
+    async def _control(self, sender: PID, caller: Caller | None, payload: object) -> None:
         if caller is None and not lease_of(self).is_held:
             self.stop(Shutdown("its lease has expired"))
         else:
@@ -123,7 +123,7 @@ class SingletonKeeper(Actor):
             self._terms,
             self.pid,
             kernel.clock.now,
-            self.log,
+            self.log.warning,
         )
         self._lease: Lease | None = None
         self._supervisor: PID | None = None
@@ -194,7 +194,7 @@ class SingletonKeeper(Actor):
         else:
             self.reply_error(caller, self._keeper.fault)
 
-    def handle_child_exit(self, child: Any, reason: Reason) -> None:
+    def handle_child_exit(self, child: object, reason: Reason) -> None:
         """Note the end of the child."""
         if child != self._supervisor:
             return

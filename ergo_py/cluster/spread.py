@@ -95,7 +95,7 @@ class Spread(Actor):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def handle_message(self, message: Any, sender: PID | Alias) -> None:
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
         """Take a message."""
         match message:
             case GroupJoined(ClusterGroup(self._name), pid):
@@ -122,7 +122,7 @@ class Spread(Actor):
                 "a message of a spread is lost", group=str(self._name), reason=why, note="first"
             )
 
-    def handle_call(self, request: Any, caller: Caller) -> object:
+    def handle_call(self, request: object, caller: Caller) -> object:
         """Take a call."""
         member = self._choose(request, None)
         if member is None:

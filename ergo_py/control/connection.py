@@ -43,7 +43,7 @@ class Connection:
         self,
         sock: socket.socket,
         selector: selectors.BaseSelector,
-        node: Any,
+        node: object,
         wrote: Callable[["Connection", str], None],
     ) -> None:
         self.sock = sock

@@ -258,7 +258,7 @@ class Crash:
         )
 
 
-def crash(obituary: Any) -> Crash:
+def crash(obituary: object) -> Crash:
     """Describe a failed process, from an obituary or its JSON form."""
     facts = (
         obituary

@@ -77,7 +77,7 @@ def ask(
 def ask(
     node: Node,
     to: Target,
-    request: Any,
+    request: object,
     *,
     timeout: float | None = 5.0,
     priority: Priority = Priority.NORMAL,

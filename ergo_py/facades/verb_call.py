@@ -43,7 +43,7 @@ class VerbCall(Coroutine[Any, Any, R]):
     def __await__(self) -> Generator[Any, Any, R]:
         return self._coroutine().__await__()
 
-    def send(self, value: Any, /) -> Any:
+    def send(self, value: object, /) -> Any:
         """Run it up to its next pause, as a task of asyncio does."""
         return self._coroutine().send(value)
 

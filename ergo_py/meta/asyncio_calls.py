@@ -65,7 +65,7 @@ class AsyncioCalls(MetaProcess):
 
     def __init__(
         self,
-        target: Any = None,
+        target: object = None,
         *,
         factory: Callable[[], Any] | None = None,
         close: Callable[[Any], Any] | None = None,
@@ -258,7 +258,7 @@ class AsyncioCalls(MetaProcess):
             return
 
 
-async def _close(target: Any) -> None:
+async def _close(target: object) -> None:
     for name in ("aclose", "close"):
         close = getattr(target, name, None)
         if callable(close):

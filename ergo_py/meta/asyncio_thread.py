@@ -103,7 +103,7 @@ class LoopThread(MetaProcess):
 
     # -- on trio's loop ----------------------------------------------------------------------------
 
-    def put(self, function: Callable[..., object], *args: Any) -> None:
+    def put(self, function: Callable[..., object], *args: object) -> None:
         """Call a function on asyncio's loop. Only the first of a batch wakes the loop."""
         # Append first, then check the flag; `_drain` clears the flag first, then reads the inbox.
         self._inbox.append((function, args))
@@ -115,7 +115,7 @@ class LoopThread(MetaProcess):
         """Ask the thread to end. A kill does not wait for calls in progress."""
         self._wake(self._heed_stop, bool(self._meta.ending.kills))
 
-    def _wake(self, function: Callable[..., object], *args: Any) -> None:
+    def _wake(self, function: Callable[..., object], *args: object) -> None:
         if self._loop is not None:
             try:
                 self._loop.call_soon_threadsafe(function, *args)
@@ -231,7 +231,7 @@ class LoopThread(MetaProcess):
             exception="" if error is None else Crashed(error).traceback,
         )
 
-    def post(self, function: Callable[..., object], *args: Any) -> None:
+    def post(self, function: Callable[..., object], *args: object) -> None:
         """Call a function on trio's loop."""
         try:
             self._meta.router.bridge.post(function, *args)
@@ -354,6 +354,6 @@ def _cancel(task: asyncio.Task[None]) -> None:
     task.get_loop().call_soon(task.cancel)
 
 
-async def _result_of(function: Callable[..., Any], *args: Any) -> Any:
+async def _result_of(function: Callable[..., Any], *args: object) -> Any:
     result = function(*args)
     return await result if isawaitable(result) else result

@@ -57,7 +57,7 @@ class BlockingCalls(MetaProcess):
 
     def __init__(
         self,
-        target: Any = None,
+        target: object = None,
         *,
         factory: Callable[[], Any] | None = None,
         threads: int = 1,
@@ -179,7 +179,7 @@ class _Job:
     def __str__(self) -> str:
         return name_of_request(self._order)
 
-    def run(self, target: Any) -> Any:
+    def run(self, target: object) -> Any:
         return self._order.run(target)
 
 
@@ -239,7 +239,7 @@ class _Worker(MetaProcess):
         if self.failure is None:
             self._lost(reason)
 
-    def _post(self, function: Callable[..., object], *args: Any) -> None:
+    def _post(self, function: Callable[..., object], *args: object) -> None:
         try:
             self._meta.router.bridge.post(function, *args)
         except NodeStoppedError:  # the thread was abandoned, and no caller waits for it
@@ -321,7 +321,7 @@ class Poller(MetaProcess):
         return {"polls": str(self._polls), "sent": str(self._sent)}
 
 
-def _close(target: Any) -> None:
+def _close(target: object) -> None:
     close = getattr(target, "close", None)
     if callable(close):
         close()

@@ -24,11 +24,11 @@ class Invoke(Request[Any]):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
-    def __init__(self, method: str, /, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, method: str, /, *args: object, **kwargs: object) -> None:
         for name, value in (("method", method), ("args", args), ("kwargs", kwargs)):
             object.__setattr__(self, name, value)
 
-    def run(self, target: Any) -> Any:
+    def run(self, target: object) -> Any:
         """Call the method, in the thread of the target."""
         return getattr(target, self.method)(*self.args, **self.kwargs)
 
@@ -48,22 +48,22 @@ class Apply(Request[R]):
         self: "Apply[PartStream[T]]",
         function: Callable[..., AsyncIterator[T]],
         /,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None: ...
     @overload
     def __init__(
-        self: "Apply[T]", function: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any
+        self: "Apply[T]", function: Callable[..., Awaitable[T]], /, *args: object, **kwargs: object
     ) -> None: ...
     @overload
     def __init__(
-        self: "Apply[T]", function: Callable[..., T], /, *args: Any, **kwargs: Any
+        self: "Apply[T]", function: Callable[..., T], /, *args: object, **kwargs: object
     ) -> None: ...
-    def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, function: Callable[..., Any], /, *args: object, **kwargs: object) -> None:
         for name, value in (("function", function), ("args", args), ("kwargs", kwargs)):
             object.__setattr__(self, name, value)
 
-    def run(self, target: Any) -> Any:
+    def run(self, target: object) -> Any:
         """Call the function, in the thread of the target."""
         return self.function(target, *self.args, **self.kwargs)
 

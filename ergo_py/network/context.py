@@ -120,7 +120,7 @@ class NetworkContext:
             return None
         return tracing.context_of(headers, self.kernel.logger)
 
-    def headers_of(self, trace: Any) -> dict[str, str] | None:
+    def headers_of(self, trace: object) -> dict[str, str] | None:
         """A trace context, as it travels."""
         tracing = self.kernel.tracing
         if trace is None or tracing is None:

@@ -48,7 +48,7 @@ class Deadlocks:
         self._suspects: list[Any] = []
         self._is_armed = False
 
-    def suspect(self, waiting: Any) -> None:
+    def suspect(self, waiting: object) -> None:
         """Follow a call in a while: ``waiting`` is the call, or the process here that makes it."""
         if len(self._suspects) < _SUSPECTS:
             self._suspects.append(waiting)

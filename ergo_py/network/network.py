@@ -219,7 +219,7 @@ class Network:
         """End the watch of a target on another node."""
         self._connection(target.node).watches.remove(target)
 
-    def tell(self, watcher: PID, target: Any, reason: Reason) -> None:
+    def tell(self, watcher: PID, target: object, reason: Reason) -> None:
         """Tell another node that a process it watches here has ended. Never raises: the process
         ends meanwhile, and its end must not fail.
         """
@@ -233,7 +233,9 @@ class Network:
             self.log_once(f"an end cannot be told to node {watcher.node}", shown(error))
             connection.session.fail("an end could not be told")
 
-    def publish(self, subscriber: PID, publication: Published, producer: PID, context: Any) -> bool:
+    def publish(
+        self, subscriber: PID, publication: Published, producer: PID, context: object
+    ) -> bool:
         """Send a publication to a subscribed node, with the context of its trace. False if it was
         dropped.
         """
@@ -269,7 +271,7 @@ class Network:
         peers = {name: each.info() for name, each in sorted(self.connections.items())}
         return NetworkInfo(self.kernel.pid.node, peers, self.why_left)
 
-    def suspect(self, process: Any) -> None:
+    def suspect(self, process: object) -> None:
         """A process here is about to wait for a process that waits, too: perhaps for a process of
         another node, in a ring.
         """

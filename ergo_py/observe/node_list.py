@@ -86,7 +86,7 @@ class _Entry:
     def has_ended(self) -> bool:
         return bool(self.facts["state"] == "ended")
 
-    def change(self, **facts: Any) -> bool:
+    def change(self, **facts: object) -> bool:
         """Note facts. True if something is new."""
         is_new = any(self.facts.get(name) != value for name, value in facts.items())
         if facts.get("state", self.facts["state"]) != self.facts["state"]:
@@ -161,7 +161,7 @@ class NodeList(Actor):
             return {"ok": False, "error": {"code": "no_such_node", "text": f"no node {key!r:.100}"}}
         return self.forward(entry.sampler, AskHistory(key, do, arguments), caller)
 
-    async def handle_message(self, message: Any, sender: Any) -> None:
+    async def handle_message(self, message: object, sender: object) -> None:
         """Pass on the wishes of pages, and note the reports of samplers and monitors."""
         match message:
             case WatchViews(viewer, key, _):
@@ -181,7 +181,7 @@ class NodeList(Actor):
                     self._pages.discard(target)
                     await self.handle_message(WatchViews(target, "", {}), self.pid)
 
-    def handle_child_exit(self, child: Any, reason: Reason) -> None:
+    def handle_child_exit(self, child: object, reason: Reason) -> None:
         """A sampler has failed: the next look makes another."""
         for entry in self._entries.values():
             if entry.sampler == child:

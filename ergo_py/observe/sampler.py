@@ -60,7 +60,7 @@ class Sampler(Actor):
         """The pages whose views are looked at next."""
         self._looking: BackgroundTask | None = None
 
-    def handle_message(self, message: Any, sender: Any) -> None:
+    def handle_message(self, message: object, sender: object) -> None:
         """Look at the node when a page changes its views, and every second. A task does so: a node
         that does not answer keeps no page waiting for the past.
         """

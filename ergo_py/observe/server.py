@@ -214,7 +214,7 @@ _KINDS: Final = {
 }
 
 
-def probes_of(node: Any, *, metrics: bool, health: Any) -> dict[str, Any]:
+def probes_of(node: object, *, metrics: bool, health: object) -> dict[str, Any]:
     """The targets of the routes for metrics and probes. They read the node from a thread, so they
     answer also while its loop is blocked.
     """

@@ -79,7 +79,7 @@ class Viewer(Actor):
         self._is_sending = False
         self._asks: dict[object, NodeLink] = {}
 
-    async def handle_message(self, message: Any, sender: Any) -> None:
+    async def handle_message(self, message: object, sender: object) -> None:
         """Serve the page, and pass on the updates of the samplers."""
         match message:
             case Update():

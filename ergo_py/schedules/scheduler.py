@@ -285,7 +285,7 @@ class Scheduler(Actor):
 
     # -- callbacks ---------------------------------------------------------------------------------
 
-    async def handle_message(self, message: Any, sender: object) -> None:
+    async def handle_message(self, message: object, sender: object) -> None:
         """Run the jobs that are due, or take the result of a run."""
         if isinstance(message, TaskResult):
             self._take(message)

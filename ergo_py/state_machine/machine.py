@@ -257,13 +257,13 @@ class StateMachine(Actor):
         """Pass the answer to a request to the current state, as a message of this machine."""
         await callback(self._process, "handle_message", response, self.pid)
 
-    async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
+    async def _control(self, sender: PID, caller: Caller | None, payload: object) -> None:
         """Handle a timer of the machine. It arrives as a signal: a full mailbox must not keep a
         machine in a state.
         """
         await callback(self._process, "handle_message", payload, sender)
 
-    async def _handle(self, message: Any, sender: Any) -> object:
+    async def _handle(self, message: object, sender: object) -> object:
         assert self._at is not None
         self._cancel(_EVENT)
         rejection: Reject | None = None
@@ -327,7 +327,7 @@ class StateMachine(Actor):
     def _postponed(self) -> int:
         return len(self._process.postponed or ())
 
-    def _put_aside(self, message: Any, sender: Any) -> None:
+    def _put_aside(self, message: object, sender: object) -> None:
         process = self._process
         envelope = process.handling
         assert envelope is not None
@@ -414,11 +414,11 @@ def _init_at_once(self: StateMachine) -> None:
     _at_once(self, StateMachine.init(self))
 
 
-def _handle_message_at_once(self: StateMachine, message: Any, sender: Any) -> None:
+def _handle_message_at_once(self: StateMachine, message: object, sender: object) -> None:
     _at_once(self, StateMachine.handle_message(self, message, sender))
 
 
-def _handle_call_at_once(self: StateMachine, request: Any, caller: Caller) -> object:
+def _handle_call_at_once(self: StateMachine, request: object, caller: Caller) -> object:
     return _at_once(self, StateMachine.handle_call(self, request, caller))
 
 

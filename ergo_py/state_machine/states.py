@@ -79,7 +79,7 @@ class MachineState(Generic[M]):
         """Called when the machine enters this state; ``previous`` is None for the initial state."""
         return None
 
-    def handle(self, message: Any, sender: Any) -> object:
+    def handle(self, message: object, sender: object) -> object:
         """Called for each message, timeout and call. For a call, ``sender`` is its ``Caller`` and
         the return value is the answer.
         """
@@ -137,7 +137,7 @@ def state(
 class AtMethod(MachineState[Any]):
     """The current state of a machine, if that state is a method."""
 
-    def __init__(self, method: StateMethod, machine: Any) -> None:
+    def __init__(self, method: StateMethod, machine: object) -> None:
         self.machine = machine
         self.timeout = method.timeout
         self._method = method
@@ -152,7 +152,7 @@ class AtMethod(MachineState[Any]):
         hook = self._method.on_enter
         return None if hook is None else hook(self.machine, previous)
 
-    def handle(self, message: Any, sender: Any) -> object:
+    def handle(self, message: object, sender: object) -> object:
         """Call the method."""
         return self._method.handle(self.machine, message, sender)
 

@@ -55,7 +55,7 @@ class StreamVerbs(Behaviour, TaskVerbs):
     def call_stream(
         self,
         to: Target,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,

@@ -147,7 +147,7 @@ class Child:
         self.due = now + delay
         return delay
 
-    def is_asked_to_start(self, asker: Any, or_back_to: Phase | None) -> None:
+    def is_asked_to_start(self, asker: object, or_back_to: Phase | None) -> None:
         """A caller waits for its start. If the start fails, the child returns to ``or_back_to``."""
         self.asker = asker
         self.before = or_back_to
@@ -158,7 +158,7 @@ class Child:
         """Its process is being spawned."""
         self.phase = STARTING
 
-    def started(self, pid: Any, now: float) -> None:
+    def started(self, pid: object, now: float) -> None:
         """Its process is up."""
         self.phase = RUNNING
         self.down_since = None
@@ -204,13 +204,13 @@ class Child:
         """Its process is being stopped."""
         self.phase = STOPPING
 
-    def is_asked_to_restart(self, asker: Any) -> None:
+    def is_asked_to_restart(self, asker: object) -> None:
         """A caller waits for a stop and a start."""
         self.asker = asker
         self.wanted = True
         self.phase = STOPPING
 
-    def is_asked_to_leave(self, asker: Any, leaves_as: Phase | None) -> None:
+    def is_asked_to_leave(self, asker: object, leaves_as: Phase | None) -> None:
         """A caller waits for its stop, after which it does not start again by itself."""
         self.asker = asker
         self.wanted = False

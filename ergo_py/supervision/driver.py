@@ -85,7 +85,7 @@ class SupervisionDriver(Actor):
             caller.defer(self._process)
         await self._perform(actions)
 
-    def _ask(self, operation: Operation, asker: Any) -> list[Action]:
+    def _ask(self, operation: Operation, asker: object) -> list[Action]:
         if isinstance(operation, AddChild):
             if not isinstance(operation.spec, ChildSpec):
                 raise BadInputError(
@@ -406,7 +406,7 @@ class _Inside:
         self._pid: Any = None
         self._error: BaseException | None = None
 
-    def settle(self, pid: Any, error: BaseException | None) -> bool:
+    def settle(self, pid: object, error: BaseException | None) -> bool:
         self.done = True
         self._pid, self._error = pid, error
         return True

@@ -63,7 +63,7 @@ class SupervisorHandle:
         supervisor = self._supervisor()
         return Service(self._kernel, supervisor._slot(supervisor._plan.find(child)))
 
-    async def start_child(self, child: str, *args: Any, timeout: float | None = None) -> PID:
+    async def start_child(self, child: str, *args: object, timeout: float | None = None) -> PID:
         """As :meth:`Supervisor.start_child`."""
         pid: PID = await self._operate(StartChild(child, args), timeout)
         return pid

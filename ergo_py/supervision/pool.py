@@ -244,7 +244,7 @@ class Pool(Supervisor):
         self._rearrange()
         super()._stop(child, returns, drain)
 
-    def _ask(self, operation: Operation, asker: Any) -> list[Action]:
+    def _ask(self, operation: Operation, asker: object) -> list[Action]:
         try:
             return super()._ask(operation, asker)
         except ChildError:

@@ -93,7 +93,7 @@ class Supervision:
             self._order.wait(child)
         return self._settle(now)
 
-    def started(self, name: str, pid: Any, now: float) -> list[Action]:
+    def started(self, name: str, pid: object, now: float) -> list[Action]:
         """A start succeeded."""
         child = self.children.get(name)
         if self.ended or child is None or child.phase is not STARTING:
@@ -129,7 +129,7 @@ class Supervision:
         return self._settle(now)
 
     def exited(
-        self, name: str, pid: Any, reason: Reason, decision: Decision | None, now: float
+        self, name: str, pid: object, reason: Reason, decision: Decision | None, now: float
     ) -> list[Action]:
         """A child's process has ended. Ignore a process that is not the child's current process."""
         child = self.children.get(name)
@@ -158,7 +158,7 @@ class Supervision:
         self._order.woken()
         return self._settle(now)
 
-    def ask(self, operation: Operation, asker: Any, now: float) -> list[Action]:
+    def ask(self, operation: Operation, asker: object, now: float) -> list[Action]:
         """Perform an operation on a child, regardless of its siblings' state. An :class:`Answer`
         tells ``asker`` the outcome.
 
@@ -196,7 +196,7 @@ class Supervision:
                 assert_never(operation)
         return self._settle(now)
 
-    def find(self, child: Any) -> Child:
+    def find(self, child: object) -> Child:
         """Return a child by its name or its PID.
 
         Raises:
@@ -207,7 +207,7 @@ class Supervision:
             raise ChildUnknownError(child, tuple(self.children))
         return found
 
-    def get(self, child: Any) -> Child | None:
+    def get(self, child: object) -> Child | None:
         """Return a child by its name or its PID; None if there is no such child."""
         if not isinstance(child, Hashable):
             return None
@@ -215,7 +215,7 @@ class Supervision:
 
     # -- operations --------------------------------------------------------------------------------
 
-    def _free(self, name: Any) -> Child:
+    def _free(self, name: object) -> Child:
         child = self.find(name)
         if child.asker is not None or child.phase is STARTING:
             raise ChildBusyError(child.name, child.phase.value)
@@ -228,7 +228,7 @@ class Supervision:
                 "template; use start_child, stop_child and remove_child"
             )
 
-    def _add(self, spec: ChildSpec, asker: Any) -> None:
+    def _add(self, spec: ChildSpec, asker: object) -> None:
         self._refuse_simple("add_child")
         if spec.name in self.children:
             raise ChildExistsError(spec.name)
@@ -241,7 +241,7 @@ class Supervision:
         if limit is not None and len(self.children) >= limit:
             raise TooManyChildrenError(name, limit)
 
-    def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any) -> None:
+    def _ask_start(self, child: Child, args: tuple[Any, ...], asker: object) -> None:
         if args:
             raise BadInputError(
                 f"start_child({child.name!r}, *args)",
@@ -256,7 +256,7 @@ class Supervision:
             raise ChildDisabledError(child.name)
         self._start_for(child, asker, or_back_to=None if child.is_waiting else child.phase)
 
-    def _ask_restart(self, child: Child, asker: Any, now: float) -> None:
+    def _ask_restart(self, child: Child, asker: object, now: float) -> None:
         if child.phase is not RUNNING:
             self._ask_start(child, (), asker)
             return
@@ -264,19 +264,19 @@ class Supervision:
         child.is_asked_to_restart(asker)
         self._actions.append(Stop(child.name, returns=True))
 
-    def _ask_enable(self, child: Child, asker: Any) -> None:
+    def _ask_enable(self, child: Child, asker: object) -> None:
         if child.phase is not Phase.DISABLED:
             raise ChildEnabledError(child.name)
         child.gets_fresh_budget()
         self._start_for(child, asker, or_back_to=Phase.DISABLED)
 
-    def _ask_stop(self, child: Child, asker: Any) -> None:
+    def _ask_stop(self, child: Child, asker: object) -> None:
         if child.phase not in (RUNNING, STOPPING) and not child.is_waiting:
             raise ChildNotRunningError(child.name, child.phase.value)
         self._take_down(child, asker, Phase.COMPLETED)
 
     def _take_down(
-        self, child: Child, asker: Any, leaves_as: Phase | None, drain: bool = False
+        self, child: Child, asker: object, leaves_as: Phase | None, drain: bool = False
     ) -> None:
         child.is_asked_to_leave(asker, leaves_as)
         if child.phase is RUNNING:
@@ -285,7 +285,7 @@ class Supervision:
         elif child.phase is not STOPPING:
             self._leave(child, child.reason or Shutdown())
 
-    def _start_for(self, child: Child, asker: Any, or_back_to: Phase | None) -> None:
+    def _start_for(self, child: Child, asker: object, or_back_to: Phase | None) -> None:
         child.is_asked_to_start(asker, or_back_to)
         self._order.go_first(child)
 
@@ -405,7 +405,7 @@ class Supervision:
         self.children.pop(child.name, None)
         self._actions.append(Removed(child.name, reason))
 
-    def _answer(self, child: Child, pid: Any) -> None:
+    def _answer(self, child: Child, pid: object) -> None:
         asker = child.take_asker()
         if asker is not None:
             self._actions.append(Answer(asker, pid))

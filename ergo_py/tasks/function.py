@@ -49,7 +49,7 @@ class Work:
                     "loop; a plain function may have one",
                 )
 
-    async def call(self, process: Process, *args: Any) -> Any:
+    async def call(self, process: Process, *args: object) -> Any:
         """Call the function, for the process that waits for it."""
         if self._is_async:
             return await self.function(*args)
@@ -66,7 +66,7 @@ class Work:
         return result
 
 
-def name_of(function: Any) -> str:
+def name_of(function: object) -> str:
     """The name of a function, for the log."""
     while isinstance(function, partial):
         function = function.func
@@ -74,7 +74,7 @@ def name_of(function: Any) -> str:
     return str(name).replace("<locals>.", "")
 
 
-def refuse_keywords(function: Any, unknown: dict[str, Any]) -> None:
+def refuse_keywords(function: object, unknown: dict[str, Any]) -> None:
     """Refuse keywords that ``run_task`` does not know: most are for the function.
 
     Raises:
@@ -100,7 +100,7 @@ def without_own_frames(error: Exception) -> Exception:
     return error if traceback is None else error.with_traceback(traceback)
 
 
-def _is_async(function: Any) -> bool:
+def _is_async(function: object) -> bool:
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(

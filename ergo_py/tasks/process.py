@@ -64,7 +64,7 @@ class TaskProcess(Behaviour):
         else:
             self._finish(value, None)
 
-    def _finish(self, value: Any, error: Exception | None) -> None:
+    def _finish(self, value: object, error: Exception | None) -> None:
         if self._limit is not None:
             self._limit.abandon()
         if self._completion.settle(value, error):
@@ -193,7 +193,7 @@ def _cancel(process: Process) -> None:
 
 
 def _reply(
-    process: Process, name: str, to: Target, value: Any, error: BaseException | None
+    process: Process, name: str, to: Target, value: object, error: BaseException | None
 ) -> None:
     try:
         process.router.send(

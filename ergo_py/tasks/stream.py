@@ -235,7 +235,7 @@ class _Items:
                 self.channel.put(outcome.Error(self._source_error))
             self.channel.finish()
 
-    async def _run_item(self, process: Process, number: int, item: Any) -> None:
+    async def _run_item(self, process: Process, number: int, item: object) -> None:
         try:
             if self._timeout is None:
                 await self._call(process, number, item)
@@ -251,7 +251,7 @@ class _Items:
             self._running -= 1
             self.channel.ring()
 
-    async def _call(self, process: Process, number: int, item: Any) -> None:
+    async def _call(self, process: Process, number: int, item: object) -> None:
         try:
             value = await self._work.call(process, item)
         except Exception as error:
@@ -259,14 +259,14 @@ class _Items:
         else:
             self._put(number, outcome.Value(value))
 
-    def fail(self, number: int, item: Any, error: Exception) -> None:
+    def fail(self, number: int, item: object, error: Exception) -> None:
         """Put the failure of an item into the place of its result."""
         if self._on_failure is None:
             self._put(number, outcome.Error(error))
         else:
             self._put(number, outcome.capture(self._on_failure, item, error))
 
-    def _expire(self, number: int, item: Any, scope: trio.CancelScope) -> None:
+    def _expire(self, number: int, item: object, scope: trio.CancelScope) -> None:
         """Give an item its failure at once, although its function may take a while to end."""
         assert self._timeout is not None
         if number in self._open:

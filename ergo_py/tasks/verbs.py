@@ -58,7 +58,7 @@ class TaskVerbs:
         dispatcher: Dispatcher | None = None,
         under: Target | None = None,
         reply_to: Target | None = None,
-        **unknown: Any,
+        **unknown: object,
     ) -> Task[Any]:
         """Run ``function(*args)`` in a child process, and return its handle at once.
 

@@ -144,7 +144,7 @@ class Figures:
         return sum(each.mailbox for each in self.behaviours.values())
 
 
-def read_figures(node: Any, max_age: float = 0.0) -> Figures:
+def read_figures(node: object, max_age: float = 0.0) -> Figures:
     """Read the counters of a node. From any thread; on the loop, use a thread, since this takes
     about a millisecond for each thousand processes, and pauses in between.
 

@@ -31,7 +31,7 @@ _UNITS: Final = {"seconds": "s", "bytes": "By", "": "1"}
 """The units as OpenTelemetry writes them."""
 
 
-def register(node: Any, registry: "CollectorRegistry | None" = None) -> Any:
+def register(node: object, registry: "CollectorRegistry | None" = None) -> Any:
     """Add the metrics of a node to a registry of prometheus_client, beside those of the program.
 
     For example::
@@ -100,7 +100,7 @@ class _Collector:
         return metric
 
 
-def instrument(node: Any, provider: "MeterProvider | None" = None) -> None:
+def instrument(node: object, provider: "MeterProvider | None" = None) -> None:
     """Let a meter of OpenTelemetry observe the metrics of a node, under the names of OpenTelemetry,
     such as ``ergo.messages.handled``. Histograms are not among them.
 

@@ -1,7 +1,5 @@
 """`MetricsPage`, `HealthPage`: the metrics and the health of a node as targets of web routes."""
 
-from typing import Any
-
 import trio
 
 from .._core.verbs.node_access import check_node
@@ -29,7 +27,7 @@ class MetricsPage:
         BadInputError: the value is no open node.
     """
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: object) -> None:
         self._node = check_node("MetricsPage(node)", node)
 
     def __call__(self) -> Actor:
@@ -56,7 +54,7 @@ class HealthPage:
         BadInputError: the value is neither.
     """
 
-    def __init__(self, health: Any) -> None:
+    def __init__(self, health: object) -> None:
         self._health = health if isinstance(health, Health) else Health(health)
 
     def __call__(self) -> Actor:
@@ -65,7 +63,7 @@ class HealthPage:
 
 
 class _MetricsAnswer(Actor):
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: object) -> None:
         self._scraped = node
 
     async def handle_call(self, request: object, caller: object) -> Response:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bind_contextvars, reset_contextvars
+from structlog.typing import FilteringBoundLogger
 
 from .._core.messaging.traces import Mark, TraceState, enter, leave
 from .._core.sources import chance
@@ -176,7 +177,7 @@ class OpenTelemetry:
         span.add_event("exception", {"exception.type": name, "exception.escaped": True})
         span.set_status(self.api.trace.Status(self.api.trace.StatusCode.ERROR, name))
 
-    def report(self, log: Any, error: Exception) -> None:
+    def report(self, log: FilteringBoundLogger, error: Exception) -> None:
         """Log the first exception of the SDK."""
         if not self._has_failed:
             self._has_failed = True
@@ -187,7 +188,7 @@ class OpenTelemetry:
 
     # -- for other nodes ---------------------------------------------------------------------------
 
-    def headers_of(self, context: "Context", log: Any) -> dict[str, str] | None:
+    def headers_of(self, context: "Context", log: FilteringBoundLogger) -> dict[str, str] | None:
         """The header ``traceparent``, and what else the propagators of the program write, for a
         message to another node.
         """
@@ -198,7 +199,7 @@ class OpenTelemetry:
             self.report(log, error)
         return headers or None
 
-    def context_of(self, headers: dict[str, str], log: Any) -> "Context | None":
+    def context_of(self, headers: dict[str, str], log: FilteringBoundLogger) -> "Context | None":
         """The context of a message of another node; None if its trace is not sampled."""
         api = self.api
         try:
@@ -212,7 +213,7 @@ class OpenTelemetry:
     # -- for the web -------------------------------------------------------------------------------
 
     def begin_request(
-        self, method: str, route: str, headers: Mapping[str, str], log: Any
+        self, method: str, route: str, headers: Mapping[str, str], log: FilteringBoundLogger
     ) -> "RequestSpan | None":
         """The span of an HTTP request; None if its trace is not sampled. A header ``traceparent``
         that is none is ignored, and an exception of the SDK is logged once.
@@ -224,7 +225,7 @@ class OpenTelemetry:
             return None
 
     def _begin_request(
-        self, method: str, route: str, headers: Mapping[str, str], log: Any
+        self, method: str, route: str, headers: Mapping[str, str], log: FilteringBoundLogger
     ) -> "RequestSpan | None":
         api = self.api
         context: Context = api.context.Context()
@@ -267,7 +268,7 @@ class OpenTelemetry:
         finally:
             self.api.context.detach(token)
 
-    def fields_out(self, log: Any) -> list[tuple[str, str]]:
+    def fields_out(self, log: FilteringBoundLogger) -> list[tuple[str, str]]:
         """The header ``traceparent``, and what else the propagators of the program write, for a
         request inside a sampled trace.
         """
@@ -289,7 +290,9 @@ class RequestSpan:
 
     __slots__ = ("_log", "_span", "_tracing", "context")
 
-    def __init__(self, tracing: OpenTelemetry, span: "Span", parent: "Context", log: Any) -> None:
+    def __init__(
+        self, tracing: OpenTelemetry, span: "Span", parent: "Context", log: FilteringBoundLogger
+    ) -> None:
         self._tracing = tracing
         self._span = span
         self._log = log
@@ -315,7 +318,7 @@ class RequestSpan:
 class _Api:
     """The modules of OpenTelemetry, which are loaded when a traced node opens."""
 
-    def __init__(self, context: Any, propagate: Any, trace: Any) -> None:
+    def __init__(self, context: Any, propagate: object, trace: Any) -> None:
         self.context = context
         self.propagate = propagate
         self.trace = trace
@@ -338,7 +341,7 @@ class _Serving:
     )
 
     def __init__(
-        self, tracing: OpenTelemetry, span: "Span | None", parent: Any, process: Any
+        self, tracing: OpenTelemetry, span: "Span | None", parent: object, process: Any
     ) -> None:
         self._tracing = tracing
         self._span = span

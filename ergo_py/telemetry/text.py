@@ -2,7 +2,7 @@
 formats.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from .._core.vocabulary.public_names import show_public_names
 from .figures import read_figures
@@ -22,7 +22,7 @@ _MAX_AGE: Final = 1.0
 """Scrapes that come faster than this, in seconds, get the last figures."""
 
 
-def render_metrics(node: Any, accept: str = "") -> tuple[str, bytes]:
+def render_metrics(node: object, accept: str = "") -> tuple[str, bytes]:
     """The content type and the text of a scrape. For any thread: it works while the loop of the
     node is blocked, too.
 

@@ -210,7 +210,7 @@ class Alone(Generic[B]):
 
     # -- input -------------------------------------------------------------------------------------
 
-    def answer(self, what: Any, value: object) -> None:
+    def answer(self, what: object, value: object) -> None:
         """Answer its calls with ``value``, if the request is of a type, accepted by a function, or
         equal to a value.
 
@@ -233,7 +233,7 @@ class Alone(Generic[B]):
     async def call(self, request: Request[R]) -> R: ...
     @overload
     async def call(self, request: object) -> Any: ...
-    async def call(self, request: Any) -> Any:
+    async def call(self, request: object) -> Any:
         """Deliver a call; return the answer, or raise the error that refuses it.
 
         Raises:
@@ -312,7 +312,7 @@ class Alone(Generic[B]):
         await self._callback("pre_stop", reason)
         await self._callback("terminate", reason)
 
-    async def _run(self, callback: str, *args: Any) -> Any:
+    async def _run(self, callback: str, *args: object) -> Any:
         if self._notes.stopped is not None:
             raise NotAllowedError(
                 f"it has stopped ({self._notes.stopped}), so it gets no more input"
@@ -320,7 +320,7 @@ class Alone(Generic[B]):
         await self.init()
         return await self._callback(callback, *args)
 
-    async def _callback(self, callback: str, *args: Any) -> Any:
+    async def _callback(self, callback: str, *args: object) -> Any:
         try:
             result = getattr(self.behaviour, callback)(*args)
             return await result if inspect.iscoroutine(result) else result

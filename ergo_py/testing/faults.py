@@ -53,7 +53,7 @@ def crashing(
     """
     plan = _Plan(on)
 
-    def hook(_: Any, name: str, args: tuple[Any, ...]) -> object:
+    def hook(_: object, name: str, args: tuple[Any, ...]) -> object:
         if plan.strikes(message_of(args)):
             raise (
                 Fault(f"{behaviour.__qualname__} was told to crash in {name}")
@@ -76,7 +76,7 @@ def dropping(behaviour: type[B], *, on: When = 1, callbacks: Collection[str] = M
     """
     plan = _Plan(on)
 
-    def hook(_: Any, name: str, args: tuple[Any, ...]) -> object:
+    def hook(_: object, name: str, args: tuple[Any, ...]) -> object:
         if not plan.strikes(message_of(args)):
             return GO_ON
         return NO_REPLY if name.startswith("handle_call") else None
@@ -112,7 +112,7 @@ def delaying(
         if in_threads and not is_async:
 
             @wraps(original)
-            def plain_callback(self: Any, *args: Any) -> Any:
+            def plain_callback(self: Any, *args: object) -> Any:
                 if plan.strikes(message_of(args)):
                     self.pause(seconds)
                 return original(self, *args)
@@ -120,7 +120,7 @@ def delaying(
             return plain_callback
 
         @wraps(original)
-        async def async_callback(self: Any, *args: Any) -> Any:
+        async def async_callback(self: Any, *args: object) -> Any:
             if plan.strikes(message_of(args)):
                 await trio.sleep(seconds)
             result = original(self, *args)
@@ -145,7 +145,7 @@ class _Plan:
         for number in self._numbers:
             check_number("on", number, least=1, whole=True)
 
-    def strikes(self, message: Any) -> bool:
+    def strikes(self, message: object) -> bool:
         self._seen += 1
         return (
             self._seen in self._numbers if self._function is None else bool(self._function(message))

@@ -29,7 +29,7 @@ async def checked_node(
     *,
     grace: float = 2.0,
     expect_crash: type[BaseException] | Sequence[type[BaseException]] = (),
-    **options: Any,
+    **options: object,
 ) -> AsyncIterator[Node]:
     """Open a node for a test. When the block has succeeded and the node is down, nothing may be
     left and no process may have crashed.
@@ -57,7 +57,7 @@ async def checked_nodes(
     *names: str,
     grace: float = 2.0,
     expect_crash: type[BaseException] | Sequence[type[BaseException]] = (),
-    **options: Any,
+    **options: object,
 ) -> AsyncIterator[tuple[Node, ...]]:
     """Open several nodes for a test, in this order, and check all of them as :func:`checked_node`
     does when they are down. The last node is closed first.

@@ -6,7 +6,7 @@ from typing import Any
 __all__ = ["assign", "describe", "matches"]
 
 
-def matches(what: Any, message: object) -> bool:
+def matches(what: object, message: object) -> bool:
     """Return whether a message matches: of that type, accepted by that function, or equal to that
     value.
     """
@@ -17,7 +17,7 @@ def matches(what: Any, message: object) -> bool:
     return bool(what == message)
 
 
-def describe(what: Any) -> str:
+def describe(what: object) -> str:
     """Describe a pattern, for the text of an error."""
     if isinstance(what, type):
         return f"{'an' if what.__name__[0] in 'AEIOUaeiou' else 'a'} {what.__qualname__}"

@@ -115,7 +115,7 @@ class Probe:
     async def expect(self, what: Callable[[Any], bool], timeout: float = 1.0) -> Any: ...
     @overload
     async def expect(self, what: T, timeout: float = 1.0) -> T: ...
-    async def expect(self, what: Any, timeout: float = 1.0) -> Any:
+    async def expect(self, what: object, timeout: float = 1.0) -> Any:
         """Read the next message, which must be of a type, accepted by a function, or equal to a
         value; wait for it if necessary.
 
@@ -136,7 +136,7 @@ class Probe:
     async def fish(self, what: Callable[[Any], bool], timeout: float = 1.0) -> Any: ...
     @overload
     async def fish(self, what: T, timeout: float = 1.0) -> T: ...
-    async def fish(self, what: Any, timeout: float = 1.0) -> Any:
+    async def fish(self, what: object, timeout: float = 1.0) -> Any:
         """Read messages until a message matches. The messages before it are skipped.
 
         Raises:
@@ -150,7 +150,7 @@ class Probe:
             if matches(what, message):
                 return message
 
-    async def expect_none(self, seconds: float = 0.1, what: Any = object) -> None:
+    async def expect_none(self, seconds: float = 0.1, what: object = object) -> None:
         """Wait, and check that no message arrives, or no message that matches. Unread messages
         count, too.
 
@@ -169,7 +169,7 @@ class Probe:
                 await self._process.more.wait()
         assert scope.cancelled_caught
 
-    async def expect_in_order(self, *whats: Any, timeout: float = 1.0) -> list[Any]:
+    async def expect_in_order(self, *whats: object, timeout: float = 1.0) -> list[Any]:
         """Read as many messages as patterns are given; each must match the pattern at its position.
         The timeout is for all together.
 
@@ -188,7 +188,7 @@ class Probe:
             found.append(message)
         return found
 
-    async def expect_all(self, *whats: Any, timeout: float = 1.0) -> list[Any]:
+    async def expect_all(self, *whats: object, timeout: float = 1.0) -> list[Any]:
         """Read as many messages as patterns are given, in any order. Returned in the order of the
         patterns.
 
@@ -286,7 +286,7 @@ class Probe:
     async def call(self, to: Target, request: Request[R], *, timeout: float | None = 5.0) -> R: ...
     @overload
     async def call(self, to: Target, request: object, *, timeout: float | None = 5.0) -> Any: ...
-    async def call(self, to: Target, request: Any, *, timeout: float | None = 5.0) -> Any:
+    async def call(self, to: Target, request: object, *, timeout: float | None = 5.0) -> Any:
         """Call as the probe. It keeps receiving meanwhile."""
         kernel = self._node._kernel
         # None as the process: the test's task waits, not the probe's.
@@ -337,14 +337,14 @@ class _ProbeProcess(Actor):
     def init(self) -> None:
         self.trap_exit = True
 
-    def handle_message(self, message: Any, sender: PID | Alias) -> None:
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
         self._note(Received(message, sender))
 
     def handle_event(self, event: Any) -> None:
         self._note(Received(event, event.event))
 
     # Async only for `_Do`; nothing else waits here, so messages keep their order.
-    async def handle_call(self, request: Any, caller: Caller) -> object:
+    async def handle_call(self, request: object, caller: Caller) -> object:
         if isinstance(request, _Do):
             result = request.action(self)
             return await result if isinstance(result, Coroutine) else result

@@ -92,7 +92,7 @@ def recording(behaviour: type[B], tape: Tape) -> type[B]:
     Spawn it in place of the original while the real source is there, and save ``tape.of(alias)``.
     """
 
-    def hook(_: Any, __: str, args: tuple[Any, ...]) -> object:
+    def hook(_: object, __: str, args: tuple[Any, ...]) -> object:
         message, sender = args
         if isinstance(sender, Alias):
             tape.note(sender, message)
@@ -159,19 +159,19 @@ class Replay(MetaProcess):
         if self._then == "stay":
             await trio.sleep_forever()
 
-    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
         """Keep a message."""
         self.received.append(message)
         self.senders.append(sender)
 
-    async def handle_call(self, request: Any, caller: Caller) -> object:
+    async def handle_call(self, request: object, caller: Caller) -> object:
         """Keep a request, and answer it."""
         self.received.append(request)
         self.senders.append(caller.pid)
         return None if self._answer is None else self._answer(request)
 
 
-def with_alias(message: Any, old: Alias, new: Alias) -> Any:
+def with_alias(message: object, old: Alias, new: Alias) -> Any:
     """Replace an alias in a message: the message itself, a field of a dataclass, or an item of a
     tuple or list.
     """

@@ -62,14 +62,14 @@ def before(hook: Hook) -> Around:
         if inspect.iscoroutinefunction(original):
 
             @wraps(original)
-            async def async_callback(self: Any, *args: Any) -> Any:
+            async def async_callback(self: Any, *args: object) -> Any:
                 instead = hook(self, name, args)
                 return await original(self, *args) if instead is GO_ON else instead
 
             return async_callback
 
         @wraps(original)
-        def plain_callback(self: Any, *args: Any) -> Any:
+        def plain_callback(self: Any, *args: object) -> Any:
             instead = hook(self, name, args)
             return original(self, *args) if instead is GO_ON else instead
 

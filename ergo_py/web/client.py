@@ -214,12 +214,12 @@ class WebSocketClient(TCPConnection):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _serve_now(self, message: Any, _sender: PID | Alias) -> bool:
+    def _serve_now(self, message: object, _sender: PID | Alias) -> bool:
         """Serve a message in the sender's turn, if nothing waits for the server."""
         assert self._websocket is not None
         return not self._writer.pending and serve_websocket(self._websocket, message)
 
-    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
         """Serve messages to the server."""
         assert self._websocket is not None
         if serve_websocket(self._websocket, message):
@@ -230,7 +230,7 @@ class WebSocketClient(TCPConnection):
         else:
             MetaProcess.handle_message(self, message, sender)
 
-    async def handle_call(self, request: Any, caller: Caller) -> object:
+    async def handle_call(self, request: object, caller: Caller) -> object:
         """Serve calls: the caller waits until the operating system has taken the message."""
         if self._websocket is None:
             raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))

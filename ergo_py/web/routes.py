@@ -95,13 +95,13 @@ class Place:
         """Whether a request is for a WebSocket."""
         return self.kind == "websocket"
 
-    def answer(self, http: Any, request: HTTPRequest) -> Awaitable[None] | None:
+    def answer(self, http: object, request: HTTPRequest) -> Awaitable[None] | None:
         """The work that answers a request, for an application or a file; None if the request is
         answered.
         """
         raise NotImplementedError
 
-    def talk(self, upgrade: Any, request: HTTPRequest) -> Awaitable[None] | None:
+    def talk(self, upgrade: object, request: HTTPRequest) -> Awaitable[None] | None:
         """The work of an application that decides about a WebSocket and uses it; None if an actor
         does.
         """

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -19,6 +19,9 @@ from .proxies import Proxies
 from .request_figures import RequestFigures, request_figures
 from .routes import Application, Place, Routes
 from .task_pool import TaskPool
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 __all__ = ["Site", "host_name"]
 
@@ -75,7 +78,7 @@ class Site:
         DetachedTask().start(self.meta.kernel, work, "a mounted application")
 
     @property
-    def log(self) -> Any:
+    def log(self) -> "FilteringBoundLogger":
         """The log of the server."""
         return self.meta.log
 

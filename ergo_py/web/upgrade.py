@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from .._core.processes.process import Process
 from .._core.tables.pending_calls import Caller
@@ -134,7 +134,7 @@ class Upgrade:
         """Answer with a response, unless the exchange has ended."""
         self._http.refuse_upgrade(self._agreement.request, response)
 
-    def _ask(self, to: Any) -> None:
+    def _ask(self, to: object) -> None:
         """Ask a process. Its answer, or the error of the call, comes to :meth:`_answered`."""
         site = self.site
         caller = _Question(

@@ -714,7 +714,8 @@ def test_a_value_with_a_failing_str_is_replaced_by_a_remark(
     caplog.set_level(logging.DEBUG)
     log = make(output)
 
-    log.logger(ME).info(Unspeakable(), value=Unspeakable())
+    unspeakable: Any = Unspeakable()
+    log.logger(ME).info(unspeakable, value=unspeakable)
 
     written = capsys.readouterr().err + caplog.text
     assert "<its __str__ raised>" in written

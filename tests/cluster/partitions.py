@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from math import inf
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 import trio.testing
@@ -27,7 +27,7 @@ from ergo_py.network.stores.store import TIMEOUT, ConflictError
 from ergo_py.testing import seeded
 from tests.support import running_node
 
-__all__ = ["FencedTable", "Silent", "Violation", "simulate_keepers", "simulate_nodes"]
+__all__ = ["FencedTable", "Violation", "silent", "simulate_keepers", "simulate_nodes"]
 
 
 T = TypeVar("T")
@@ -72,11 +72,8 @@ class FencedTable:
             raise Violation(f"an act of an older lease at {trio.current_time():.2f}")
 
 
-class Silent:
-    """A logger that drops everything."""
-
-    def warning(self, event: str, /, **values: Any) -> None:
-        pass
+def silent(event: str, /, **values: object) -> None:
+    """Drop a warning."""
 
 
 # -- keepers with bad clocks -----------------------------------------------------------------------
@@ -199,7 +196,7 @@ class Place:
     async def compete(self, creation: int) -> None:
         world = self.world
         pid = PID(f"n{self.number}@test", creation, 1)
-        keeper = LeaseKeeper(FaultyStore(self), "only", world.terms, pid, self.now, Silent())
+        keeper = LeaseKeeper(FaultyStore(self), "only", world.terms, pid, self.now, silent)
         while True:
             lease = await keeper.acquire()
             await self.thawed()

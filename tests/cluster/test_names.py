@@ -127,7 +127,7 @@ async def test_a_lease_is_given_up_again_if_the_first_attempt_was_cut_short(
             LeaseTerms(1.0, 0.2),
             pid,
             trio.current_time,
-            kernel_of(a).logger,
+            kernel_of(a).logger.warning,
         )
         await keeper.acquire()
         with trio.CancelScope() as scope:

@@ -13,7 +13,7 @@ from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
 from ergo_py.network.stores.memory_store import StoreTable
 from ergo_py.network.stores.seen_revisions import SeenRevisions
 from ergo_py.network.stores.store import Age, Entry
-from tests.cluster.partitions import Silent, Violation, simulate_keepers, simulate_nodes
+from tests.cluster.partitions import Violation, silent, simulate_keepers, simulate_nodes
 from tests.support import THOROUGH, largest_number
 
 
@@ -75,7 +75,7 @@ async def test_a_lease_counts_from_the_moment_before_its_renewal_is_sent(
     store, terms = LateStore(), LeaseTerms(10.0, 1.0)
 
     def keeper(node: str) -> LeaseKeeper:
-        return LeaseKeeper(store, "only", terms, PID(node, 1, 1), trio.current_time, Silent())
+        return LeaseKeeper(store, "only", terms, PID(node, 1, 1), trio.current_time, silent)
 
     holder = keeper("a@test")
     lease_of_a = await holder.acquire()
@@ -106,10 +106,10 @@ async def test_a_program_that_was_stopped_does_not_write_with_an_old_revision(
 
     store = StoppedStore()
     pid = PID("a@test", 1, 1)
-    keeper = LeaseKeeper(store, "only", LeaseTerms(10, 1), pid, trio.current_time, Silent())
+    keeper = LeaseKeeper(store, "only", LeaseTerms(10, 1), pid, trio.current_time, silent)
     assert not await keeper.try_once()
     assert store.asked == []
-    keeper = LeaseKeeper(store, "only", LeaseTerms(12, 1), pid, trio.current_time, Silent())
+    keeper = LeaseKeeper(store, "only", LeaseTerms(12, 1), pid, trio.current_time, silent)
     assert await keeper.try_once()
 
 
@@ -121,7 +121,7 @@ async def test_a_renewal_leaves_the_entry_of_another_node_with_the_same_revision
     backup = store.table.copy()
 
     def keeper(node: str) -> LeaseKeeper:
-        return LeaseKeeper(store, "only", terms, PID(node, 1, 1), trio.current_time, Silent())
+        return LeaseKeeper(store, "only", terms, PID(node, 1, 1), trio.current_time, silent)
 
     a, b = keeper("a@test"), keeper("b@test")
     first = await a.acquire()

@@ -186,7 +186,7 @@ class _CallbackReporter:
         self,
         args: tuple[Any, ...],
         begun: tuple[float, int],
-        result: Any,
+        result: object,
         error: BaseException | None,
     ) -> None:
         message = (
@@ -208,7 +208,7 @@ def _place(parameters: tuple[str, ...], wanted: tuple[str, ...]) -> int | None:
 
 
 def _plain(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         begun = reporter.begin()
         try:
             result = function(*args)
@@ -222,7 +222,7 @@ def _plain(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callabl
 
 
 def _asynchronous(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: Any) -> Any:
+    async def call(*args: object) -> Any:
         begun = reporter.begin()
         try:
             result = await function(*args)
@@ -256,7 +256,7 @@ def _reporting(
     *_, receiver, content = REPORTED_VERBS[verb]
     place = len(REPORTED_VERBS[verb]) - 2
 
-    def call(*args: Any, **keywords: Any) -> Any:
+    def call(*args: object, **keywords: object) -> Any:
         to = args[place] if place < len(args) else keywords.get(receiver)
         message = args[place + 1] if place + 1 < len(args) else keywords.get(content)
         result = function(*args, **keywords)

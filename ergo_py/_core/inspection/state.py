@@ -56,7 +56,7 @@ async def ask(
     process: "Process",
     to: Target,
     verb: str,
-    request: Any,
+    request: object,
     timeout: float | None,
 ) -> Any:
     """Have a process run ``request(process, caller)`` in its own turn, before its waiting messages.
@@ -69,7 +69,7 @@ async def ask(
 # -- state -----------------------------------------------------------------------------------------
 
 
-def _attributes(behaviour: Any) -> dict[str, object]:
+def _attributes(behaviour: object) -> dict[str, object]:
     found: dict[str, object] = {}
     for cls in reversed(type(behaviour).__mro__):
         slots = cls.__dict__.get("__slots__", ())
@@ -110,7 +110,7 @@ def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]])
     return replace
 
 
-def _put(behaviour: Any, before: Mapping[str, object], after: Mapping[str, object]) -> None:
+def _put(behaviour: object, before: Mapping[str, object], after: Mapping[str, object]) -> None:
     for name in before.keys() - after.keys():
         delattr(behaviour, name)
     for name, value in after.items():

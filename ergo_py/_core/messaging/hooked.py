@@ -50,7 +50,7 @@ class HookedCalls(Calls):
         process: Asker | None,
         sender: PID,
         to: Target,
-        request: Any,
+        request: object,
         timeout: float | None,
         priority: Priority,
         context: object | None = None,

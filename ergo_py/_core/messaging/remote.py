@@ -63,7 +63,13 @@ class RemoteReceiver(Receiver, Protocol):
         ...
 
     def send_traced(
-        self, sender: PID | Alias, to: Target, message: object, priority: Priority, context: Any, /
+        self,
+        sender: PID | Alias,
+        to: Target,
+        message: object,
+        priority: Priority,
+        context: object,
+        /,
     ) -> bool:
         """Send a message with the context of its trace, on the loop."""
         ...
@@ -135,7 +141,7 @@ class RemoteNodes(Protocol):
         """The other node of this name. It is connected on first use."""
         ...
 
-    def service(self, name: str, node: str, process: Any, /) -> Any:
+    def service(self, name: str, node: str, process: object, /) -> Any:
         """The service of a child on another node, for the messages and calls of a process."""
         ...
 
@@ -155,7 +161,7 @@ class RemoteNodes(Protocol):
         """Tell another node that a process it watches here has ended."""
 
     def publish(
-        self, subscriber: PID, publication: Published, producer: PID, context: Any, /
+        self, subscriber: PID, publication: Published, producer: PID, context: object, /
     ) -> bool:
         """Send a publication to a subscribed node, with the context of its trace. False if it was
         dropped.

@@ -10,12 +10,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..tables.verb_chain import Rank
 from ..vocabulary.envelopes import MESSAGE
 from ..vocabulary.ids import PID, Alias, Target
 from .hooks import Hook
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 __all__ = [
     "Carried",
@@ -113,11 +116,11 @@ class Tracing(Protocol):
         """A copy of the current context variables, without the trace: for a new process."""
         ...
 
-    def headers_of(self, context: Any, log: Any) -> dict[str, str] | None:
+    def headers_of(self, context: Any, log: "FilteringBoundLogger") -> dict[str, str] | None:
         """A context as it travels to another node; None if it cannot."""
         ...
 
-    def context_of(self, headers: dict[str, str], log: Any) -> Any:
+    def context_of(self, headers: dict[str, str], log: "FilteringBoundLogger") -> Any:
         """The context of a message of another node; None if its trace is not sampled."""
         ...
 

@@ -241,7 +241,7 @@ class Handler:
     # -- worker threads ----------------------------------------------------------------------------
 
     @runs_callbacks
-    async def callback(self, name: str, begun: Flag, *args: Any) -> None:
+    async def callback(self, name: str, begun: Flag, *args: object) -> None:
         """Call ``init`` or ``terminate`` with the context variables of the meta-process: an ``async
         def`` on the loop, a plain ``def`` in a worker thread. Sets ``begun`` when the callback
         begins.
@@ -268,7 +268,7 @@ class Handler:
         return HostTask(meta.kernel, f"{meta.callbacks.behaviour}: for its worker thread")
 
     async def _in_worker(
-        self, host: HostTask, own: Context, work: Any, *args: Any
+        self, host: HostTask, own: Context, work: object, *args: object
     ) -> tuple[Context, Context]:
         """Run blocking user code in a worker thread, with a copy of the context. Cancellation
         abandons the thread. Returns the copy after and before the work.

@@ -36,6 +36,8 @@ from .resources import Resources
 from .termination import Ending, Phase
 
 if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
     from ..processes.process import Process
     from .spawn import Birth
 
@@ -131,7 +133,7 @@ class Meta:
         must serve.
         """
         self.served_inline = 0
-        self._logger: Any = None
+        self._logger: FilteringBoundLogger | None = None
         self.birth = birth
         self.reader = Reader(self)
         self.handler = Handler(self)
@@ -223,17 +225,17 @@ class Meta:
         return "handler" if self.ending.phase >= Phase.OPEN else None
 
     @property
-    def log(self) -> Any:
+    def log(self) -> "FilteringBoundLogger":
         """The logger bound to this meta-process."""
         if self._logger is None:
             self._logger = self._make_logger()
         return self._logger
 
-    def use_logger(self, logger: object) -> None:
+    def use_logger(self, logger: "FilteringBoundLogger") -> None:
         """Bind the logger also to the values of another logger, in place of those bound before."""
         self._logger = self.kernel.log.rebound(self._make_logger(), logger)
 
-    def _make_logger(self) -> Any:
+    def _make_logger(self) -> "FilteringBoundLogger":
         return self.kernel.log.logger(
             self.id,
             self.options.log_level,

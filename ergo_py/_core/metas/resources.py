@@ -70,7 +70,7 @@ class Resources:
         self.stopping = False
         """The meta-process is stopping: the reader is to return."""
 
-    def add(self, resource: Any, unblock: Callable[[], object] | None) -> None:
+    def add(self, resource: object, unblock: Callable[[], object] | None) -> None:
         """Register a resource that a thread may block in.
 
         Raises:
@@ -86,7 +86,7 @@ class Resources:
             if self._closed:
                 self._close_all()
 
-    def _prepare(self, resource: Any) -> None:
+    def _prepare(self, resource: object) -> None:
         if isinstance(resource, selectors.BaseSelector):
             resource.register(self.bell(), selectors.EVENT_READ)
         elif isinstance(resource, subprocess.Popen):

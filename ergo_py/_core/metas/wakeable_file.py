@@ -38,7 +38,7 @@ def can_block(fd: int) -> bool:
     )
 
 
-def make_wakeable(file: Any, bell: Bell) -> bool:
+def make_wakeable(file: object, bell: Bell) -> bool:
     """Make reads and writes of a buffered file end when ``bell`` rings. False if the file is not
     buffered.
     """

@@ -2,7 +2,7 @@
 mailbox.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trio.lowlevel import Task, enable_ki_protection
 
@@ -16,6 +16,9 @@ from ..vocabulary.envelopes import Overflow
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.options import Options
 from .unhandled_messages import skip_given_up, sweep
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 __all__ = ["Addressee"]
 
@@ -51,7 +54,7 @@ class Addressee:
         self.options = options
         self.name: str | None = None
         self.aliases: dict[Alias, None] | None = None
-        self._logger: Any = None
+        self._logger: FilteringBoundLogger | None = None
         self.mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
         self.main = self.mailbox.main
         self.task: Task | TaskPlaceholder = task
@@ -85,17 +88,17 @@ class Addressee:
         """The slot whose next process inherits its main lane."""
 
     @property
-    def log(self) -> Any:
+    def log(self) -> "FilteringBoundLogger":
         """The logger bound to this process."""
         if self._logger is None:
             self._logger = self._make_logger()
         return self._logger
 
-    def use_logger(self, logger: object) -> None:
+    def use_logger(self, logger: "FilteringBoundLogger") -> None:
         """Bind the logger also to the values of another logger, in place of those bound before."""
         self._logger = self.kernel.log.rebound(self._make_logger(), logger)
 
-    def _make_logger(self) -> Any:
+    def _make_logger(self) -> "FilteringBoundLogger":
         return self.kernel.log.logger(
             self.id, self.options.log_level, name=self.name, behaviour=self.callbacks.behaviour
         )

@@ -69,7 +69,9 @@ async def _handle_traced(process: "Process", sender: Any, ref: Any, payload: Any
             await callback(process, "handle_message", payload, sender)
 
 
-async def _handle_event(process: "Process", _sender: Any, _ref: Any, publication: Any) -> None:
+async def _handle_event(
+    process: "Process", _sender: object, _ref: object, publication: object
+) -> None:
     await callback(process, "handle_event", publication)
 
 
@@ -94,16 +96,18 @@ async def _handle_down(process: "Process", source: Any, relation: Any, reason: R
         await callback(process, "handle_message", Down(source, reason), source)
 
 
-async def _handle_notice(process: "Process", sender: Any, _ref: Any, notice: Any) -> None:
+async def _handle_notice(process: "Process", sender: Any, _ref: object, notice: object) -> None:
     await callback(process, "handle_message", notice, sender)
 
 
-async def _handle_child_exit(process: "Process", child: Any, _ref: Any, reason: Reason) -> None:
+async def _handle_child_exit(
+    process: "Process", child: object, _ref: object, reason: Reason
+) -> None:
     await callback(process, "handle_child_exit", child, reason)
 
 
 async def _handle_end_notice(
-    process: "Process", _sender: Any, _ref: Any, signal: Envelope
+    process: "Process", _sender: object, _ref: object, signal: Envelope
 ) -> Reason | None:
     process.mailbox.count_end_notice()
     # A crash of the callback is reported with the callback's own name.
@@ -112,15 +116,17 @@ async def _handle_end_notice(
     return await HANDLERS[kind](process, source, ref, payload)
 
 
-async def _handle_response(process: "Process", _asker: Any, _ref: Any, response: Any) -> None:
+async def _handle_response(
+    process: "Process", _asker: object, _ref: object, response: object
+) -> None:
     await callback(process, "handle_response", response)
 
 
-async def _handle_inspect(process: "Process", _sender: Any, caller: Caller, items: Any) -> None:
+async def _handle_inspect(process: "Process", _sender: object, caller: Caller, items: Any) -> None:
     await handle_inspect(process, caller, items)
 
 
-async def _handle_log(process: "Process", _sender: Any, _ref: Any, record: Any) -> None:
+async def _handle_log(process: "Process", _sender: object, _ref: object, record: object) -> None:
     await callback(process, "handle_log", record)
 
 
@@ -131,15 +137,19 @@ def _handle_control(
     return control
 
 
-async def _handle_end(_process: "Process", _sender: Any, _ref: Any, reason: Reason) -> Reason:
+async def _handle_end(_process: "Process", _sender: object, _ref: object, reason: Reason) -> Reason:
     return reason
 
 
-async def _handle_kill(_process: "Process", _sender: Any, _ref: Any, _payload: Any) -> Reason:
+async def _handle_kill(
+    _process: "Process", _sender: object, _ref: object, _payload: object
+) -> Reason:
     return Killed()
 
 
-async def _handle_started(process: "Process", _sender: Any, _ref: Any, _payload: Any) -> None:
+async def _handle_started(
+    process: "Process", _sender: object, _ref: object, _payload: object
+) -> None:
     """Run the first callbacks in the process's own task, before any message."""
     reason = process.slot.successor_of if process.slot is not None else None
     if reason is not None and "post_restart" in process.callbacks.defined:
@@ -148,12 +158,14 @@ async def _handle_started(process: "Process", _sender: Any, _ref: Any, _payload:
         await callback(process, "post_start")
 
 
-async def _handle_fence(_process: "Process", _sender: Any, caller: Caller, _payload: Any) -> None:
+async def _handle_fence(
+    _process: "Process", _sender: object, caller: Caller, _payload: object
+) -> None:
     caller.settle(None, None)
 
 
 async def _handle_look(
-    process: "Process", _sender: Any, caller: Caller, request: Any
+    process: "Process", _sender: object, caller: Caller, request: Any
 ) -> Reason | None:
     return await request(process, caller)  # type: ignore[no-any-return]
 
@@ -193,7 +205,7 @@ async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, .
         process.kernel.calls.reply(caller, told, None)
 
 
-async def callback(process: "Process", name: str, *args: Any) -> Any:
+async def callback(process: "Process", name: str, *args: object) -> Any:
     """Call a callback of the behaviour, and await it if it is async."""
     unmatched = process.judge() if name == "handle_message" else None
     if unmatched is not None and id(type(args[0])) not in unmatched.seen:

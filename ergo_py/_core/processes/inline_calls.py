@@ -85,7 +85,7 @@ def note_late_reply(process: "Process", caller: TaskCaller, reply: object) -> No
         process.kernel.calls.count_late_reply()
 
 
-def open_scopes(process: "Process", task: Task, status: Any) -> CancelScopes:
+def open_scopes(process: "Process", task: Task, status: object) -> CancelScopes:
     """Return the cancel scopes that ``handle_call`` left open in the caller's task."""
     left = CancelScopes.since(task, status)
     if process.accepting:

@@ -153,7 +153,7 @@ def spawn_at_once(
     behaviour: type,
     args: tuple[Any, ...],
     options: Options,
-    factory: Any = None,
+    factory: object = None,
     leave: Callable[[Awaitable[None]], None] | None = None,
 ) -> Process:
     """Spawn a process without waiting, for a class whose ``init`` is plain. ``factory`` makes the

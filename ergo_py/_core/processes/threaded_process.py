@@ -72,7 +72,7 @@ def _left_behind(process: object) -> NotAllowedError:
     )
 
 
-def _refuse(process: str, *_args: Any, **_keywords: Any) -> NoReturn:
+def _refuse(process: str, *_args: object, **_keywords: object) -> NoReturn:
     raise _left_behind(process)
 
 
@@ -122,7 +122,7 @@ class DispatchedProcess(Process):
         return None if holder is self else holder
 
     @waiting.setter
-    def waiting(self, value: Any) -> None:
+    def waiting(self, value: object) -> None:
         self._waiting = value
 
     @property
@@ -152,7 +152,7 @@ class DispatchedProcess(Process):
             verbs.push(verb, Rank.DISPATCHER, lambda plain: partial(self._send_on, plain))
         self.behaviour = cast(Handlers, _InThread(self, self.behaviour))
 
-    def _send_on(self, verb: Callable[..., Any], *args: Any, priority: Any = None) -> Any:
+    def _send_on(self, verb: Callable[..., Any], *args: object, priority: object = None) -> Any:
         if priority or self.priority:
             self.hurries = True
         return verb(*args, priority=priority)
@@ -190,7 +190,7 @@ class DispatchedProcess(Process):
         for verb in SENDING_VERBS:
             self._changed.push(verb, Rank.REFUSED, lambda _plain: refuse)
 
-    async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+    async def run_in_thread(self, name: str, function: Callable[..., Any], *args: object) -> Any:
         """Run a plain callback in a thread, and wait for its result."""
         assert self.thread_group is not None
         # A copy, since this task keeps running meanwhile, and a context can be entered by a single
@@ -258,7 +258,7 @@ class DispatchedProcess(Process):
         return verb.parker.value.unwrap()  # type: ignore[no-any-return]
 
     def _serve_in_thread(
-        self, handle_message: Callable[[Any, Any], Any], message: Any, sender: Any
+        self, handle_message: Callable[[Any, Any], Any], message: object, sender: object
     ) -> None:
         """Serve a burst of messages in a single trip to the thread, since the trip costs more than
         most callbacks.
@@ -341,7 +341,7 @@ class _InThread(BehaviourProxy):
     unchanged.
     """
 
-    def __init__(self, process: DispatchedProcess, behaviour: Any) -> None:
+    def __init__(self, process: DispatchedProcess, behaviour: object) -> None:
         super().__init__(behaviour)
         for name in sorted(process.hopping):
             setattr(self, name, partial(process.run_in_thread, name, getattr(behaviour, name)))

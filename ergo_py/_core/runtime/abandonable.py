@@ -274,7 +274,7 @@ class Abandonable:
         nursery._check_nursery_closed()
 
 
-def is_end_of_nursery(trap: Any) -> bool:
+def is_end_of_nursery(trap: object) -> bool:
     """Whether a task waits for the last task of a nursery."""
     return getattr(getattr(trap, "abort_func", None), "__qualname__", "").startswith("Nursery.")
 
@@ -304,7 +304,7 @@ def frames_of(task: Task) -> list[FrameType]:
     return frames
 
 
-def _keep_for_good(remains: Any) -> None:
+def _keep_for_good(remains: object) -> None:
     """Leak a coroutine that refused to be closed: garbage collection would try to close it again.
 
     A list would keep it only until the interpreter shuts down. Its awaits raise at once outside of
@@ -318,7 +318,7 @@ def _raise_cancel() -> NoReturn:
     raise RuntimeError("abandoned")
 
 
-def _trap_of(part: Any) -> Any:
+def _trap_of(part: object) -> Any:
     """The trap in which a coroutine waits now; None if there is none."""
     *_, last = _parts(part)
     frame = _frame(last)
@@ -327,7 +327,7 @@ def _trap_of(part: Any) -> Any:
     return next((value for value in local.values() if hasattr(value, "abort_func")), None)
 
 
-def _parts(coroutine: Any) -> Iterator[Any]:
+def _parts(coroutine: object) -> Iterator[Any]:
     """The chain of coroutines from ``coroutine`` to the innermost that it awaits. Any of them may
     refuse to be closed.
     """
@@ -336,9 +336,9 @@ def _parts(coroutine: Any) -> Iterator[Any]:
         coroutine = _awaited(coroutine)
 
 
-def _awaited(part: Any) -> Any:
+def _awaited(part: object) -> Any:
     return getattr(part, "cr_await", None) or getattr(part, "gi_yieldfrom", None)
 
 
-def _frame(part: Any) -> Any:
+def _frame(part: object) -> Any:
     return getattr(part, "cr_frame", None) or getattr(part, "gi_frame", None)

@@ -167,7 +167,7 @@ class Bridge:
         if self._closed:
             raise NodeStoppedError(self._node, self._why)
 
-    def post(self, job: Callable[..., object], *args: Any) -> None:
+    def post(self, job: Callable[..., object], *args: object) -> None:
         """Schedule ``job(*args)`` on the loop. From any thread; never blocks. An accepted job is
         always run.
 
@@ -183,7 +183,7 @@ class Bridge:
         if not self._armed:
             self._arm()
 
-    def run(self, function: Callable[..., T], *args: Any) -> T:
+    def run(self, function: Callable[..., T], *args: object) -> T:
         """Run a plain function on the loop, and block this thread until it returns its result."""
         if get_ident() == self.loop_thread:
             return function(*args)
@@ -194,7 +194,7 @@ class Bridge:
         assert parker.value is not None
         return parker.value.unwrap()
 
-    def do(self, job: Callable[..., object], *args: Any) -> None:
+    def do(self, job: Callable[..., object], *args: object) -> None:
         """Run ``job(*args)`` now in the loop's thread; from another thread schedule it."""
         if self.on_loop():
             job(*args)

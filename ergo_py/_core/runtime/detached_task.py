@@ -4,7 +4,7 @@ waiter waits forever.
 
 from collections.abc import Awaitable, Callable
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
@@ -17,7 +17,9 @@ __all__ = ["DetachedTask", "is_cut_off", "without_cancellation"]
 class Starter(Protocol):
     """Starts tasks in the nursery of a node: the kernel."""
 
-    def start(self, function: Callable[..., Awaitable[object]], *args: Any, name: str) -> None: ...
+    def start(
+        self, function: Callable[..., Awaitable[object]], *args: object, name: str
+    ) -> None: ...
 
 
 class DetachedTask:

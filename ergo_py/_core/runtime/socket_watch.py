@@ -173,7 +173,7 @@ does not know.
 """
 
 
-def unmet(io: Any) -> str:
+def unmet(io: object) -> str:
     """How ``io``, which waits for the sockets of trio's loop, differs from the trio of this module;
     empty if a socket can be watched.
     """

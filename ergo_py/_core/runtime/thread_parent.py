@@ -72,7 +72,7 @@ class ThreadParent:
         """The thread runs code of another owner from now on."""
         self._host = host
 
-    def run(self, function: Callable[..., T], *args: Any) -> T:
+    def run(self, function: Callable[..., T], *args: object) -> T:
         """Call a function with this record, in a thread of trio."""
         if _differences:
             return function(*args)
@@ -195,7 +195,7 @@ class HostKernel(Protocol):
     def raise_cancel(self) -> RaiseCancel | None:
         """Raises `trio.Cancelled`, in any thread."""
 
-    def start(self, function: Callable[..., Any], *args: Any, name: str) -> None: ...
+    def start(self, function: Callable[..., Any], *args: object, name: str) -> None: ...
 
 
 async def capture_cancellation() -> RaiseCancel:
@@ -236,7 +236,7 @@ def _message_of(job: Any) -> Any:
     return job.__closure__[job.__code__.co_freevars.index("self")].cell_contents
 
 
-def unmet(threads: Any = _threads) -> list[str]:
+def unmet(threads: object = _threads) -> list[str]:
     """The parts of trio that differ from the trio that this module was written for."""
     entries = getattr(type(getattr(threads, "PARENT_TASK_DATA", None)), "__annotations__", {})
     differences = (

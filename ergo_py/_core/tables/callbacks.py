@@ -171,7 +171,7 @@ class Callbacks:
         return changed
 
 
-def _check_runs(cls: type[Any], name: str, function: Any) -> None:
+def _check_runs(cls: type[Any], name: str, function: object) -> None:
     """Refuse a generator function: a call creates a generator, and its body never runs."""
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise BehaviourError(
@@ -183,7 +183,9 @@ def _check_runs(cls: type[Any], name: str, function: Any) -> None:
         )
 
 
-def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple[str, ...]) -> None:
+def _check_signature(
+    cls: type[Any], name: str, function: object, parameters: tuple[str, ...]
+) -> None:
     wanted = f"def {name}({', '.join(('self', *parameters))})"
     if not callable(function):
         raise BehaviourError(f"{cls.__qualname__}.{name}", function, f"a method: {wanted}")

@@ -163,7 +163,7 @@ class ChildSlot:
 
     def join(
         self,
-        supervisor: Any,
+        supervisor: object,
         decide: Callable[[Exception], Decision] | None,
         fate: Fate | Redirect,
         max_waiters: int,
@@ -222,7 +222,7 @@ class ChildSlot:
         self.decision = decision
         return decision
 
-    def note_span(self, error: BaseException, span: Any) -> None:
+    def note_span(self, error: BaseException, span: object) -> None:
         """Note that an exception has left a span."""
         self.failed_in = error, span
 
@@ -291,7 +291,7 @@ class ChildSlot:
         """Keep the whole MAIN lane for the successor, without a copy."""
         self.kept[Lane.MAIN] = main
 
-    def inherit(self, successor: Any) -> dict[Lane, deque[Envelope]]:
+    def inherit(self, successor: object) -> dict[Lane, deque[Envelope]]:
         """Take the kept messages. The new process handles them before all others."""
         self.successor = successor
         kept, self.kept = self.kept, {}

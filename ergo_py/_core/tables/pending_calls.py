@@ -139,7 +139,7 @@ class Caller(Expiry):
         # Not set by the constructor: calls of other traces and nodes do not pay for it.
         return getattr(self, "_mark", None)
 
-    def carry(self, mark: Any) -> None:
+    def carry(self, mark: object) -> None:
         """Carry the mark of a sampled trace."""
         self._mark = mark
 
@@ -147,7 +147,7 @@ class Caller(Expiry):
         """Note which callee has the request now, and so has to answer."""
         self.callee = callee
 
-    def redirect(self, to: Any, request: Any) -> None:
+    def redirect(self, to: Any, request: object) -> None:
         """Note that the callee passes the call on: to another address, perhaps with another
         request.
         """
@@ -246,7 +246,7 @@ class OwedCalls(dict[Caller, None]):
         super().__init__()
         self._settled = settled
 
-    def pop(self, key: Caller, default: Any = None) -> None:
+    def pop(self, key: Caller, default: object = None) -> None:
         """Remove a call."""
         super().pop(key, None)
         self._settled(key)
@@ -270,7 +270,7 @@ def _given_frames(error: BaseException) -> TracebackType | None:
 _RESULT: Final = Caller.result.__code__
 
 
-def present(callee: Any) -> Any:
+def present(callee: object) -> Any:
     """The process that holds a call put into the mailbox of ``callee``: itself, or the successor
     that inherited its mailbox.
     """

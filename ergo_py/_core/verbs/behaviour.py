@@ -48,6 +48,8 @@ from .links_and_events import LinksAndEvents
 from .meta_process import MetaProcess, spawn_checked_meta
 
 if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
     from ...node import Node
 
 __all__ = ["Behaviour", "behaviour_of", "check_task"]
@@ -144,7 +146,7 @@ class Behaviour(LinksAndEvents):
         return MappingProxyType(dict(self._process.env))
 
     @property
-    def log(self) -> Any:
+    def log(self) -> "FilteringBoundLogger":
         """A structlog logger bound to this process.
 
         ``self.log = self.log.bind(order=5)`` adds values to all later lines of the process.
@@ -152,7 +154,7 @@ class Behaviour(LinksAndEvents):
         return self._process.log
 
     @log.setter
-    def log(self, logger: Any) -> None:
+    def log(self, logger: "FilteringBoundLogger") -> None:
         self._process.use_logger(logger)
 
     connection: Any = _NoConnection()
@@ -302,7 +304,7 @@ class Behaviour(LinksAndEvents):
     def call(
         self,
         to: Target,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         priority: Priority | None = None,

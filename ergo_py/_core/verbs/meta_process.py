@@ -4,7 +4,7 @@ actors.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, cast
 
 from ..metas.meta import Meta
 from ..metas.shared_state import watched_class
@@ -23,6 +23,9 @@ from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Normal, Reason, as_reason
 from ..vocabulary.states import MetaOperation
 from .common import NotSpawned, arm_timer, check_caller, check_error, check_timeout
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 __all__ = ["MetaProcess", "spawn_checked_meta"]
 
@@ -229,7 +232,7 @@ class MetaProcess:
         return MappingProxyType(dict(self._meta.env))
 
     @property
-    def log(self) -> Any:
+    def log(self) -> "FilteringBoundLogger":
         """A structlog logger bound to this meta-process. From any thread.
 
         ``self.log = self.log.bind(order=5)`` adds values to all later lines of the meta-process.
@@ -237,7 +240,7 @@ class MetaProcess:
         return self._meta.log
 
     @log.setter
-    def log(self, logger: Any) -> None:
+    def log(self, logger: "FilteringBoundLogger") -> None:
         self._meta.use_logger(logger)
 
     @property
@@ -399,7 +402,7 @@ class MetaProcess:
         """Whether the meta-process is ending. A reader that never blocks must check this."""
         return self._meta.resources.stopping or self._meta.ending.reason is not None
 
-    def wait_readable(self, fd: Any, timeout: float | None = None) -> bool:
+    def wait_readable(self, fd: object, timeout: float | None = None) -> bool:
         """Block until a descriptor is readable. False if the time is over or the meta-process is
         ending.
         """
@@ -453,7 +456,7 @@ class MetaProcess:
 
         self.__class__ = watched_class(type(self), self._meta.running_half, report)
 
-    def _run(self, function: Callable[..., T], *args: Any) -> T:
+    def _run(self, function: Callable[..., T], *args: object) -> T:
         bridge = self._meta.router.bridge
         return function(*args) if get_ident() == bridge.loop_thread else bridge.run(function, *args)
 

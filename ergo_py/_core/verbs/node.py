@@ -40,6 +40,9 @@ from .common import (
 )
 from .node_inspection import NodeInspection
 
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
 __all__ = ["Node"]
 
 R = TypeVar("R")
@@ -77,7 +80,7 @@ class Node(NodeInspection):
         return MappingProxyType(dict(self._kernel.env))
 
     @property
-    def log(self) -> Any:
+    def log(self) -> "FilteringBoundLogger":
         """A structlog logger bound to the node."""
         return self._kernel.logger
 
@@ -263,7 +266,7 @@ class Node(NodeInspection):
     async def call(
         self,
         to: Target,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
@@ -309,7 +312,7 @@ class Node(NodeInspection):
     def call_from_thread(
         self,
         to: Target,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,

@@ -250,7 +250,7 @@ class NodeInspection(NodeSnapshots):
         """Return the last processes and meta-processes that ended, for any reason, newest last."""
         return self._kernel.obituaries.all(_checked(count))
 
-    async def _ask(self, verb: str, to: Target, request: Any, timeout: float) -> Any:
+    async def _ask(self, verb: str, to: Target, request: object, timeout: float) -> Any:
         self._here(verb)
         check_timeout(timeout)
         return await ask(self._kernel, self.pid, self._one(to, verb), to, verb, request, timeout)

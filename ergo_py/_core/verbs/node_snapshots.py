@@ -4,7 +4,7 @@ letters.
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from trio.lowlevel import current_task
 
@@ -211,7 +211,7 @@ class NodeSnapshots:
             raise self._router.unknown(alias, "meta-process")
         return found
 
-    def _run(self, function: Callable[..., T], *args: Any) -> T:
+    def _run(self, function: Callable[..., T], *args: object) -> T:
         if self._router.stopped:
             self._router.bridge.check_open()
         return self._router.bridge.run(function, *args)

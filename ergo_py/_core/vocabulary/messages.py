@@ -91,7 +91,7 @@ def _declared_by(kind: type) -> str:
     return _NONE_IS_FINE
 
 
-def _may_be_none(answer: Any) -> bool:
+def _may_be_none(answer: object) -> bool:
     """Whether None is a value of a type. Also True for types that cannot be decided."""
     origin = get_origin(answer)
     if origin in (Union, UnionType):

@@ -33,7 +33,7 @@ class _Counts:
         self._edges: Counter[Edge] = Counter()
         self.messages = 0
 
-    def add(self, sender: Any, receiver: Any, *, is_report_of_sender: bool) -> None:
+    def add(self, sender: object, receiver: object, *, is_report_of_sender: bool) -> None:
         """Count a message, unless its receiver reports it as well."""
         start, end = self._number(sender), self._number(receiver)
         if is_report_of_sender and end in self._watched:

@@ -79,7 +79,7 @@ def _resolved(center: Process | Meta, target: Any) -> Any:
     return found if isinstance(found, Process | Meta) else target
 
 
-def _described(neighbour: Any, row_format: RowFormat) -> tuple[object, dict[str, Any]]:
+def _described(neighbour: object, row_format: RowFormat) -> tuple[object, dict[str, Any]]:
     """The key of a neighbour, and its row. A text for what is no process of this node."""
     if neighbour is None:
         return 0, {"id": 0, "kind": "node"}

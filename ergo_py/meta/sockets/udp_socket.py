@@ -296,10 +296,10 @@ class UDPSocket(MetaProcess):
         self.bytes_in += size
         return messages
 
-    def _peer_at(self, address: Any) -> Endpoint:
+    def _peer_at(self, address: object) -> Endpoint:
         return self._endpoints.get(address) or self._remember(address)
 
-    def _remember(self, address: Any) -> Endpoint:
+    def _remember(self, address: object) -> Endpoint:
         if len(self._endpoints) >= _KNOWN:
             self._endpoints.clear()
         peer = self._endpoints[address] = endpoint(address)
@@ -351,7 +351,7 @@ class UDPSocket(MetaProcess):
 
     # -- the handler -------------------------------------------------------------------------------
 
-    def _serve_in_passing(self, message: Any, sender: PID | Alias) -> bool:
+    def _serve_in_passing(self, message: object, sender: PID | Alias) -> bool:
         """Send on the spot, in the sender's turn, if that needs no waiting."""
         if type(message) is not UDPSend:
             return False
@@ -366,7 +366,7 @@ class UDPSocket(MetaProcess):
             self._refused(message, error, sender)
         return True
 
-    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
         """Send datagrams; join and leave multicast groups."""
         try:
             if not await self._do(message, sender):
@@ -379,7 +379,7 @@ class UDPSocket(MetaProcess):
                     "cannot do this", message_type=type(message).__qualname__, error=describe(error)
                 )
 
-    async def handle_call(self, request: Any, caller: Caller) -> object:
+    async def handle_call(self, request: object, caller: Caller) -> object:
         """The same for callers, which wait for the result."""
         try:
             if not await self._do(request, caller.pid):

@@ -64,7 +64,7 @@ class Watches:
         peer.mailbox.count_refusal()
         peer.network.kernel.links.tell_all(target, Custom(limits.watch_text(here, here, peer.node)))
 
-    def remove(self, target: Any) -> None:
+    def remove(self, target: object) -> None:
         """End the watch of a target."""
         number = self._numbers.pop(target, None)
         if number is None:

@@ -93,7 +93,7 @@ Check = tuple[frozenset[type], frozenset[type] | None]
 """The types that a field may have, and for a list the types of its items."""
 
 
-def _check(annotation: Any) -> Check | None:
+def _check(annotation: object) -> Check | None:
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is list and len(args) == 1:
         items = _scalars(args[0])
@@ -102,7 +102,7 @@ def _check(annotation: Any) -> Check | None:
     return None if scalars is None else (scalars, None)
 
 
-def _scalars(annotation: Any) -> frozenset[type] | None:
+def _scalars(annotation: object) -> frozenset[type] | None:
     if annotation is None:
         return frozenset({type(None)})
     if isinstance(annotation, type):

@@ -83,7 +83,7 @@ def _allowed_types(cls: type, fields: tuple[str, ...]) -> dict[str, tuple[type, 
     return {name: allowed for name, allowed in found.items() if allowed is not None}
 
 
-def _types_of(annotation: Any) -> tuple[type, ...] | None:
+def _types_of(annotation: object) -> tuple[type, ...] | None:
     """The classes that an annotation allows; None if any value may fit."""
     origin = get_origin(annotation)
     if annotation is None:

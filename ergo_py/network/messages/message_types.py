@@ -227,7 +227,7 @@ class MessageTypes:
             return self.encode(Crashed.told(error, _cut(reason.traceback)))
         return self.encode(Shutdown(_cut(text_of(reason))))
 
-    def _plain(self, value: Any) -> Any:
+    def _plain(self, value: object) -> Any:
         """The value as MessagePack knows it: other types become extensions."""
         cls = type(value)
         if cls in _LEAVES:
@@ -269,7 +269,7 @@ class MessageTypes:
             _encode([(self._plain(key), self._plain(value)) for key, value in values.items()]),
         )
 
-    def _object(self, entry: ListedClass, value: Any) -> Ext:
+    def _object(self, entry: ListedClass, value: object) -> Ext:
         fields = {}
         for name in entry.fields:
             part = getattr(value, name)

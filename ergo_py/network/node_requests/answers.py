@@ -184,7 +184,7 @@ class Answers:
         raise _OtherFormError
 
     async def _start(
-        self, behaviour: Any, args: tuple[Any, ...], options: Options, parent: PID | None
+        self, behaviour: object, args: tuple[Any, ...], options: Options, parent: PID | None
     ) -> PID:
         process = await spawn_process(
             self._kernel,

@@ -69,7 +69,7 @@ class Notices:
         subscriber: int,
         producer: PID,
         publication: Published,
-        context: Any = None,
+        context: object = None,
     ) -> bool:
         """Send a publication to that node. False if it cannot travel, or too many bytes wait."""
         if not self.mailbox.has_room(Lane.MAIN):

@@ -215,13 +215,13 @@ class OpenCalls:
         return caller.result()
 
     async def inspect(
-        self, verb: str, to: Any, items: tuple[str, ...], timeout: float
+        self, verb: str, to: object, items: tuple[str, ...], timeout: float
     ) -> dict[str, str]:
         """Call ``handle_inspect`` of a process or meta-process there."""
         found = await look(self, Look(verb, (to, *items)), {"timeout": timeout}, timeout)
         return dict(found)
 
-    async def wait_ended(self, to: Any) -> Reason:
+    async def wait_ended(self, to: object) -> Reason:
         """Wait until a process or meta-process there has ended."""
         try:
             return reason_of(await self.ask("wait_ended", Look("wait_ended", (to,)), to, None))

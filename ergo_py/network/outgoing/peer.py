@@ -145,7 +145,7 @@ class Peer(OpenCalls, Notices):
         self.session.push(encode_operation((*op, packed.headers) if packed.headers else op))
 
     def send_traced(
-        self, sender: PID | Alias, to: Any, message: object, priority: Priority, context: Any
+        self, sender: PID | Alias, to: Any, message: object, priority: Priority, context: object
     ) -> bool:
         """Send a message with the context of its trace, as :meth:`send`."""
         plain = self.pack(to, message)

@@ -88,7 +88,7 @@ class RemoteService(Service):
 
     async def call(
         self,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
@@ -118,7 +118,7 @@ class RemoteService(Service):
             left = None if timeout is None else max(0.0, deadline - trio.current_time())
 
     def call_from_thread(
-        self, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
     ) -> Any:
         """Call the child and block this thread until it answers. Raises the same errors as
         :meth:`call`.

@@ -310,6 +310,6 @@ class TopApp(App[None]):
         """Draw the bars for the new width."""
         self._show_bars()
 
-    def _ask(self, **parts: Any) -> None:
+    def _ask(self, **parts: object) -> None:
         skip, limit = self.processes.window
         self.watch_of_node.change(skip=skip, limit=limit, **parts)

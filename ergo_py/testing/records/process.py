@@ -97,7 +97,7 @@ class RecordingProcess:
         self.events.append(event)
 
     def request(
-        self, to: Any, request: object, timeout: float | None, priority: Priority | None
+        self, to: object, request: object, timeout: float | None, priority: Priority | None
     ) -> Requested:
         """Note a request."""
         requested = Requested(to, request, Ref(NODE, 1, self.notes.number()))
@@ -140,7 +140,7 @@ class _Other:
 
     is_remote: Final = False
 
-    def __init__(self, notes: Notes, to: Any) -> None:
+    def __init__(self, notes: Notes, to: object) -> None:
         self._notes = notes
         self._to = to
 
@@ -166,16 +166,16 @@ class _Router:
         self.references: Iterator[int] = count(1)
         self.registry = self
 
-    def send(self, sender: PID, to: Any, message: object, priority: Priority) -> bool:
+    def send(self, sender: PID, to: object, message: object, priority: Priority) -> bool:
         self._notes.sent.append(Sent(to, message, check_priority(priority)))
         return True
 
     async def send_wait(
-        self, sender: PID, to: Any, message: object, priority: Priority, timeout: float | None
+        self, sender: PID, to: object, message: object, priority: Priority, timeout: float | None
     ) -> bool:
         return self.send(sender, to, message, priority)
 
-    def resolve(self, to: Any) -> "RecordingProcess | _Other":
+    def resolve(self, to: object) -> "RecordingProcess | _Other":
         process = self._process
         if to == process.id or to in process.aliases or (to is not None and to == process.name):
             return process
@@ -214,19 +214,19 @@ class _Kernel:
             "address to the behaviour"
         )
 
-    def relate(self, process: RecordingProcess, target: Any, kind: Kind) -> None:
+    def relate(self, process: RecordingProcess, target: object, kind: Kind) -> None:
         relations, named = self._relations(target, kind)
         if named in relations:
             raise RelationExistsError(kind.value, target)
         relations.append(named)
 
-    def unrelate(self, process: RecordingProcess, target: Any, kind: Kind) -> None:
+    def unrelate(self, process: RecordingProcess, target: object, kind: Kind) -> None:
         relations, named = self._relations(target, kind)
         if named not in relations:
             raise RelationUnknownError(kind.value, target)
         relations.remove(named)
 
-    def _relations(self, target: Any, kind: Kind) -> tuple[list[Any], Any]:
+    def _relations(self, target: object, kind: Kind) -> tuple[list[Any], Any]:
         if isinstance(target, EventName):
             return self._notes.subscribed, target.name
         return self._notes.links if kind is Kind.LINK else self._notes.monitors, target
@@ -249,11 +249,17 @@ class _Calls:
         self._router = process.router
         self._notes = process.notes
 
-    def forward(self, to: Any, message: object, origin: object, priority: Priority) -> bool:
+    def forward(self, to: object, message: object, origin: object, priority: Priority) -> bool:
         return self._router.send(self._notes.pid, to, message, priority)
 
     async def call(
-        self, process: object, sender: PID, to: Any, request: Any, timeout: object, priority: object
+        self,
+        process: object,
+        sender: PID,
+        to: object,
+        request: object,
+        timeout: object,
+        priority: object,
     ) -> Any:
         notes = self._notes
         notes.calls.append(Called(to, request))

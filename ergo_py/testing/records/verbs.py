@@ -99,7 +99,7 @@ class RecordingVerbs(StreamVerbs, IdleVerbs):
     def call_stream(
         self,
         to: Target,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         credit: int | None = None,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Final, Self, TypeAlias, cast
 
 from ..._core.vocabulary.errors import BadInputError
 from ..._core.vocabulary.ids import Ref
@@ -202,7 +202,7 @@ class Response:
         return self
 
     @classmethod
-    def json(cls, value: Any, status: int = 200, headers: Headers = ()) -> Self:
+    def json(cls, value: object, status: int = 200, headers: Headers = ()) -> Self:
         """A response with a value as JSON.
 
         Raises:

@@ -147,7 +147,7 @@ class TaskCall(Caller):
 
     __slots__ = ("_event",)
 
-    def __init__(self, pid: PID | Alias, number: int, to: Any, request: Any) -> None:
+    def __init__(self, pid: PID | Alias, number: int, to: object, request: Any) -> None:
         super().__init__(pid, number, to, request)
         self._event = trio.Event()
 

@@ -76,7 +76,7 @@ class ASGIApplication:
         if not exchange.has_ended:
             self._site.log.error("an application has ended without a whole response")
 
-    async def talk(self, upgrade: Any, request: HTTPRequest) -> None:
+    async def talk(self, upgrade: object, request: HTTPRequest) -> None:
         """Let the application decide about a WebSocket, and use it."""
         talk = Talk(upgrade, request)
         scope = self._tasks.begin()

@@ -124,7 +124,7 @@ class Patterns(Actor):
             case True | None:
                 pass
             case Special() as special:
-                self.log.debug(special)
+                self.log.debug("special", value=special)
 
 
 class Named(Answers):

@@ -345,7 +345,7 @@ class StreamConnection(MetaProcess):
 
     # -- the handler -------------------------------------------------------------------------------
 
-    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
         """Serve the messages of the receiver and of other processes."""
         if type(message) is TCPSend:
             if self._writer.is_closing:
@@ -375,7 +375,7 @@ class StreamConnection(MetaProcess):
         else:
             super().handle_message(message, sender)
 
-    async def handle_call(self, request: Any, caller: Caller) -> object:
+    async def handle_call(self, request: object, caller: Caller) -> object:
         """Serve requests: the caller waits until the work is done."""
         if type(request) is TCPSend:
             if self._writer.is_closing:

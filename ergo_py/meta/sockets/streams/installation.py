@@ -64,7 +64,7 @@ def install() -> str:
     return ""
 
 
-def known_clock(clock: Any) -> Any:
+def known_clock(clock: object) -> Any:
     """The function of a class of clocks that C may compute by itself; None if it has other steps
     than C knows.
     """

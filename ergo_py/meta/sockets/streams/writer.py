@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from itertools import islice
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import trio
 from trio.lowlevel import notify_closing, wait_writable
@@ -152,7 +152,7 @@ class Writer:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def serve(self, message: Any, _sender: PID | Alias) -> bool:
+    def serve(self, message: object, _sender: PID | Alias) -> bool:
         """Write on the spot, in the sender's turn, if that needs no waiting. False for a message
         that the handler must serve.
         """

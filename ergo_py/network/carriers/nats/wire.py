@@ -281,7 +281,7 @@ def _info(text: bytes) -> ServerInfo:
     )
 
 
-def _value(values: dict[str, Any], key: str, kind: type, default: Any) -> Any:
+def _value(values: dict[str, Any], key: str, kind: type, default: object) -> Any:
     value = values.get(key, default)
     return value if type(value) is kind else default
 
