@@ -42,7 +42,9 @@ class Table:
 
 
 class Only(Actor):
-    """A singleton that writes now and then, and takes a while to end."""
+    """A singleton that writes now and then, and takes nearly all of its time to end: a lease that
+    is counted too long shows at once.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -52,7 +54,7 @@ class Only(Actor):
         self.table.begin(lease_of(self).token, self.node.name)
         self.send_every(0.5, self.pid, "write")
 
-    def handle_message(self, message: object, sender: object) -> None:
+    async def handle_message(self, message: object, sender: object) -> None:
         """Write, if no other node can have the lease."""
         lease = lease_of(self)
         try:
@@ -60,10 +62,11 @@ class Only(Actor):
         except LeaseLostError:
             return
         self.table.write(lease.token)
+        await trio.sleep(0.45)  # a shutdown waits for the callback
 
     async def terminate(self, reason: object) -> None:
         """Take a while."""
-        await trio.sleep(0.3)
+        await trio.sleep(0.45)
 
 
 async def leases(world: World) -> None:
@@ -99,7 +102,14 @@ async def leases(world: World) -> None:
 
 
 class Holder(Actor):
-    """Has the name, until it ends."""
+    """Has the name, until it ends; or until it is killed, since it does not end by itself."""
+
+    def init(self) -> None:
+        """Take requests to end as messages."""
+        self.trap_exit = True
+
+    def handle_message(self, message: object, sender: object) -> None:
+        """Go on, also after a request to end."""
 
 
 Held = list[tuple[float, PID]]

@@ -2,7 +2,7 @@
 does to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 import msgspec
@@ -25,11 +25,17 @@ class DiskStore:
     sync may keep some rows of it, and lose others.
     """
 
-    def __init__(self, disk: WorldDisk) -> None:
+    def __init__(
+        self, disk: WorldDisk, audit: Callable[[Sequence[Write]], None] = lambda _writes: None
+    ) -> None:
         self._disk = disk
+        self._audit = audit
+        """Looks at the rows of each commit when they are synced, before :attr:`rows` has them."""
         self._file = disk.file("entities")
         self.rows: dict[Address, tuple[Row, float | None]] = {}
         """All rows, with the moment at which each is due."""
+        self.complaints: list[str] = []
+        """Writes that no correct keeper asks for."""
         self._read()
 
     def records(self) -> dict[Address, Record]:
@@ -86,7 +92,9 @@ class DiskStore:
             found = self.rows.get(write.address)
             version = 0 if found is None else found[0].version
             if version != write.base:
-                raise FencedError(f"{write.address} has the version {version}, not {write.base}")
+                text = f"{write.address} has the version {version}, not {write.base}"
+                self.complaints.append(text)  # the keeper is alone, and knows the versions
+                raise FencedError(text)
         try:
             for write in writes:
                 entry = msgspec.msgpack.encode(
@@ -99,6 +107,7 @@ class DiskStore:
         except OSError as error:
             self._recover()
             raise EntityStoreError(f"cannot write: {error}") from error
+        self._audit(writes)
         for write in writes:
             self._put(write.address, write.version, write.due, write.record)
         await self._disk.wait()

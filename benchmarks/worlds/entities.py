@@ -3,7 +3,7 @@ that crashes, with a disk that fails and is late.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -12,6 +12,9 @@ import trio
 
 from ergo_py import Actor, Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
 from ergo_py.entities import Entities, Entity
+from ergo_py.entities.record import Origin, Record
+from ergo_py.entities.stores.store import Write
+from ergo_py.entity_handles import Address
 from ergo_py.testing import World, linearizable
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
@@ -111,8 +114,9 @@ class Account(Entity[Balance]):
                 else:
                     self.send(other, Credit(id, amount))
                 if state.amount < 0:
+                    known = state.entries[-1] if state.entries else ""
                     state.entries.append("refused")
-                    raise Reject(ValueError("not enough"))
+                    raise Reject(ValueError("not enough", known))
                 state.entries.append(f"to {to} {'later ' * bool(delay)}{id}")
             case Earn(id, delay):
                 due = trio.current_time() + delay
@@ -126,7 +130,7 @@ class Account(Entity[Balance]):
             case _:
                 raise Reject(LookupError(request))
         state.entries.append(id)
-        self.send("auditor", id)
+        self.send("auditor", (self.key, id))
         return state.amount
 
     def handle_message(self, message: Any, sender: Any) -> None:
@@ -140,6 +144,13 @@ class Account(Entity[Balance]):
                 self.state.entries.append(f"coin {id}")
                 if trio.current_time() < due:
                     self.state.entries.append(f"early {id}")
+
+    def terminate(self, reason: object) -> None:
+        """Y9: an entity sleeps only with a stored state."""
+        book = self.env["book"]
+        assert isinstance(book, Book)
+        if "asleep" in str(reason) and self.state.entries:
+            book.check_stored(self.key, self.state.entries[-1], "the sleep")
 
 
 @dataclass
@@ -172,11 +183,12 @@ class Drop(Request[int]):
 
 
 class Register(Entity[Cell]):
-    """A register."""
+    """A register, which takes a while to start: others are awake meanwhile."""
 
-    def init(self) -> None:
+    async def init(self) -> None:
         """Note which key this process has."""
         self.send("auditor", (self.key, self.pid))
+        await trio.sleep(0.05)
 
     def handle_call(self, request: Any, caller: Caller) -> object:
         """Read or write."""
@@ -219,11 +231,12 @@ class Auditor(Actor):
 
     def handle_message(self, message: Any, sender: Any) -> None:
         """Note a command, or the start of an entity."""
-        if isinstance(message, tuple):
-            key, pid = message
-            self.book.keys[pid] = key
+        key, told = message
+        if isinstance(told, str):
+            self.book.told.add(told)
+            self.book.check_stored(key, told, "a message")
         else:
-            self.book.told.add(message)
+            self.book.keys[told] = key
 
 
 class Book:
@@ -241,6 +254,58 @@ class Book:
         self.complaints: list[str] = []
         self.store: DiskStore | None = None
         """The store of the present start of the node."""
+        self.stores: list[DiskStore] = []
+        """Those of all starts."""
+
+    def balance(self, key: str) -> Balance:
+        """The stored state of an account."""
+        record = self.record(key)
+        if record is None or record.state is None:
+            return Balance()
+        balance: Balance = Account.__state_type__.load(record.state)
+        return balance
+
+    def record(self, key: str) -> Record | None:
+        """The stored record of an account."""
+        assert self.store is not None
+        row, _ = self.store.rows.get(Address("Account", key), (None, None))
+        return None if row is None else Record.decode(row.record)
+
+    def check_stored(self, key: str, entry: str, what: str) -> None:
+        """Y1: what leaves an entity waits until the state that it tells of is stored. A look at the
+        end would find the entry: the client repeats its command.
+        """
+        if entry and entry not in self.balance(key).entries:
+            self.complaints.append(f"{what} of {key} tells of {entry!r}, which is not stored")
+
+    def audit(self, writes: Sequence[Write]) -> None:
+        """Look at a commit. Y6: an entity has got a message only if its sender has stored it, and a
+        sender forgets a message only if its receiver has stored the effect.
+        """
+        for write in writes:
+            key, record = write.address.key, write.record
+            if write.address.kind != "Account" or record is None:
+                continue
+            before, after = self.record(key) or Record(), Record.decode(record)
+            for number in before.owed.keys() - after.owed.keys():
+                target = before.owed[number].target
+                origin = Origin("Account", key, before.birth)
+                if target is not None:
+                    there = self.record(target.key)
+                    if there is None or there.seen.get(origin, 0) < number:
+                        self.complaints.append(f"{key} forgets a message before {target} has it")
+            if after.state is not None and after.state != before.state:
+                entries = Account.__state_type__.load(after.state).entries
+                for entry in entries[len(self.balance(key).entries) :]:
+                    self._check_sent(key, entry)
+
+    def _check_sent(self, key: str, entry: str) -> None:
+        word, _, rest = entry.partition(" ")
+        sender, _, id = rest.partition(" ")
+        if word == "from" and sender != key:
+            sent = self.balance(sender).entries
+            if f"to {key} {id}" not in sent and f"to {key} later {id}" not in sent:
+                self.complaints.append(f"{key} stores {entry!r}, which {sender} has not stored")
 
 
 class Client:
@@ -263,31 +328,41 @@ class Client:
                 for part in range(self.random.choice((1, 1, 4))):
                     id = f"{self.number}.{step}.{part}"
                     nursery.start_soon(self.command, id, key, other)
+        # The last timers fire while nothing else wakes the accounts, and registers need room.
+        async with trio.open_nursery() as nursery:
+            for part in range(2):
+                id = f"{self.number}.{STEPS}.{part}"
+                nursery.start_soon(self.command, id, self.random.choice(ACCOUNTS), "", Earn)
+        for step in range(STEPS):
+            await trio.sleep(self.random.choice((0.0, 0.5, 1.0)))
+            await self.use_register(f"{self.number}.{STEPS}.{step}")
 
-    async def command(self, id: str, key: str, other: str) -> None:
+    async def command(self, id: str, key: str, other: str, kind: type | None = None) -> None:
         """Give a command to an account."""
         random, book = Random(repr((self.world.plan.seed, id))), self.book
-        request: Any = random.choice(
-            (
-                Deposit(id, random.randint(1, 50)),
-                Deposit(id, random.randint(1, 50)),
-                Pay(id, other, random.randint(0, 30)),
-                Pay(id, other, random.randint(0, 30)),
-                Pay(id, other, random.randint(0, 30), random.uniform(0.0, 3.0)),
-                Earn(id, random.uniform(0.0, 5.0)),
-                Credit(id, 7),
-                Break(id),
-            )
+        commands = (
+            Deposit(id, random.randint(1, 50)),
+            Deposit(id, random.randint(1, 50)),
+            Pay(id, other, random.randint(0, 30)),
+            Pay(id, other, random.randint(0, 30)),
+            Pay(id, other, random.randint(0, 30), random.uniform(0.0, 3.0)),
+            Earn(id, random.uniform(0.0, 5.0)),
+            Credit(id, 7),
+            Break(id),
         )
+        request: Any = random.choice([each for each in commands if kind in (None, type(each))])
         book.unknown[id] = key, request
         try:
             answer = await self.ask(Account, key, request, id, TRIES)
-        except ValueError:
+        except ValueError as error:
+            book.check_stored(key, error.args[1], "a refusal")
             book.refused.add(id)
             del book.unknown[id]
             return
         except ErgoError:
             return
+        if not isinstance(request, Credit):  # which is stored, and takes effect later
+            book.check_stored(key, id, "an answer")
         book.answered[id] = key, request, answer
         del book.unknown[id]
         if random.random() < 0.2:
@@ -326,7 +401,9 @@ class Client:
         for left in reversed(range(tries)):
             try:
                 return await self.node.run(lambda node: _call(node, kind, key, request, id))
-            except ErgoError:
+            except ErgoError as error:
+                if "asleep" in str(error):
+                    self.book.complaints.append(f"{key} sleeps, and tells its caller: {error}")
                 if not left or isinstance(request, Break):
                     raise
                 await trio.sleep(self.random.choice((0.0, 0.1, 1.0)))
@@ -345,7 +422,8 @@ async def bank(world: World) -> None:
     book = Book()
 
     async def start(node: Node) -> None:
-        book.store = DiskStore(world.nodes[node.name].disk)
+        book.store = DiskStore(world.nodes[node.name].disk, book.audit)
+        book.stores.append(book.store)
         await node.spawn(Auditor, book, name="auditor")
         entities = Entities.spec(
             book.store,
@@ -359,9 +437,9 @@ async def bank(world: World) -> None:
         )
         await node.supervise([ChildSpec("entities", entities)], intensity=1000)
 
-    (node,) = await world.start(["bank@world"], start)
+    (node,) = await world.start(["bank@world"], start, env={"book": book})
     world.faults(
-        seconds=15.0,
+        seconds=20.0,
         crash=0.1,
         kill=0.2,
         fail_disk=0.1,
@@ -411,11 +489,7 @@ def _checker(book: Book, find: Check) -> Callable[[History], Iterator[str]]:
 
 def _balances(book: Book) -> dict[str, Balance]:
     assert book.store is not None
-    return {
-        address.key: Account.__state_type__.load(record.state)
-        for address, record in book.store.records().items()
-        if address.kind == "Account" and record.state is not None
-    }
+    return {each.key: book.balance(each.key) for each in book.store.rows if each.kind == "Account"}
 
 
 def acknowledged_commands_are_kept(
@@ -453,11 +527,13 @@ def no_effect_is_doubled(
                 yield f"{key} has {entry!r} {times} times"
 
 
-def repetitions_get_the_first_answer(
+def each_moment_goes_well(
     book: Book, _balances: dict[str, Balance], _history: History
 ) -> Iterator[str]:
-    """Y4: a repeated command is answered as before."""
+    """Y1, Y4, Y6, Y9: what clients, auditor and store have noted when it happened."""
     yield from book.complaints
+    for store in book.stores:
+        yield from store.complaints
 
 
 def transfers_arrive(_book: Book, balances: dict[str, Balance], _history: History) -> Iterator[str]:
@@ -540,7 +616,7 @@ CHECKS: tuple[Check, ...] = (
     acknowledged_commands_are_kept,
     messages_wait_for_the_store,
     no_effect_is_doubled,
-    repetitions_get_the_first_answer,
+    each_moment_goes_well,
     transfers_arrive,
     money_is_conserved,
     timers_fire,

@@ -78,7 +78,8 @@ async def messages(world: World) -> None:
         else:
             await node.spawn(Source, sent, name="source")
 
-    a, _ = await world.start(2, start)
+    # A small window: operations wait for room in it, also when a session ends.
+    a, _ = await world.start(2, start, network={"window": 16 * 1024})
     world.faults(
         seconds=20.0,
         cut=0.1,
