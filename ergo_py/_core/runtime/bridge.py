@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from math import ceil, inf
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
-from weakref import WeakSet
+from weakref import ReferenceType, ref
 
 import outcome
 import trio
@@ -149,7 +149,7 @@ class Bridge:
         self.lock = threading.Lock()
         """Guards the few counters that both threads and the loop change."""
         self.loop_thread = get_ident()
-        _bridges.add(self)
+        _remember(self)
 
     def on_loop(self) -> bool:
         """Say whether this is the thread of the node's event loop."""
@@ -319,7 +319,21 @@ class Bridge:
             return
 
 
-_bridges: Final[WeakSet[Bridge]] = WeakSet()
+_bridges: Final[dict[ReferenceType[Bridge], None]] = {}
+"""Not a WeakSet, whose iterator costs more: a world looks at each jump of its clock."""
+
+
+def _remember(bridge: Bridge) -> None:
+    _bridges[ref(bridge, _forget)] = None
+
+
+def _forget(gone: ReferenceType[Bridge]) -> None:
+    del _bridges[gone]
+
+
+def _all_bridges() -> list[Bridge]:
+    found = [reference() for reference in tuple(_bridges)]
+    return [bridge for bridge in found if bridge is not None]
 
 
 def bells() -> int:
@@ -328,18 +342,18 @@ def bells() -> int:
     """
     me = get_ident()
     return sum(
-        1 for bridge in tuple(_bridges) if bridge.loop_thread == me and bridge._bell != _NO_BELL
+        1 for bridge in _all_bridges() if bridge.loop_thread == me and bridge._bell != _NO_BELL
     )
 
 
 def bells_ring() -> bool:
     """Whether a thread has posted jobs to a bridge of this thread's loop, which have not run."""
     me = get_ident()
-    return any(bridge.pending and bridge.loop_thread == me for bridge in tuple(_bridges))
+    return any(bridge.pending and bridge.loop_thread == me for bridge in _all_bridges())
 
 
 def _mark_dead_in_copy() -> None:
-    for bridge in tuple(_bridges):
+    for bridge in _all_bridges():
         bridge.forked()
 
 

@@ -70,7 +70,7 @@ def check_names(cls: type[Any], callbacks: Mapping[str, tuple[str, ...]]) -> Non
             "handle_message; put into the message what the callback has to tell apart, or spawn "
             "a process for each address",
         )
-    taken = _taken_names(cls, callbacks)
+    taken = _taken_names(_base(cls), frozenset(callbacks))
     for name in sorted(taken & own.keys()):
         # A descriptor, such as a property, is a decision to replace the verb.
         if not callable(own[name]) and not hasattr(type(own[name]), "__get__"):
@@ -129,14 +129,16 @@ def _is_framework(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "ergo_py"
 
 
-def _base(cls: type[Any]) -> type[Any]:
+def _base(cls: type[Any]) -> type:
     """The class of the framework that a class extends."""
     return next(base for base in cls.__mro__ if _is_framework(base) or base is object)
 
 
-def _taken_names(cls: type[Any], callbacks: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """The verbs of a class, and its properties without a setter. Callbacks may be replaced."""
-    base = _base(cls)
+@lru_cache(maxsize=1000)  # each node looks at the classes that it spawns
+def _taken_names(base: type, callbacks: frozenset[str]) -> frozenset[str]:
+    """The verbs of a class of the framework, and its properties without a setter. Callbacks may be
+    replaced.
+    """
     return frozenset(
         name
         for name in dir(base)
