@@ -116,6 +116,10 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         "attack the web server with 10,000 slow heads, and with slowhttptest if it is installed",
         '"$python" -m benchmarks.slow_peers "$@"',
     ),
+    "replacements": Command(
+        "connect 100,000 peers while the server at their address is replaced again and again",
+        '"$python" -m benchmarks.replacements "$@"',
+    ),
     "soak-nodes": Command(
         "run four programs on a NATS server for ten minutes, with seeded kills of programs and "
         "server",

@@ -30,6 +30,7 @@ PROMISES_IN_SECTION = {
     "T": 8,
     "D": 27,
     "K": 7,
+    "U": 2,
     "Z": 5,
     "Y": 12,
 }

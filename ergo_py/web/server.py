@@ -9,18 +9,16 @@ from math import inf
 from typing import Final
 
 from .._core.processes.process import Process
-from .._core.tables.pending_calls import Caller, Deadline
-from .._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
-from .._core.vocabulary.messages import NO_REPLY, Drain
+from .._core.tables.pending_calls import Deadline
+from .._core.vocabulary.errors import BadInputError
 from .._core.vocabulary.options import check_flag
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..meta.sockets.acceptor import Accepted
 from ..meta.sockets.listener import Listener
-from ..meta.sockets.messages import Cause, Endpoint, WhenFull, WhenSlow
+from ..meta.sockets.messages import Endpoint, WhenFull, WhenSlow
 from ..meta.sockets.options import StreamOptions
 from ..meta.sockets.socket_setup import INET, GivenSocket, endpoint, open_listener
-from ..meta.sockets.streams.connection import StreamConnection
 from ..meta.sockets.tcp import check_endpoint
 from ..meta.sockets.tls import TLSFiles
 from .connection import WebConnection
@@ -113,9 +111,6 @@ class WebServer(Listener):
 
     kind = "web"
 
-    drains = True
-    """``node.drain()`` drains the server."""
-
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -175,8 +170,6 @@ class WebServer(Listener):
         self._waiting: WaitingPeers | None = None
         self._next_look: Deadline | None = None
         """Looks again for a connection that may give way."""
-        self._drains: list[Caller] = []
-        self._cut = 0
 
     async def init(self) -> None:
         """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
@@ -269,49 +262,20 @@ class WebServer(Listener):
 
     # -- the end -----------------------------------------------------------------------------------
 
-    async def handle_call(self, request: object, caller: Caller) -> object:
-        """Serve ``Drain``."""
-        if not isinstance(request, Drain):
-            raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
-        self._begin_drain()
-        if not self._open:
-            return 0
-        self._drains.append(caller)
-        self._meta.kernel.clock.arm_call(Deadline(self.cut_rest), request.timeout)
-        return NO_REPLY
-
     def _stop_accepting(self) -> Sequence[Process]:
         self._site.begin_drain()
         if self._waiting is not None:
             self._waiting.end_all()
         return super()._stop_accepting()
 
-    def _begin_drain(self) -> None:
-        self._stop_accepting()
+    async def _begin_drain(self) -> None:
         self._site.begin_drain()
+        await super()._begin_drain()
+        if self._waiting is not None:
+            self._waiting.end_all()
         for connection in list(self._open):
             if isinstance(connection, WebConnection) and connection.connected is not None:
                 connection.drain()
-
-    def cut_rest(self) -> None:
-        """The time of a drain is over: cut the connections that are left."""
-        if not self._drains:
-            return
-        self._cut = len(self._open)
-        for connection in list(self._open):
-            if isinstance(connection, WebConnection):
-                connection.cut(Cause.ASKED, "the server has ended")
-        self._answer_drains(self._cut)
-
-    def _connection_ended(self, connection: StreamConnection) -> None:
-        super()._connection_ended(connection)
-        if not self._open:
-            self._answer_drains(0)
-
-    def _answer_drains(self, cut: int) -> None:
-        drains, self._drains = self._drains, []
-        for caller in drains:
-            self._meta.kernel.calls.reply(caller, cut, None)
 
     async def terminate(self, reason: Reason) -> None:
         """Wait for the connections, and stop the mounted applications."""
@@ -335,7 +299,6 @@ class WebServer(Listener):
         facts["requests"] = str(sum(statuses))
         for digit in range(2, 6):
             facts[f"{digit}xx"] = str(statuses[digit])
-        facts["draining"] = "yes" if self._site.is_draining else ""
         return {item: facts[item] for item in items if item in facts} if items else facts
 
 

@@ -7,6 +7,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sized
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from math import inf
@@ -18,7 +19,8 @@ from trio.lowlevel import wait_readable
 from ..._core import sources
 from ..._core.runtime.bridge import Parker
 from ..._core.vocabulary.errors import NodeStoppedError
-from .socket_setup import OUT_OF_RESOURCES, describe
+from .messages import Address, Endpoint
+from .socket_setup import OUT_OF_RESOURCES, describe, drop_new_peers
 
 if TYPE_CHECKING:
     from .listener import Listener
@@ -41,6 +43,8 @@ _TURN: Final = 0.004
 """The seconds of a turn after which `_SLOW_IN_TURN` counts: about the time for 64 connections
 without tasks.
 """
+_HANDSHAKE: Final = 0.25
+"""Seconds for the handshakes under way when a server drains: most round trips take less."""
 _BACK_OFF: Final = (0.05, 1.0)
 """The first and the longest pause, in seconds, while the system is out of descriptors. Without a
 pause, the server would use a whole processor: the peers stay in the queue of the system.
@@ -75,10 +79,15 @@ Accepted = tuple[socket.socket, object]
 """A socket, and the address of its peer."""
 
 
+def _is_loopback(local: Address) -> bool:
+    """Whether each handshake is complete at once."""
+    return isinstance(local, Endpoint) and (local.host == "::1" or local.host.startswith("127."))
+
+
 class Acceptor:
     """Accepts connections while the server has room for them, and gives them to the server."""
 
-    __slots__ = ("_in_turn", "_pause", "_rest", "_server", "errors", "turned_away")
+    __slots__ = ("_in_turn", "_pause", "_rest", "_server", "errors", "is_quiet", "turned_away")
 
     def __init__(self, server: "Listener", in_turn: int | None) -> None:
         self._server = server
@@ -88,6 +97,8 @@ class Acceptor:
         """Seconds to pause the next time that the system is out of descriptors."""
         self._rest = 0.0
         """Seconds to pause before the next attempt of a task, after an error."""
+        self.is_quiet = trio.Event()
+        """Set when the thread of a draining server has no accepted socket in its hands."""
         self.errors = 0
         """How often ``accept`` failed."""
         self.turned_away = 0
@@ -101,8 +112,8 @@ class Acceptor:
         if server._is_shared:
             poll.register(server._meta.resources.bell(), select.POLLIN)
         while not server.stopping:
-            if not server._may_accept():
-                server._wait.in_thread(server._may_accept)
+            if not self._may_accept_in_thread():
+                server._wait.in_thread(self._may_accept_in_thread)
                 continue
             sources.threads.give_way(lambda: bool(poll.poll(0)), None)
             poll.poll()
@@ -112,6 +123,12 @@ class Acceptor:
                 return
             if pause:
                 server._wait.in_thread(lambda: False, pause)
+
+    def _may_accept_in_thread(self) -> bool:
+        if self._server._closing.is_draining:
+            with suppress(NodeStoppedError):
+                self._server._meta.router.bridge.post(self.is_quiet.set)
+        return self._server._may_accept()
 
     async def run_in_task(self) -> None:
         """Accept connections until this task is cancelled."""
@@ -173,10 +190,39 @@ class Acceptor:
             return 0.0 if taken else self.pause_after(error)
         return 0.0
 
+    async def adopt_queue(self, shut_down: Callable[[], None]) -> None:
+        """Adopt all connections that wait in the system, and shut the socket down.
+
+        A TCP socket that is shut down resets those that wait, and those whose handshake is not
+        complete. So new connections are dropped first, then those that wait are accepted. A Unix
+        socket keeps those that wait, and refuses others.
+        """
+        server = self._server
+        waiting: deque[Accepted] = deque()
+        if server._socket.family == socket.AF_UNIX:
+            shut_down()
+        else:
+            drop_new_peers(server._socket)
+            if not _is_loopback(server._local):
+                await trio.sleep(_HANDSHAKE)
+        try:
+            while True:
+                waiting.append(server._socket.accept())
+        except OSError:  # no more are waiting, or the system is out of descriptors
+            shut_down()
+        try:
+            while waiting:
+                for _ in range(min(_SLOW_IN_TURN, len(waiting))):
+                    server._adopt(waiting.popleft())
+                await trio.lowlevel.checkpoint()
+        finally:
+            for sock, _ in waiting:
+                sock.close()
+
     def pause_after(self, error: OSError) -> float:
         """Seconds to pause after a failed ``accept``. Raises an error that ends the server."""
         server = self._server
-        if server.stopping or server._is_shut:
+        if server.stopping or server._closing.has_begun:
             return 0.0
         self.errors += 1
         if error.errno in _PASSING:

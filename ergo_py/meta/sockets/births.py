@@ -128,7 +128,7 @@ class Births:
         born.reader.begin()
 
     def _check_open(self) -> None:
-        if self._server._meta.ending.reason is not None or self._server._is_shut:
+        if self._server._meta.ending.reason is not None or self._server._closing.is_shut:
             raise NotAllowedError("the server is ending")
 
     def _belongs_to(self, connection: StreamConnection, actor: Process) -> None:

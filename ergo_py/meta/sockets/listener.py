@@ -14,8 +14,10 @@ from trio.lowlevel import notify_closing
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
+from ..._core.tables.pending_calls import Caller, Deadline
 from ..._core.verbs.meta_process import MetaProcess
-from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.errors import BadInputError, Reject, UnhandledCallError
+from ..._core.vocabulary.messages import NO_REPLY, Drain
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason
 from ..poller import SocketPoller
@@ -72,6 +74,25 @@ class _EndedConnections:
         return warns
 
 
+class _Closing:
+    """How far a server has come with its end. On the loop."""
+
+    __slots__ = ("drains", "is_draining", "is_shut")
+
+    def __init__(self) -> None:
+        self.is_draining = False
+        """No further connection is accepted; the others go on until they are done."""
+        self.is_shut = False
+        """The owner is ending: no further connection begins."""
+        self.drains: list[Caller] = []
+        """The callers that wait for the end of all connections."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether no further connection is accepted."""
+        return self.is_draining or self.is_shut
+
+
 class _Capacity(NamedTuple):
     """How many connections a server takes."""
 
@@ -87,6 +108,8 @@ class Listener(MetaProcess):
     """Accepts connections. The server owns them, or their sessions do; they end with the server."""
 
     kind = "accept"
+    drains = True
+    """``node.drain()`` drains the server."""
     makes: type[StreamConnection]
     """The class of its connections."""
     sockets = AcceptedSockets()
@@ -143,8 +166,8 @@ class Listener(MetaProcess):
         """The connections that have not ended, the oldest first."""
         self._ended = _EndedConnections()
         """The sums over the connections that have ended."""
-        self._is_shut = False
-        """The owner is ending: no connection is accepted any more. Changed on the loop."""
+        self._closing = _Closing()
+        """How far the server has come with its end."""
         self.poller = (
             SocketPoller(partial(start_beside, self))
             if self._reads_in_task and hasattr(select, "epoll")
@@ -218,9 +241,9 @@ class Listener(MetaProcess):
 
     def _may_accept(self, more: int = 0) -> bool:
         """Whether another connection may be accepted now, with ``more`` accepted already in this
-        step. Never once the owner is ending.
+        step. Never once the server drains, or its owner is ending.
         """
-        if self._is_shut or more >= self._births.places:
+        if self._closing.has_begun or more >= self._births.places:
             return False
         most, when_full, _ = self._capacity
         return most is None or when_full is WhenFull.REFUSE or self._has_place(more)
@@ -259,15 +282,66 @@ class Listener(MetaProcess):
                 peer = str(connection.peer)
                 log("a TLS handshake failed", peer=peer, reason=why, failed=self.failed)
         self._wait.ring()
+        if not self._open:
+            self._answer_drains(0)
 
     # -- the end -----------------------------------------------------------------------------------
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        """Serve ``Drain``."""
+        if not isinstance(request, Drain):
+            raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
+        await self._begin_drain()
+        if not self._open:
+            return 0
+        self._closing.drains.append(caller)
+        self._meta.kernel.clock.arm_call(Deadline(self.cut_rest), request.timeout)
+        return NO_REPLY
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server ends in order, and accepts no further connections."""
+        return self._closing.is_draining
+
+    async def _begin_drain(self) -> None:
+        """Accept no further connections. Those in the queue of the system are left to the other
+        holders of a shared socket; a server with a socket of its own still accepts them, since the
+        system would reset them, even if it has more than ``max_connections`` then.
+        """
+        if self._closing.has_begun:
+            return
+        self._closing.is_draining = True
+        if self._is_shared:
+            self._wake_acceptor()
+        else:
+            await self._acceptor.adopt_queue(self._wake_acceptor)
+        self._wait.ring()
+        if not self._reads_in_task:
+            await self._acceptor.is_quiet.wait()
+
+    def cut_rest(self) -> None:
+        """The time of a drain is over: cut the connections that are left."""
+        if not self._closing.drains:
+            return
+        cut = len(self._open)
+        self._births.cancel()
+        for connection in list(self._open):
+            if isinstance(connection._meta, Meta):
+                connection.cut(Cause.ASKED, "the server has ended")
+        self._answer_drains(cut)
+
+    def _answer_drains(self, cut: int) -> None:
+        closing = self._closing
+        drains, closing.drains = closing.drains, []
+        for caller in drains:
+            self._meta.kernel.calls.reply(caller, cut, None)
 
     def _stop_accepting(self) -> Sequence[Process]:
         """Graceful shutdown, first step: refuse new connections and keep the open ones. The owner
         is ending: it ends the returned sessions first, then this server.
         """
-        if not self._is_shut:
-            self._is_shut = True
+        if not self._closing.is_shut:
+            self._closing.is_shut = True
             self._wake_acceptor()
             self._births.cancel()
             self._wait.ring()
@@ -367,6 +441,7 @@ class Listener(MetaProcess):
             "pending": str(self._sum(lambda connection: connection.pending)),
             "age": f"{self._now() - self._since:.3f}",
             "tls": "" if self._contexts is None else "yes",
+            "draining": "yes" if self.is_draining else "",
         }
         return {item: facts[item] for item in items if item in facts} if items else facts
 

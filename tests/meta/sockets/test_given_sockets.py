@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import PID, BadInputError, InitError, Node, Shutdown
+from ergo_py import PID, BadInputError, Drain, InitError, Node, Shutdown
 from ergo_py.meta.inherited_sockets import InheritedSockets
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.datagrams import UDPData
@@ -112,6 +112,21 @@ async def test_a_server_that_waits_for_peers_stops_and_leaves_the_next_to_others
 
         with wire.dial_plain(server), sock.accept()[0]:
             assert server.accepted == 1
+
+
+async def test_a_drain_leaves_the_queue_to_the_other_holders_of_the_socket(
+    wire: Wire, opened: Open
+) -> None:
+    sock = listening(wire, opened)
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail())
+        server = server_with(wire, sock)
+        await spawn_meta(node, owner, server)
+
+        assert await node.call(server.id, Drain(60.0)) == 0
+
+        with wire.dial_plain(server), sock.accept()[0]:
+            assert server.accepted == 0
 
 
 async def test_a_socket_does_not_block_any_more_in_any_of_its_copies(

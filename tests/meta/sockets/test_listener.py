@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from contextvars import ContextVar
 from functools import partial
 from itertools import pairwise
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import trio
 
+from benchmarks.replacements import Owner, replace
 from ergo_py import (
     Actor,
     Alias,
@@ -21,6 +23,7 @@ from ergo_py import (
     ChildSpec,
     Crashed,
     Down,
+    Drain,
     Killed,
     NodeStoppedError,
     Normal,
@@ -28,7 +31,7 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py._core.runtime.bridge import Bridge
-from ergo_py.errors import ProcessUnknownError
+from ergo_py.errors import ProcessUnknownError, UnhandledCallError
 from ergo_py.meta import TCP
 from ergo_py.meta.parsing.framing import LengthHeader
 from ergo_py.meta.poller import SocketPoller
@@ -1475,3 +1478,139 @@ async def test_a_connection_closed_by_its_peer_ends_normally(wire: Wire) -> None
         await until(lambda: ends)
 
         assert ends == [Normal()]
+
+
+# -- drain -----------------------------------------------------------------------------------------
+
+
+async def test_a_drain_serves_the_peers_in_the_queue_and_waits_for_all_connections(
+    wire: Wire,
+) -> None:
+    answers: list[object] = []
+    async with wired_node() as node, trio.open_nursery() as nursery:
+        server, mail = await serve(node, wire, max_connections=1)
+        first = await wire.dial(server)
+        await mail.wait_for(TCPConnected)
+        waiting = [await wire.dial(server) for _ in range(20)]  # in the queue of the system
+        for peer in waiting:
+            await peer.send_all(b"hello")
+
+        async def drain() -> None:
+            answers.append(await node.call(server.id, Drain(60.0), timeout=None))
+
+        nursery.start_soon(drain)
+        for peer in waiting:
+            assert await peer.receive_some() == b"hello"
+        assert server.is_draining
+        family = socket.AF_INET if wire.kind == "tcp" else socket.AF_UNIX
+        with socket.socket(family) as late, pytest.raises(ConnectionRefusedError):
+            late.connect(server.local)
+        for peer in waiting:
+            await peer.aclose()
+        await mail.wait_for(TCPDisconnected, 20)
+        await first.send_all(b"still")
+        assert await first.receive_some() == b"still"
+        assert answers == []
+        await first.aclose()
+        await until(lambda: answers)
+
+    assert answers == [0]
+
+
+async def test_a_drain_cuts_the_connections_that_take_too_long(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        peer = await wire.dial(server)
+        await mail.wait_for(TCPConnected)
+
+        assert await node.call(server.id, Drain(0.01)) == 1
+        assert await peer.receive_some() == b""
+        ended = await mail.first(TCPDisconnected)
+        assert (ended.reason, ended.detail) == (Cause.ASKED, "the server has ended")
+        assert await node.call(server.id, Drain(0.01)) == 0
+        with pytest.raises(UnhandledCallError):
+            await node.call(server.id, "anything else")
+        await peer.aclose()
+
+
+async def test_a_drain_waits_for_the_peers_that_the_thread_has_accepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers: list[object] = []
+    has_accepted, may_adopt = threading.Event(), threading.Event()
+    post = Bridge.post
+
+    def post_late(bridge: Bridge, function: Any, *args: Any) -> Any:
+        if function.__name__ == "adopt":
+            has_accepted.set()
+            may_adopt.wait(60)
+        return post(bridge, function, *args)
+
+    monkeypatch.setattr(Bridge, "post", post_late)
+    wire = Wire("tcp", "thread", tmp_path)
+    async with wired_node() as node, trio.open_nursery() as nursery:
+        server, _ = await serve(node, wire)
+        peer = await wire.dial(server)
+        await peer.send_all(b"hello")
+        await trio.to_thread.run_sync(has_accepted.wait)
+
+        async def drain() -> None:
+            answers.append(await node.call(server.id, Drain(60.0), timeout=None))
+
+        nursery.start_soon(drain)
+        await until(lambda: server.is_draining)
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == []
+        may_adopt.set()
+        assert await peer.receive_some() == b"hello"
+        await peer.aclose()
+
+    assert answers == [0]
+
+
+async def test_handshakes_of_peers_far_away_have_time_to_become_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail())
+        for host in ("127.0.0.1", "0.0.0.0"):
+            server = TCPServer(host, reader="task")
+            await spawn_meta(node, owner, server)
+            with monkeypatch.context() as patch:
+                patch.setattr("ergo_py.meta.sockets.acceptor.trio.sleep", sleep)
+                assert await node.call(server.id, Drain(1.0)) == 0
+
+    assert slept == [0.25]
+
+
+@pytest.mark.parametrize("reader", ["thread", "task"])
+@pytest.mark.parametrize("shared", ["socket", "port"])
+async def test_no_fresh_connection_is_reset_while_servers_are_replaced(
+    reader: ReaderKind, shared: str
+) -> None:
+    async def serve_peers() -> None:
+        for peer in peers:
+            assert await peer.receive_some() == b"hello"
+            await peer.aclose()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=128, reuse_port=True) as sock:
+        address = sock.getsockname()
+        make: Any = partial(TCPServer, sock=sock, reader=reader)
+        if shared == "port":
+            make = partial(TCPServer, *address, reader=reader, reuse_port=True)
+            sock.close()
+        async with wired_node() as node:
+            owner = await node.spawn(Owner, make())
+            for _ in range(5):
+                peers = [await trio.open_tcp_stream(*address) for _ in range(20)]
+                for peer in peers:
+                    await peer.send_all(b"hello")
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(serve_peers)
+                    owner, cut = await replace(node, owner, make())
+                assert cut == 0

@@ -563,6 +563,12 @@ class StreamConnection(MetaProcess):
         """When the connection was ready, by the node's clock."""
         return self._reader.connected
 
+    def cut(self, cause: Cause, detail: str) -> None:
+        """End on behalf of the server: bytes that wait are written as far as the system takes them
+        at once.
+        """
+        self._shutdown.end(cause, detail)
+
     @property
     def cause(self) -> Cause | None:
         """Why the connection is ending."""
