@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.processes.unhandled_messages import close_slot
-from ._core.tables.child_slot import ChildSlot, Claim, Fate
+from ._core.tables.child_slot import ChildSlot, Claim, Fate, Rules
 from ._core.vocabulary.envelopes import Priority
 from ._core.vocabulary.errors import BadInputError, ErgoError, NotAllowedError, ServiceGoneError
 from ._core.vocabulary.hints import did_you_mean
@@ -190,7 +190,7 @@ class Keeper(Protocol):
 class EntityTable:
     """The entities of a keeper: the slots of their processes, and those that are awake."""
 
-    __slots__ = ("keeper", "keeping", "max_waiting", "slots", "vacant")
+    __slots__ = ("keeper", "keeping", "rules", "slots", "vacant")
 
     def __init__(self) -> None:
         self.slots: dict[str, ChildSlot] = {}
@@ -199,7 +199,8 @@ class EntityTable:
         """The process that keeps them. Its successor after a restart takes this table over."""
         self.keeping: Keeper | None = None
         """The work of the keeper."""
-        self.max_waiting = 0
+        self.rules = Rules()
+        """The rules of all slots."""
         self.vacant: Final = ChildSlot("")
         """Stands for the slots of all sleeping entities. Nothing waits in it."""
 
@@ -220,13 +221,14 @@ class EntityTable:
         self, keeper: Process, keeping: "Keeper", kinds: Container[str], max_waiting: int
     ) -> None:
         """Come under a keeper of these kinds, which may be the successor of another."""
-        self.keeper, self.keeping, self.max_waiting = keeper, keeping, max_waiting
+        self.keeper, self.keeping = keeper, keeping
+        self.rules = rules = Rules(None, Fate.KEEP, max_waiting, _returns)
         for name, slot in list(self.slots.items()):
             address = address_of(name)
             if not (slot.waiters or any(slot.kept.values())):
                 del self.slots[name]
             elif address.kind in kinds:
-                slot.join(keeper, None, Fate.KEEP, max_waiting, _returns)
+                slot.join(keeper, rules)
                 keeping.want(address)
             else:
                 del self.slots[name]
@@ -246,7 +248,7 @@ class EntityTable:
             if not keeper.accepting and (keeper.slot is None or keeper.slot.gone is not None):
                 raise ServiceGoneError(name, None, keeper.reason or NoProcess())
             slot = self.slots[name] = ChildSlot(name)
-            slot.join(keeper, None, Fate.KEEP, self.max_waiting, _returns)
+            slot.join(keeper, self.rules)
         return slot
 
     def close(self, kernel: Kernel, reason: Reason) -> None:

@@ -446,8 +446,8 @@ class Service:
             self._join(slot, asking, asking.caller.request)
 
     def _join(self, slot: ChildSlot, claim: Claim, message: object) -> None:
-        if len(slot.waiters) >= slot.max_waiters:
-            raise ServiceBusyError(slot.name, message, slot.max_waiters)
+        if len(slot.waiters) >= slot.rules.max_waiters:
+            raise ServiceBusyError(slot.name, message, slot.rules.max_waiters)
         slot.waiters[claim] = None
 
     def _refuse_ring(self, slot: ChildSlot, message: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from .._core.vocabulary.info import Phase
 from .._core.vocabulary.reasons import Reason, is_failure
-from .specs import ChildSpec, RestartPolicy
+from .specs import Budget, ChildSpec, RestartPolicy
 
 __all__ = ["BACKING_OFF", "PENDING", "RUNNING", "STARTING", "STOPPING", "Child", "Window"]
 
@@ -46,7 +46,6 @@ class Child:
         "cycles",
         "down_since",
         "due",
-        "has_run",
         "last_pid",
         "leaves_as",
         "name",
@@ -58,26 +57,30 @@ class Child:
         "restarts",
         "spec",
         "started_at",
-        "tries",
         "wanted",
-        "window",
     )
 
     def __init__(
         self, name: str, spec: ChildSpec, position: int, args: tuple[Any, ...] = ()
     ) -> None:
         self.name = name
+        """Its name below the supervisor."""
         self.spec = spec
         self.position = position
+        """Its place in the order of starts."""
         self.args = spec.args + args
         """The arguments of its class: those of the spec, then those of the request."""
         # A template's children would all be registered under its name, so they have none.
         self.options = (
             spec.options if spec.options.name in (None, name) else replace(spec.options, name=None)
         )
+        """The options of its process."""
         self.phase = PENDING
+        """Its place in the drawing above."""
         self.pid: Any = None
+        """Its process, while it is up."""
         self.last_pid: Any = None
+        """Its last process; None if there was none."""
         self.reason: Reason | None = None
         """Why its last process ended."""
         self.wanted = True
@@ -88,15 +91,9 @@ class Child:
         """When its last process ended or could not be started; None while it runs."""
         self.due = 0.0
         """When it may start, if it waits."""
-        self.tries = 0
-        """Restarts in a row."""
-        self.restarts = 0
-        self.has_run = False
-        """The child has started successfully at least once."""
+        self.restarts = Restarts(spec.budget)
         self.started_at: float
-        self.window: Window | None = (
-            None if spec.budget is None else Window(spec.budget.restarts, spec.budget.period)
-        )
+        """When its last process came up."""
         self.asker: Any = None
         """The caller that waits for an operation on the child."""
         self.before: Phase | None = None
@@ -108,6 +105,11 @@ class Child:
 
     def __repr__(self) -> str:
         return f"<Child {self.name!r} {self.phase.value}>"
+
+    @property
+    def has_run(self) -> bool:
+        """The child has started successfully at least once."""
+        return self.last_pid is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -141,8 +143,8 @@ class Child:
     def awaits_restart(self, now: float, chance: Callable[[], float]) -> float:
         """The child starts when its turn comes and its back-off is over. Return the back-off."""
         backoff = self.spec.backoff
-        delay = 0.0 if backoff is None else backoff.delay(self.tries, chance())
-        self.tries += 1
+        delay = 0.0 if backoff is None else backoff.delay(self.restarts.in_a_row, chance())
+        self.restarts.count_try()
         self.phase = BACKING_OFF if delay > 0 else PENDING
         self.due = now + delay
         return delay
@@ -162,10 +164,10 @@ class Child:
         """Its process is up."""
         self.phase = RUNNING
         self.down_since = None
+        if self.has_run:
+            self.restarts.count()
         self.pid = self.last_pid = pid
         self.started_at = now
-        self.restarts += self.has_run
-        self.has_run = True
         self.before = None
 
     def start_failed(self, reason: Reason, now: float) -> Any:
@@ -182,9 +184,7 @@ class Child:
 
     def gets_fresh_budget(self) -> None:
         """Forget its restarts: neither back-off nor budget counts them any more."""
-        self.tries = 0
-        if self.window is not None:
-            self.window.times.clear()
+        self.restarts.forget()
 
     # -- stops and ends ----------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Child:
         self.down_since = now
         backoff = self.spec.backoff
         if backoff is not None and backoff.is_healthy(now - self.started_at):
-            self.tries = 0
+            self.restarts.end_row()
 
     def leaves(self) -> None:
         """The child has stopped on request."""
@@ -244,6 +244,38 @@ class Child:
         """Return the caller that waits, if any; it is about to get its answer."""
         asker, self.asker = self.asker, None
         return asker
+
+
+class Restarts:
+    """The restarts of a child."""
+
+    __slots__ = ("in_a_row", "total", "window")
+
+    def __init__(self, budget: Budget | None) -> None:
+        self.in_a_row = 0
+        """Restarts since the child was last healthy: the back-off grows with them."""
+        self.total = 0
+        """Restarts so far."""
+        self.window = None if budget is None else Window(budget.restarts, budget.period)
+        """Counts against the budget of the child, if it has one of its own."""
+
+    def count_try(self) -> None:
+        """The child is about to be restarted, if it can be started."""
+        self.in_a_row += 1
+
+    def count(self) -> None:
+        """The child was restarted."""
+        self.total += 1
+
+    def end_row(self) -> None:
+        """The child was healthy: the back-off begins again."""
+        self.in_a_row = 0
+
+    def forget(self) -> None:
+        """Neither back-off nor budget counts the restarts before any more."""
+        self.in_a_row = 0
+        if self.window is not None:
+            self.window.times.clear()
 
 
 class Window:

@@ -12,7 +12,7 @@ from .._core.processes.process import Process
 from .._core.processes.spawn import spawn_process
 from .._core.processes.unhandled_messages import close_slot, drop_slot
 from .._core.runtime.time_slices import in_slices
-from .._core.tables.child_slot import ChildSlot, Decision
+from .._core.tables.child_slot import ChildSlot, Decision, Rules
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
 from .._core.vocabulary.envelopes import CONTROL, STOP, Lane
@@ -49,6 +49,10 @@ class SupervisionDriver(Actor):
     _timer: Timer | None = None
     _postponed: Start | None = None
     _failure: Exception | None = None
+    _rules: tuple[ChildSpec, Rules] | None = None
+    """The last spec whose rules a slot took, and these rules: the children of a template share
+    them.
+    """
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -247,7 +251,7 @@ class SupervisionDriver(Actor):
         """Ask the child's ``decide`` about a failed start. No process exists to RESUME, so RESUME
         means RESTART.
         """
-        if slot is None or slot.decide is None or not isinstance(error, Exception):
+        if slot is None or slot.rules.decide is None or not isinstance(error, Exception):
             return None
         try:
             return slot.judge(error)
@@ -385,7 +389,11 @@ class SupervisionDriver(Actor):
         return slot
 
     def _join(self, slot: ChildSlot, spec: ChildSpec) -> None:
-        slot.join(self._process, spec.decide, spec.mailbox, spec.max_waiters, spec.restart.wants)
+        made = self._rules
+        if made is None or made[0] is not spec:
+            rules = Rules(spec.decide, spec.mailbox, spec.max_waiters, spec.restart.wants)
+            made = self._rules = spec, rules
+        slot.join(self._process, made[1])
 
     def _offer(self, kernel: Kernel, slot: ChildSlot) -> None:
         taken = kernel.services.get(slot.name)

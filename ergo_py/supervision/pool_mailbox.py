@@ -121,7 +121,7 @@ class PoolMailbox(Mailbox):
             return super().has_room(lane)
         rooms = [worker.mailbox.has_room(lane) for worker in self.ring if worker.accepting]
         if not rooms:
-            return any(len(slot.waiters) < slot.max_waiters for slot in self._returning())
+            return any(len(slot.waiters) < slot.rules.max_waiters for slot in self._returning())
         return all(rooms) if self._routing is Routing.BY_KEY else any(rooms)
 
     def promise(self, lane: Lane) -> bool:
@@ -299,7 +299,7 @@ class PoolMailbox(Mailbox):
             return False
         else:
             slot = min(self._returning(), key=lambda slot: len(slot.waiters), default=None)
-        if slot is None or slot.gone is not None or len(slot.waiters) >= slot.max_waiters:
+        if slot is None or slot.gone is not None or len(slot.waiters) >= slot.rules.max_waiters:
             return False
         slot.waiters[_Passing(self._pool, envelope)] = None
         return True

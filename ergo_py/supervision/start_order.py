@@ -93,7 +93,9 @@ class StartOrder:
             child.begins_start()
             actions.append(Start(child.name, child.reason if child.has_run else None))
         elif self.is_new:
-            self.is_new = any(child.is_waiting and not child.tries for *_, child in self._queue)
+            self.is_new = any(
+                child.is_waiting and not child.restarts.in_a_row for *_, child in self._queue
+            )
 
     def _next_stop(self, actions: list[Action]) -> None:
         while self._stopping is None and self._stops:

@@ -167,7 +167,7 @@ def _of_children(process: Process) -> tuple[TreeNode, ...]:
         if running is None:
             found.append(_of_child(supervisor._info(child, now)))
         else:
-            found.append(_of_process(running, child.name, child.phase, child.restarts))
+            found.append(_of_process(running, child.name, child.phase, child.restarts.total))
     return (*found, *_of_owned(owned))
 
 

@@ -25,7 +25,7 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     """
     slot = process.slot
     # Inlined _resumes(), for most failures.
-    is_plain = isinstance(error, Exception) and (slot is None or slot.decide is None)
+    is_plain = isinstance(error, Exception) and (slot is None or slot.rules.decide is None)
     resumes = not is_plain and _resumes(process, error)
     if isinstance(error, MAY_NEED_HINT):
         explain(error, process.behaviour)
@@ -102,7 +102,7 @@ def _resumes(process: "Process", error: BaseException) -> bool:
         process.kernel.panic(error)
         return False
     slot = process.slot
-    if not isinstance(error, Exception) or slot is None or slot.decide is None:
+    if not isinstance(error, Exception) or slot is None or slot.rules.decide is None:
         return False
     return _decide(process, slot, error) is Decision.RESUME
 

@@ -354,7 +354,7 @@ def release(process: "Process") -> Iterator[None] | None:
     if process.main or box.ahead or box.log or process.deferred or process.postponed:
         at_once(answer(process, reason))
     slot = process.slot
-    if slot is not None and slot.fate is Fate.KEEP and not box.holds_signals():
+    if slot is not None and slot.rules.fate is Fate.KEEP and not box.holds_signals():
         process.leave_lane(slot)
     addresses: Iterable[Alias | Key] = ()
     groups: Iterable[Hashable] = ()

@@ -53,12 +53,12 @@ def answer(process: "Process", reason: Reason) -> Iterator[None]:
     if process.deferred:
         yield from refuse(list(process.deferred), reason)
     slot = process.slot
-    if slot is None or slot.fate is Fate.DEAD_LETTER:
+    if slot is None or slot.rules.fate is Fate.DEAD_LETTER:
         yield from discard(process.router, process, reason)
         return
     box = process.mailbox
     # The successor inherits an unmixed main lane as a whole.
-    leaves_lane = slot.fate is Fate.KEEP and not box.holds_signals()
+    leaves_lane = slot.rules.fate is Fate.KEEP and not box.holds_signals()
     for number, (lane, envelope) in enumerate(box.leave(with_main=not leaves_lane), 1):
         _hand_on(process, slot, lane, envelope, reason)
         if not number % _CHUNK:
@@ -99,12 +99,12 @@ def _hand_on(
 ) -> None:
     """Apply the supervisor's rule to an envelope left in the mailbox of a supervised child."""
     kind, sender, ref, payload = envelope
-    caller = ref if isinstance(ref, Caller) else None
-    if kind <= EVENT and slot.fate is Fate.KEEP:
+    caller, fate = ref if isinstance(ref, Caller) else None, slot.rules.fate
+    if kind <= EVENT and fate is Fate.KEEP:
         slot.keep(lane, envelope)
-    elif kind <= EVENT and isinstance(slot.fate, Redirect):
+    elif kind <= EVENT and isinstance(fate, Redirect):
         try:
-            process.kernel.calls.forward(slot.fate.to, payload, caller or sender, Priority.NORMAL)
+            process.kernel.calls.forward(fate.to, payload, caller or sender, Priority.NORMAL)
         except MailboxFullError:
             # The message has become a dead letter. Its sender is not waiting for a result any more.
             return

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..vocabulary.envelopes import Envelope, Lane
 from ..vocabulary.errors import BadInputError
@@ -17,7 +17,7 @@ from ..vocabulary.ids import PID
 from ..vocabulary.public_names import show_public_names
 from ..vocabulary.reasons import Crashed, Reason, is_failure
 
-__all__ = ["Claim", "Decision", "Fate", "Redirect", "ChildSlot"]
+__all__ = ["ChildSlot", "Claim", "Decision", "Fate", "Redirect", "Rules"]
 
 
 class Decision(Enum):
@@ -78,43 +78,56 @@ def _never(_reason: Reason) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The part of a child's spec that its slot follows. Slots of the same spec share it."""
+
+    decide: Callable[[Exception], Decision] | None = None
+    """How to handle an exception of the child; None to end the process."""
+    fate: Fate | Redirect = Fate.DEAD_LETTER
+    """What happens to the messages that a process leaves."""
+    max_waiters: int = 0
+    """How many requests may wait for the next process."""
+    returns_after: Callable[[Reason], bool] = _never
+    """The child's restart policy: whether the child restarts after it ended by itself with this
+    reason.
+    """
+
+
+_NO_RULES: Final = Rules()
+"""The rules of a slot that is under no supervisor yet."""
+
+
 class ChildSlot:
     """The slot of a child. Only the loop's thread changes it."""
 
     __slots__ = (
-        "decide",
         "decision",
         "dropped",
         "failed_in",
-        "fate",
         "goes_first",
         "gone",
         "successor",
         "inner",
         "kept",
-        "waiters",
-        "max_waiters",
         "name",
         "pid",
         "restart_intended",
         "restarts",
-        "returns_after",
         "resumed",
+        "rules",
         "successor_of",
         "supervisor",
+        "waiters",
     )
 
     def __init__(self, name: str) -> None:
         self.name = name
+        """The name of the child in its spec."""
         self.supervisor: Any = None
         """The process that supervises the child."""
-        self.decide: Callable[[Exception], Decision] | None = None
-        self.fate: Fate | Redirect = Fate.DEAD_LETTER
-        self.max_waiters = 0
-        self.returns_after: Callable[[Reason], bool] = _never
-        """The child's restart policy: whether the child restarts after it ended by itself with this
-        reason.
-        """
+        self.rules = _NO_RULES
+        """The part of the child's spec that the slot follows."""
         self.restart_intended: bool | None = None
         """Whether the supervisor, which is stopping the child, will restart it; None if the child
         is not being stopped.
@@ -161,20 +174,10 @@ class ChildSlot:
         )
         return f"<ChildSlot {self.name!r} {state}>"
 
-    def join(
-        self,
-        supervisor: object,
-        decide: Callable[[Exception], Decision] | None,
-        fate: Fate | Redirect,
-        max_waiters: int,
-        returns_after: Callable[[Reason], bool],
-    ) -> None:
+    def join(self, supervisor: object, rules: Rules) -> None:
         """Come under a supervisor, which starts the next process, with the rules of its spec."""
         self.supervisor = supervisor
-        self.decide = decide
-        self.fate = fate
-        self.max_waiters = max_waiters
-        self.returns_after = returns_after
+        self.rules = rules
         self.restarts = 0
 
     def expect(self, after: Reason | None) -> None:
@@ -213,8 +216,9 @@ class ChildSlot:
         Raises:
             BadInputError: ``decide`` returned no `Decision`.
         """
-        assert self.decide is not None
-        decision = self.decide(error)
+        decide = self.rules.decide
+        assert decide is not None
+        decision = decide(error)
         if not isinstance(decision, Decision):
             raise BadInputError(
                 "the result of decide", decision, "RESUME, RESTART, STOP or ESCALATE"
@@ -256,7 +260,7 @@ class ChildSlot:
             return above.slot is not None and above.slot.returns(above.reason)
         if self.decision in (Decision.STOP, Decision.ESCALATE) and is_failure(reason):
             return False
-        return self.returns_after(reason)
+        return self.rules.returns_after(reason)
 
     def is_closed_to(self, process: Any) -> bool:
         """Say whether ``process`` would deadlock by waiting here: the supervisor starts no

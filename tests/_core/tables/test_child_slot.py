@@ -28,7 +28,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
-from ergo_py._core.tables.child_slot import ChildSlot
+from ergo_py._core.tables.child_slot import ChildSlot, Rules
 from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import CallFailedError
 from ergo_py.supervision import Decision, Fate, Redirect
@@ -564,7 +564,7 @@ def test_the_repr_of_a_slot_shows_its_process_or_its_reason() -> None:
 def test_a_slot_counts_restarts_from_zero_under_each_supervisor() -> None:
     slot, restarts = ChildSlot("counted"), []
     for supervisor in ("first", "second"):
-        slot.join(supervisor, None, Fate.DEAD_LETTER, 0, lambda _reason: True)
+        slot.join(supervisor, Rules(returns_after=lambda _reason: True))
         for number, after in enumerate((None, Killed(), Killed()), 1):
             slot.expect(after)
             slot.occupy(PID("node@localhost", 1, number))
@@ -578,7 +578,7 @@ def test_a_slot_has_no_successor_after_a_decision_to_end(
     decision: Decision,
 ) -> None:
     slot = ChildSlot("decided")
-    slot.returns_after = lambda _reason: True
+    slot.rules = Rules(returns_after=lambda _reason: True)
     slot.decision = decision
 
     assert not slot.returns(Crashed(Failed("once")))
