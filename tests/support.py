@@ -713,12 +713,12 @@ def sink_of(carrier: Any) -> Any:
 
 def begin_search(carrier: Any) -> None:
     """A carrier of NATS is a member of its network, and searches for nodes."""
-    carrier._is_member, carrier._searches = True, 1
+    carrier._is_member, carrier._discovery.searches = True, 1
 
 
 def found_nodes(carrier: Any) -> dict[str, Any]:
     """The nodes that a carrier of NATS has found in its search."""
-    found: dict[str, Any] = carrier._found
+    found: dict[str, Any] = carrier._discovery.found
     return found
 
 

@@ -275,9 +275,9 @@ async def test_a_malformed_claim_is_ignored(claim: bytes) -> None:
     async with AsyncExitStack() as stack:
         carrier = await new_carrier(stack)
         carrier.message(Message("ergo.c.n.a@x.a@x", 1, "", 0, b"c" + claim))
-        assert carrier.taken == ""
+        assert carrier.claim.taken == ""
         carrier.message(Message("ergo.c.n.a@x.a@x", 1, "", 0, b"c[0, 0, 0]"))
-        assert "has the name" in carrier.taken
+        assert "has the name" in carrier.claim.taken
 
 
 async def test_answers_of_jetstream_are_never_taken_for_messages_of_nodes() -> None:
@@ -291,7 +291,7 @@ async def test_answers_of_jetstream_are_never_taken_for_messages_of_nodes() -> N
             carrier.message(Message(f"ergo.c.n.a@x.{sender}", 1, "", 0, b'{"type":"x"}'))
 
         assert sink_of(carrier).method_calls == []
-        assert (found_nodes(carrier), carrier.taken) == ({}, "")
+        assert (found_nodes(carrier), carrier.claim.taken) == ({}, "")
 
 
 # -- discovery -------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ async def test_a_claim_right_after_the_name_was_free_comes_too_late(
             carrier = NatsCarrier(kernel_of(node), [], "c", None, None, False, 5.0, 1.0)
             error = await opening(carrier, monkeypatch, *messages)
             assert (error is None) == is_open
-            assert bool(carrier.taken) != is_open
+            assert bool(carrier.claim.taken) != is_open
 
 
 async def test_a_node_that_opens_waits_for_younger_nodes_to_leave(
@@ -263,11 +263,11 @@ async def test_the_younger_of_two_nodes_with_the_same_name_leaves_the_network(
             pid = await first.spawn(Counter)
             assert await b.call(pid, Total()) == 0
             elsewhere.kill()
-            await until(lambda: carrier_of(second).taken)
+            await until(lambda: carrier_of(second).claim.taken)
             with pytest.raises(TargetDownError, match="another node has the name"):
                 await second.call(Name("x", "b@test"), Total())
             assert await b.call(pid, Total()) == 0
-            assert not carrier_of(first).taken
+            assert not carrier_of(first).claim.taken
 
 
 async def test_a_client_that_has_the_name_and_does_not_answer_is_an_error(

@@ -26,7 +26,9 @@ from ...carrier import Sink
 from ...errors import NetworkError, NodeNameTakenError
 from ...stores.nats_store import NatsStore, subjects_of_store
 from .client import Client
+from .discovery import Discovery
 from .login import Credentials, ServerAddress
+from .name_claim import LATE, LEFT, MEMBER, RETURNS, NameClaim
 from .wire import Message, ServerInfo, publish_head
 
 __all__ = ["NatsCarrier", "subjects_of"]
@@ -45,17 +47,6 @@ _OPERATION: Final = 48 << 10
 """Bytes of the longest operation of a frame: the smallest servers that are accepted take it."""
 _NO_RESPONDERS: Final = 503
 
-# How well a node is entitled to its name, the best first. A program that was stopped or cut off
-# does not take its name back from a successor that has served meanwhile.
-_MEMBER: Final = 0
-_RETURNS: Final = 1
-"""It was a member until its connection broke. Of two such nodes, the younger has served last."""
-_LATE: Final = 2
-"""The same, and it was away for longer than the patience."""
-_OPENS: Final = 3
-_LEFT: Final = 4
-"""It has left the network before, and tries to join it again."""
-
 _HOLD: Final = 0.2
 """Seconds for which a node that connects again carries no frames if the server does not say that it
 is alone: another node of its name may answer. Usually this takes a round trip to the server. Frames
@@ -63,10 +54,6 @@ to a node with a successor would end the sessions of the successor.
 """
 _PAUSE: Final = 10.0
 """Seconds between the attempts of a node that has left the network to join it again."""
-_DISCOVERY: Final = 1.0
-"""Seconds in which a node answers a single discovery of another node."""
-_SEARCHERS: Final = 1000
-"""How many nodes a node answers in that time."""
 
 
 def token(name: str) -> str:
@@ -103,11 +90,8 @@ class NatsCarrier:
         self._name = kernel.pid.node
         self._me = token(self._name)
         self._prefix = f"ergo.{token(cluster)}"
-        self._creation = kernel.pid.creation
-        self._lot = kernel.chance("name").bits(48)
-        """Decides between two nodes that were started in the same moment."""
-        self._title = _OPENS
-        """How well this node is entitled to its name."""
+        self.claim = NameClaim(self._name, kernel.pid.creation, kernel.chance("name").bits(48))
+        """The claim of this node to its name."""
         self._returned_at = -inf
         """When this node has connected again."""
         self._patience = patience
@@ -120,25 +104,14 @@ class NatsCarrier:
         """
         self._senders: dict[str, str] = {}
         """The nodes at the ends of subjects."""
-        self._searches = 0
-        """How many searches for other nodes are under way."""
-        self._found: dict[str, float] = {}
-        """The nodes that have answered a search, and when."""
-        self._answered: dict[str, float] = {}
-        """The nodes whose searches this node has answered within `_DISCOVERY`, the first first."""
+        self._discovery = Discovery()
+        """The searches for other nodes."""
         self._is_member = False
         """This node has its name for itself: it carries frames."""
         self._connected = trio.Event()
+        """The client has a connection, the first time since this node takes part."""
         self._is_offline = False
-        self._is_alone = trio.Event()
-        """The server says that no other node listens under this name."""
-        self._is_decided = trio.Event()
-        """This node is alone under its name, or has lost it."""
-        self._claimed_at = 0.0
-        """When this node, or a younger node that will leave, last claimed the name."""
-        self.taken = ""
-        """Why this node has left the network."""
-        self._has_lost = trio.Event()
+        """The log has said that the server is lost."""
         self.client = Client(
             servers,
             self,
@@ -172,8 +145,9 @@ class NatsCarrier:
             try:
                 await self._take_part(task_status.started)
                 while True:
-                    self._is_member, self._title = False, _LEFT
-                    sink.left(self.taken)
+                    self._is_member = False
+                    self.claim.is_entitled(LEFT)
+                    sink.left(self.claim.taken)
                     await self._take_part_again(sink)
             finally:
                 self._nursery = None
@@ -182,10 +156,10 @@ class NatsCarrier:
         """Join the network when the name is free, and be a member until another node has it."""
 
         def joined() -> None:
-            self.taken = ""
+            self.claim.joined()
             sink.joined()
 
-        while self._title == _LEFT:
+        while self.claim.title == LEFT:
             await trio.sleep(_PAUSE)
             try:
                 await self._take_part(joined)
@@ -194,71 +168,59 @@ class NatsCarrier:
 
     async def _take_part(self, joined: Callable[[], None]) -> None:
         """Connect, claim the name, and be a member of the network until the name is lost."""
-        self._connected, self._has_lost = trio.Event(), trio.Event()
-        self._is_alone, self._is_decided = trio.Event(), trio.Event()
+        claim, self._connected = self.claim, trio.Event()
+        claim.begin()
         async with trio.open_nursery() as connection:
             connection.start_soon(self.client.run)
             await self._connected.wait()
             await self._claim_first()
-            if self._title == _LEFT:
+            if claim.title == LEFT:
                 # The member may only be connecting to the server again: it comes first.
                 with trio.move_on_after(self._patience + self._grace):
-                    await self._has_lost.wait()
-                    raise NodeNameTakenError(self.taken)
-            self._title, self._is_member = _MEMBER, True
+                    await claim.lost.wait()
+                    raise NodeNameTakenError(claim.taken)
+            claim.is_entitled(MEMBER)
+            self._is_member = True
             joined()
-            while not self._has_lost.is_set():
+            while not claim.lost.is_set():
                 with trio.move_on_after(self._patience):
-                    await self._has_lost.wait()
-                self._claim()
+                    await claim.lost.wait()
+                self._publish_claim()
             connection.cancel_scope.cancel()
 
     async def _claim_first(self) -> None:
-        self._claimed_at = trio.current_time()
-        while trio.current_time() < self._claimed_at + 2 * self._grace:
-            if self._has_lost.is_set():
+        claim = self.claim
+        claim.renew()
+        while trio.current_time() < claim.claimed_at + 2 * self._grace:
+            if claim.lost.is_set():
                 break
-            if self._is_alone.is_set():
+            if claim.alone.is_set():
                 return
             with trio.move_on_after(0.1):
-                await self._is_decided.wait()
+                await claim.decided.wait()
                 continue
-            self._claim()
+            self._publish_claim()
         raise NodeNameTakenError(
-            self.taken
+            claim.taken
             or f"another client of the server listens under the name {self._name!r} and does not "
             "answer; give each node its own name"
         )
 
-    def _claim(self) -> None:
+    def _publish_claim(self) -> None:
         """Ask for other nodes with this name."""
         me = self._me
         self.client.publish(
             f"{self._prefix}.n.{me}.{me}",
             f"{self._prefix}.x.{me}.{me}",
-            _CLAIM + json.dumps(self._rank()).encode(),
+            _CLAIM + json.dumps(self.claim.rank()).encode(),
         )
 
-    def _rank(self) -> list[int]:
-        """Of two nodes with the same name, the node with the lower rank keeps it."""
-        age = -self._creation if self._title in (_RETURNS, _LATE) else self._creation
-        return [self._title, age, self._lot]
-
     def _receive_claim(self, data: bytes) -> None:
-        try:
-            other = json.loads(data)
-        except (ValueError, RecursionError):
-            return
-        if type(other) is not list or [type(value) for value in other] != [int, int, int]:
-            return
-        if other < self._rank():
-            self.taken = f"another node has the name {self._name!r}; give each node its own name"
+        keeps = self.claim.meet(data)
+        if keeps:
+            self._publish_claim()  # the other node compares, and leaves
+        elif keeps is not None:
             self._is_member = False
-            self._has_lost.set()
-            self._is_decided.set()
-        else:
-            self._claimed_at = trio.current_time()
-            self._claim()  # the other node compares, and leaves
 
     async def flush(self) -> None:
         """Wait until the server has got all frames. If the connection were closed before, the
@@ -274,8 +236,8 @@ class NatsCarrier:
             return
         if self._is_member:
             self._publish(to, frame)
-        elif self.taken:
-            self._nursery.start_soon(self._refuse, to, self.taken)
+        elif self.claim.taken:
+            self._nursery.start_soon(self._refuse, to, self.claim.taken)
 
     def _publish(self, to: str, frame: bytes) -> None:
         head = self._subjects.get(to)
@@ -295,26 +257,13 @@ class NatsCarrier:
 
     async def discover(self, seconds: float, /) -> list[str]:
         """Ask all nodes of the cluster for their names, and wait for the answers."""
-        since = trio.current_time() - _DISCOVERY
-        # A node that has answered within this time does not answer now.
-        self._found = {node: at for node, at in self._found.items() if at > since}
-        self._searches += 1
-        try:
-            with trio.move_on_after(seconds):
-                while True:
-                    self.client.publish(f"{self._prefix}.d.{self._me}", "", b"")
-                    await trio.sleep(1.1 * _DISCOVERY)
-        finally:
-            self._searches -= 1
-        return sorted(node for node, at in self._found.items() if at > since)
+        return await self._discovery.search(
+            seconds, lambda: self.client.publish(f"{self._prefix}.d.{self._me}", "", b"")
+        )
 
     def _answer_discovery(self, node: str) -> None:
-        """Tell a node that looks for others of this node, once in `_DISCOVERY`."""
-        now, answered = trio.current_time(), self._answered
-        while answered and next(iter(answered.values())) <= now - _DISCOVERY:
-            del answered[next(iter(answered))]
-        if node not in answered and len(answered) < _SEARCHERS:
-            answered[node] = now
+        """Tell a node that looks for others of this node."""
+        if self._discovery.may_answer(node):
             self.client.publish(f"{self._prefix}.n.{token(node)}.{self._me}", "", _PRESENT)
 
     # -- the client --------------------------------------------------------------------------------
@@ -328,13 +277,13 @@ class NatsCarrier:
             self._is_offline = False
             self._returned_at = now = trio.current_time()
             self._logger.info("the NATS server is connected again", server=info.name)
-            if self._title <= _LATE:
+            if self.claim.title <= LATE:
                 is_late = now > self.client.heard_at + self._patience
-                self._title = _LATE if is_late else _RETURNS
+                self.claim.is_entitled(LATE if is_late else RETURNS)
             if self._is_member and self._nursery is not None:
                 self._is_member = False
                 self._nursery.start_soon(self._resume_later, self.client.connected)
-        self._claim()
+        self._publish_claim()
 
     async def _resume_later(self, connected: int) -> None:
         await trio.sleep(_HOLD)
@@ -343,7 +292,7 @@ class NatsCarrier:
 
     def _resume(self) -> None:
         """Be a member again, after the connection was lost."""
-        is_held = not self._is_member and self._title <= _LATE and not self.taken
+        is_held = not self._is_member and self.claim.title <= LATE and not self.claim.taken
         if is_held and self._sink is not None:
             self._is_member = True
             for node in list(self._subjects):
@@ -405,13 +354,13 @@ class NatsCarrier:
         if sender == self._name:
             if kind == _CLAIM:
                 self._receive_claim(payload[1:])
-        elif kind == _PRESENT and self._searches:
-            self._found[sender] = trio.current_time()
+        elif kind == _PRESENT:
+            self._discovery.note_present(sender)
 
     def _note_absent(self, node: str) -> None:
         """The server says that no client listens under the name of a node."""
         if node == self._name:
-            if not self._has_lost.is_set():
+            if not self.claim.lost.is_set():
                 self._note_alone()
         elif (
             # A connected node may only be connecting to the server again: its session has patience.
@@ -426,11 +375,8 @@ class NatsCarrier:
         return trio.current_time() < self._returned_at + seconds
 
     def _note_alone(self) -> None:
-        # The node is open from this moment on: a claim that follows in the same turn of the reader
-        # must find it so.
-        waits = self._title == _LATE and self._has_just_returned(self._patience + self._grace)
-        if self._title != _LEFT and not waits:
-            self._title = _MEMBER
+        claim = self.claim
+        is_late = claim.title == LATE
+        claim.note_alone(is_late and self._has_just_returned(self._patience + self._grace))
         self._resume()
-        self._is_alone.set()
-        self._is_decided.set()
+        claim.decide_alone()
