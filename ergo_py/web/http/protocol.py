@@ -44,29 +44,26 @@ class HTTPProtocol:
         "_advances",
         "_client",
         "_exchange",
-        "_head",
         "_host",
         "_made_body",
         "_parser",
         "_place",
         "_request",
-        "_response",
         "_since",
-        "_sent",
         "_wire",
         "closes",
-        "count",
         "error",
         "has_more",
         "limits",
         "paused",
         "phase",
-        "produced",
         "requests",
         "site",
         "stream",
-        "unfinished",
     )
+
+    # The parser of the connection's input: no message is cut out of the bytes.
+    unfinished = count = produced = 0
 
     def __init__(self, host: Host, wire: Wire, site: Site) -> None:
         self._host = host
@@ -74,16 +71,17 @@ class HTTPProtocol:
         self.site = site
         self._parser = RequestParser()
         self.phase = _HEAD
-        self._head: Head | None = None
+        """How far the exchange is."""
         self._request: HTTPRequest | None = None
+        """The request that is under way; None before its head is complete."""
         self._place: Place | None = None
+        """The route of the request, if there is one."""
         self._exchange: Exchange | None = None
-        self._response: Response | None = None
+        """The call of the route's actor, or its counterpart for other routes."""
         self.stream: ResponseStream | None = None
         """The streamed response under way, if there is any."""
-        self._sent = 0
-        """Bytes of a response's body that is not streamed."""
         self._advances = False
+        """A step is under way: its loop goes on with the next."""
         peer = wire.peer
         self._client = peer.host if isinstance(peer, Endpoint) else peer
         """The address of the peer."""
@@ -96,11 +94,12 @@ class HTTPProtocol:
         self.closes = False
         """The connection ends after the response."""
         self.requests = 0
+        """Requests so far."""
         # The parser of the connection's input
         self.has_more = False
+        """The parser has bytes that it has not looked at."""
         self.paused = False
         """Nothing may be read: enough waits here, or the protocol may change."""
-        self.unfinished = self.count = self.produced = 0
         self.error: str | None = None
 
     # -- the reader --------------------------------------------------------------------------------
@@ -166,7 +165,6 @@ class HTTPProtocol:
     def _begin_exchange(self, head: Head) -> None:
         site, wire = self.site, self._wire
         self.requests += 1
-        self._head = head
         if head.length != 0:
             self._body.begin(head.expects_continue)
         self.closes = not head.keeps_alive
@@ -309,7 +307,8 @@ class HTTPProtocol:
 
     def _respond(self, response: Response) -> None:
         """Write a response, or the beginning of a streamed one."""
-        head, parser, wire = self._head, self._parser, self._wire
+        request, parser, wire = self._request, self._parser, self._wire
+        head = None if request is None else request.head
         is_http_10 = head is not None and head.is_http_10
         has_body = head is None or head.method != "HEAD"
         if not self.closes and (self.site.is_draining or not parser.body_is_done):
@@ -317,12 +316,11 @@ class HTTPProtocol:
             self.closes = (
                 self.site.is_draining or self._body.awaits_sign or parser.left > MOST_SKIPPED
             )
-        self._response = response
+        sent = 0
         if response.stream:
             if response.length is None and is_http_10:
                 self.closes = True
             start = response_head(response, self.closes, is_http_10)
-            self._sent = 0
             wire.put(start)
             if has_body:
                 self._begin_stream(response, chunked=response.length is None and not is_http_10)
@@ -330,13 +328,13 @@ class HTTPProtocol:
         else:
             start = response_head(response, self.closes, is_http_10)
             body = response.body if has_body else b""
-            self._sent = len(body)
-            if len(body) <= _LARGE:
+            sent = len(body)
+            if sent <= _LARGE:
                 wire.put(start + body)
             else:
                 wire.put(start)
                 wire.put(body)
-        self._finish()
+        self._finish(response.status, sent)
 
     def _begin_stream(self, response: Response, *, chunked: bool) -> None:
         exchange = self._exchange
@@ -345,6 +343,7 @@ class HTTPProtocol:
             self._wire,
             exchange,
             BodyWriter(response.length, chunked),
+            response.status,
             is_events=response.is_events,
         )
         if response.is_events:
@@ -361,9 +360,10 @@ class HTTPProtocol:
         Raises:
             WrongLengthError: it is shorter than its length; the connection is cut.
         """
-        assert self.stream is not None
-        self.stream.end()
-        self._finish()
+        stream = self.stream
+        assert stream is not None
+        stream.end()
+        self._finish(stream.status, stream.sent)
 
     def written(self) -> None:
         """Some of the waiting bytes are out."""
@@ -379,15 +379,15 @@ class HTTPProtocol:
             last = unavailable()
             self._wire.put(response_head(last, True, False) + last.body)
 
-    def _finish(self) -> None:
-        """The response is written: go on with the next request, or close."""
-        response = self._response
-        if response is not None:
-            self.site.count(response.status)
-            if self.site.is_timed:
-                self._end_timed(response.status)
+    def _finish(self, status: int, sent: int) -> None:
+        """The response is written, with so many bytes of a body: go on with the next request, or
+        close.
+        """
+        self.site.count(status)
+        if self.site.is_timed:
+            self._end_timed(status, sent)
         self._end_exchange()
-        self._head = self._request = self._place = self._response = None
+        self._request = self._place = None
         if self.closes:
             self._close()
         elif self._parser.body_is_done:
@@ -398,8 +398,7 @@ class HTTPProtocol:
         if not self._advances and (self._parser.unread or self.paused):
             self.advance()
 
-    def _end_timed(self, status: int) -> None:
-        sent = self._sent if self.stream is None else self.stream.sent
+    def _end_timed(self, status: int, sent: int) -> None:
         self.site.end_exchange(self._request, self._place, status, sent, self._since)
         self._since = 0.0
 
@@ -549,9 +548,9 @@ class HTTPProtocol:
         rest = self._parser.take_unread()
         self.site.count(101)
         if self._since:
-            self._end_timed(101)
+            self._end_timed(101, 0)
         self.phase = NEXT[self.phase][Step.CLOSE]
         self.limits.stop()
         self._end_exchange()
-        self._head = self._request = self._place = None
+        self._request = self._place = None
         return rest

@@ -74,16 +74,24 @@ class BodyWriter:
 class ResponseStream:
     """A streamed response, from its head to its end. Everything here happens on the loop."""
 
-    __slots__ = ("_frames", "_guard", "_outlet", "_room", "is_events", "is_open", "sent")
+    __slots__ = ("_frames", "_guard", "_outlet", "_room", "is_events", "is_open", "sent", "status")
 
     def __init__(
-        self, outlet: Outlet, exchange: Exchange, frames: BodyWriter, *, is_events: bool
+        self,
+        outlet: Outlet,
+        exchange: Exchange,
+        frames: BodyWriter,
+        status: int,
+        *,
+        is_events: bool,
     ) -> None:
         self._outlet = outlet
         self._frames = frames
         self._room: trio.Event | None = None
         """Wakes applications that wait for a slow peer."""
         self._guard: _StreamGuard | None = None
+        self.status = status
+        """The status of the response."""
         self.is_events = is_events
         """Whether these are server-sent events."""
         self.is_open = True

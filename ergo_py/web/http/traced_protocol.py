@@ -32,10 +32,9 @@ class TracedHTTPProtocol(HTTPProtocol):
             exchange.carry(Mark(MESSAGE, None, span.context))
         return exchange
 
-    def _finish(self) -> None:
-        response = self._response
-        self._end_span(None if response is None else response.status)
-        super()._finish()
+    def _finish(self, status: int, sent: int) -> None:
+        self._end_span(status)
+        super()._finish(status, sent)
 
     def gone(self, cause: Cause) -> None:
         """The connection has ended."""
