@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from enum import IntEnum
+from typing import Final, NamedTuple, cast
 
 from trio.lowlevel import current_task, enable_ki_protection
 
@@ -29,6 +30,33 @@ is fewer messages than ``backlog``.
 """
 
 
+class Limits(NamedTuple):
+    """What an outbox does if its receivers are behind."""
+
+    backlog: int
+    """Messages that may wait at a receiver, however small they are."""
+    policy: Behind
+    """What happens to a message for which there is no room."""
+    overrun: Callable[[], None]
+    """Ends the meta-process, if that is the policy."""
+
+
+class Stage(IntEnum):
+    """How far an outbox is on its way to its end. It never goes back."""
+
+    OPEN = 0
+    LAST = 1
+    """Nothing follows: the depth of unbounded mailboxes does not count any more."""
+    FORCED = 2
+    """No message waits any more. Refused messages become dead letters."""
+    CLOSED = 3
+    """Nothing is delivered any more."""
+
+
+# Constants of the module are read faster than members of an enum.
+_OPEN, _LAST, _FORCED, _CLOSED = Stage.OPEN, Stage.LAST, Stage.FORCED, Stage.CLOSED
+
+
 class Outbox:
     """Bounded queue from a reader to its receivers, in the order of sending.
 
@@ -43,24 +71,20 @@ class Outbox:
 
     __slots__ = (
         "_armed",
-        "_closed",
-        "_waits_at_mailbox",
         "_emptied",
-        "_forced",
         "_holds",
-        "_most",
         "_overran",
-        "_overrun",
         "_peer",
         "_queue",
         "_router",
         "_sender",
+        "_stage",
         "_waits",
-        "_nothing_follows",
+        "_waits_at_mailbox",
         "backlog",
         "direct",
         "dropped",
-        "policy",
+        "limits",
         "reader",
         "released",
         "sent",
@@ -77,7 +101,9 @@ class Outbox:
         self._router = router
         self._sender = sender
         self._queue: deque[Entry] = deque()
+        """Messages that follow another message, which has to wait."""
         self._armed = False
+        """A flush is under way: the reader need not ask for it."""
         self._waits_at_mailbox: tuple[Receiver, Lane, Entry] | None = None
         """The first message, if it waits for room at its receiver's mailbox. The mailbox admits it.
         """
@@ -85,18 +111,17 @@ class Outbox:
         """The loop has popped messages that are not delivered yet, or has closed the outbox."""
         self._peer = NO_RECEIVER
         """The receiver of the reader's last message, if that receiver is an open process."""
-        self._forced = False
-        self._closed = False
-        self._nothing_follows = False
-        self._overrun = overrun
+        self._stage = _OPEN
         self._overran = False
         """The queue overran and the meta-process is ending: later messages would follow a gap."""
         self._waits: Parker[None] | None = None
+        """Wakes the reader's thread, while it waits for room."""
         self._emptied: list[Waiter] = []
-        self._most = backlog
+        """Wait until everything is delivered."""
+        self.limits = Limits(backlog, policy, overrun)
         self.backlog = backlog
-        """Messages that may wait at a receiver. Only the reader changes this."""
-        self.policy = policy
+        """Messages that may wait at a receiver, of the present size. Only the reader changes this.
+        """
         self.reader = 0
         """The thread that may append to mailboxes directly; 0 if there is none. Only the loop
         changes this.
@@ -104,12 +129,13 @@ class Outbox:
         self.released = False
         """The meta-process is stopping: the reader must not wait here any more."""
         self.sent = 0
-        """Only the loop changes this."""
+        """How many messages went through the queue. Only the loop changes this."""
         self.direct = 0
         """How many messages bypassed the queue. Only the reader changes this, or the loop for a
         reader that is in C code.
         """
         self.dropped = 0
+        """How many messages found no room."""
 
     def __len__(self) -> int:
         return len(self._queue) + (self._waits_at_mailbox is not None)
@@ -123,7 +149,7 @@ class Outbox:
         """Let messages of ``size`` bytes count by their size: the backlog holds few large messages
         or many small messages.
         """
-        self.backlog = max(4, min(self._most, (_WEIGHT >> 12) // max(1, size >> 12)))
+        self.backlog = max(4, min(self.limits.backlog, (_WEIGHT >> 12) // max(1, size >> 12)))
 
     # -- directly to the receiver ------------------------------------------------------------------
 
@@ -172,7 +198,7 @@ class Outbox:
             return True
         receiver = self._router.resolve(to)
         if (
-            self.policy is Behind.WAIT
+            self.limits.policy is Behind.WAIT
             and receiver is not None
             and receiver.takes_direct
             and self._is_clear()
@@ -239,7 +265,7 @@ class Outbox:
     def _make_room(self, to: Target, message: object) -> bool:
         """Make room according to the policy. Returns whether the new message may be queued."""
         if not self.released:
-            match self.policy:
+            match self.limits.policy:
                 case Behind.WAIT:
                     self._wait()
                     return True
@@ -248,7 +274,7 @@ class Outbox:
                     return True
                 case Behind.STOP:
                     self._overran = True
-                    self._overrun()
+                    self.limits.overrun()
         self._drop(to, message)
         return False
 
@@ -302,7 +328,7 @@ class Outbox:
         if receiver.is_remote:
             message = packed(receiver, to, message)
         if not beyond_limit and (len(self._queue) >= self.backlog or self._overran):
-            if self.policy is Behind.WAIT and not self.released:
+            if self.limits.policy is Behind.WAIT and not self.released:
                 self._drop(to, message)
                 raise MailboxFullError(to, message, self.backlog)
             if not self._make_room(to, message):
@@ -343,7 +369,7 @@ class Outbox:
         self._deliver()
         waits = self._waits
         if waits is not None and (
-            self.released or len(self) * 2 <= (0 if self._nothing_follows else self.backlog)
+            self.released or len(self) * 2 <= (0 if self._stage else self.backlog)
         ):
             waits.settle(None)
         if self._emptied and not len(self):
@@ -356,7 +382,7 @@ class Outbox:
         try:
             self._move()
         finally:
-            self._holds = self._waits_at_mailbox is not None or self._closed
+            self._holds = self._waits_at_mailbox is not None or self._stage is _CLOSED
 
     def _move(self) -> None:
         queue, router = self._queue, self._router
@@ -366,7 +392,7 @@ class Outbox:
             except IndexError:  # the reader dropped the oldest message
                 return
             to, message, priority = entry
-            if self._closed:
+            if self._stage is _CLOSED:
                 # Sent by a reader thread at the moment in which it was abandoned.
                 router.dead_letters.add(self._sender, to, message, Why.STOPPING)
                 continue
@@ -391,12 +417,12 @@ class Outbox:
 
     def is_behind(self, receiver: Receiver, lane: Lane) -> bool:
         """Whether a receiver has so many waiting messages that the reader must wait."""
-        if self._forced:
+        if self._stage and self._stage is not _LAST:
             return False
         box = receiver.mailbox
         if box.limit and box.overflow in (Overflow.RAISE, Overflow.WAIT) and not box.has_room(lane):
             return True
-        return not self._nothing_follows and box.depth(lane) >= self.backlog
+        return not self._stage and box.depth(lane) >= self.backlog
 
     def settle(self, admitted: bool, /) -> None:
         """The mailbox has admitted the first message, or its receiver is ending."""
@@ -436,7 +462,7 @@ class Outbox:
         """Deliver queued messages. Ignore the depth of unbounded mailboxes, since nothing
         follows.
         """
-        self._nothing_follows = True
+        self._stage = self._stage or _LAST
         if not (self._queue or self._holds or self._emptied) and self._waits is None:
             # Nothing to deliver, and neither a thread nor a task waits: as for most ends.
             return
@@ -469,14 +495,14 @@ class Outbox:
 
     def force(self) -> None:
         """Deliver the rest now. Refused messages become dead letters."""
-        self._forced = True
+        self._stage = max(self._stage, _FORCED)
         self.rush()
 
     def close(self) -> None:
         """Close the outbox: it delivers nothing after this."""
         self.release()
         self.force()
-        self._closed = self._holds = True
+        self._stage, self._holds = _CLOSED, True
 
 
 class _Waker:

@@ -46,7 +46,10 @@ the log would hold nothing else.
 class _EndedConnections:
     """The sums over the connections of a server that have ended. On the loop."""
 
-    __slots__ = ("_next_warning", "bytes_in", "bytes_out", "failed")
+    __slots__ = ("_next_warning", "bytes_in", "bytes_out", "failed", "since")
+
+    since: float
+    """When the server was spawned, by the node's clock."""
 
     def __init__(self) -> None:
         self._next_warning = -inf
@@ -57,6 +60,10 @@ class _EndedConnections:
         """Bytes that were written to their peers."""
         self.failed = 0
         """Connections that ended before they were ready, such as by a failed TLS handshake."""
+
+    def begin(self, now: float) -> None:
+        """The server begins."""
+        self.since = now
 
     def add(self, bytes_in: int, bytes_out: int) -> None:
         """Add the bytes of a connection."""
@@ -123,8 +130,6 @@ class Listener(MetaProcess):
     """Makes the object that turns the bytes of a connection into messages; None to cut them as the
     framing says.
     """
-    _since: float
-    """When the server was spawned, by the node's clock."""
     _socket: socket.socket
     """The listening socket."""
 
@@ -185,7 +190,7 @@ class Listener(MetaProcess):
 
     async def init(self) -> None:
         """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
-        self._since = self._now()
+        self._ended.begin(self._now())
         if self._options.tls:
             self._contexts = TLSContexts(self._options.tls, server_side=True)
         given = self._given.open()
@@ -439,7 +444,7 @@ class Listener(MetaProcess):
                 self._ended.bytes_out + self._sum(lambda connection: connection.bytes_out)
             ),
             "pending": str(self._sum(lambda connection: connection.pending)),
-            "age": f"{self._now() - self._since:.3f}",
+            "age": f"{self._now() - self._ended.since:.3f}",
             "tls": "" if self._contexts is None else "yes",
             "draining": "yes" if self.is_draining else "",
         }

@@ -17,7 +17,7 @@ from ergo_py._core.vocabulary.ids import PID
 from ergo_py.meta import TCP, TCPServer
 from ergo_py.meta.sockets.options import StreamOptions
 from ergo_py.meta.sockets.streams.tls_layer import TLSLayer
-from ergo_py.meta.sockets.streams.writer import Writer
+from ergo_py.meta.sockets.streams.writer import Writer, WriterReports
 from tests.meta.wires import Ear, Mail, spawn_meta, until, wired_node
 from tests.support import replace_private
 
@@ -27,11 +27,9 @@ async def test_an_empty_write_does_not_keep_the_writer_busy() -> None:
     writer = Writer(
         TLSLayer(start_tls=False),
         StreamOptions(),
-        start=works.append,
-        changed=lambda: None,
+        WriterReports(works.append, lambda: None, lambda _caller, _size: None),
         failed=lambda _: None,
         slow=lambda: None,
-        answer=lambda _caller, _size: None,
     )
     ours, theirs = socket.socketpair()
     writer.use(ours, trio.current_time, TrioTurns())
@@ -73,11 +71,9 @@ class Pair:
         self.writer = Writer(
             tls or TLSLayer(start_tls=False),
             StreamOptions(write_limit=100_000),
-            start=lambda _work: None,
-            changed=lambda: None,
+            WriterReports(lambda _work: None, lambda: None, lambda _caller, _size: None),
             failed=self.failures.append,
             slow=self.count_slow,
-            answer=lambda _caller, _size: None,
         )
         self.ours, self.theirs = socket.socketpair()
         self.theirs.setblocking(False)

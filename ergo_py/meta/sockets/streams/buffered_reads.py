@@ -127,7 +127,7 @@ class BufferedReads:
         outbox = self._connection._meta.outbox
         if outbox.released:
             return  # the stop lets the thread read the rest
-        if outbox.policy is Behind.WAIT and len(outbox):
+        if outbox.limits.policy is Behind.WAIT and len(outbox):
             self._is_paused = True
             if not self._waits_for_receiver:
                 self._waits_for_receiver = True
@@ -140,7 +140,7 @@ class BufferedReads:
         ends.
         """
         meta, to = self._connection._meta, self._target
-        is_to_wait = meta.outbox.policy is Behind.WAIT
+        is_to_wait = meta.outbox.limits.policy is Behind.WAIT
         meta.outbox.offer(to, message, meta.priority, beyond_limit=is_to_wait)
         receiver = meta.router.resolve(to)
         if receiver is not None and receiver.accepting:

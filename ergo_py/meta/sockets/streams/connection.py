@@ -47,7 +47,7 @@ from .reader import StreamReader
 from .sessions import end_session
 from .shutdown import LINGER, Shutdown
 from .tls_layer import TLSLayer, TLSPhase
-from .writer import Writer
+from .writer import Writer, WriterReports
 
 __all__ = ["AcceptedSockets", "AcceptingServer", "Goal", "StreamConnection", "why_not_in_c"]
 
@@ -153,11 +153,13 @@ class StreamConnection(MetaProcess):
         self._writer = writer = Writer(
             tls,
             options,
-            start=partial(start_beside, self),
-            changed=self._written,
+            WriterReports(
+                start=partial(start_beside, self),
+                changed=self._written,
+                answer=lambda caller, size: self._meta.kernel.calls.reply(caller, size, None),
+            ),
             failed=self._broken,
             slow=self._drop_if_slow,
-            answer=lambda caller, size: self._meta.kernel.calls.reply(caller, size, None),
         )
         self._serve_in_passing = writer.serve
         self._shutdown = shutdown = Shutdown(self, tls, writer, options)

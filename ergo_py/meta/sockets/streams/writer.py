@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from itertools import islice
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 from trio.lowlevel import notify_closing, wait_writable
@@ -20,7 +20,7 @@ from ..messages import TCPSend
 from ..options import StreamOptions
 from .tls_layer import TLSLayer, TLSPhase
 
-__all__ = ["Output", "Writer"]
+__all__ = ["Output", "Writer", "WriterReports"]
 
 _DONT_WAIT: Final = socket.MSG_DONTWAIT
 _PIECES: Final = 64
@@ -41,6 +41,19 @@ class Output(Enum):
     """The waiting bytes are dropped, or writing has failed."""
 
 
+class WriterReports(NamedTuple):
+    """The functions of a connection that its writer calls when waiting bytes are out, and for
+    callers. The functions for each message, ``failed`` and ``slow``, are the writer's own.
+    """
+
+    start: Callable[[Callable[[], Awaitable[None]]], None]
+    """Run the task that drains the waiting bytes."""
+    changed: Callable[[], None]
+    """Waiting bytes are out."""
+    answer: Callable[[Caller, int], object]
+    """Answer a caller whose bytes are out, with their number."""
+
+
 _OPEN, _CLOSED = Output.OPEN, Output.CLOSED
 """Constants of the module are read faster than members of an enum."""
 
@@ -54,19 +67,17 @@ class Writer:
     """
 
     __slots__ = (
-        "_answer",
         "_callers",
-        "_changed",
         "_failed",
         "_held",
         "_limit",
         "_now",
         "_queue",
+        "_reports",
         "_scope",
         "_send",
         "_slow",
         "_stall",
-        "_start",
         "_tls",
         "_turns",
         "last",
@@ -88,23 +99,17 @@ class Writer:
         self,
         tls: TLSLayer,
         options: StreamOptions,
+        reports: WriterReports,
         *,
-        start: Callable[[Callable[[], Awaitable[None]]], None],
-        changed: Callable[[], None],
         failed: Callable[[OSError], None],
         slow: Callable[[], None],
-        answer: Callable[[Caller, int], object],
     ) -> None:
-        """``changed`` is called when waiting bytes are out, ``slow`` when more than
-        ``write_limit`` bytes wait after a message.
-        """
+        """``slow`` is called when more than ``write_limit`` bytes wait after a message."""
         self._tls = tls
         self._limit = options.write_limit
-        self._start = start
-        self._changed = changed
+        self._reports = reports
         self._failed = failed
         self._slow = slow
-        self._answer = answer
         self._held: list[bytes] = []
         """Data of messages that is written at the end of the root's turn."""
         self._queue: deque[memoryview] = deque()
@@ -257,7 +262,7 @@ class Writer:
         for data, caller in early:
             self.messages -= 1
             if self.put(data, caller) and caller is not None:
-                self._answer(caller, len(data))
+                self._reports.answer(caller, len(data))
         self.half_close_if_due()
 
     # -- bytes -------------------------------------------------------------------------------------
@@ -292,7 +297,7 @@ class Writer:
         self.pending += len(data) - sent
         if self._scope is None:
             self._scope = trio.CancelScope()
-            self._start(self._drain)
+            self._reports.start(self._drain)
         return False
 
     async def _drain(self) -> None:
@@ -332,9 +337,9 @@ class Writer:
         callers = self._callers
         while callers and callers[0][0] <= self.written:
             _, caller, size = callers.popleft()
-            self._answer(caller, size)
+            self._reports.answer(caller, size)
         self.half_close_if_due()
-        self._changed()
+        self._reports.changed()
 
     # -- the end -----------------------------------------------------------------------------------
 
