@@ -22,6 +22,7 @@ from .records.notes import (
     NODE,
     Armed,
     Called,
+    Identity,
     Notes,
     Publication,
     Requested,
@@ -108,7 +109,9 @@ class Alone(Generic[B]):
             made = partial(made, *behaviour.args, **behaviour.keywords)
         self.behaviour: B = made(*args)
         """The instance itself, for checks of its attributes."""
-        self._notes = notes = Notes(None if name is None else check_name(name), dict(env or {}))
+        self._notes = notes = Notes(
+            Identity(None if name is None else check_name(name), dict(env or {}))
+        )
         instance: Any = self.behaviour
         instance._record_in(notes)
         self._begun = False
@@ -121,7 +124,7 @@ class Alone(Generic[B]):
     @property
     def pid(self) -> PID:
         """The PID that the behaviour sees as its own."""
-        return self._notes.pid
+        return self._notes.identity.pid
 
     @property
     def sent(self) -> list[Sent]:
@@ -171,7 +174,7 @@ class Alone(Generic[B]):
     @property
     def timers(self) -> list[Armed]:
         """The timers it has armed that have not fired or been cancelled."""
-        return [timer for timer in self._notes.timers if timer.active]
+        return [timer for timer in self._notes.schedule.armed if timer.active]
 
     @property
     def published(self) -> list[Publication]:
@@ -227,7 +230,9 @@ class Alone(Generic[B]):
 
     async def message(self, message: object, sender: PID | Alias | None = None) -> None:
         """Deliver a message."""
-        await self._run("handle_message", message, self._notes.parent if sender is None else sender)
+        await self._run(
+            "handle_message", message, self._notes.identity.parent if sender is None else sender
+        )
 
     @overload
     async def call(self, request: Request[R]) -> R: ...
@@ -244,7 +249,9 @@ class Alone(Generic[B]):
 
     async def ask(self, request: object) -> Ask:
         """Deliver a call whose answer may come later."""
-        caller = _AskCaller(self._notes.parent, self._notes.number(), self.pid, request)
+        caller = _AskCaller(
+            self._notes.identity.parent, self._notes.identity.number(), self.pid, request
+        )
         try:
             answer = await self._run("handle_call", request, caller)
         except Reject as rejection:
@@ -291,17 +298,17 @@ class Alone(Generic[B]):
         """
         check_number("seconds", seconds, least=0.0)
         notes = self._notes
-        end = notes.now + seconds
-        while (due := notes.table.next()) <= end:
-            notes.pass_time(due)
+        end = notes.schedule.now + seconds
+        while (due := notes.schedule.table.next()) <= end:
+            notes.schedule.pass_time(due)
             due_now: list[Sent] = []
-            notes.table.expire(due, 1, partial(_note_fired, due_now))
+            notes.schedule.table.expire(due, 1, partial(_note_fired, due_now))
             for sent in due_now:
                 if sent.to in (self.pid, self.behaviour.registered_name):
                     await self.message(sent.message, self.pid)
                 else:
                     notes.sent.append(sent)
-        notes.pass_time(end)
+        notes.schedule.pass_time(end)
 
     async def terminate(self, reason: object = Shutdown()) -> None:
         """End it: run ``pre_stop`` and ``terminate``, with the reason it has stopped with, or else

@@ -18,9 +18,11 @@ __all__ = [
     "NODE",
     "Armed",
     "Called",
+    "Identity",
     "Notes",
     "Publication",
     "Requested",
+    "Schedule",
     "Sent",
     "Spawned",
     "StartedTask",
@@ -125,12 +127,52 @@ class Armed:
         return self.timer.active
 
 
+class Identity:
+    """The addresses of a behaviour without a node, and of all that it asks for."""
+
+    __slots__ = ("_numbers", "env", "name", "parent", "pid")
+
+    def __init__(self, name: str | None, env: Mapping[str, object]) -> None:
+        self._numbers = count(1)
+        self.name = name
+        """The registered name."""
+        self.env = env
+        """The environment of the process."""
+        self.parent = PID(NODE, 0, 0)
+        self.pid = PID(NODE, 0, self.number())
+
+    def number(self) -> int:
+        """The next number of an address."""
+        return next(self._numbers)
+
+
+class Schedule:
+    """The timers of a behaviour without a node, and its time, which only a test lets pass."""
+
+    __slots__ = ("armed", "now", "table")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.table = Timers()
+        self.armed: list[Armed] = []
+        """All timers so far, in order."""
+
+    def arm(self, timer: Timer, delay: float) -> None:
+        """Arm a timer."""
+        self.table.arm(timer, self.now + delay)
+        self.armed.append(Armed(delay, timer.period, timer.to, timer.message, timer))
+
+    def pass_time(self, to: float) -> None:
+        """Set the clock to a later time."""
+        self.now = to
+
+
 @dataclass(slots=True)
 class Notes:
     """The recorded actions of a behaviour without a node, each kind in order."""
 
-    name: str | None = None
-    env: Mapping[str, object] = field(default_factory=dict)
+    identity: Identity
+    schedule: Schedule = field(default_factory=Schedule)
     sent: list[Sent] = field(default_factory=list)
     calls: list[Called] = field(default_factory=list)
     requests: list[Requested] = field(default_factory=list)
@@ -138,7 +180,6 @@ class Notes:
     tasks: list[StartedTask] = field(default_factory=list)
     links: list[Any] = field(default_factory=list)
     monitors: list[Any] = field(default_factory=list)
-    timers: list[Armed] = field(default_factory=list)
     published: list[Publication] = field(default_factory=list)
     subscribed: list[str] = field(default_factory=list)
     events: list[EventName] = field(default_factory=list)
@@ -147,30 +188,15 @@ class Notes:
     logged: list[dict[str, Any]] = field(default_factory=list)
     stopped: Reason | None = None
     idle_timeout: float | None = None
-    now: float = 0.0
-    table: Timers = field(default_factory=Timers)
     answers: list[tuple[Any, Any]] = field(default_factory=list)
-    numbers: Any = field(default_factory=lambda: count(1))
-    parent: PID = field(init=False)
-    pid: PID = field(init=False)
     log: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self.parent = PID(NODE, 0, 0)
-        self.pid = PID(NODE, 0, self.number())
         self.log = structlog.wrap_logger(
             object(),
             processors=[self._keep],
             wrapper_class=structlog.make_filtering_bound_logger(0),
         ).bind()
-
-    def number(self) -> int:
-        """The next number of an address."""
-        return int(next(self.numbers))
-
-    def pass_time(self, to: float) -> None:
-        """Set the clock to a later time."""
-        self.now = to
 
     def set_idle_timeout(self, seconds: float | None) -> None:
         """Note the idle timeout; None without one."""

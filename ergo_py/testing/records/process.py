@@ -19,7 +19,7 @@ from ..._core.vocabulary.ids import PID, Alias, EventName, Ref
 from ..._core.vocabulary.reasons import Reason
 from ..._core.vocabulary.states import RUNNING
 from ..patterns import describe, matches
-from .notes import NODE, Armed, Called, Notes, Publication, Requested, Sent
+from .notes import NODE, Called, Notes, Publication, Requested, Sent
 
 __all__ = ["RecordingProcess"]
 
@@ -35,9 +35,9 @@ class RecordingProcess:
     def __init__(self, notes: Notes, callbacks: Callbacks) -> None:
         self.notes = notes
         self.callbacks = callbacks
-        self.id = notes.pid
-        self.env = notes.env
-        self.name = notes.name
+        self.id = notes.identity.pid
+        self.env = notes.identity.env
+        self.name = notes.identity.name
         self.log = notes.log
         self.priority = Priority.NORMAL
         self.trap_exit = False
@@ -88,7 +88,7 @@ class RecordingProcess:
 
     def make_alias(self) -> Alias:
         """Make a further address."""
-        alias = Alias(NODE, 0, self.notes.number())
+        alias = Alias(NODE, 0, self.notes.identity.number())
         self.aliases[alias] = None
         return alias
 
@@ -100,7 +100,7 @@ class RecordingProcess:
         self, to: object, request: object, timeout: float | None, priority: Priority | None
     ) -> Requested:
         """Note a request."""
-        requested = Requested(to, request, Ref(NODE, 1, self.notes.number()))
+        requested = Requested(to, request, Ref(NODE, 1, self.notes.identity.number()))
         self.notes.requests.append(requested)
         return requested
 
@@ -193,7 +193,7 @@ class _Kernel:
 
     def __init__(self, process: RecordingProcess) -> None:
         self._notes = process.notes
-        self.pid = process.notes.parent
+        self.pid = process.notes.identity.parent
         self.calls = _Calls(process)
         self.clock = _Clock(process.notes)
         self.publisher = _Publisher(process.notes)
@@ -250,7 +250,7 @@ class _Calls:
         self._notes = process.notes
 
     def forward(self, to: object, message: object, origin: object, priority: Priority) -> bool:
-        return self._router.send(self._notes.pid, to, message, priority)
+        return self._router.send(self._notes.identity.pid, to, message, priority)
 
     async def call(
         self,
@@ -286,12 +286,10 @@ class _Clock:
 
     @property
     def timers(self) -> Timers:
-        return self._notes.table
+        return self._notes.schedule.table
 
     def arm_timer(self, timer: Timer, delay: float) -> None:
-        notes = self._notes
-        notes.table.arm(timer, notes.now + delay)
-        notes.timers.append(Armed(delay, timer.period, timer.to, timer.message, timer))
+        self._notes.schedule.arm(timer, delay)
 
 
 class _Publisher:

@@ -50,14 +50,14 @@ class RecordingVerbs(StreamVerbs, IdleVerbs):
     ) -> PID:
         behaviour_of(behaviour)
         read_options(options)
-        pid = PID(NODE, 0, self._notes.number())
+        pid = PID(NODE, 0, self._notes.identity.number())
         self._notes.spawned.append(Spawned(behaviour, args, dict(options), pid))
         return pid
 
     async def spawn_meta(self, behaviour: MetaProcess, **options: Unpack[MetaKeywords]) -> Alias:
         check_meta_behaviour(behaviour)
         read_meta_options(options)
-        alias = Alias(NODE, 0, self._notes.number())
+        alias = Alias(NODE, 0, self._notes.identity.number())
         self._notes.spawned.append(Spawned(behaviour, (), dict(options), alias))
         return alias
 
@@ -81,7 +81,7 @@ class RecordingVerbs(StreamVerbs, IdleVerbs):
         completion: Completion[Any] = Completion(name)
         started = StartedTask(work.function, args, name, False, completion)
         completion.belong_to(
-            PID(NODE, 0, self._notes.number()), started.cancel, _gone, lambda _error: None
+            PID(NODE, 0, self._notes.identity.number()), started.cancel, _gone, lambda _error: None
         )
         self._notes.tasks.append(started)
         return Task(completion)
