@@ -243,8 +243,10 @@ def test_the_map_fits_on_a_screen() -> None:
 
 LARGE = 20
 """A class with so many attributes is more than a reader can keep in mind."""
-MOST_LARGE_CLASSES = 17
-"""The large classes of the package. The goal is eight: lower this number when a class is split."""
+MOST_LARGE_CLASSES = 8
+"""The large classes of the package: kernel, process, meta-process, the options of a node, and four
+records that users read.
+"""
 
 
 def attributes_of(cls: ast.ClassDef) -> set[str]:

@@ -74,6 +74,32 @@ class LoopDelay:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopFigures:
+    """The event loop of a node, and what waits for it."""
+
+    delay: LoopDelay | None
+    """None without a watchdog."""
+    times_blocked: int
+    """How often the watchdog found the loop blocked."""
+    calls_waiting: int
+    """Processes that wait in a call."""
+    timers: int
+    """Timers that are armed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFigures:
+    """The whole program, with all its nodes."""
+
+    cpu: float
+    """Seconds of processor time."""
+    memory: int | None
+    """Resident bytes; None where the system does not tell."""
+    collections: tuple[int, ...]
+    """Runs of the garbage collector, by generation."""
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """The counters of a node at a moment."""
 
@@ -91,14 +117,10 @@ class Figures:
     dead_letters: Mapping[str, int]
     """By cause: the names of :class:`Why`, in small letters; zeros included."""
     late_replies: int
+    """Answers to calls that had timed out or were cancelled."""
     late_messages: int
-    calls_waiting: int
-    """Processes that wait in a call."""
-    timers: int
-    loop_delay: LoopDelay | None
-    """None without a watchdog."""
-    times_blocked: int
-    """How often the watchdog found the loop blocked."""
+    """Messages that arrived harmlessly after the end of a connection or receiver."""
+    loop: LoopFigures
     threads: Mapping[str, int]
     """By kind: reader, dispatcher, worker, task; ``abandoned`` counts all so far."""
     traffic: Mapping[str, tuple[int, int]]
@@ -116,12 +138,8 @@ class Figures:
     network_joined: bool | None
     """Whether the node is a member of its network; None without a network."""
     log_lines_lost: int
-    cpu: float
-    """Seconds of processor time of the whole program."""
-    memory: int | None
-    """Resident bytes of the whole program; None where the system does not tell."""
-    collections: tuple[int, ...]
-    """Runs of the garbage collector, by generation."""
+    """Log lines that could not be written."""
+    program: ProgramFigures
 
     @property
     def processes(self) -> int:
@@ -217,10 +235,12 @@ class _Readings:
             dead_letters={why.name.lower(): info.dead_letters.get(why, 0) for why in Why},
             late_replies=info.late_replies,
             late_messages=info.late_messages,
-            calls_waiting=info.calls_in_flight,
-            timers=info.timers,
-            loop_delay=None if watchdog is None else LoopDelay(BOUNDS, *watchdog.delays.read()),
-            times_blocked=info.times_blocked,
+            loop=LoopFigures(
+                delay=None if watchdog is None else LoopDelay(BOUNDS, *watchdog.delays.read()),
+                times_blocked=info.times_blocked,
+                calls_waiting=info.calls_in_flight,
+                timers=info.timers,
+            ),
             threads={
                 "reader": info.reader_threads,
                 "dispatcher": info.dispatcher_threads,
@@ -235,9 +255,11 @@ class _Readings:
             entities=entity_figures(node),
             network_joined=None if router.remote is None else not router.remote.why_left,
             log_lines_lost=info.log_lines_lost,
-            cpu=process_time(),
-            memory=resident_memory(),
-            collections=tuple(each["collections"] for each in gc.get_stats()),
+            program=ProgramFigures(
+                cpu=process_time(),
+                memory=resident_memory(),
+                collections=tuple(each["collections"] for each in gc.get_stats()),
+            ),
         )
 
     def _keep_highest(self, name: str, found: BehaviourFigures) -> None:

@@ -89,7 +89,7 @@ def _by_behaviour(
 
 
 def _loop_delay(figures: Figures) -> Values | None:
-    delay = figures.loop_delay
+    delay = figures.loop.delay
     return None if delay is None else [((), Histogram(delay.bounds, delay.counts, delay.total))]
 
 
@@ -216,7 +216,7 @@ METRICS: Final = (
         "gauge",
         "Processes that wait in a call.",
         "",
-        _single(lambda figures: figures.calls_waiting),
+        _single(lambda figures: figures.loop.calls_waiting),
         otel="ergo.calls.waiting",
     ),
     Metric(
@@ -224,7 +224,7 @@ METRICS: Final = (
         "gauge",
         "Armed timers.",
         "",
-        _single(lambda figures: figures.timers),
+        _single(lambda figures: figures.loop.timers),
         otel="ergo.timers",
     ),
     Metric(
@@ -239,7 +239,7 @@ METRICS: Final = (
         "counter",
         "How often the event loop was blocked.",
         "",
-        _single(lambda figures: figures.times_blocked),
+        _single(lambda figures: figures.loop.times_blocked),
         otel="ergo.loop.blocked",
     ),
     Metric(
@@ -396,7 +396,7 @@ METRICS: Final = (
         "counter",
         "Processor time of the program.",
         "seconds",
-        _single(lambda figures: figures.cpu),
+        _single(lambda figures: figures.program.cpu),
         otel="process.cpu.time",
         of_program=True,
     ),
@@ -405,7 +405,7 @@ METRICS: Final = (
         "gauge",
         "Resident memory of the program.",
         "bytes",
-        _single(lambda figures: figures.memory),
+        _single(lambda figures: figures.program.memory),
         otel="process.memory.usage",
         of_program=True,
     ),
@@ -414,7 +414,7 @@ METRICS: Final = (
         "counter",
         "Runs of the garbage collector, by generation.",
         "",
-        lambda figures: [((str(n),), count) for n, count in enumerate(figures.collections)],
+        lambda figures: [((str(n),), count) for n, count in enumerate(figures.program.collections)],
         ("generation",),
         "cpython.gc.collections",
         of_program=True,

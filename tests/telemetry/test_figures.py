@@ -81,7 +81,7 @@ async def test_waiting_messages_and_waiting_calls_are_counted() -> None:
             4,
             4,
         )
-        assert (figures.mailbox, figures.calls_waiting) == (4, 1)
+        assert (figures.mailbox, figures.loop.calls_waiting) == (4, 1)
 
 
 async def test_dead_letters_are_counted_by_cause() -> None:
@@ -296,11 +296,11 @@ async def test_the_watchdog_measures_the_delay_of_the_loop() -> None:
         await until(lambda: max_delay(read_figures(node)) is not None)
         await node.call(pid, lambda _: time.sleep(0.3))
         await until(lambda: (max_delay(read_figures(node)) or 0.0) >= 0.1)
-        assert read_figures(node).times_blocked >= 1
+        assert read_figures(node).loop.times_blocked >= 1
 
 
 def max_delay(figures: Figures) -> float | None:
-    delay = figures.loop_delay
+    delay = figures.loop.delay
     assert delay is not None
     bounds = [0.0, *delay.bounds]
     return max((bounds[at] for at, count in enumerate(delay.counts) if count), default=None)
