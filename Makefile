@@ -8,9 +8,11 @@ ARGS   ?=
 MINUTES ?= 10
 SEED    ?= 1
 FUZZ_MINUTES ?= 3
-# Cores plus 1: most tests wait for a thread, a socket or a program of their own. A worker without
+# Cores plus 1: many tests wait for a thread, a socket or a program of their own. A worker without
 # tests takes some from the others. `make test WORKERS=` shows their output.
 WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --dist=worksteal
+# For the tests of the other rooms, which wait for more than half of their time.
+MORE_WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 2)') --dist=worksteal
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -89,21 +91,19 @@ $(VENV)/.prepared: $(DEV)
 
 # First the tests of the kernel, of supervision, of the parsers and of the promises in pure Python,
 # with the lines of these rooms counted; then the tests of the functions that the C extension
-# replaces, with it; then the tests of the other rooms, and again those that generate examples.
-# tests/conftest.py says which are which.
+# replaces, with it; then the tests of the other rooms. tests/conftest.py says which are which.
 coverage: $(VENV)/.prepared
 	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "counted" --cov --cov-report= $(ARGS)
-	HYPOTHESIS_PROFILE=counted $(BIN)/python -m pytest $(WORKERS) -m "counted" --cov --cov-append --cov-report= $(SPEED_TESTS)
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "counted" --cov --cov-append --cov-report= $(SPEED_TESTS)
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py,ergo_py/web/parsing/*' --fail-under=100
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "not counted or hypothesis" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(MORE_WORKERS) -m "not counted" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
 # Messages and calls without direct hand-off.
 trio-turns: $(DEV)
 	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
 
 check: lint     ## Run all checks: format, lint, types, docs, tests, coverage
-	$(MAKE) --jobs=2 coverage pyright mypy site  # the tests often wait: types and pages use that time
-	$(MAKE) trio-turns
+	$(MAKE) --jobs=2 coverage pyright mypy site trio-turns  # the tests often wait: others use that time
 
 docs: pages     ## Copy changed code into the pages, and build the documentation into docs/_build
 	$(MAKE) site

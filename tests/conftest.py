@@ -85,7 +85,7 @@ that the C extension replaces. The mark ``counted`` adds single tests of other r
 which these do not. `make check` runs all other tests with the C extension, without counting.
 """
 _COUNTED_RUN = "counted"
-_UNCOUNTED_RUN = "not counted or hypothesis"
+_UNCOUNTED_RUN = "not counted"
 """The values of ``-m`` in the two runs of `make coverage`."""
 
 
@@ -101,7 +101,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     text = collection_path.read_text(encoding="utf-8")
     if selected == _COUNTED_RUN:
         return (not path.startswith(_COUNTED_FILES) and "mark.counted" not in text) or None
-    is_left = not path.startswith(_COUNTED_FILES) or "hypothesis" in text or "no_cover" in text
+    is_left = not path.startswith(_COUNTED_FILES) or "no_cover" in text
     return not is_left or None
 
 

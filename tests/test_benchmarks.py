@@ -27,6 +27,7 @@ from benchmarks.harness import (
 )
 from benchmarks.nodes.__main__ import verdict
 from benchmarks.report import table
+from tests.support import THOROUGH
 
 CASES = discover()
 LIKE_ANOTHER = {
@@ -34,6 +35,12 @@ LIKE_ANOTHER = {
     *("entities, 100 clients", "entities, 1,000 clients"),
 }
 """Cases that differ from another case only in how much they do, which here is next to nothing."""
+SLOW = {
+    *("crowd of 10,000", "redis, pipeline of 1", "newcomers under load"),
+    *("short connections", "timers, memory"),
+}
+"""Cases that take seconds even if they do next to nothing."""
+SKIPPED = LIKE_ANOTHER if THOROUGH else LIKE_ANOTHER | SLOW
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +50,7 @@ def garbage_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name not in LIKE_ANOTHER], ids=lambda case: case.name
+    "case", [case for case in CASES if case.name not in SKIPPED], ids=lambda case: case.name
 )
 @pytest.mark.no_cover
 def test_a_case_returns_all_figures_of_its_lines_and_goals(case: Case) -> None:

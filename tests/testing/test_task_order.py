@@ -70,7 +70,7 @@ def test_seeded_restores_the_random_state_of_trio() -> None:
 
 def test_a_seed_repeats_the_history_of_nodes_in_other_programs() -> None:
     """Whatever the salt of their hashes is, and with or without the C extension."""
-    seeds = [str(seed) for seed in range(200 if THOROUGH else 10)]
+    seeds = [str(seed) for seed in range(200 if THOROUGH else 4)]
     command = [sys.executable, "-m", "tests.testing.histories", *seeds]
     programs = [
         subprocess.Popen(

@@ -36,7 +36,7 @@ def run(test: Any, plan: Plan | None = None, *, is_drawn: bool = False) -> World
 
 def test_a_seed_repeats_its_history_in_other_programs() -> None:
     """For any salt of hashes, and with or without the C extension."""
-    seeds = range(200 if THOROUGH else 10)
+    seeds = range(200 if THOROUGH else 4)
 
     digests = digests_of_programs("tests.testing.world.singletons", seeds)
 

@@ -35,7 +35,7 @@ async def spawn_client(client: WorldNode, connect: Any, lines: list[bytes]) -> A
 
 def test_seeds_repeat_with_sockets_in_other_programs() -> None:
     """For any salt of hashes, and with or without the C extension."""
-    seeds = range(100 if THOROUGH else 6)
+    seeds = range(100 if THOROUGH else 3)
 
     digests = digests_of_programs("tests.testing.world.machine.connected", seeds)
 

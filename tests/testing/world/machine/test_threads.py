@@ -69,7 +69,7 @@ def failure_of(work: Any) -> Exception | None:
 
 def test_seeds_repeat_with_threads_in_other_programs() -> None:
     """For any salt of hashes, and with or without the C extension."""
-    seeds = range(100 if THOROUGH else 20)
+    seeds = range(100 if THOROUGH else 5)
 
     digests = digests_of_programs("tests.testing.world.machine.threaded", seeds)
 
