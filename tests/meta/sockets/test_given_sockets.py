@@ -354,7 +354,7 @@ def connected(opened: Open) -> socket.socket:
         (partial(UnixServer, "x"), lambda opened: opened(), "a socket or an address, not both"),
     ],
 )
-def test_a_socket_that_a_server_cannot_use_is_refused_with_what_it_needs(
+def test_a_socket_that_a_server_cannot_use_is_refused_and_the_error_names_its_needs(
     server: Any, sock: Callable[[Open], object], right: str, opened: Open
 ) -> None:
     with pytest.raises(BadInputError) as caught:
