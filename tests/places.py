@@ -14,8 +14,9 @@ import pytest
 from ergo_py import LOOP, Node, Service, Threads
 from ergo_py.network import Memory
 from ergo_py.network.messages.listed_class import RefusedValueError
+from tests.actors import Failed
 from tests.dispatched import EVERYWHERE
-from tests.support import Failed, running_node
+from tests.support import running_node
 
 __all__ = ["Place", "anywhere", "here_and_abroad"]
 

@@ -11,7 +11,7 @@ from ergo_py import Actor, ChildSpec, Node, Reason
 from ergo_py._core.vocabulary.info import Phase
 from ergo_py.info import ChildInfo
 from ergo_py.supervision.handle import SupervisorHandle
-from tests.support import Failed
+from tests.actors import Failed
 
 __all__ = ["Child", "Deaf", "Fragile", "Log", "crash", "info_of", "phases", "three"]
 

@@ -1,14 +1,11 @@
 """Parts of many tests: a quiet node with a time limit, and actors that a test directs."""
 
-import inspect
 import os
 import re
 import shutil
-import socket
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -17,123 +14,58 @@ from typing import Any, Final
 import pytest
 import trio
 
-from ergo_py import Actor, Caller, Node, Reason, open_node
+from ergo_py import Node, open_node
 from ergo_py._core.kernel import Kernel
 from ergo_py._core.log import _writer
 from ergo_py._core.messaging.router import Router
-from ergo_py._core.metas.meta import Meta
 from ergo_py._core.processes.process import Process
-from ergo_py.entities import SQLite, Store
-from ergo_py.entities.active_entities import Keeping
-from ergo_py.entities.schedule import Schedule
-from ergo_py.entities.stores.threaded import ThreadedStore
 from ergo_py.info import BlockedReport, NodeInfo
-from ergo_py.meta.programs import process_groups as process_groups_module
-from ergo_py.meta.sockets.streams.writer import Output
 from ergo_py.testing.leaks import _descriptors
 
 __all__ = [
     "Collected",
-    "Failed",
-    "Puppet",
-    "Recorder",
-    "Shielded",
-    "Stubborn",
     "THOROUGH",
-    "Witness",
-    "ask_jetstream",
-    "begin_search",
     "block_until_reported",
-    "bytes_of_partial_frames",
-    "connection_options",
-    "connections_of",
-    "connections_under_way",
     "counted_messages",
     "crash_sites",
     "cut_ending_short",
     "epoll_of_loop",
-    "checkpoint_often",
-    "database_setting",
-    "fill_file",
-    "set_synchronous",
-    "found_nodes",
-    "has_searched_mailbox",
-    "has_unfinished_frame",
-    "has_unfinished_record",
     "hop_of",
     "io_of_loop",
-    "is_closing",
-    "is_half_closed",
-    "is_held_up",
-    "is_parked",
-    "keeping_of",
-    "table_sizes",
     "kernel_of",
-    "largest_number",
     "last_blocked",
     "let_init_time_out",
     "loggers_of",
     "loopback_of_this_program",
-    "look_at_clock",
-    "look_at_close",
     "looks_at_mailboxes",
-    "meta_of",
     "needs_proc",
-    "new_way",
     "open_descriptors",
-    "open_files",
-    "pause_after",
     "plan_of",
     "process_behind",
-    "process_groups",
     "process_of",
     "process_of_ending",
-    "publish_to_jetstream",
-    "queue_of",
-    "read_size",
-    "readers_of",
-    "receiver_of",
     "refused",
     "relation_tables",
     "replace_key_owners",
-    "replace_logger",
     "replace_private",
-    "replace_process_groups",
-    "replace_queue",
     "replace_router",
-    "replace_sending",
-    "replace_sink",
     "replace_timer_action",
     "router_of",
-    "routes_of",
     "running_node",
-    "set_cause",
-    "set_read_size",
     "short_directory",
-    "signal_comes",
-    "sink_of",
-    "socket_of",
     "thread_of",
     "timer_action",
     "timers_kept",
-    "wait_at_receiver",
-    "wait_for_backlog",
     "waiters_of",
     "waiting_for_sockets",
-    "waits_to_close",
     "without_blockages",
     "write_log_to_console",
-    "write_waiting",
 ]
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 """Whether a test may take its time: ``python -m benchmarks test-deep``. Only the number of
 tries depends on it.
 """
-
-
-class Failed(Exception):
-    """The error that a test's own actor raises on purpose."""
 
 
 @asynccontextmanager
@@ -168,76 +100,6 @@ class Collected:
         return self._real.send
 
 
-class Recorder(Actor):
-    """Keeps its messages, in order, in a list that the test holds. Only plain callbacks."""
-
-    def __init__(self, heard: list[Any] | None = None) -> None:
-        self.heard: list[Any] = [] if heard is None else heard
-
-    def handle_message(self, message: Any, sender: Any) -> None:
-        self.heard.append(message)
-
-    def handle_call(self, request: Any, caller: Caller) -> object:
-        return list(self.heard)
-
-
-class Puppet(Actor):
-    """Follows orders: a function it is sent or asked runs inside its callback, with the puppet as
-    argument.
-
-    Other messages are kept in ``heard``. So a test can say ``await node.call(pid, lambda me:
-    me.link(other))``.
-    """
-
-    def __init__(self, heard: list[Any] | None = None) -> None:
-        self.heard: list[Any] = [] if heard is None else heard
-
-    async def handle_message(self, message: Any, sender: Any) -> None:
-        if inspect.isfunction(message):
-            await _result(message, self)
-        else:
-            self.heard.append(message)
-
-    async def handle_call(self, request: Any, caller: Caller) -> object:
-        if not inspect.isfunction(request):
-            return list(self.heard)
-        return await _result(request, self)
-
-    def handle_inspect(self, *items: str) -> dict[str, str]:
-        return {"heard": str(len(self.heard)), **dict.fromkeys(items, "asked")}
-
-
-class Witness(Puppet):
-    """A puppet that notes its end in a list that the test holds."""
-
-    def __init__(self, ends: list[Any], label: object = None) -> None:
-        super().__init__()
-        self.ends = ends
-        self.label = label
-
-    def terminate(self, reason: Reason) -> None:
-        self.ends.append(reason if self.label is None else self.label)
-
-
-class Stubborn(Actor):
-    """Never ends by itself: it swallows every exception, cancellation too."""
-
-    async def handle_message(self, message: Any, sender: Any) -> None:
-        while True:
-            try:
-                await trio.sleep(1)
-            except BaseException:
-                pass
-
-
-class Shielded(Actor):
-    """Waits where no cancellation reaches it."""
-
-    async def handle_message(self, message: Any, sender: Any) -> None:
-        with trio.CancelScope(shield=True):
-            await trio.sleep_forever()
-
-
 def block_until_reported(node: Node, pid: Any) -> NodeInfo | None:
     """Block the loop, in a callback of this process, until the watchdog has said so; returns the
     report of the node.
@@ -251,11 +113,6 @@ def block_until_reported(node: Node, pid: Any) -> NodeInfo | None:
             return None
         time.sleep(0.001)
     return node.info()
-
-
-async def _result(function: Callable[[Any], Any], puppet: Puppet) -> Any:
-    result = function(puppet)
-    return await result if inspect.iscoroutine(result) else result
 
 
 def refused(error: type[Exception], verb: Any, match: str | None = None) -> Callable[[Any], Any]:
@@ -317,6 +174,14 @@ def open_descriptors() -> set[tuple[int, str]]:
     # A thread that has just begun tells the system its name through a file, and closes that at
     # once.
     return {one for one in _descriptors() if not one[1].endswith("/comm")}
+
+
+def loopback_of_this_program() -> str:
+    """An address of this machine at which no other program of the tests listens: every port is
+    free there.
+    """
+    pid = os.getpid()
+    return f"127.{pid >> 16 & 255}.{pid >> 8 & 255}.{pid & 255}"
 
 
 # -- private parts ---------------------------------------------------------------------------------
@@ -532,305 +397,3 @@ def plan_of(supervisor: Any) -> Any:
 def replace_key_owners(pool: Any, owners: dict[Any, Any]) -> None:
     """Let a pool keep in this dictionary which worker gets which key."""
     pool._pool()._pool_mailbox._owners = owners
-
-
-# Programs and signals.
-
-
-def signal_comes(signals: Any, number: int) -> None:
-    """Call the signal handler of ``ergo_py.run``."""
-    signals._came(number, None)
-
-
-def process_groups() -> dict[int, None]:
-    """The process groups that are killed when this program is left."""
-    return process_groups_module._groups
-
-
-def replace_process_groups(monkeypatch: pytest.MonkeyPatch, groups: dict[int, None]) -> None:
-    """Let these be the process groups that are killed when this program is left."""
-    monkeypatch.setattr(process_groups_module, "_groups", groups)
-
-
-# Meta-processes.
-
-
-def meta_of(behaviour: Any) -> Meta:
-    """The kernel's side of a meta-process, from its behaviour."""
-    meta: Meta = behaviour._meta
-    return meta
-
-
-def replace_logger(behaviour: Any, logger: object) -> None:
-    """Let a meta-process log to this object. Its node builds log lines even without an output."""
-    behaviour._meta.kernel.log._write = lambda *_line: True
-    behaviour._meta._logger = logger
-
-
-def queue_of(outbox: Any) -> deque[Any]:
-    """The messages of a reader that the loop has not yet taken."""
-    queue: deque[Any] = outbox._queue
-    return queue
-
-
-def replace_queue(outbox: Any, queue: deque[Any]) -> None:
-    """Let a reader put its messages in this queue."""
-    outbox._queue = queue
-
-
-def wait_for_backlog(outbox: Any) -> None:
-    """Wait as a reader's thread does at a full queue."""
-    outbox._wait()
-
-
-def wait_at_receiver(outbox: Any, receiver: object) -> None:
-    """Wait as a reader's thread does at a receiver that is behind."""
-    outbox._wait_at(receiver)
-
-
-def is_parked(outbox: Any) -> bool:
-    """Whether the reader's thread really waits, and does not merely intend to."""
-    waits = outbox._waits
-    return waits is not None and waits._lock.locked()
-
-
-# Sockets.
-
-
-def connections_of(server: Any) -> list[Any]:
-    """The connections of a server that are open, oldest first."""
-    return list(server._open)
-
-
-def connections_under_way(server: Any) -> int:
-    """The accepted connections that still wait for their meta-processes."""
-    return len(server._births._under_way)
-
-
-def pause_after(server: Any, error: OSError) -> float:
-    """The seconds that a server waits after an ``accept`` that failed with this error."""
-    pause: float = server._acceptor.pause_after(error)
-    return pause
-
-
-def socket_of(bridge: Any) -> socket.socket:
-    """The socket of a server, a connection or a UDP socket."""
-    sock: socket.socket = bridge._socket
-    return sock
-
-
-def connection_options(connection: Any) -> Any:
-    """The options of a connection, as they are now."""
-    return connection._options
-
-
-def look_at_clock(connection: Any) -> None:
-    """Let a connection look now whether a time limit of it is over."""
-    connection._deadlines.check()
-
-
-def look_at_close(connection: Any) -> None:
-    """Let a connection that is closing look now whether its peer has taken too long."""
-    connection._shutdown.look()
-
-
-def set_cause(connection: Any, cause: Any) -> None:
-    """Let a connection end for this cause, whatever comes later."""
-    connection._shutdown.set_cause(cause)
-
-
-def is_closing(connection: Any) -> bool:
-    """Whether a connection was told to close, and has come to that."""
-    closing: bool = connection._writer.is_closing
-    return closing
-
-
-def waits_to_close(connection: Any) -> bool:
-    """Whether a close is under way, or waits behind unsent data."""
-    return connection._shutdown._close_waits is not None
-
-
-def has_searched_mailbox(connection: Any) -> bool:
-    """Whether a connection with a slow peer has looked for a close among its messages."""
-    return connection._shutdown._looked_at is not None
-
-
-def is_half_closed(connection: Any) -> bool:
-    """Whether a connection has closed its half."""
-    return connection._writer.state is Output.HALF_CLOSED
-
-
-def is_held_up(connection: Any) -> bool:
-    """Whether a connection reads nothing because its receiver is behind."""
-    held_up: bool = connection._reader.is_held_up()
-    return held_up
-
-
-def has_unfinished_frame(connection: Any) -> bool:
-    """Whether a connection has read a part of a frame."""
-    return bool(connection._input.unfinished)
-
-
-def has_unfinished_record(connection: Any) -> bool:
-    """Whether a connection with TLS has read a part of a record."""
-    return bool(connection._tls.session.unfinished)
-
-
-def read_size(connection: Any) -> int:
-    """The bytes that a connection reads at once."""
-    size: int = connection._input.size
-    return size
-
-
-def set_read_size(connection: Any, size: int) -> None:
-    """Let a connection read so many bytes at once."""
-    connection._input.size = size
-
-
-def replace_sending(connection: Any, send: Callable[..., int]) -> Callable[..., int]:
-    """Let a connection write to its socket with this function; returns the function before."""
-    before: Callable[..., int] = connection._writer._send
-    connection._writer._send = send
-    return before
-
-
-# -- networks --------------------------------------------------------------------------------------
-
-
-def receiver_of(connection: Any) -> Any:
-    """The process that a connection hands its messages to."""
-    return connection._reader._target
-
-
-def replace_sink(carrier: Any, sink: object) -> None:
-    """Have a carrier of NATS hand its frames to another object than its network."""
-    carrier._sink = sink
-
-
-def sink_of(carrier: Any) -> Any:
-    return carrier._sink
-
-
-def begin_search(carrier: Any) -> None:
-    """A carrier of NATS is a member of its network, and searches for nodes."""
-    carrier._is_member, carrier._discovery.searches = True, 1
-
-
-def found_nodes(carrier: Any) -> dict[str, Any]:
-    """The nodes that a carrier of NATS has found in its search."""
-    found: dict[str, Any] = carrier._discovery.found
-    return found
-
-
-def largest_number(seen: Any) -> int:
-    """The largest number that a recollection of a store has seen."""
-    largest: int = seen._largest
-    return largest
-
-
-async def ask_jetstream(store: Any, subject: str, request: dict[str, Any]) -> Any:
-    """Ask the server of a store in its own words."""
-    return await store._ask(subject, request)
-
-
-async def publish_to_jetstream(store: Any, subject: str, headers: dict[str, str]) -> Any:
-    """Write an empty entry with these headers past the methods of a store."""
-    return await store._publish(subject, b"", headers)
-
-
-def open_files(store: Any) -> None:
-    """Have a store of files open them, without an entry."""
-    store._prepare()
-
-
-def routes_of(executor: Any) -> dict[bytes, Any]:
-    """The routes that an executor remembers."""
-    routes: dict[bytes, Any] = executor._known_routes
-    return routes
-
-
-def readers_of(carrier: Any) -> dict[str, Any]:
-    """The connections that a carrier of files reads, by the names of their nodes."""
-    readers: dict[str, Any] = carrier._readers
-    return readers
-
-
-def bytes_of_partial_frames(carrier: Any) -> int:
-    """How many bytes of unfinished frames a carrier of files may still hold."""
-    left: int = carrier._partial_frames._left
-    return left
-
-
-def new_way(connection: object) -> Any:
-    """The writer of a connection to another node."""
-    from ergo_py.network.carriers.frame_writer import FrameWriter  # an extra
-
-    way: Any = FrameWriter()
-    way._socket = connection
-    return way
-
-
-async def write_waiting(way: Any, connection: object) -> int:
-    """Write all frames that wait, and return how many bytes are left."""
-    while way._waiting:
-        await way._write(connection)
-    left: int = way._size
-    return left
-
-
-def keeping_of(node: Node, kind: type[Actor]) -> Keeping:
-    """The work of the keeper of a class of entities."""
-    keeping = node._entities[kind].keeping
-    assert isinstance(keeping, Keeping)
-    return keeping
-
-
-async def database_setting(store: Store, name: str) -> str:
-    """A setting of the session of a PostgreSQL database."""
-
-    def read(database: Any) -> str:
-        row = database._connection.execute("select current_setting(%s)", (name,)).fetchone()
-        return str(row[0])
-
-    assert isinstance(store, ThreadedStore)
-    return await store.run(read)
-
-
-def table_sizes(keeping: Keeping) -> dict[str, int]:
-    """How many entries each table of a keeper has."""
-    tables = {**vars(keeping), "slots": keeping.table.slots}
-    return {name: len(each) for name, each in tables.items() if isinstance(each, dict | Schedule)}
-
-
-async def fill_file(store: SQLite) -> None:
-    """Let no page be added to the file, by the connection that is open now."""
-
-    def limit(file: Any) -> None:
-        connection = file._open()
-        pages = connection.execute("pragma page_count").fetchone()[0]
-        connection.execute(f"pragma max_page_count = {pages}")
-
-    await store.run(limit)
-
-
-async def checkpoint_often(store: SQLite, pages: int) -> None:
-    """Let the log be copied to the file after so many pages."""
-
-    def limit(file: Any) -> None:
-        file._open().execute(f"pragma wal_autocheckpoint = {pages}")
-
-    await store.run(limit)
-
-
-def set_synchronous(store: SQLite, value: str) -> None:
-    """Let the file be opened with another ``pragma synchronous``, also one that is not allowed."""
-    unchecked: Any = store
-    unchecked._synchronous = value
-
-
-def loopback_of_this_program() -> str:
-    """An address of this machine at which no other program of the tests listens: every port is
-    free there.
-    """
-    pid = os.getpid()
-    return f"127.{pid >> 16 & 255}.{pid >> 8 & 255}.{pid & 255}"

@@ -9,7 +9,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import PID, Actor, Caller, Name, Normal, Priority, Reason, Reject, Request
 from ergo_py.errors import UnhandledCallError
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 
 
 @dataclass(frozen=True)

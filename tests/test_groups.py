@@ -34,7 +34,8 @@ from ergo_py.errors import (
     RelationUnknownError,
 )
 from ergo_py.groups import Entry
-from tests.support import Puppet, Recorder, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import running_node
 
 # -- registries ------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from benchmarks.leaks import SPARE_OBJECTS, main, objects, soaking, tables
 from ergo_py import NO_REPLY, Actor, Alias, Caller, CallTimeoutError, Node, TargetDownError
 from ergo_py._core.tables.registry import Registry
-from tests.support import Puppet, Recorder, process_of, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import process_of, running_node
 
 ROUNDS = 250
 

@@ -25,7 +25,8 @@ from ergo_py.errors import BehaviourError, MethodUnknownError, UnhandledCallErro
 from ergo_py.methods import MethodCall, MethodCast, cast
 from ergo_py.state_machine import state
 from ergo_py.testing import Alone
-from tests.support import Failed, running_node
+from tests.actors import Failed
+from tests.support import running_node
 
 
 class Counter(Actor):

@@ -33,7 +33,9 @@ from ergo_py import (
 )
 from ergo_py.errors import EscalationError
 from ergo_py.program import _Signals
-from tests.support import Failed, replace_process_groups, running_node, signal_comes
+from tests.actors import Failed
+from tests.meta.support import replace_process_groups, signal_comes
+from tests.support import running_node
 
 PATIENCE = 60.0
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]

@@ -57,10 +57,11 @@ from ergo_py.errors import DeadlockError, TooManyProcessesError
 from ergo_py.info import Dispatcher, State
 from ergo_py.state_machine import state
 from ergo_py.supervision import Decision, Fate
+from tests.actors import Failed, Recorder
 from tests.dispatched import AsyncDoer, Doer, everywhere, heard, waiting
 from tests.meta.owner import eventually
 from tests.places import Place, here_and_abroad
-from tests.support import Failed, Recorder, kernel_of, process_of, running_node
+from tests.support import kernel_of, process_of, running_node
 from tests.test_docs_semantics import EXPECTED
 
 ELSEWHERE: Final = {

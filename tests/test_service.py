@@ -38,9 +38,10 @@ from ergo_py import (
 from ergo_py._core.vocabulary.errors import ChildUnknownError
 from ergo_py.errors import DeadlockError, ServiceBusyError, ServiceGoneError, ServiceTimeoutError
 from ergo_py.supervision import Fate
+from tests.actors import Failed, Puppet, SlowEnd
 from tests.places import Place, anywhere
 from tests.supervised import Child, Log, crash
-from tests.support import Failed, Puppet, replace_router, router_of, running_node, waiters_of
+from tests.support import replace_router, router_of, running_node, waiters_of
 
 BACK_IN_A_SECOND = Backoff(1.0, 1.0)
 
@@ -898,13 +899,9 @@ async def test_callers_outside_fail_when_a_supervisor_begins_to_end_for_good(
 ) -> None:
     told: Log = []
 
-    class Slow(Actor):
-        async def terminate(self, reason: Any) -> None:
-            await trio.sleep(2)
-
     async with running_node() as node:
         await node.supervise(
-            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("slow", Slow)],
+            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("slow", SlowEnd, 2.0)],
             name="root",
         )
         await down(node)

@@ -28,7 +28,8 @@ from ergo_py._core.tables.mailbox import LOG_LIMIT
 from ergo_py._core.tables.relations import Kind, Relation
 from ergo_py.errors import EscalationError, ProcessUnknownError
 from ergo_py.info import Dispatcher
-from tests.support import Failed, Puppet, kernel_of, loggers_of, process_of, router_of, running_node
+from tests.actors import Failed, Puppet
+from tests.support import kernel_of, loggers_of, process_of, router_of, running_node
 
 
 class Logger(Actor):

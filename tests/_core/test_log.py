@@ -18,7 +18,7 @@ from ergo_py._core.vocabulary.errors import BadInputError
 from ergo_py._core.vocabulary.messages import LogRecord
 from ergo_py._core.vocabulary.options import LEVELS, Output
 from ergo_py.info import NodeInfo
-from tests.support import Puppet
+from tests.actors import Puppet
 
 ME = PID("demo@localhost", 7, 1)
 METHODS = ["debug", "info", "warning", "error", "critical"]

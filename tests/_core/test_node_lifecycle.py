@@ -44,13 +44,18 @@ from ergo_py._core.messaging.clock import Clock
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.processes.process import Process
 from ergo_py._core.vocabulary.options import NodeOptions
-from tests.support import (
+from tests.actors import (
     Failed,
+    Fragile,
     Puppet,
     Recorder,
     Shielded,
+    SlowEnd,
+    SlowStart,
     Stubborn,
     Witness,
+)
+from tests.support import (
     kernel_of,
     open_descriptors,
     replace_private,
@@ -68,7 +73,7 @@ def fast_clock() -> MockClock:
     return MockClock(rate=20.0)
 
 
-class SlowEnd(Witness):
+class SlowWitness(Witness):
     """Takes a second to end."""
 
     async def terminate(self, reason: Reason) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
@@ -87,7 +92,7 @@ async def test_a_node_is_ready_on_entry_and_stops_its_processes_on_exit_last_sta
 
     async with open_node("test@localhost", log_output="none", watchdog=None) as node:
         for label in ("first", "second", "third"):
-            await node.spawn(SlowEnd, ends, label, name=label)
+            await node.spawn(SlowWitness, ends, label, name=label)
     await wait_all_tasks_blocked()
 
     assert ends == [(label, Shutdown()) for label in ("third", "second", "first")]
@@ -116,7 +121,7 @@ async def test_an_error_of_the_body_is_raised_unchanged_after_the_node_has_stopp
 
     with pytest.raises(Failed) as caught:
         async with running_node() as node:
-            await node.spawn(SlowEnd, ends, "process")
+            await node.spawn(SlowWitness, ends, "process")
             raise error
 
     assert caught.value is error
@@ -130,8 +135,8 @@ async def test_a_node_cancelled_from_outside_stops_in_order_and_passes_the_cance
 
     with trio.move_on_after(1) as scope:
         async with open_node(log_output="none", watchdog=None) as node:
-            parent = await node.spawn(SlowEnd, ends, "parent")
-            await node.call(parent, lambda me: me.spawn(SlowEnd, ends, "child"))
+            parent = await node.spawn(SlowWitness, ends, "parent")
+            await node.call(parent, lambda me: me.spawn(SlowWitness, ends, "child"))
             await trio.sleep_forever()
 
     assert scope.cancelled_caught
@@ -497,11 +502,7 @@ async def test_the_exit_report_names_the_killed_processes_and_not_their_parent(
 async def test_supervisors_that_are_killed_while_they_stop_abandon_no_process(
     autojump_clock: MockClock,
 ) -> None:
-    class Waits(Actor):
-        async def terminate(self, reason: Reason) -> None:
-            await trio.sleep_forever()
-
-    spec = SupervisorSpec([ChildSpec("leaf", Waits)])
+    spec = SupervisorSpec([ChildSpec("leaf", SlowEnd)])
     for depth in range(6):
         spec = SupervisorSpec([ChildSpec(f"level {depth}", Supervisor, spec)])
     async with running_node(stop_timeout=0.1) as node:
@@ -516,15 +517,11 @@ async def test_supervisors_that_are_killed_while_they_stop_abandon_no_process(
 async def test_a_terminate_cut_off_by_a_kill_is_logged_as_cut_off_by_a_kill(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Waits(Actor):
-        async def terminate(self, reason: Reason) -> None:
-            await trio.sleep_forever()
-
     async with running_node(stop_timeout=0.1, log_output="json") as node:
-        await node.spawn(Waits)
+        await node.spawn(SlowEnd)
     by_kill = capsys.readouterr().err
     async with running_node(log_output="json") as node:
-        await node.spawn(Waits)
+        await node.spawn(SlowEnd)
     by_limit = capsys.readouterr().err
 
     assert "terminate was cut off by a kill" in by_kill
@@ -535,13 +532,9 @@ async def test_a_terminate_cut_off_by_a_kill_is_logged_as_cut_off_by_a_kill(
 async def test_a_node_stops_although_a_terminate_never_returns(
     autojump_clock: MockClock,
 ) -> None:
-    class Endless(Actor):
-        async def terminate(self, reason: Reason) -> None:
-            await trio.sleep_forever()
-
     async with running_node() as node:
-        await node.spawn(Endless, terminate_timeout=1)
-        await node.spawn(Endless, terminate_timeout=2)
+        await node.spawn(SlowEnd, terminate_timeout=1)
+        await node.spawn(SlowEnd, terminate_timeout=2)
 
     assert trio.current_time() == 3
 
@@ -587,13 +580,9 @@ async def test_a_node_stops_although_its_processes_send_without_end(
 async def test_an_init_that_is_still_running_ends_with_the_node(autojump_clock: MockClock) -> None:
     errors: list[BaseException] = []
 
-    class Endless(Actor):
-        async def init(self) -> None:
-            await trio.sleep_forever()
-
     async def spawn(node: Node) -> None:
         try:
-            await node.spawn(Endless, init_timeout=1_000, shutdown=2)
+            await node.spawn(SlowStart, init_timeout=1_000, shutdown=2)
         except Exception as error:
             errors.append(error)
 
@@ -770,7 +759,7 @@ async def test_an_interrupt_in_a_callback_reaches_the_host_after_the_node_has_st
 
     with pytest.raises(type(error)) as caught:
         async with running_node() as node:
-            await node.spawn(SlowEnd, ends, "other")
+            await node.spawn(SlowWitness, ends, "other")
             pid = await node.spawn(behaviour, where, error)
             await wait_all_tasks_blocked()
             if where == "call":
@@ -1054,16 +1043,12 @@ async def test_a_log_output_that_raises_no_exception_ends_the_node_in_order(
     def leave(name: str) -> Any:
         raise GeneratorExit(name)
 
-    class Crashes(Actor):
-        def handle_message(self, message: Any, sender: Any) -> None:
-            raise Failed(message)
-
     ends: list[Any] = []
     monkeypatch.setattr(structlog, "get_logger", leave)
     with pytest.raises(GeneratorExit), trio.fail_after(20):
         async with running_node(log_output="structlog") as node:
             await node.spawn(Witness, ends)
-            node.send(await node.spawn(Crashes), 1)
+            node.send(await node.spawn(Fragile), 1)
             await trio.sleep_forever()
 
     assert ends == [Shutdown()]

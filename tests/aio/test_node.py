@@ -31,7 +31,8 @@ from ergo_py import (
 from ergo_py.aio import AsyncioNode, handle, open_node
 from ergo_py.meta import Apply, AsyncioCalls
 from ergo_py.streams import PartStream
-from tests.support import Failed, running_node
+from tests.actors import Failed
+from tests.support import running_node
 
 WAITING = threading.Event()
 colour: ContextVar[str] = ContextVar("colour", default="none")

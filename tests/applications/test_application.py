@@ -18,7 +18,7 @@ from ergo_py import (
     SupervisorSpec,
 )
 from ergo_py.applications.application import start_order
-from tests.support import Recorder
+from tests.actors import Recorder
 
 
 class Client(Actor):

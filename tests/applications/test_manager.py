@@ -31,8 +31,9 @@ from ergo_py.errors import (
     ApplicationUnknownError,
     EscalationError,
 )
+from tests.actors import Failed, Recorder
 from tests.supervised import Child, Fragile, Log
-from tests.support import Failed, Recorder, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 PENDING, RUNNING, COMPLETED, FAILED = Phase.PENDING, Phase.RUNNING, Phase.COMPLETED, Phase.FAILED
 

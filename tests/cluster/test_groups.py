@@ -25,8 +25,9 @@ from ergo_py.cluster import Cluster, NoMembersError, Spread
 from ergo_py.cluster.group_keeper import ClusterGroup
 from ergo_py.network import Memory
 from ergo_py.testing import seeded
+from tests.actors import Puppet, Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
-from tests.support import THOROUGH, Puppet, Recorder, running_node
+from tests.support import THOROUGH, running_node
 
 
 class Member(Actor):

@@ -11,8 +11,9 @@ from ergo_py.cluster import Cluster, ClusterNameTakenError
 from ergo_py.cluster.lease import Holder, LeaseKeeper, LeaseTerms
 from ergo_py.errors import NameUnknownError, ProcessUnknownError
 from ergo_py.network import Memory, MessageTypeError, StoreError
+from tests.actors import Puppet, Recorder
 from tests.network.pairs import SlowStore, carrier_of, two_nodes
-from tests.support import Puppet, Recorder, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 
 async def wait_forever(_process: Any) -> None:

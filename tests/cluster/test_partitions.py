@@ -14,7 +14,8 @@ from ergo_py.network.stores.memory_store import StoreTable
 from ergo_py.network.stores.seen_revisions import SeenRevisions
 from ergo_py.network.stores.store import Age, Entry
 from tests.cluster.partitions import Violation, silent, simulate_keepers, simulate_nodes
-from tests.support import THOROUGH, largest_number
+from tests.network.support import largest_number
+from tests.support import THOROUGH
 
 
 def test_no_two_holders_in_seeded_partitions_with_bad_clocks_and_stopped_programs() -> None:

@@ -22,10 +22,12 @@ from ergo_py.network.stores import local_store
 from ergo_py.network.stores.local_store import LocalStore
 from ergo_py.network.stores.nats_store import bucket_of
 from ergo_py.network.stores.store import LARGEST, ConflictError
+from tests.actors import Recorder
 from tests.cluster.programs import Journal, singleton_program
 from tests.network.nats.server import NatsServer, ThreeServers
 from tests.network.pairs import carrier_of, until
-from tests.support import THOROUGH, Recorder, ask_jetstream, publish_to_jetstream, running_node
+from tests.network.support import ask_jetstream, publish_to_jetstream
+from tests.support import THOROUGH, running_node
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ import trio
 from ergo_py import Actor, ChildSpec, MetaProcess, Node
 from ergo_py._core.vocabulary.errors import CallTimeoutError, NodeStoppedError
 from ergo_py.control.commands import COMMANDS, explain
+from tests.actors import Failed, Puppet, Recorder
 from tests.control.rig import Wire, in_thread, served
-from tests.support import Failed, Puppet, Recorder
 
 
 class Reader(MetaProcess):

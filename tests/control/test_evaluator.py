@@ -9,7 +9,8 @@ from trio.testing import MockClock
 
 from ergo_py import Node
 from ergo_py.control.evaluator import Evaluator
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.actors import Failed, Puppet, Recorder
+from tests.support import running_node
 
 
 class Screen:

@@ -24,9 +24,9 @@ from ergo_py.control.client import find_nodes
 from ergo_py.control.commands import COMMANDS
 from ergo_py.control.protocol import MAX_REQUEST
 from ergo_py.control.socket_paths import clean
+from tests.actors import Recorder
 from tests.control.rig import Impatient, Quick, Wire, in_thread, served
 from tests.support import (
-    Recorder,
     kernel_of,
     last_blocked,
     process_of,

@@ -16,8 +16,9 @@ from ergo_py.control.views.slices import encode_in_slices, read_again
 from ergo_py.control.views.survey import Survey, Window
 from ergo_py.control.views.tree_levels import tree_levels
 from ergo_py.control.views.waits import cycles_of
+from tests.actors import Failed, Puppet, Recorder
 from tests.control.rig import Impatient, Wire, in_thread, served
-from tests.support import Failed, Puppet, Recorder, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J"
 

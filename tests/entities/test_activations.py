@@ -13,7 +13,7 @@ from ergo_py.entities import Entity, EntityStoreError, MemoryStore
 from ergo_py.entities.stores.store import Write
 from ergo_py.errors import CallTimeoutError
 from ergo_py.supervision.specs import Backoff
-from tests.support import keeping_of
+from tests.entities.support import keeping_of
 
 from .bank import open_bank, records, run_virtual
 

@@ -10,7 +10,7 @@ from ergo_py import Actor, Caller, ChildSpec, Reject, Request, ask, exposed
 from ergo_py.entities import Entity, MemoryStore
 from ergo_py.entities.activations import awaited
 from ergo_py.errors import DeadlockError
-from tests.support import keeping_of
+from tests.entities.support import keeping_of
 
 from .bank import open_bank, run_virtual
 

@@ -13,7 +13,7 @@ from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
 from ergo_py.entity_handles import Address, EntityKindUnknownError
 from ergo_py.errors import ServiceGoneError
 from ergo_py.supervision.specs import Backoff
-from tests.support import keeping_of, table_sizes
+from tests.entities.support import keeping_of, table_sizes
 
 from .bank import Account, Credit, Life, Pay, open_bank, records, run_virtual
 

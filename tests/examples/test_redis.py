@@ -19,9 +19,9 @@ from examples.redis.__main__ import Session
 from examples.redis.database import Database
 from examples.redis.resp import Command, array, bulk
 from examples.redis.store import Store
+from tests.actors import Puppet
 from tests.examples.programs import EXAMPLES, Program, promised, running
 from tests.meta.wires import spawn_meta
-from tests.support import Puppet
 
 TIMEOUT = 60
 

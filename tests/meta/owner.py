@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import trio
 
 from ergo_py import Alias, Down, MetaProcess, Node, Reject, SpawnError
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 
 __all__ = ["Owned", "Owner", "eventually", "owning"]
 

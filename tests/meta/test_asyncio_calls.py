@@ -24,8 +24,8 @@ from ergo_py import (
 from ergo_py.errors import InitTimeoutError, UnhandledCallError
 from ergo_py.meta import Apply, AsyncioCalls, Invoke
 from ergo_py.meta import asyncio_thread as module
+from tests.actors import Puppet
 from tests.meta.owner import Owned, eventually, owning
-from tests.support import Puppet
 
 
 class Device:

@@ -17,8 +17,9 @@ from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPDisconnected, TCPSend
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
+from tests.meta.support import is_half_closed, set_cause
 from tests.meta.wires import Ear, Mail, Wire, spawn_meta, until, wired_node
-from tests.support import is_half_closed, process_of, replace_private, router_of, set_cause
+from tests.support import process_of, replace_private, router_of
 
 MANY = 150_000
 CERTIFICATES = Path(__file__).parent / "certificates"

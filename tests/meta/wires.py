@@ -19,7 +19,8 @@ from ergo_py.meta.sockets.messages import TCPData, TCPSend
 from ergo_py.meta.sockets.streams.connection import StreamConnection
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.unix import UnixConnection, UnixServer
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 
 __all__ = [
     "Ear",

@@ -13,9 +13,10 @@ from ergo_py import Actor, Caller, MailboxFullError, MetaProcess, Name, NoNode, 
 from ergo_py.errors import CallFailedError, SendError
 from ergo_py.network import Local, Memory, MessageTooLargeError, MessageTypeError, UnreadableError
 from ergo_py.network.errors import NodeBusyError
+from tests.actors import Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, make_network, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Recorder, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 
 @dataclass

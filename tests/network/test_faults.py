@@ -20,9 +20,10 @@ from ergo_py import (
 )
 from ergo_py.network import NetworkError
 from ergo_py.network.protocol.frames import Hello, encode_frame
+from tests.actors import Puppet, Recorder, Witness
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Puppet, Recorder, Witness, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 
 async def test_a_break_shorter_than_the_patience_is_invisible(autojump_clock: Any) -> None:

@@ -28,9 +28,10 @@ from ergo_py.meta import UnixServer
 from ergo_py.network import RemoteError, UnreadableError
 from ergo_py.network.access import spawns
 from ergo_py.network.node_requests import chunks
+from tests.actors import Puppet
 from tests.network.pairs import Add, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Puppet, running_node
+from tests.support import running_node
 
 LOOK: dict[str, Any] = {"allow": "default,look"}
 SPAWN: dict[str, Any] = {"allow": "default,spawn"}

@@ -41,6 +41,7 @@ from ergo_py.network.node_requests.chunks import Chunks
 from ergo_py.network.outgoing.look import Look, look
 from ergo_py.network.protocol import operations as ops
 from ergo_py.network.protocol.operations import sender_place
+from tests.actors import Puppet
 from tests.network.pairs import (
     Add,
     Colour,
@@ -52,10 +53,11 @@ from tests.network.pairs import (
     two_nodes,
     until,
 )
+from tests.network.support import routes_of
 from tests.network.test_limits import Keeper
 from tests.network.test_nodes import Counter, Talker
 from tests.network.test_permits import Forwarding
-from tests.support import Puppet, routes_of, running_node
+from tests.support import running_node
 
 
 async def hostile(a: Node) -> Any:

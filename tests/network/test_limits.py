@@ -32,9 +32,9 @@ from ergo_py.network.protocol.operations import (
     encode_route,
     sender_place,
 )
+from tests.actors import Puppet
 from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Puppet
 
 KEPT_THERE = (
     "3 calls of 'a@test' to 'b@test' wait for an answer, which is the limit of 'b@test'; call "

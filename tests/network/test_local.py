@@ -15,17 +15,12 @@ from ergo_py import BadInputError, Down, Name, NodeName, NoNode, TargetDownError
 from ergo_py.network import Local, NetworkError, NodeNameTakenError
 from ergo_py.network.carriers.nats.permissions import permissions_text
 from ergo_py.network.protocol.frames import Hello, encode_frame
+from tests.actors import Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, carrier_of, make_network, network_of, until
 from tests.network.programs import COUNTER, other_program, until_it_answers
+from tests.network.support import bytes_of_partial_frames, new_way, readers_of, write_waiting
 from tests.network.test_nodes import Counter, Talker
-from tests.support import (
-    Recorder,
-    bytes_of_partial_frames,
-    new_way,
-    readers_of,
-    running_node,
-    write_waiting,
-)
+from tests.support import running_node
 
 
 async def test_two_programs_send_call_and_watch(meeting_place: Path) -> None:

@@ -17,8 +17,10 @@ from ergo_py.network import StoreError
 from ergo_py.network.stores import local_store
 from ergo_py.network.stores.local_store import LocalStore
 from ergo_py.network.stores.store import LARGEST, Entry
+from tests.actors import Recorder
 from tests.network.pairs import make_network
-from tests.support import Recorder, open_files, running_node
+from tests.network.support import open_files
+from tests.support import running_node
 
 
 @contextmanager

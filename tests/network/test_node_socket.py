@@ -13,10 +13,11 @@ from ergo_py import TargetDownError
 from ergo_py.cluster import Cluster
 from ergo_py.network.carriers import local_carrier
 from ergo_py.network.carriers.node_socket import NodeSocket, remove_leftovers
+from tests.actors import Recorder
 from tests.network.pairs import Total, make_network, two_nodes, until
 from tests.network.programs import COUNTER, running_program
 from tests.network.test_nodes import Counter
-from tests.support import Recorder, running_node
+from tests.support import running_node
 
 
 @pytest.fixture

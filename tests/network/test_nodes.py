@@ -40,6 +40,7 @@ from ergo_py.errors import UnhandledCallError
 from ergo_py.network import Local, Memory, MessageTypeError, RemoteError, UnreadableError
 from ergo_py.network.errors import NodeBusyError
 from ergo_py.network.protocol.frames import Bye, Data, decode_frame, encode_frame
+from tests.actors import Puppet, Recorder
 from tests.network.pairs import (
     TYPES,
     Add,
@@ -52,7 +53,7 @@ from tests.network.pairs import (
     two_nodes,
     until,
 )
-from tests.support import Puppet, Recorder, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 
 class Counter(Actor):

@@ -24,9 +24,9 @@ from ergo_py import (
 from ergo_py.cluster import Cluster
 from ergo_py.errors import CallFailedError, ProcessUnknownError
 from ergo_py.network import MessageTypeError, RemoteError, UnreadableError
+from tests.actors import Puppet
 from tests.network.pairs import Add, Echo, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Talker
-from tests.support import Puppet
 
 ODD = os.fsdecode(b"x\xff")
 READ = "x\\udcff"

@@ -8,9 +8,10 @@ import pytest
 from ergo_py import Actor, BadInputError, Caller, Down, Name, Why
 from ergo_py.network import NotPermittedError
 from ergo_py.network.access.permits import DEFAULT_PERMITS, PERMITS, Permits, refusal_text
+from tests.actors import Puppet
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes, until
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Puppet, running_node
+from tests.support import running_node
 
 
 class Forwarding(Actor):

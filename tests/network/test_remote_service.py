@@ -21,8 +21,9 @@ from ergo_py import (
 )
 from ergo_py._core.vocabulary.errors import ChildUnknownError
 from ergo_py.errors import ServiceTimeoutError
+from tests.actors import Puppet
 from tests.network.pairs import Add, Echo, Total, make_network, two_nodes, until
-from tests.support import Puppet, running_node
+from tests.support import running_node
 
 
 class Counter(Actor):

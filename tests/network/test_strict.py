@@ -9,9 +9,10 @@ import trio
 from ergo_py import Actor, Caller, MetaProcess, Overflow
 from ergo_py.errors import CallFailedError
 from ergo_py.network import Memory, MessageTypeError
+from tests.actors import Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
 from tests.network.test_nodes import Counter
-from tests.support import Recorder, running_node
+from tests.support import running_node
 
 
 class Mirror(Actor):

@@ -20,9 +20,10 @@ from ergo_py import (
 from ergo_py.network import UnreadableError
 from ergo_py.network.network import share_of_window
 from ergo_py.network.traffic.info import NetworkInfo, PeerInfo
+from tests.actors import Puppet
 from tests.network.pairs import Add, Echo, Total, make_network, network_of, two_nodes, until
 from tests.network.test_nodes import Counter
-from tests.support import Puppet, running_node
+from tests.support import running_node
 
 
 def account(of: Node, about: str) -> PeerInfo:

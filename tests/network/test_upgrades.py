@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ergo_py import Why
+from tests.actors import Recorder
 from tests.network.pairs import make_network, until
 from tests.network.test_nodes import Counter
-from tests.support import Recorder, running_node
+from tests.support import running_node
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from ergo_py.observe.patches import apply_patch, find_patch
 from ergo_py.observe.server import Listening, Server, Url
 from ergo_py.observe.viewer import Viewer
 from ergo_py.web import WS
+from tests.actors import Puppet, Recorder
 from tests.network.pairs import make_network
 from tests.observe.rig import TOKEN, Page, http, in_thread, merged, observed, page_of, serving
-from tests.support import Puppet, Recorder, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e"
 

@@ -11,7 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import BadInputError, ChildSpec, Cron, InitError, Job, Node, Scheduler, ask
 from ergo_py.schedules.scheduler import JobInfo
-from tests.support import Failed, Recorder, running_node
+from tests.actors import Failed, Recorder
+from tests.support import running_node
 
 START = datetime(2026, 3, 2, 8, 59, 30, tzinfo=UTC)  # a Monday
 

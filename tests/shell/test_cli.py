@@ -21,9 +21,10 @@ from ergo_py.entities import Entities, EntityInspector, MemoryStore
 from ergo_py.network import Local
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
+from tests.actors import Puppet
 from tests.control.test_commands import Bomb, Reader
 from tests.entities.bank import TYPES, Account
-from tests.support import Puppet, without_blockages
+from tests.support import without_blockages
 from tests.test_startup import modules_after
 
 

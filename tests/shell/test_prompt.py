@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 from ergo_py.blocking.loop_thread import open_node
+from tests.actors import Recorder
 from tests.shell.terminal import ERGO, ROOT, at_terminal, background
-from tests.support import Recorder
 
 FIND = "alias = next(a for a in node.metas() if node.meta_info(a).behaviour == 'TCPConnection')"
 

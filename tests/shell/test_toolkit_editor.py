@@ -16,9 +16,9 @@ from prompt_toolkit.document import Document
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.shell.prompt import is_complete
 from ergo_py.shell.toolkit_editor import Names, make_history
+from tests.actors import Recorder
 from tests.shell.display import Display
 from tests.shell.terminal import at_terminal
-from tests.support import Recorder
 
 
 @contextmanager

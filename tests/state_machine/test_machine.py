@@ -32,7 +32,8 @@ from ergo_py import (
 from ergo_py._core.tables.child_slot import Decision, Fate
 from ergo_py.errors import BehaviourError, CallbackError, CallFailedError
 from ergo_py.state_machine import MachineState, state
-from tests.support import Failed, Recorder, process_of, running_node
+from tests.actors import Failed, LogKeeper, Recorder
+from tests.support import process_of, running_node
 
 Log = list[Any]
 
@@ -676,12 +677,8 @@ async def test_the_log_of_a_crash_in_a_timeout_names_the_timeout(
 
     records: Log = []
 
-    class Keeper(Recorder):
-        def handle_log(self, record: Any) -> None:
-            records.append(record)
-
     async with running_node() as node:
-        node.add_logger(await node.spawn(Keeper), "error")
+        node.add_logger(await node.spawn(LogKeeper, records), "error")
         door = await node.spawn(Fragile, [])
         node.send(door, go_open)
 

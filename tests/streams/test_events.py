@@ -19,7 +19,8 @@ from ergo_py import (
 )
 from ergo_py.blocking import handle
 from ergo_py.errors import EventTakenError, EventUnknownError
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 
 
 class Owner(Puppet):

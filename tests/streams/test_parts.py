@@ -22,7 +22,8 @@ from ergo_py import (
 from ergo_py.blocking import handle
 from ergo_py.streams import PartStream
 from ergo_py.testing import Alone
-from tests.support import Failed, Puppet, running_node
+from tests.actors import Failed, Puppet
+from tests.support import running_node
 
 
 class Source(Actor):

@@ -37,8 +37,9 @@ from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import DeadlockError, ProcessUnknownError
 from ergo_py.supervision import Redirect
 from ergo_py.supervision.pool_mailbox import PoolMailbox
+from tests.actors import Failed, Puppet, Recorder
 from tests.supervised import Log
-from tests.support import Failed, Puppet, Recorder, process_of, replace_key_owners, running_node
+from tests.support import process_of, replace_key_owners, running_node
 
 
 @dataclass(frozen=True)

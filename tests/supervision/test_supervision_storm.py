@@ -30,7 +30,8 @@ from ergo_py.errors import ChildError
 from ergo_py.info import ChildInfo
 from ergo_py.supervision import Fate
 from ergo_py.supervision.handle import SupervisorHandle
-from tests.support import THOROUGH, Failed, process_of, running_node
+from tests.actors import Failed
+from tests.support import THOROUGH, process_of, running_node
 
 GROUPS, SIZE = 10, 100
 FORCE = 3 if THOROUGH else 1

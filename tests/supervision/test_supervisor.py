@@ -39,8 +39,9 @@ from ergo_py._core.vocabulary.errors import ChildDisabledError, ChildUnknownErro
 from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import BehaviourError, EscalationError, InitTimeoutError, ProcessUnknownError
 from ergo_py.supervision import Budget, Decision, Fate
+from tests.actors import Failed, Recorder, SlowStart, Stubborn
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
-from tests.support import Failed, Recorder, Stubborn, kernel_of, process_of, running_node
+from tests.support import kernel_of, process_of, running_node
 
 # -- starting and stopping -------------------------------------------------------------------------
 
@@ -112,13 +113,9 @@ async def test_a_failed_start_stops_the_other_children_and_the_error_names_the_c
 async def test_the_start_of_many_children_may_take_longer_than_a_single_init_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    class Slow(Actor):
-        async def init(self) -> None:
-            await trio.sleep(4)
-
     class Root(Supervisor):
         def children(self) -> list[ChildSpec]:
-            return [ChildSpec(name, Slow) for name in "abc"]
+            return [ChildSpec(name, SlowStart, 4.0) for name in "abc"]
 
     async with running_node() as node:
         await node.spawn(Root)
@@ -173,11 +170,7 @@ async def test_the_children_of_a_supervisor_with_a_time_limit_must_be_ready_in_t
 ) -> None:
     class Root(Supervisor):
         def children(self) -> list[ChildSpec]:
-            return [ChildSpec(name, Slow) for name in "ab"]
-
-    class Slow(Actor):
-        async def init(self) -> None:
-            await trio.sleep(4)
+            return [ChildSpec(name, SlowStart, 4.0) for name in "ab"]
 
     async with running_node() as node:
         with pytest.raises(InitTimeoutError):

@@ -38,8 +38,9 @@ from ergo_py._core.vocabulary.errors import (
 from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import DeadlockError, ProcessUnknownError
 from ergo_py.supervision import AutoShutdown
+from tests.actors import Recorder
 from tests.supervised import Child, Deaf, Fragile, Log, crash, phases, three
-from tests.support import Recorder, plan_of, process_of, running_node
+from tests.support import plan_of, process_of, running_node
 
 # -- operations ------------------------------------------------------------------------------------
 

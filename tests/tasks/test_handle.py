@@ -10,7 +10,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import BadInputError, Crashed, NotAllowedError, Shutdown, first_of
 from ergo_py.errors import TaskEndedError
 from ergo_py.tasks import Task, TaskResult
-from tests.support import Failed, Puppet, Recorder, kernel_of, running_node
+from tests.actors import Failed, Puppet, Recorder
+from tests.support import kernel_of, running_node
 
 
 async def value(result: Any, seconds: float = 0.0) -> Any:

@@ -31,7 +31,8 @@ from ergo_py.errors import (
     UnhandledCallError,
 )
 from ergo_py.tasks import Task
-from tests.support import Failed, Puppet, running_node
+from tests.actors import Failed, Puppet
+from tests.support import running_node
 
 
 class Owner(Puppet):

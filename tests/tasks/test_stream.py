@@ -16,7 +16,8 @@ from ergo_py import Actor, BadInputError, Node
 from ergo_py.errors import TaskEndedError
 from ergo_py.tasks import FailedItem
 from ergo_py.tasks.stream import MapStream
-from tests.support import Failed, Puppet, running_node
+from tests.actors import Failed, Puppet
+from tests.support import running_node
 
 
 async def double(number: int) -> int:

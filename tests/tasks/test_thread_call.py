@@ -9,7 +9,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import LOOP, BadInputError, Threads
 from ergo_py.errors import CallbackError, TaskEndedError
-from tests.support import Failed, kernel_of, running_node
+from tests.actors import Failed
+from tests.support import kernel_of, running_node
 
 
 def thread_name(_: object = None) -> str:

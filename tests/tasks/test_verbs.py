@@ -7,7 +7,7 @@ import pytest
 from ergo_py import Actor, BadInputError, NotAllowedError
 from ergo_py.tasks import Task
 from ergo_py.testing import Alone
-from tests.support import Failed
+from tests.actors import Failed
 
 
 async def fetch(url: str) -> str:

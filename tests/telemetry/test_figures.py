@@ -14,15 +14,9 @@ from ergo_py import Actor, ChildSpec, LogRecord, Node, Supervisor, SupervisorSpe
 from ergo_py._core.processes.termination import _leave_table
 from ergo_py.meta import TCP, TCPConnection, TCPServer
 from ergo_py.telemetry.figures import BehaviourFigures, Figures, read_figures
-from tests.support import (
-    Puppet,
-    Recorder,
-    kernel_of,
-    meta_of,
-    process_behind,
-    process_of,
-    running_node,
-)
+from tests.actors import Puppet, Recorder
+from tests.meta.support import meta_of
+from tests.support import kernel_of, process_behind, process_of, running_node
 from tests.web.rig import until
 
 

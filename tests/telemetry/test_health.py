@@ -26,8 +26,9 @@ from ergo_py.telemetry import health as module
 from ergo_py.telemetry.metrics import families_of
 from ergo_py.telemetry.text import write_prometheus
 from ergo_py.web import Drain, Route, WebServer
+from tests.actors import Puppet, Recorder
 from tests.network.pairs import network_of
-from tests.support import Puppet, Recorder, running_node
+from tests.support import running_node
 from tests.web.rig import get, serving
 
 

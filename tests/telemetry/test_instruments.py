@@ -12,7 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import BadInputError
 from ergo_py.telemetry import instrument, register
 from ergo_py.telemetry.metrics import METRICS
-from tests.support import Recorder, running_node
+from tests.actors import Recorder
+from tests.support import running_node
 
 
 async def test_a_registry_of_prometheus_client_has_the_metrics_of_the_node() -> None:

@@ -2,8 +2,9 @@
 
 from ergo_py.telemetry import read_figures
 from ergo_py.telemetry.metrics import METRICS, Histogram, families_of
+from tests.actors import Recorder
 from tests.pages import ROOT
-from tests.support import Recorder, running_node
+from tests.support import running_node
 
 
 def test_names_units_and_kinds_of_metrics_fit_together() -> None:

@@ -19,8 +19,9 @@ from ergo_py.network.protocol.operations import (
     encode_route,
     sender_place,
 )
+from tests.actors import Puppet, Recorder
 from tests.network.pairs import network_of, until
-from tests.support import Puppet, Recorder, running_node
+from tests.support import running_node
 from tests.telemetry.rig import Spans, ids, tracing
 
 

@@ -36,7 +36,8 @@ from ergo_py.errors import CallFailedError
 from ergo_py.supervision import Decision
 from ergo_py.telemetry import OpenTelemetry
 from ergo_py.web import HTTPRequest, Response, Route, WebServer, WebSocketClient
-from tests.support import Puppet, Recorder, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import running_node
 from tests.telemetry.rig import Spans, ids, tracing
 from tests.web.rig import Peer, get, until
 

@@ -22,7 +22,8 @@ from ergo_py.telemetry import MetricsPage, read_figures, render_metrics
 from ergo_py.telemetry.metrics import Family, Histogram, Metric, Sample
 from ergo_py.telemetry.text import OPEN_METRICS, PROMETHEUS, write_open_metrics, write_prometheus
 from ergo_py.web import Route
-from tests.support import Puppet, Recorder, kernel_of, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import kernel_of, running_node
 from tests.web.rig import get, serving
 
 # The parser of OpenMetrics comes without types.

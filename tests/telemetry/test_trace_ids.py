@@ -6,7 +6,8 @@ import pytest
 import trio
 
 from ergo_py import LOOP, PID, Actor, Caller, Threads
-from tests.support import Puppet, Recorder, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import running_node
 from tests.telemetry.rig import Spans, ids, tracing
 
 

@@ -11,7 +11,8 @@ from ergo_py import NO_REPLY, Actor, BadInputError, Caller, LogRecord
 from ergo_py.blocking import handle
 from ergo_py.telemetry import OpenTelemetry
 from ergo_py.web import HTTPRequest, Mount, Response, Route, WebServer
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 from tests.telemetry.rig import Spans, ids, tracing
 from tests.web.rig import Peer, get, until
 

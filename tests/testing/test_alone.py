@@ -28,7 +28,7 @@ from ergo_py.errors import BehaviourError, CallbackError, UnhandledCallError
 from ergo_py.meta import TCPServer
 from ergo_py.testing import Alone
 from ergo_py.testing.records.notes import Called, Publication, Sent
-from tests.support import Failed
+from tests.actors import Failed
 
 
 @dataclass(frozen=True)

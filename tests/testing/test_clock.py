@@ -16,7 +16,8 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import Actor, BadInputError, CallTimeoutError, MetaProcess, Threads
 from ergo_py.testing import Deaf, Probe, VirtualClock
 from ergo_py.testing.threads import Look
-from tests.support import Puppet, Recorder, needs_proc, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import needs_proc, running_node
 
 
 def run(main: Callable[[], Awaitable[Any]], clock: VirtualClock | None = None) -> Any:

@@ -9,7 +9,8 @@ from trio.testing import MockClock
 from ergo_py import Actor, BadInputError, Crashed, MetaProcess
 from ergo_py.testing import expect_crash
 from ergo_py.testing.crashes import CrashLog, watch_crashes
-from tests.support import Puppet, kernel_of, running_node
+from tests.actors import Puppet
+from tests.support import kernel_of, running_node
 
 
 class Fragile(Actor):

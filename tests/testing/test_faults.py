@@ -26,7 +26,8 @@ from ergo_py import (
 from ergo_py.errors import BehaviourError, ProcessUnknownError
 from ergo_py.testing import Deaf, Probe, crashing, delaying, dropping, filled
 from ergo_py.testing.faults import Fault
-from tests.support import Puppet, Recorder, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import running_node
 
 
 class Plain(Actor):

@@ -11,7 +11,8 @@ from ergo_py import Actor, BadInputError, MetaProcess, NotAllowedError, TargetDo
 from ergo_py.network import Memory
 from ergo_py.testing import Deaf, checked_node, checked_nodes, expect_crash
 from ergo_py.testing.leaks import LeakError
-from tests.support import Failed, Puppet, Recorder, Stubborn, needs_proc
+from tests.actors import Failed, Puppet, Recorder, Stubborn
+from tests.support import needs_proc
 
 
 class Broken(Actor):

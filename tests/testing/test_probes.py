@@ -18,7 +18,8 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py.testing import Probe
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from ergo_py.meta import TCP, Endpoint, TCPServer
 from ergo_py.meta.sockets.messages import Cause
 from ergo_py.testing import Probe, Recording, Replay, Tape, recording, settle
 from ergo_py.testing.replay import with_alias
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 
 PEER, LOCAL = Endpoint("127.0.0.1", 40_000), Endpoint("127.0.0.1", 7_777)
 

@@ -14,7 +14,8 @@ from ergo_py import Actor, Caller, MetaProcess, Node
 from ergo_py.network import Memory
 from ergo_py.testing import Probe, VirtualClock, busy, delaying, settle
 from ergo_py.testing.settlement import UnsettledError
-from tests.support import Puppet, Recorder, needs_proc, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import needs_proc, running_node
 
 
 class Chain(Actor):

@@ -13,7 +13,8 @@ from ergo_py.web import Mount, Route
 from ergo_py.web.parsing.deflate import Deflate, Inflation
 from ergo_py.web.parsing.frames import BINARY, TEXT, encode_frame
 from ergo_py.web.websocket import WebSocket
-from tests.support import connections_of, receiver_of, router_of
+from tests.meta.support import connections_of, receiver_of
+from tests.support import router_of
 from tests.web.parsing.test_http1 import BAD, BAD_CHUNKS, line_of, with_field
 from tests.web.rig import Peer, Served, get, serving, until
 from tests.web.test_websocket import MASK, upgrade

@@ -10,16 +10,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import NO_REPLY, Actor, Caller, Node, NotAllowedError, Threads
 from ergo_py._core.inspection.callback_watch import REPORTED_VERBS
+from tests.actors import Failed, Puppet, Recorder
 from tests.dispatched import Gate
-from tests.support import (
-    Failed,
-    Puppet,
-    Recorder,
-    cut_ending_short,
-    kernel_of,
-    process_of,
-    running_node,
-)
+from tests.support import cut_ending_short, kernel_of, process_of, running_node
 
 
 class Answering(Actor):

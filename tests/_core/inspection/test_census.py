@@ -20,7 +20,8 @@ from ergo_py._core.inspection.census import (
 )
 from ergo_py._core.verbs.node_access import info_of
 from ergo_py.info import MetaInfo, ProcessInfo
-from tests.support import Puppet, Recorder, kernel_of, process_of, replace_private, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import kernel_of, process_of, replace_private, running_node
 
 
 def take(census: Census, node: Any, *, everything: bool = True) -> list[tuple[Any, Row]]:

@@ -8,12 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import NO_REPLY, PID, Actor, Caller, Overflow, Priority, Why
+from ergo_py import PID, Actor, Caller, Overflow, Priority, Why
 from ergo_py._core.inspection.census import Census
 from ergo_py.errors import ProcessUnknownError
 from ergo_py.info import NodeInfo, ProcessInfo, State
 from tests._core.inspection.test_census import rows_of
-from tests.support import Failed, Puppet, Recorder, replace_private, running_node
+from tests.actors import Deferring, Fragile, Puppet, Recorder, SlowStart
+from tests.support import replace_private, running_node
 
 
 async def test_a_snapshot_of_an_idle_process(autojump_clock: MockClock) -> None:
@@ -166,13 +167,8 @@ async def test_a_snapshot_shows_the_call_in_which_a_process_waits(
 ) -> None:
     callers: list[Caller] = []
 
-    class Keeping(Actor):
-        def handle_call(self, request: Any, caller: Caller) -> object:
-            callers.append(caller)
-            return NO_REPLY
-
     async with running_node(inline_calls=inline_calls) as node:
-        server, puppet = await node.spawn(Keeping), await node.spawn(Puppet)
+        server, puppet = await node.spawn(Deferring, callers), await node.spawn(Puppet)
         await wait_all_tasks_blocked()
         node.send(puppet, lambda me: me.call(server, 1, timeout=None))
         await wait_all_tasks_blocked()
@@ -350,15 +346,11 @@ async def test_environments_are_shown_only_if_the_node_allows_it(
 
 
 async def test_a_snapshot_of_a_node(autojump_clock: MockClock) -> None:
-    class Crashing(Actor):
-        def handle_message(self, message: Any, sender: Any) -> None:
-            raise Failed("on purpose")
-
     before = perf_counter()
     async with running_node("demo@localhost", max_processes=10) as node:
         began = perf_counter()
         pid, other = await node.spawn(Puppet, name="named"), await node.spawn(Puppet)
-        crashing = await node.spawn(Crashing)
+        crashing = await node.spawn(Fragile)
         await node.call(
             pid,
             lambda me: (
@@ -416,12 +408,8 @@ async def test_a_snapshot_does_not_wait_for_a_busy_process(autojump_clock: MockC
 async def test_a_snapshot_of_a_process_in_its_init_shows_that_state(
     autojump_clock: MockClock,
 ) -> None:
-    class Slow(Actor):
-        async def init(self) -> None:
-            await trio.sleep(1)
-
     async with running_node() as node, trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: node.spawn(Slow, name="slow"))
+        nursery.start_soon(lambda: node.spawn(SlowStart, 1.0, name="slow"))
         await wait_all_tasks_blocked()
 
         info = node.process_info("slow")

@@ -26,7 +26,8 @@ from ergo_py import (
 from ergo_py._core.inspection.state import show
 from ergo_py.errors import DeadlockError, ProcessUnknownError
 from ergo_py.info import State
-from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
+from tests.actors import Failed, Puppet, Recorder
+from tests.support import kernel_of, process_of, running_node
 
 
 class Slotted(Actor):

@@ -9,7 +9,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, BadInputError, MetaProcess
 from ergo_py.errors import ProcessUnknownError
-from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
+from tests.actors import Failed, Puppet, Recorder
+from tests.support import kernel_of, process_of, running_node
 
 
 @dataclass(frozen=True)

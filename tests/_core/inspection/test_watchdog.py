@@ -32,8 +32,8 @@ from ergo_py._core.runtime.bridge import Bridge
 from ergo_py._core.tables.callbacks import runs_callbacks
 from ergo_py.info import BlockedReport
 from tests._core.test_log import Terminal, break_stderr
+from tests.actors import Puppet
 from tests.support import (
-    Puppet,
     block_until_reported,
     last_blocked,
     replace_private,

@@ -12,7 +12,7 @@ from ergo_py import (
     Node,
     Priority,
 )
-from tests.support import Puppet
+from tests.actors import Puppet
 
 __all__ = [
     "Busy",

@@ -15,7 +15,7 @@ from ergo_py import (
     Caller,
     Node,
 )
-from tests.support import Failed
+from tests.actors import Failed
 
 __all__ = [
     "AsyncServer",

@@ -31,7 +31,8 @@ from tests._core.messaging.servers import (
     keep,
     kept_by,
 )
-from tests.support import Failed, Puppet, running_node
+from tests.actors import Failed, Puppet
+from tests.support import running_node
 
 
 async def nap(me: Any, seconds: float) -> None:

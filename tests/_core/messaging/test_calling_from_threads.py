@@ -30,12 +30,8 @@ from ergo_py import (
 )
 from ergo_py.errors import ProcessUnknownError, TargetTypeError
 from tests._core.runtime.from_threads import PATIENCE, in_thread, spawn_gated, until, waiters_at
-from tests.support import (
-    Recorder,
-    kernel_of,
-    process_of,
-    running_node,
-)
+from tests.actors import Recorder
+from tests.support import kernel_of, process_of, running_node
 
 # -- calling from threads --------------------------------------------------------------------------
 

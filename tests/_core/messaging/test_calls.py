@@ -46,7 +46,8 @@ from tests._core.messaging.servers import (
     keep,
     kept_by,
 )
-from tests.support import Failed, Puppet, process_of, running_node
+from tests.actors import Failed, Puppet
+from tests.support import process_of, running_node
 
 
 async def sleep_for_ever(me: Any, caller: Caller) -> None:

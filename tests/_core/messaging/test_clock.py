@@ -13,7 +13,8 @@ from ergo_py import PID, CallTimeoutError, MailboxFullError, Overflow, Priority,
 from ergo_py._core.messaging.clock import Clock
 from ergo_py._core.tables.pending_calls import Caller, Deadline
 from ergo_py._core.tables.timers import Owned, Timer
-from tests.support import Puppet, Recorder, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import running_node
 
 SENDER = PID("test@localhost", 1, 0)
 

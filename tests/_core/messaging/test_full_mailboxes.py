@@ -9,10 +9,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
-    NO_REPLY,
     PID,
     Actor,
-    Caller,
     CallTimeoutError,
     Custom,
     Divert,
@@ -28,7 +26,8 @@ from ergo_py import (
 )
 from ergo_py.errors import DeadlockError
 from tests._core.messaging.busy import LANES, Busy, busy
-from tests.support import Puppet, Recorder, process_of, running_node
+from tests.actors import Deferring, Puppet, Recorder
+from tests.support import process_of, running_node
 
 # -- full mailboxes: messages ----------------------------------------------------------------------
 
@@ -641,13 +640,9 @@ async def test_a_diverted_call_is_answered_by_its_new_receiver(
 async def test_a_diverted_call_ends_with_its_new_receiver(
     autojump_clock: MockClock,
 ) -> None:
-    class Keeping(Actor):
-        def handle_call(self, request: Any, caller: Caller) -> object:
-            return NO_REPLY
-
     async with running_node() as node:
         gate = trio.Event()
-        spill = await node.spawn(Keeping, name="spill")
+        spill = await node.spawn(Deferring, name="spill")
         pid = await busy(node, gate, mailbox_size=1, overflow=Divert("spill"))
         node.send(pid, "fits")
 

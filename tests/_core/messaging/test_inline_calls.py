@@ -21,7 +21,8 @@ from ergo_py import (
 from ergo_py.errors import DeadlockError, UnhandledCallError
 from ergo_py.info import State
 from tests._core.messaging.servers import PlainServer, Way, asleep, echo
-from tests.support import Failed, Puppet, Recorder, kernel_of, running_node
+from tests.actors import Failed, Puppet, Recorder
+from tests.support import kernel_of, running_node
 
 
 async def test_a_call_does_not_overtake_messages_sent_before_by_the_caller(

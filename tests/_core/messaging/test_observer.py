@@ -25,8 +25,9 @@ from ergo_py._core.messaging.calls import Calls
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.vocabulary.ids import Target
 from ergo_py.info import Delivered, Dispatcher, Sent, Sight, Spawned, Stopped
+from tests.actors import Failed, LogKeeper, Puppet, Recorder, Witness
 from tests.meta.owner import eventually
-from tests.support import Failed, Puppet, Recorder, Witness, kernel_of, router_of, running_node
+from tests.support import kernel_of, router_of, running_node
 
 
 class Hearing(Recorder):
@@ -324,12 +325,8 @@ async def test_an_observer_that_raises_is_reported_once_and_disturbs_no_delivery
 
     records: list[Any] = []
 
-    class Keeper(Recorder):
-        def handle_log(self, record: Any) -> None:
-            records.append(record)
-
     async with running_node(observer=fail) as node:
-        node.add_logger(await node.spawn(Keeper), "error")
+        node.add_logger(await node.spawn(LogKeeper, records), "error")
         pid = await node.spawn(Recorder)
 
         node.send(pid, "hello")

@@ -44,7 +44,8 @@ from ergo_py.errors import (
     RelationUnknownError,
 )
 from ergo_py.info import BlockedReport
-from tests.support import Puppet, block_until_reported, kernel_of, router_of, running_node
+from tests.actors import Puppet
+from tests.support import block_until_reported, kernel_of, router_of, running_node
 
 
 class Producer(Actor):

@@ -42,8 +42,9 @@ from ergo_py.errors import InitTimeoutError, ServiceGoneError, TargetTypeError
 from ergo_py.info import Dispatcher
 from ergo_py.state_machine import state
 from ergo_py.supervision import Fate
+from tests.actors import Failed, Puppet
 from tests.dispatched import everywhere
-from tests.support import Failed, Puppet, kernel_of, process_of, running_node, waiters_of
+from tests.support import kernel_of, process_of, running_node, waiters_of
 
 NODES: dict[str, dict[str, Any]] = {
     "as usual": {},

@@ -8,7 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py._core.messaging.requests import ask
 from ergo_py._core.vocabulary.envelopes import Priority
-from tests.support import Recorder, kernel_of, running_node
+from tests.actors import Recorder
+from tests.support import kernel_of, running_node
 
 
 class Calls:

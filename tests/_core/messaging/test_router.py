@@ -34,7 +34,8 @@ from ergo_py._core.vocabulary.envelopes import CALL, EXIT, MESSAGE, Envelope, La
 from ergo_py.errors import TargetTypeError
 from ergo_py.supervision import Fate
 from tests._core.messaging.busy import LANES, busy
-from tests.support import THOROUGH, Puppet, Recorder, process_of, router_of, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import THOROUGH, process_of, router_of, running_node
 
 FLOOD = 1_000_000 if THOROUGH else 50_000
 

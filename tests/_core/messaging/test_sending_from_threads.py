@@ -22,11 +22,8 @@ from tests._core.runtime.from_threads import (
     until,
     waiters_at,
 )
-from tests.support import (
-    Puppet,
-    Recorder,
-    running_node,
-)
+from tests.actors import Puppet, Recorder
+from tests.support import running_node
 
 # -- sending from threads --------------------------------------------------------------------------
 

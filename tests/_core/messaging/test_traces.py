@@ -32,7 +32,8 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.messaging.traces import Mark, TraceState, enter, leave
-from tests.support import THOROUGH, Puppet, Recorder, process_of, running_node
+from tests.actors import Puppet, Recorder
+from tests.support import THOROUGH, process_of, running_node
 
 SPAN: contextvars.ContextVar[str | None] = contextvars.ContextVar("span", default=None)
 

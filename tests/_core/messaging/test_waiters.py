@@ -10,7 +10,8 @@ from ergo_py._core.messaging.waiters import CallWaiter, TaskCaller, TaskWaiter, 
 from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.runtime.parking import TrioTurns, park_as
 from ergo_py._core.vocabulary.reasons import NoProcess
-from tests.support import Recorder, process_of, replace_private, running_node
+from tests.actors import Recorder
+from tests.support import process_of, replace_private, running_node
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ import outcome
 import trio
 
 from ergo_py import PID, Alias, Down, MetaProcess, Node, Reason, Response
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 
 __all__ = [
     "COLOURS",

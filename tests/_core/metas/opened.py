@@ -13,10 +13,7 @@ from tests._core.metas.metas import (
     InThread,
     Owned,
 )
-from tests.support import (
-    Failed,
-    Puppet,
-)
+from tests.actors import Failed, Puppet
 
 __all__ = [
     "Closed",

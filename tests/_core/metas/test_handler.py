@@ -45,7 +45,9 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import THOROUGH, Failed, Puppet, Recorder, meta_of, replace_logger, router_of
+from tests.actors import Failed, Puppet, Recorder
+from tests.meta.support import meta_of, replace_logger
+from tests.support import THOROUGH, router_of
 
 PATIENCE = 20.0
 """Seconds after which something is lost. Only a failing test takes that long."""

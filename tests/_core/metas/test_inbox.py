@@ -10,7 +10,8 @@ from ergo_py._core.metas.inbox import TwoLanes
 from ergo_py._core.tables.mailbox import Verdict
 from ergo_py._core.vocabulary.envelopes import EVENT, INSPECT, MESSAGE, RESPONSE, Envelope, Lane
 from tests._core.metas.metas import InTask, owning
-from tests.support import Recorder, meta_of
+from tests.actors import Recorder
+from tests.meta.support import meta_of
 
 
 def message(payload: object) -> Envelope:

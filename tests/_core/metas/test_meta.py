@@ -47,11 +47,8 @@ from tests._core.metas.metas import (
     owning,
 )
 from tests._core.metas.opened import InitialisedOnLoop, assert_nothing_is_left, fail, spawn_and_fail
-from tests.support import (
-    Failed,
-    Puppet,
-    needs_proc,
-)
+from tests.actors import Failed, Puppet
+from tests.support import needs_proc
 
 # -- birth -----------------------------------------------------------------------------------------
 

@@ -42,12 +42,9 @@ from tests._core.metas.opened import (
     spawn_and_fail,
 )
 from tests._core.metas.test_termination import keep_log
-from tests.support import (
-    Failed,
-    kernel_of,
-    meta_of,
-    replace_private,
-)
+from tests.actors import Failed
+from tests.meta.support import meta_of
+from tests.support import kernel_of, replace_private
 
 # -- undone ----------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ import trio
 
 from ergo_py import Actor, Alias, Caller, InitError, MetaProcess, Node, Reason
 from ergo_py.meta import TCPServer
-from tests.support import Failed, running_node
+from tests.actors import Failed
+from tests.support import running_node
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 

@@ -37,13 +37,9 @@ from tests._core.metas.metas import (
     Watching,
 )
 from tests._core.metas.opened import fail
-from tests.support import (
-    Failed,
-    Puppet,
-    kernel_of,
-    meta_of,
-    running_node,
-)
+from tests.actors import Failed, Puppet
+from tests.meta.support import meta_of
+from tests.support import kernel_of, running_node
 
 #
 # The points are entered by wrapping the functions that lie on both sides of each meeting. The

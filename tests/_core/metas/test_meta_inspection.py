@@ -35,13 +35,9 @@ from tests._core.metas.opened import (
     assert_nothing_is_left,
     spawn_and_fail,
 )
-from tests.support import (
-    Failed,
-    Recorder,
-    kernel_of,
-    meta_of,
-    process_of,
-)
+from tests.actors import Failed, Recorder
+from tests.meta.support import meta_of
+from tests.support import kernel_of, process_of
 
 # -- looking inside --------------------------------------------------------------------------------
 

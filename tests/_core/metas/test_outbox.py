@@ -41,19 +41,16 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import (
-    Failed,
-    Recorder,
+from tests.actors import Failed, Recorder
+from tests.meta.support import (
     is_parked,
     meta_of,
-    process_of,
     queue_of,
     replace_queue,
-    router_of,
-    running_node,
     wait_at_receiver,
     wait_for_backlog,
 )
+from tests.support import process_of, router_of, running_node
 
 BACKLOG = 5
 

@@ -11,7 +11,7 @@ import trio
 
 from ergo_py import Crashed, Custom, MetaProcess, Normal, Reason
 from tests._core.metas.metas import InTask, InThread, in_thread, owning
-from tests.support import meta_of
+from tests.meta.support import meta_of
 
 
 async def test_only_the_reader_thread_counts_as_the_reader() -> None:

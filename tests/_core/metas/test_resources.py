@@ -19,7 +19,8 @@ import trio
 from ergo_py import BadInputError, MetaProcess, Normal, NotAllowedError
 from ergo_py._core.metas.resources import Doorbell, Resources, _end_program
 from tests._core.metas.metas import owning
-from tests.support import Failed, replace_logger
+from tests.actors import Failed
+from tests.meta.support import replace_logger
 
 SOON = 28.0
 """Seconds within which a reader must be free. Stopping gives it a minute; a thread that is freed

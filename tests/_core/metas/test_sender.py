@@ -10,7 +10,9 @@ from ergo_py import Behind, NotAllowedError
 from ergo_py._core.metas.termination import Phase
 from ergo_py.errors import TargetTypeError
 from tests._core.metas.metas import COLOURS, InTask, InThread, in_thread, owning
-from tests.support import Recorder, meta_of, process_of
+from tests.actors import Recorder
+from tests.meta.support import meta_of
+from tests.support import process_of
 
 
 @pytest.mark.parametrize("colour", COLOURS)

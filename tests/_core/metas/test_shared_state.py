@@ -12,7 +12,8 @@ from ergo_py._core.metas.shared_state import watched_class
 from ergo_py.meta import Counter, Flag
 from tests._core.metas.metas import COLOURS, InTask, InThread, owning
 from tests._core.metas.test_resources import Lines
-from tests.support import replace_logger, replace_private
+from tests.meta.support import replace_logger
+from tests.support import replace_private
 
 
 def test_a_counter_loses_no_addition(switching_fast: None) -> None:

@@ -15,7 +15,8 @@ from ergo_py._core.metas.meta import Meta
 from ergo_py._core.metas.spawn import spawn_meta, spawn_meta_beside, spawn_meta_in_passing
 from ergo_py._core.processes.process import Process
 from ergo_py._core.vocabulary.options import MetaOptions
-from tests.support import Puppet, process_behind, running_node
+from tests.actors import Puppet
+from tests.support import process_behind, running_node
 
 Told = list[BaseException | None]
 

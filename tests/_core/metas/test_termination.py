@@ -47,16 +47,9 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import (
-    Failed,
-    Puppet,
-    Witness,
-    kernel_of,
-    meta_of,
-    replace_logger,
-    replace_private,
-    running_node,
-)
+from tests.actors import Failed, Puppet, Witness
+from tests.meta.support import meta_of, replace_logger
+from tests.support import kernel_of, replace_private, running_node
 
 HELD = 120.0
 """Seconds that stubborn code holds on unless its test lets it go. Much longer than any test may

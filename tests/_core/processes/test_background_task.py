@@ -27,7 +27,8 @@ from ergo_py import (
 )
 from ergo_py._core.vocabulary.reasons import Normal
 from ergo_py.supervision import Decision
-from tests.support import Failed, Puppet, Recorder, Stubborn, process_of, running_node
+from tests.actors import Failed, Puppet, Recorder, Stubborn
+from tests.support import process_of, running_node
 
 
 class Ticker(Puppet):

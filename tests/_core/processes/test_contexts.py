@@ -14,8 +14,9 @@ from ergo_py._core.processes.threaded_process import adopt
 from ergo_py._core.runtime.abandonable import Abandonable, frames_of
 from ergo_py.errors import InitTimeoutError
 from ergo_py.info import Dispatcher
+from tests.actors import Failed
 from tests.dispatched import EVERYWHERE, Gate, in_threads
-from tests.support import Failed, replace_private, running_node
+from tests.support import replace_private, running_node
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 OTHER: ContextVar[str] = ContextVar("other", default="nothing")

@@ -34,8 +34,9 @@ from ergo_py import (
 from ergo_py.blocking import open_node as open_blocking_node
 from ergo_py.info import Dispatcher
 from ergo_py.supervision import Fate
+from tests.actors import Failed, Puppet
 from tests.dispatched import Doer, everywhere
-from tests.support import Failed, Puppet, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 MANY = 200
 ENDS: dict[str, Reason] = {"normal": Normal(), "shutdown": Shutdown("done")}

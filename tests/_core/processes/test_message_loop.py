@@ -38,7 +38,8 @@ from ergo_py._core.processes.envelope_handlers import HANDLERS
 from ergo_py._core.vocabulary import envelopes
 from ergo_py.errors import CallbackError, DeadlockError
 from ergo_py.supervision import Decision
-from tests.support import Failed, Puppet, Recorder, Witness, replace_private, running_node
+from tests.actors import Failed, Puppet, Recorder, Witness
+from tests.support import replace_private, running_node
 
 
 def fail(me: Any) -> None:

@@ -28,16 +28,10 @@ from ergo_py._core.processes import threaded_process as threaded_process_module
 from ergo_py.info import Dispatcher
 from ergo_py.supervision import Fate
 from tests._core.processes.threaded import forever, run_out_of_time
+from tests.actors import Recorder
 from tests.dispatched import Doer, Gate, heard
 from tests.meta.owner import eventually
-from tests.support import (
-    Recorder,
-    hop_of,
-    needs_proc,
-    process_behind,
-    process_of,
-    running_node,
-)
+from tests.support import hop_of, needs_proc, process_behind, process_of, running_node
 
 
 async def test_the_processes_of_a_pod_share_a_thread_and_never_run_at_once() -> None:

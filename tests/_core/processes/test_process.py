@@ -10,15 +10,8 @@ from ergo_py import PID, Actor, Custom, InitError, Killed, Normal, Reason, Shutd
 from ergo_py._core.runtime.bridge import Bridge
 from ergo_py._core.tables.mailbox import Mailbox
 from ergo_py.info import State
-from tests.support import (
-    Failed,
-    Puppet,
-    Recorder,
-    Witness,
-    process_behind,
-    process_of,
-    running_node,
-)
+from tests.actors import Failed, Puppet, Recorder, Witness
+from tests.support import process_behind, process_of, running_node
 
 # -- P1: states ------------------------------------------------------------------------------------
 

@@ -35,11 +35,8 @@ from ergo_py import (
 )
 from ergo_py._core.processes import termination as termination_module
 from ergo_py.errors import InitTimeoutError, TooManyProcessesError
+from tests.actors import Failed, FailsToStart, Puppet, Recorder, SlowStart, Witness
 from tests.support import (
-    Failed,
-    Puppet,
-    Recorder,
-    Witness,
     kernel_of,
     loggers_of,
     process_of,
@@ -385,10 +382,6 @@ async def test_a_parent_gets_no_notice_of_a_child_that_never_started(
 ) -> None:
     told: list[Any] = []
 
-    class Broken(Actor):
-        def init(self) -> None:
-            raise Failed("in init")
-
     class Parent(Puppet):
         def handle_child_exit(self, child: PID, reason: Reason) -> None:
             told.append(reason)
@@ -397,7 +390,7 @@ async def test_a_parent_gets_no_notice_of_a_child_that_never_started(
         parent = await node.spawn(Parent)
 
         with pytest.raises(InitError):
-            await node.call(parent, lambda me: _rejecting(me.spawn(Broken)))
+            await node.call(parent, lambda me: _rejecting(me.spawn(FailsToStart)))
         await wait_all_tasks_blocked()
 
         assert told == []
@@ -511,12 +504,8 @@ async def test_spawn_stops_at_max_processes_and_leaves_no_partial_process(
 async def test_a_process_in_its_init_counts_against_max_processes(
     autojump_clock: MockClock,
 ) -> None:
-    class Slow(Actor):
-        async def init(self) -> None:
-            await trio.sleep(1)
-
     async with running_node(max_processes=1) as node, trio.open_nursery() as nursery:
-        nursery.start_soon(node.spawn, Slow)
+        nursery.start_soon(node.spawn, SlowStart, 1.0)
         await wait_all_tasks_blocked()
 
         with pytest.raises(TooManyProcessesError):
@@ -982,13 +971,9 @@ async def test_a_child_with_a_failed_undoing_is_undone_with_its_parent(
 
     replace_private(monkeypatch, "undoing of a spawn", undo)
 
-    class Fails(Actor):
-        async def init(self) -> None:
-            raise Failed("in init")
-
     async with running_node() as node:
         with pytest.raises(InitError):
-            await node.spawn(Supervisor, SupervisorSpec([ChildSpec("child", Fails)]))
+            await node.spawn(Supervisor, SupervisorSpec([ChildSpec("child", FailsToStart)]))
 
         assert node.processes() == []
         assert trio.current_time() < 1
@@ -1084,13 +1069,9 @@ async def test_an_error_in_the_undoing_leaves_no_process_in_the_tables(
 
     replace_private(monkeypatch, "clearing of the tables", clear)
 
-    class Fails(Actor):
-        async def init(self) -> None:
-            raise Failed("in init")
-
     async with running_node() as node:
         with pytest.raises((SpawnError, MemoryError)):
-            await node.spawn(Fails)
+            await node.spawn(FailsToStart)
 
         assert node.processes() == []
 

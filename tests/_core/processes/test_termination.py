@@ -31,16 +31,11 @@ from ergo_py import (
 from ergo_py._core.processes.ownership import _force_ends, kill_all
 from ergo_py._core.runtime import time_slices as time_slices_module
 from ergo_py.info import State
+from tests.actors import Failed, Puppet, Recorder, Shielded, SlowEnd, Stubborn, Witness
+from tests.meta.support import meta_of
 from tests.support import (
-    Failed,
-    Puppet,
-    Recorder,
-    Shielded,
-    Stubborn,
-    Witness,
     kernel_of,
     loggers_of,
-    meta_of,
     process_of,
     relation_tables,
     replace_private,
@@ -220,12 +215,8 @@ async def test_a_watcher_can_start_a_replacement_under_the_same_name_at_once(
 
 
 async def test_a_name_is_free_only_after_terminate_has_finished(autojump_clock: MockClock) -> None:
-    class Slow(Actor):
-        async def terminate(self, reason: Reason) -> None:
-            await trio.sleep(3)
-
     async with running_node() as node:
-        pid = await node.spawn(Slow, name="held")
+        pid = await node.spawn(SlowEnd, 3.0, name="held")
         node.kill(pid)
         await trio.sleep(2.9)
 
@@ -622,12 +613,8 @@ async def test_a_terminate_that_never_returns_is_cut_off_after_its_time(
 ) -> None:
     heard: list[Any] = []
 
-    class Endless(Puppet):
-        async def terminate(self, reason: Reason) -> None:
-            await trio.sleep_forever()
-
     async with running_node() as node:
-        pid = await node.spawn(Endless, name="endless", terminate_timeout=2)
+        pid = await node.spawn(SlowEnd, name="endless", terminate_timeout=2)
         watcher = await node.spawn(Puppet, heard)
         await node.call(watcher, lambda me: me.monitor(pid))
 
@@ -721,12 +708,8 @@ async def test_terminate_is_shielded_from_a_kill_that_came_before_it(
 
 
 async def test_a_kill_during_terminate_cuts_it_short(autojump_clock: MockClock) -> None:
-    class Endless(Puppet):
-        async def terminate(self, reason: Reason) -> None:
-            await trio.sleep_forever()
-
     async with running_node() as node:
-        pid = await node.spawn(Endless, terminate_timeout=1_000)
+        pid = await node.spawn(SlowEnd, terminate_timeout=1_000)
         node.send_exit(pid, "enough")
         await trio.sleep(1)
 
@@ -1041,12 +1024,8 @@ async def test_tasks_of_an_abandoned_process_do_no_harm_when_they_end(
 
 
 async def test_process_info_shows_that_a_process_is_stopping(autojump_clock: MockClock) -> None:
-    class Slow(Actor):
-        async def terminate(self, reason: Reason) -> None:
-            await trio.sleep(1)
-
     async with running_node() as node:
-        pid = await node.spawn(Slow)
+        pid = await node.spawn(SlowEnd, 1.0)
         node.send_exit(pid, Normal())
         await wait_all_tasks_blocked()
 

@@ -32,15 +32,10 @@ from ergo_py._core.verbs.links_and_events import LinksAndEvents
 from ergo_py.errors import DeadlockError, InitTimeoutError
 from ergo_py.info import Dispatcher, State
 from tests._core.processes.threaded import forever, run_out_of_time
+from tests.actors import Failed, Recorder
 from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
-from tests.support import (
-    Failed,
-    Recorder,
-    process_of,
-    replace_private,
-    running_node,
-)
+from tests.support import process_of, replace_private, running_node
 
 # -- threads ---------------------------------------------------------------------------------------
 

@@ -31,16 +31,8 @@ from ergo_py._core.processes.process import Process
 from ergo_py._core.vocabulary.envelopes import FENCE, MAIN_LANE, MESSAGE
 from ergo_py.errors import DeadlockError
 from ergo_py.supervision import Fate, Redirect
-from tests.support import (
-    Failed,
-    Puppet,
-    Recorder,
-    counted_messages,
-    process_of,
-    replace_private,
-    router_of,
-    running_node,
-)
+from tests.actors import Deferring, Failed, Puppet, Recorder
+from tests.support import counted_messages, process_of, replace_private, router_of, running_node
 
 MANY = 2_000
 
@@ -129,10 +121,6 @@ async def test_calls_among_many_messages_are_each_answered_once(slow: None) -> N
 
 
 async def test_many_deferred_calls_are_each_answered_once_while_others_run(slow: None) -> None:
-    class Later(Actor):
-        def handle_call(self, request: Any, caller: Caller) -> Any:
-            return NO_REPLY
-
     ends: list[int] = []
 
     async def ask(number: int) -> None:
@@ -141,7 +129,7 @@ async def test_many_deferred_calls_are_each_answered_once_while_others_run(slow:
         ends.append(number)
 
     async with running_node() as node:
-        pid = await node.spawn(Later)
+        pid = await node.spawn(Deferring)
         async with trio.open_nursery() as nursery:
             for number in range(600):
                 nursery.start_soon(ask, number)

@@ -7,10 +7,7 @@ import trio
 
 from ergo_py import Actor, Node, Threads
 from ergo_py.errors import InitTimeoutError
-from tests.support import (
-    let_init_time_out,
-    router_of,
-)
+from tests.support import let_init_time_out, router_of
 
 __all__ = [
     "forever",

@@ -10,9 +10,7 @@ from ergo_py import (
     Actor,
     Node,
 )
-from tests.support import (
-    process_of,
-)
+from tests.support import process_of
 
 __all__ = [
     "Gate",

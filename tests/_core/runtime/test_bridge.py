@@ -39,14 +39,8 @@ from ergo_py._core.runtime.bridge import (
 )
 from ergo_py._core.runtime.parking import TrioTurns
 from tests._core.runtime.from_threads import PATIENCE, T, in_thread, in_threads
-from tests.support import (
-    Recorder,
-    needs_proc,
-    open_descriptors,
-    router_of,
-    running_node,
-    thread_of,
-)
+from tests.actors import Recorder
+from tests.support import needs_proc, open_descriptors, router_of, running_node, thread_of
 
 # -- the bridge alone ------------------------------------------------------------------------------
 

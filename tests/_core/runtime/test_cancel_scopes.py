@@ -11,7 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import Actor, ChildSpec, Crashed, InitError, Reason, TargetDownError
 from ergo_py._core.runtime.cancel_scopes import CancelScopes
 from ergo_py.supervision import Decision
-from tests.support import Failed, Puppet, Witness, running_node
+from tests.actors import Failed, Puppet, Witness
+from tests.support import running_node
 
 
 async def leave_nursery(me: Any) -> None:

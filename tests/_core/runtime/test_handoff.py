@@ -32,15 +32,8 @@ from ergo_py._core.runtime.handoff import Handoff, turns_of_loop, unmet
 from ergo_py._core.runtime.parking import TrioTurns, park, park_as
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from ergo_py._core.vocabulary.states import State
-from tests.support import (
-    Collected,
-    Failed,
-    Puppet,
-    Recorder,
-    process_of,
-    replace_private,
-    running_node,
-)
+from tests.actors import Failed, Puppet, Recorder
+from tests.support import Collected, process_of, replace_private, running_node
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py._core.runtime.idle_handlers import IdleHandlers
 from ergo_py._core.vocabulary.states import MetaState
 from tests._core.metas.metas import InTask, owning
-from tests.support import meta_of
+from tests.meta.support import meta_of
 
 
 class Idle:

@@ -38,7 +38,8 @@ from ergo_py._core.runtime.handoff import SWITCH, turns_of_loop
 from ergo_py._core.runtime.parking import park_as
 from ergo_py._core.tables import child_slot as child_slot_module
 from ergo_py._core.tables import mailbox
-from tests.support import Shielded, Witness, replace_private
+from tests.actors import Shielded, Witness
+from tests.support import replace_private
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,8 @@ import trio
 from ergo_py import Actor, MetaProcess
 from ergo_py._core.runtime.thread_fairness import ThreadFairness
 from tests._core.metas.metas import InTaskServedInThread, InThread, Owned, owning
-from tests.support import Puppet, replace_private
+from tests.actors import Puppet
+from tests.support import replace_private
 
 ENOUGH = 100
 """Wake-ups that a thread must get within the time limit. Starved, it gets a handful each second."""

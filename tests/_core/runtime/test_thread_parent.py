@@ -28,8 +28,9 @@ from ergo_py.errors import InitTimeoutError, TaskEndedError
 from ergo_py.info import Dispatcher
 from ergo_py.meta import Apply, BlockingCalls
 from tests._core.metas.metas import InThread, in_thread, owning
+from tests.actors import Failed
 from tests.dispatched import Doer, in_threads
-from tests.support import Failed, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 

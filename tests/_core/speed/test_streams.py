@@ -18,8 +18,8 @@ from ergo_py.meta.sockets.messages import Cause
 from ergo_py.meta.sockets.streams import installation
 from ergo_py.meta.sockets.streams.writer import Writer
 from ergo_py.meta.sockets.tcp import TCPServer
+from tests.meta.support import connections_of, read_size, replace_sending
 from tests.meta.wires import Ear, Mail, MovableClock, echo, spawn_meta, until, wired_node
-from tests.support import connections_of, read_size, replace_sending
 
 
 class Echo:

@@ -32,8 +32,9 @@ from ergo_py._core.tables.child_slot import ChildSlot, Rules
 from ergo_py._core.vocabulary.info import Phase
 from ergo_py.errors import CallFailedError
 from ergo_py.supervision import Decision, Fate, Redirect
+from tests.actors import Failed, Recorder
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases
-from tests.support import Failed, Recorder, process_of, running_node
+from tests.support import process_of, running_node
 
 # -- decisions -------------------------------------------------------------------------------------
 

@@ -26,16 +26,9 @@ from ergo_py import (
 from ergo_py._core.tables.obituaries import Obituaries, Obituary
 from ergo_py._core.vocabulary.envelopes import MESSAGE
 from ergo_py.errors import ProcessUnknownError
-from tests.support import (
-    Failed,
-    Puppet,
-    Recorder,
-    crash_sites,
-    kernel_of,
-    meta_of,
-    process_of,
-    running_node,
-)
+from tests.actors import Failed, Puppet, Recorder
+from tests.meta.support import meta_of
+from tests.support import crash_sites, kernel_of, process_of, running_node
 
 
 class Bomb(Actor):

@@ -27,7 +27,8 @@ from ergo_py import (
     Why,
 )
 from ergo_py.errors import BehaviourError
-from tests.support import Failed, Puppet, Recorder, refused, running_node
+from tests.actors import Failed, Puppet, Recorder
+from tests.support import refused, running_node
 
 HERE = "test@localhost"
 

@@ -10,7 +10,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     PID,
-    Actor,
     Alias,
     Crashed,
     Custom,
@@ -31,7 +30,8 @@ from ergo_py import (
     Why,
 )
 from ergo_py.errors import NameUnknownError, RelationExistsError, RelationUnknownError
-from tests.support import Failed, Puppet, Witness, refused, running_node
+from tests.actors import Failed, Puppet, SlowEnd, Witness
+from tests.support import refused, running_node
 
 HERE = "test@localhost"
 
@@ -419,12 +419,8 @@ async def test_watching_a_process_that_is_stopping_brings_its_end_when_it_has_en
 ) -> None:
     heard: list[Any] = []
 
-    class Slow(Actor):
-        async def terminate(self, reason: Reason) -> None:
-            await trio.sleep(1)
-
     async with running_node() as node:
-        pid, watcher = await node.spawn(Slow), await node.spawn(Puppet, heard)
+        pid, watcher = await node.spawn(SlowEnd, 1.0), await node.spawn(Puppet, heard)
         node.kill(pid)
         await wait_all_tasks_blocked()
 

@@ -51,7 +51,9 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import Failed, Puppet, Recorder, kernel_of, meta_of
+from tests.actors import Failed, LogKeeper, Puppet
+from tests.meta.support import meta_of
+from tests.support import kernel_of
 
 # -- operations allowed in each state --------------------------------------------------------------
 #
@@ -311,12 +313,8 @@ async def test_bad_targets_and_priorities_are_errors_of_the_sender(colour: type[
 async def test_a_meta_process_logs_with_its_name_from_every_thread() -> None:
     records: list[Any] = []
 
-    class Logger(Recorder):
-        def handle_log(self, record: Any) -> None:
-            records.append(record)
-
     async with owning(log_level="info") as owned:
-        owned.node.add_logger(await owned.node.spawn(Logger))
+        owned.node.add_logger(await owned.node.spawn(LogKeeper, records))
         meta = InThread()
         alias = await owned.spawn(meta, log_level="warning")
         await owned.in_reader(meta, lambda me: me.log.warning("from the reader", detail=1))

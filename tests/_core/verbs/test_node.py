@@ -31,7 +31,8 @@ from ergo_py import (
     Why,
 )
 from ergo_py.errors import ProcessUnknownError
-from tests.support import Puppet, Recorder, Witness, running_node
+from tests.actors import Deferring, Puppet, Recorder, SlowEnd, Witness
+from tests.support import running_node
 
 
 async def test_a_node_has_its_name_pid_environment_and_repr(autojump_clock: MockClock) -> None:
@@ -164,13 +165,8 @@ async def test_a_node_arms_its_own_timers(autojump_clock: MockClock) -> None:
 async def test_a_node_answers_deferred_calls(autojump_clock: MockClock) -> None:
     callers: list[Caller] = []
 
-    class Keeping(Actor):
-        def handle_call(self, request: Any, caller: Caller) -> object:
-            callers.append(caller)
-            return NO_REPLY
-
     async with running_node() as node:
-        pid = await node.spawn(Keeping)
+        pid = await node.spawn(Deferring, callers)
         answers: list[Any] = []
 
         async def ask() -> None:
@@ -263,17 +259,9 @@ async def test_verbs_that_wait_are_refused_on_another_loop(autojump_clock: MockC
 
 
 async def test_a_deferred_call_may_be_answered_by_a_thread() -> None:
-    class Keeping(Actor):
-        def __init__(self, callers: list[Caller]) -> None:
-            self.callers = callers
-
-        def handle_call(self, request: Any, caller: Caller) -> object:
-            self.callers.append(caller)
-            return NO_REPLY
-
     async with running_node() as node:
         callers: list[Caller] = []
-        pid = await node.spawn(Keeping, callers)
+        pid = await node.spawn(Deferring, callers)
         answers: list[Any] = []
 
         async def ask() -> None:
@@ -449,12 +437,8 @@ async def test_alive_with_stacks_shows_where_tasks_of_meta_processes_wait(
 
 
 async def test_wait_ended_waits_until_the_name_is_released(autojump_clock: MockClock) -> None:
-    class Slow(Actor):
-        async def terminate(self, reason: object) -> None:
-            await trio.sleep(2)
-
     async with running_node() as node:
-        pid = await node.spawn(Slow, name="slow")
+        pid = await node.spawn(SlowEnd, 2.0, name="slow")
         node.kill(pid)
 
         reason = await node.wait_ended("slow")

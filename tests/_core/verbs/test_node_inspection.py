@@ -9,7 +9,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import BadInputError, MetaProcess, Priority
 from ergo_py._core.verbs.node_inspection import Queued
 from ergo_py.errors import ProcessUnknownError
-from tests.support import Puppet, running_node
+from tests.actors import Puppet
+from tests.support import running_node
 
 
 class Slow(MetaProcess):

@@ -17,8 +17,9 @@ from ergo_py.entity_handles import Address
 from ergo_py.errors import BadInputError
 from ergo_py.testing import STORE_RULES, opened_store
 from ergo_py.testing.stores import StoreRule
+from tests.entities.support import database_setting
 from tests.postgres import PostgresServer, needs_postgres, running_postgres
-from tests.support import database_setting, short_directory
+from tests.support import short_directory
 
 from ..bank import Account, open_bank
 

@@ -10,8 +10,9 @@ import trio
 
 from ergo_py import open_node
 from ergo_py.entities import SQLite
+from tests.entities.support import checkpoint_often, set_synchronous
 from tests.entities.traders import TRADERS, Told, faults_of, keep_traders, read_rows, trade
-from tests.support import THOROUGH, checkpoint_often, set_synchronous
+from tests.support import THOROUGH
 
 from .recorded_disk import RecordedDisk, can_record, recorded
 

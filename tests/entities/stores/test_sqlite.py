@@ -14,7 +14,7 @@ from ergo_py.entities import EntityStoreError, SQLite
 from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import Address
 from ergo_py.testing import opened_store
-from tests.support import fill_file
+from tests.entities.support import fill_file
 
 from ..bank import Account, open_bank
 

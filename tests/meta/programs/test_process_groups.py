@@ -7,7 +7,7 @@ import pytest
 
 from ergo_py.meta.programs import process_groups as process_groups_module
 from ergo_py.meta.programs.process_groups import forget_group, kill_groups, note_group
-from tests.support import process_groups, replace_process_groups
+from tests.meta.support import process_groups, replace_process_groups
 
 
 @pytest.fixture(autouse=True)

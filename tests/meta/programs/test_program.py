@@ -15,7 +15,8 @@ from ergo_py import BadInputError, NotAllowedError
 from ergo_py.meta import Port
 from ergo_py.meta.programs.options import ProgramOptions
 from ergo_py.meta.programs.program import Program
-from tests.support import needs_proc, process_groups
+from tests.meta.support import process_groups
+from tests.support import needs_proc
 
 
 def test_a_program_is_searched_along_its_own_path_or_else_along_ours(

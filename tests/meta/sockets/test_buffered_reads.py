@@ -24,8 +24,8 @@ from ergo_py.meta.sockets.messages import (
     TCPSend,
 )
 from ergo_py.meta.thread_inbox import ThreadInbox
+from tests.meta.support import connections_of, is_held_up
 from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
-from tests.support import connections_of, is_held_up
 
 in_threads = pytest.mark.skipif(not ThreadInbox.is_possible, reason="threads need the GIL here")
 MEBI = 1024 * 1024

@@ -35,9 +35,8 @@ from ergo_py.meta.sockets.messages import (
     TCPSet,
 )
 from ergo_py.testing import VirtualClock
-from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
-from tests.support import (
-    Puppet,
+from tests.actors import Puppet
+from tests.meta.support import (
     connection_options,
     connections_of,
     has_searched_mailbox,
@@ -47,10 +46,10 @@ from tests.support import (
     look_at_clock,
     look_at_close,
     meta_of,
-    open_descriptors,
-    refused,
     waits_to_close,
 )
+from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
+from tests.support import open_descriptors, refused
 
 MEBI = 1024 * 1024
 

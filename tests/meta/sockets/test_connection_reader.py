@@ -21,8 +21,7 @@ from ergo_py.meta.sockets.messages import (
     TCPSend,
 )
 from ergo_py.meta.sockets.streams import parser as parser_module
-from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
-from tests.support import (
+from tests.meta.support import (
     connections_of,
     is_half_closed,
     is_held_up,
@@ -30,6 +29,7 @@ from tests.support import (
     read_size,
     set_read_size,
 )
+from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
 
 MEBI = 1024 * 1024
 

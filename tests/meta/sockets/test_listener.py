@@ -46,15 +46,10 @@ from ergo_py.meta.sockets.messages import (
 )
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
+from tests.actors import Puppet
+from tests.meta.support import connections_under_way, meta_of, pause_after, replace_logger
 from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
-from tests.support import (
-    Puppet,
-    connections_under_way,
-    meta_of,
-    pause_after,
-    replace_logger,
-    replace_private,
-)
+from tests.support import replace_private
 
 _word: ContextVar[str] = ContextVar("_word", default="of no server")
 CERTIFICATES = Path(__file__).parent.parent / "certificates"

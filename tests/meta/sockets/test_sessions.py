@@ -20,8 +20,9 @@ from ergo_py.meta.sockets.messages import (
 )
 from ergo_py.meta.sockets.streams.reader import StreamReader
 from ergo_py.meta.sockets.streams.sessions import end_session
+from tests.actors import Puppet
 from tests.meta.wires import Mail, Wire, serve, until, wired_node
-from tests.support import Puppet, process_of, running_node
+from tests.support import process_of, running_node
 
 
 class Store(Actor):

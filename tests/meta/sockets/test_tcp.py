@@ -33,8 +33,9 @@ from ergo_py.meta.sockets.messages import (
 from ergo_py.meta.sockets.options import StreamOptions
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
+from tests.actors import Puppet
+from tests.meta.support import connections_of, meta_of, socket_of
 from tests.meta.wires import Ear, Mail, echo, needs_ipv6, spawn_meta, until, wired_node
-from tests.support import Puppet, connections_of, meta_of, socket_of
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 

@@ -33,8 +33,9 @@ from ergo_py.meta.sockets.messages import (
 )
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.tls import TLSContexts, TLSFiles, TLSSession, _Records
+from tests.actors import Puppet
+from tests.meta.support import connections_of, has_unfinished_record, is_closing, replace_sending
 from tests.meta.wires import Ear, Mail, MovableClock, echo, spawn_meta, until, wired_node
-from tests.support import Puppet, connections_of, has_unfinished_record, is_closing, replace_sending
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 AUTHORITY = CERTIFICATES / "authority.pem"

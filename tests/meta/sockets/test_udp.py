@@ -18,8 +18,9 @@ from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend
 from ergo_py.meta.sockets.messages import Endpoint
 from ergo_py.meta.sockets.udp import UDPClient, UDPServer
+from tests.actors import Puppet
+from tests.meta.support import socket_of
 from tests.meta.wires import Ear, Mail, needs_ipv6, spawn_meta, until, wired_node
-from tests.support import Puppet, socket_of
 
 
 @pytest.fixture(params=["thread", "task"])

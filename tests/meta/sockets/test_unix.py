@@ -16,8 +16,9 @@ from ergo_py import BadInputError, InitError
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.messages import TCPConnected, TCPSend
 from ergo_py.meta.sockets.unix import UnixConnection, UnixServer, _chmod_held
+from tests.actors import Puppet
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, until, wired_node
-from tests.support import Puppet, replace_private
+from tests.support import replace_private
 
 
 @pytest.fixture

@@ -14,18 +14,12 @@ from ergo_py.network import NATS, NodeNameTakenError
 from ergo_py.network.carriers.nats import carrier as module
 from ergo_py.network.carriers.nats.carrier import NatsCarrier
 from ergo_py.network.carriers.nats.wire import Message
+from tests.actors import Recorder
 from tests.network.nats.fake_server import FakeServer, open_fake_server
 from tests.network.pairs import TYPES, Total, carrier_of, network_of
+from tests.network.support import begin_search, found_nodes, replace_sink, sink_of
 from tests.network.test_nodes import Counter, Talker
-from tests.support import (
-    Recorder,
-    begin_search,
-    found_nodes,
-    kernel_of,
-    replace_sink,
-    running_node,
-    sink_of,
-)
+from tests.support import kernel_of, running_node
 
 
 @pytest.fixture

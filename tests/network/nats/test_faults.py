@@ -8,12 +8,13 @@ import pytest
 import trio
 
 from ergo_py import Down, Node, NoNode, TargetDownError
+from tests.actors import Recorder
 from tests.network.nats.proxy import Proxy, open_proxy
 from tests.network.nats.server import NatsServer
 from tests.network.nats.test_nats import FAST
 from tests.network.pairs import Total, make_network, network_of, until
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Recorder, running_node
+from tests.support import running_node
 
 
 @asynccontextmanager

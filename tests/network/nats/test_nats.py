@@ -19,11 +19,12 @@ from ergo_py.network.carriers.nats.carrier import NatsCarrier
 from ergo_py.network.carriers.nats.permissions import permissions_text
 from ergo_py.network.carriers.nats.wire import Message, ServerInfo
 from examples.guide.nats_nodes import open_shop
+from tests.actors import Recorder
 from tests.network.nats.server import NatsServer
 from tests.network.pairs import TYPES, Add, Echo, Total, carrier_of, make_network, two_nodes, until
 from tests.network.programs import COUNTER, other_program, until_it_answers
 from tests.network.test_nodes import Counter, Talker
-from tests.support import Recorder, kernel_of, running_node
+from tests.support import kernel_of, running_node
 
 FAST: dict[str, Any] = {"beat": 0.05, "patience": 30.0, "grace": 30.0}
 """Settings for tests in which no node goes down, however slow the machine is."""

@@ -14,7 +14,7 @@ from ergo_py.control.protocol import ControlError
 from ergo_py.shell.node_choice import choose
 from ergo_py.shell.top import node_watch
 from ergo_py.shell.top.node_watch import Connection, NodeWatch, Request
-from tests.support import Recorder
+from tests.actors import Recorder
 
 GREETING = {"ergo": 1, "node": "view@here", "os_pid": 1, "may": ["look"]}
 NOTHING = {

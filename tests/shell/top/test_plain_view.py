@@ -13,8 +13,8 @@ import trio
 
 from ergo_py import Actor, Node
 from ergo_py.blocking.loop_thread import open_node
+from tests.actors import Recorder
 from tests.shell.terminal import ROOT, Terminal, at_terminal
-from tests.support import Recorder
 
 
 class Spinner(Actor):
