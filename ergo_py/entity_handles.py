@@ -187,6 +187,14 @@ class Keeper(Protocol):
         ...
 
 
+class EntitySlot(ChildSlot):
+    """The slot of an entity, named by its kind and key."""
+
+    __slots__ = ()
+
+    is_of_entity = True
+
+
 class EntityTable:
     """The entities of a keeper: the slots of their processes, and those that are awake."""
 
@@ -247,7 +255,7 @@ class EntityTable:
             assert keeper is not None
             if not keeper.accepting and (keeper.slot is None or keeper.slot.gone is not None):
                 raise ServiceGoneError(name, None, keeper.reason or NoProcess())
-            slot = self.slots[name] = ChildSlot(name)
+            slot = self.slots[name] = EntitySlot(name)
             slot.join(keeper, self.rules)
         return slot
 

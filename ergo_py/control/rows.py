@@ -9,7 +9,14 @@ import traceback
 from time import perf_counter
 from typing import Any, Final
 
-from .._core.inspection.census import Row, is_suspended, message_type_of, parent_of, read_row
+from .._core.inspection.census import (
+    Row,
+    entity_of,
+    is_suspended,
+    message_type_of,
+    parent_of,
+    read_row,
+)
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process
 
@@ -25,7 +32,7 @@ def _facts(process: Process | Meta, row: Row) -> JSONRow:
     facts: JSONRow = {
         "id": row.number,
         "kind": "process" if isinstance(process, Process) else "meta",
-        "name": process.name,
+        "name": process.name or entity_of(process),
         "behaviour": process.callbacks.behaviour,
         "state": "suspended" if is_suspended(process) else process.state.value,
         "mailbox": row.mailbox,

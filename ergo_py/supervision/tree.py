@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .._core.inspection.census import entity_of
 from .._core.kernel import Kernel
 from .._core.processes.process import Process
 from .._core.vocabulary.ids import PID, Alias
@@ -38,6 +39,8 @@ class TreeNode:
     starts_in: float | None
     """Seconds until its start, if it is backing off."""
     children: "tuple[TreeNode, ...]" = ()
+    entity: str | None = None
+    """The kind and key, if it is the process of an entity."""
 
     def __str__(self) -> str:
         return self.text()
@@ -96,7 +99,11 @@ class TreeNode:
     def _line(self) -> str:
         words = [
             word
-            for word in (self.name, self.behaviour, str(self.id) if self.id is not None else "")
+            for word in (
+                self.name,
+                self.entity or self.behaviour,
+                str(self.id) if self.id is not None else "",
+            )
             if word
         ]
         facts = [self.strategy, self.phase.value if self.phase is not None else self.state]
@@ -154,6 +161,7 @@ def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: i
         else _of_owned(process.owned)
         if process.owned
         else (),
+        entity_of(process),
     )
 
 

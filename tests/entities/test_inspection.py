@@ -7,6 +7,11 @@ import pytest
 import trio
 
 from ergo_py import ChildSpec, Node, ask, exposed, open_node
+from ergo_py._core.inspection.census import read_row
+from ergo_py._core.processes.process import processes_of
+from ergo_py._core.verbs.node_access import kernel_of
+from ergo_py.control.rows import ps_row
+from ergo_py.control.views.survey import Survey, Window
 from ergo_py.entities import Entities, Entity, EntityInspector, EntityStoreError, MemoryStore
 from ergo_py.entities.stores.store import Row
 from ergo_py.entity_handles import Address, EntityFigures, EntityKindUnknownError
@@ -290,5 +295,25 @@ def test_a_retried_job_is_parked_again_after_as_many_attempts() -> None:
                 assert await EntityInspector(node).retry(Chain, "a") == 1
                 (owed,) = records(store)["a"].owed.values()
                 assert not owed.is_parked
+
+    run_virtual(program)
+
+
+def test_the_process_of_an_entity_is_shown_with_its_kind_and_key() -> None:
+    async def program() -> None:
+        async with open_bank(MemoryStore()) as node:
+            ada = node.entity(Account, "ada")
+            await ada.call(ask(Account.deposit, 1))
+            assert ada.pid is not None
+            info = node.process_info(ada.pid)
+            assert (info.entity, info.name, info.phase) == ("Account/ada", None, None)
+            assert f"Account/ada {ada.pid}" in str(node.tree())
+            # Entities have no names: a tree of many is cut as other unnamed children are.
+            await node.entity(Account, "bob").call(ask(Account.deposit, 1))
+            assert "… and 1 more Account" in node.tree().text(alike=1)
+            _, (found,) = Survey(kernel_of(node)).look([Window("name", False, "Account/a", 0, 10)])
+            process = processes_of(kernel_of(node).router)[ada.pid]
+            assert found.found == 1
+            assert ps_row(process, read_row(process, 0.0))["name"] == "Account/ada"
 
     run_virtual(program)

@@ -22,6 +22,7 @@ __all__ = [
     "Slice",
     "copy_tables",
     "count_living",
+    "entity_of",
     "is_suspended",
     "list_living",
     "message_type_of",
@@ -99,6 +100,12 @@ def message_type_of(process: Process | Meta) -> str | None:
     """The type of the message that the process handles now."""
     handling = process.handling
     return None if handling is None else type(handling[3]).__qualname__
+
+
+def entity_of(process: Process | Meta) -> str | None:
+    """The kind and key of the entity that the process belongs to; None for other processes."""
+    slot = process.slot if isinstance(process, Process) else None
+    return slot.name if slot is not None and slot.is_of_entity else None
 
 
 def parent_of(process: Process | Meta) -> Process | Meta | None:

@@ -16,7 +16,7 @@ from ..tables.relations import Kind, Watched
 from ..vocabulary.ids import Name
 from ..vocabulary.info import BlockedReport, EventInfo, MetaInfo, NodeInfo, Phase, ProcessInfo
 from ..vocabulary.states import MetaState, State
-from .census import is_suspended, list_living, message_type_of, read_row
+from .census import entity_of, is_suspended, list_living, message_type_of, read_row
 
 __all__ = ["describe_living", "event_info", "meta_info", "node_info", "process_info"]
 
@@ -93,6 +93,7 @@ def process_info(process: Process, expose_env: bool, children: int | None = None
         mailbox_size=process.mailbox.limit or None,
         env=dict(process.env) if expose_env else None,
         phase=_phase(process),
+        entity=entity_of(process),
         supervision=None
         if process.slots is None or process.behaviour is None
         else process.behaviour_itself.supervision(children),
@@ -109,9 +110,10 @@ def process_info(process: Process, expose_env: bool, children: int | None = None
 
 def _phase(process: Process) -> Phase | None:
     supervisor = process.parent
-    if process.slot is None or supervisor is None or supervisor.behaviour is None:
+    slot = process.slot
+    if slot is None or slot.is_of_entity or supervisor is None or supervisor.behaviour is None:
         return None
-    phase: Phase | None = supervisor.behaviour_itself.phase_of(process.slot.name)
+    phase: Phase | None = supervisor.behaviour_itself.phase_of(slot.name)
     return phase
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from ..vocabulary.envelopes import Envelope, Lane
 from ..vocabulary.errors import BadInputError
@@ -100,6 +100,9 @@ _NO_RULES: Final = Rules()
 
 class ChildSlot:
     """The slot of a child. Only the loop's thread changes it."""
+
+    is_of_entity: ClassVar[bool] = False
+    """Whether its name is the kind and key of an entity. Its supervisor keeps entities then."""
 
     __slots__ = (
         "decision",

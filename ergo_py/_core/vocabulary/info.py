@@ -211,6 +211,8 @@ class ProcessInfo:
     """Its phase as a child of a supervisor; None without a supervisor."""
     supervision: SupervisorInfo | None = None
     """Its children and restarts, if the process is a supervisor."""
+    entity: str | None = None
+    """Its kind and key, if the process is that of an entity: ``Account/ada``."""
     suspended: bool = False
     """Whether an inspection has suspended the process: it handles no messages until it is resumed.
     """

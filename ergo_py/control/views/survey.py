@@ -9,7 +9,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
-from ..._core.inspection.census import Census, Counted, Row
+from ..._core.inspection.census import Census, Counted, Row, entity_of
 from ..._core.inspection.thread_slices import in_slices, pause
 from ..._core.kernel import Kernel
 from ..._core.metas.meta import Meta
@@ -26,7 +26,7 @@ _FIGURES: Final[dict[str, Callable[[Row], float]]] = {
 }
 """The figures that a window can be sorted by."""
 _TEXTS: Final[dict[str, Callable[[Process | Meta], str]]] = {
-    "name": lambda process: process.name or "",
+    "name": lambda process: process.name or entity_of(process) or "",
     "behaviour": lambda process: process.callbacks.behaviour,
     "state": lambda process: process.state.value,
 }
@@ -82,7 +82,7 @@ class _Entries:
             fitting = [
                 (process, row)
                 for process, row in zip(processes, rows, strict=True)
-                if find in (process.name or "")
+                if find in (process.name or entity_of(process) or "")
                 or find in process.callbacks.behaviour
                 or find == str(row.number)
             ]

@@ -4,6 +4,7 @@ import time
 from time import perf_counter
 from typing import Any
 
+from ..._core.inspection.census import entity_of
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process, processes_of
 from ..._core.tables.pending_calls import Caller, present
@@ -87,10 +88,10 @@ def _described(
     request = waiting.request if is_call else None
     return {
         "from": process.id.number,
-        "from_name": process.name,
+        "from_name": process.name or entity_of(process),
         "from_behaviour": process.callbacks.behaviour,
         "to": callee.id.number,
-        "to_name": callee.name,
+        "to_name": callee.name or entity_of(callee),
         "to_behaviour": callee.callbacks.behaviour,
         "request": type(request).__qualname__ if is_call else None,
         "since": since,
