@@ -158,8 +158,8 @@ class Inspection(Protocol):
         """The counters. From any thread."""
         ...
 
-    async def facts(self) -> dict[str, Any]:
-        """The store, and the kinds with their counts."""
+    async def facts(self, age: float = 0.0) -> dict[str, Any]:
+        """The store, and the kinds with their counts, which may be ``age`` seconds old."""
         ...
 
     async def record(self, kind: str, key: str, *, contents: bool = False) -> dict[str, Any] | None:
@@ -409,16 +409,16 @@ def find_entity(
 
 
 async def list_keys(
-    tables: Mapping[type, EntityTable], kind: type[Any], prefix: str
+    tables: Mapping[type, EntityTable], kind: type[Any], prefix: str, after: str = ""
 ) -> AsyncGenerator[str, None]:
-    """The keys of a class of entities, in order.
+    """The keys of a class of entities, in order: those behind ``after``.
 
     Raises:
         EntityKindUnknownError: the node keeps no entities of this class.
     """
     keeping = _table_of(tables, kind).keeping
     assert keeping is not None
-    start = prefix
+    start = max(prefix, after + "\0") if after else prefix
     while True:
         found = await keeping.keys(_kind_of(kind), start, _PAGE)
         for key in found:

@@ -272,8 +272,9 @@ async def entities(client: Client, arguments: Arguments) -> object:
     """The stores of entities with their sums, and their kinds with the number of entities that are
     stored and awake, of messages that are owed, and of parked messages.
     """
+    age = arguments.number("age", 0.0, 0.0, 3600.0)
     arguments.done()
-    return [await each.facts() for each in inspections(entities_of(client.node))]
+    return [await each.facts(age) for each in inspections(entities_of(client.node))]
 
 
 async def entity(client: Client, arguments: Arguments) -> object:
@@ -295,13 +296,15 @@ async def entity(client: Client, arguments: Arguments) -> object:
 
 
 async def keys(client: Client, arguments: Arguments) -> object:
-    """The keys of a kind of entities, in order."""
+    """The keys of a kind of entities, in order: those behind the key ``after``."""
     kind, prefix = arguments.text("kind"), arguments.text("prefix", "")
+    after = arguments.text("after", "")
     limit = int(arguments.number("limit", LIMIT, 1, 100_000))
     arguments.done()
     tables = entities_of(client.node)
     found: list[str] = []
-    async with aclosing(list_keys(tables, inspection_of(tables, kind)[0], prefix)) as listed:
+    cls, _ = inspection_of(tables, kind)
+    async with aclosing(list_keys(tables, cls, prefix, after)) as listed:
         async for key in listed:
             if len(found) == limit:
                 return {"keys": found, "is_more": True}

@@ -157,6 +157,10 @@ class Keeping:
         self._wanted[address] = None
         self._ring()
 
+    def count_due(self, kind: str) -> int:
+        """How many entities of a kind have work to do in the next half minute."""
+        return self._schedule.count(kind)
+
     async def keys(self, kind: str, start: str, limit: int) -> Sequence[str]:
         """The keys of a kind, from ``start`` on."""
         return await self.store.keys(kind, start, limit)

@@ -2,12 +2,14 @@
 for programs, prompts and tests.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+
+import trio
 
 from .._core.inspection.state import redacted, show
 from .._core.vocabulary.public_names import show_public_names
@@ -34,6 +36,10 @@ __all__ = ["EntityInspector", "KeeperInspection"]
 
 _COUNTED: Final = 100_000
 """Stored entities of a kind that are counted: a store has no count of its own."""
+_RECENT: Final = 10.0
+"""Seconds of which recent commits are told."""
+_STEP: Final = 0.5
+"""Seconds between two notes of the sums."""
 _PAGE: Final = 10_000
 """Keys that are read at once."""
 _BATCH: Final = 256
@@ -47,10 +53,15 @@ class KeeperInspection:
     ``redact``.
     """
 
-    __slots__ = ("_keeping",)
+    __slots__ = ("_counts", "_keeping", "_recent")
 
     def __init__(self, keeping: "Keeping") -> None:
         self._keeping = keeping
+        self._counts: dict[str, tuple[float, int, bool]] = {}
+        """The last count of each kind: its moment, the stored entities, and whether there are more.
+        """
+        self._recent: deque[tuple[float, int, int, float]] = deque()
+        """The sums of the last seconds: their moment, commits, versions, time of the commits."""
 
     def figures(self) -> EntityFigures:
         """The counters. From any thread."""
@@ -70,12 +81,14 @@ class KeeperInspection:
             owed=sum(each.record.count_owed(now) for each in active),
         )
 
-    async def facts(self) -> Facts:
-        """The store with its sums, and the kinds with their counts."""
+    async def facts(self, age: float = 0.0) -> Facts:
+        """The store with its sums, and the kinds with their counts. Counts of stored entities may
+        be ``age`` seconds old: all keys are read for them.
+        """
         keeping = self._keeping
         kinds = []
         for kind in keeping.kinds:
-            stored, is_more = await self._count(kind)
+            stored, is_more = await self._count_again(kind, age)
             kinds.append({"kind": kind, "stored": stored, "is_more": is_more, **self._awake(kind)})
         totals = keeping.totals
         return {
@@ -84,8 +97,29 @@ class KeeperInspection:
             "versions": totals.versions,
             "failures": totals.failures,
             "last_error": totals.last_error,
+            "recent": self._sums(),
             "kinds": kinds,
         }
+
+    def _sums(self) -> Facts:
+        """The commits of the last seconds: how many, of how many versions, and their time."""
+        now, totals, recent = trio.current_time(), self._keeping.totals, self._recent
+        sums = now, totals.commits, totals.versions, totals.seconds
+        if not recent or recent[-1][0] <= now - _STEP:
+            recent.append(sums)
+        while len(recent) > 1 and recent[1][0] <= now - _RECENT:
+            recent.popleft()
+        seconds, commits, versions, time = (
+            new - old for new, old in zip(sums, recent[0], strict=True)
+        )
+        return {"seconds": seconds, "commits": commits, "versions": versions, "time": time}
+
+    async def _count_again(self, kind: str, age: float) -> tuple[int, bool]:
+        now = trio.current_time()
+        last = self._counts.get(kind)
+        if last is None or last[0] < now - age or not age:
+            last = self._counts[kind] = (now, *await self._count(kind))
+        return last[1:]
 
     async def _count(self, kind: str) -> tuple[int, bool]:
         """How many entities of a kind are stored, and whether there are more than are counted."""
@@ -108,7 +142,8 @@ class KeeperInspection:
                     counts["parked" if each.is_parked else "owed"] += each.due <= now
         for address, count in self._keeping.parked.items():
             counts["parked"] += count * (address.kind == kind)
-        return {each: counts[each] for each in ("awake", "owed", "parked")}
+        counts["due"] = self._keeping.count_due(kind)
+        return {each: counts[each] for each in ("awake", "owed", "due", "parked")}
 
     async def record(self, kind: str, key: str, *, contents: bool = False) -> Facts | None:
         """The stored record of an entity; None if there is none. Its messages are types, with

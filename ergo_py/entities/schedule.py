@@ -42,6 +42,10 @@ class Schedule:
     def __len__(self) -> int:
         return len(self._next)
 
+    def count(self, kind: str) -> int:
+        """How many entities of a kind have work to do before the store is asked again."""
+        return sum(address.kind == kind for address in self._next)
+
     def add(self, moment: float, address: Address) -> bool:
         """Note the moment of an entity. True if it is the next of all. The store keeps later
         moments.

@@ -39,6 +39,7 @@ KINDS: Final = frozenset(
         "events",
         "log",
         "applications",
+        "entities",
     }
 )
 """The kinds of views."""

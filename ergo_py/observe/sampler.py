@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "events": "events",
     "log": "log",
     "applications": "applications",
+    "entities": "entities",
 }
 """The command of each kind of view, besides samples and rows."""
 _KEPT: Final = frozenset({"sample", "rows", *_COMMANDS})
@@ -168,6 +169,8 @@ class Sampler(Actor):
             for crash in answer:
                 crash["key"] = f"{crash['pid']}-{crash['at']}"
             answer = {"crashes": answer}
+        elif view.kind == "entities":
+            answer = {"stores": answer}
         self._note(view.kind, view.arguments, answer)
         self._tell(view, readers, answer)
 

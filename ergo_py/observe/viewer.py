@@ -40,9 +40,11 @@ _QUEUED: Final = 2000
 """Answers that may wait for a slow page; then the output of streams is dropped, and a page that
 goes on asking is closed.
 """
-_LOOK: Final = frozenset({"inspect", "peek", "state", "statistics", "info", "tree"})
+_LOOK: Final = frozenset(
+    {"inspect", "peek", "state", "statistics", "info", "tree", "entity", "keys"}
+)
 _STREAMS: Final = frozenset({"trace", "flow", "profile"})
-_ACTS: Final = frozenset({"send", "exit", "kill", "suspend", "resume"})
+_ACTS: Final = frozenset({"send", "exit", "kill", "suspend", "resume", "retry"})
 _PAST: Final = frozenset({"history", "at", "recording"})
 
 
@@ -338,4 +340,6 @@ class Viewer(Actor):
 
 
 def _target(arguments: dict[str, Any]) -> dict[str, str]:
+    if "kind" in arguments:
+        return {"to": f"{arguments['kind']}/{arguments.get('key', '')}"[:100]}
     return {"to": str(arguments.get("to", ""))[:100]}

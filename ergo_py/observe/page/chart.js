@@ -56,16 +56,7 @@ export class Chart {
 		this.cursor = s("line.chart-cursor", { y1: 0, y2: height });
 		this.dot = s("circle.chart-dot", { r: 3 });
 		this.rules = [0, 0.5, 1].map(() => s("line.chart-rule", { x1: 0 }));
-		this.svg = s(
-			"svg.chart-svg",
-			{ height, preserveAspectRatio: "none", "aria-hidden": "true" },
-			this.rules,
-			this.area,
-			this.line,
-			this.marks,
-			this.cursor,
-			this.dot,
-		);
+		this.svg = s("svg.chart-svg", { height, preserveAspectRatio: "none", "aria-hidden": "true" }, this.rules, this.area, this.line, this.marks, this.cursor, this.dot);
 		this.scale = h("span.chart-scale");
 		this.times = [0, 1].map(() => h("span"));
 		this.plot = h("div.chart-plot", this.svg, this.scale);

@@ -68,9 +68,5 @@ export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)"
 
 // What a view shows while it has nothing to show.
 export function empty(title, ...text) {
-	return h(
-		"div.empty",
-		h("p.empty-title", title),
-		text.map((line) => h("p", line)),
-	);
+	return h("div.empty", h("p.empty-title", title), text.map((line) => h("p", line)));
 }

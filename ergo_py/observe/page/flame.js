@@ -47,13 +47,7 @@ function hue(name) {
 export class Flame {
 	constructor() {
 		this.words = h("p.flame-words", { "aria-live": "polite" }, " ");
-		this.graph = h("div.flame", {
-			role: "tree",
-			tabindex: "0",
-			"aria-label": "Flame graph",
-			onkeydown: (event) => this.key(event),
-			onmouseleave: () => this.tell(this.active),
-		});
+		this.graph = h("div.flame", { role: "tree", tabindex: "0", "aria-label": "Flame graph", onkeydown: (event) => this.key(event), onmouseleave: () => this.tell(this.active) });
 		this.back = h("button.quiet", { hidden: true, onclick: () => this.zoom(this.root) }, "Show all");
 		this.element = h("div.flame-box", h("div.flame-head", this.words, this.back), this.graph);
 	}

@@ -82,7 +82,7 @@ export class Flow {
 		this.heading.about("Waiting for messages …");
 		try {
 			const done = await mine;
-			this.heading.about(`${plural(done.messages ?? 0, "message")} in all; the picture shows the last two seconds.`);
+			this.heading.about(`${plural(done.messages, "message")} in all; the picture shows the last two seconds.`);
 		} catch (error) {
 			if (error.code !== "cancelled") put(this.none, problem(error));
 			this.none.hidden = error.code === "cancelled";
@@ -119,12 +119,7 @@ export class Flow {
 		put(
 			this.list,
 			h("h2", "Edges"),
-			plainTable(
-				"Edges",
-				["From", "To", "Messages a second"],
-				edges.map((edge) => [this.titleOf(edge.from), this.titleOf(edge.to), rate(edge.messages / seconds)]),
-				[2],
-			),
+			plainTable("Edges", ["From", "To", "Messages a second"], edges.map((edge) => [this.titleOf(edge.from), this.titleOf(edge.to), rate(edge.messages / seconds)]), [2]),
 		);
 		this.list.hidden = false;
 		const still = reducedMotion();

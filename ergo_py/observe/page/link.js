@@ -1,9 +1,6 @@
 // The connection to the server: requests, streams, what the server pushes, and connecting again.
 
-const CLOSED = {
-	4401: ["refused", "The token of this address is not the one of the running program."],
-	4429: ["full", "Eight pages are open already. Close one of them, and try again."],
-};
+const CLOSED = { 4401: ["refused", "The token of this address is not the one of the running program."], 4429: ["full", "Eight pages are open already. Close one of them, and try again."] };
 
 export class Link {
 	// `token`: the secret of the address. `hear(push)`: gets each pushed message. `change(status,

@@ -8,39 +8,16 @@ import { Overview } from "./overview.js";
 import { Processes, TreeView } from "./processes.js";
 import { ProcessView } from "./process.js";
 import { Flow } from "./flow.js";
+import { Entities } from "./entities.js";
 import { Profile } from "./profile.js";
 import { Threads } from "./threads.js";
 import { Waits } from "./waits.js";
 import { Applications, Crashes, Events, Letters, Log } from "./records.js";
 
 const VIEWS = [
-	[
-		"",
-		[
-			["overview", "Overview", Overview],
-			["processes", "Processes", Processes],
-			["tree", "Tree", TreeView],
-			["applications", "Applications", Applications],
-		],
-	],
-	[
-		"What happens now",
-		[
-			["waits", "Waits", Waits],
-			["flow", "Flow", Flow],
-			["threads", "Threads", Threads],
-			["profile", "Profile", Profile],
-		],
-	],
-	[
-		"What happened",
-		[
-			["crashes", "Crashes", Crashes],
-			["letters", "Dead letters", Letters],
-			["events", "Events", Events],
-			["log", "Log", Log],
-		],
-	],
+	["", [["overview", "Overview", Overview], ["processes", "Processes", Processes], ["tree", "Tree", TreeView], ["applications", "Applications", Applications], ["entities", "Entities", Entities]]],
+	["What happens now", [["waits", "Waits", Waits], ["flow", "Flow", Flow], ["threads", "Threads", Threads], ["profile", "Profile", Profile]]],
+	["What happened", [["crashes", "Crashes", Crashes], ["letters", "Dead letters", Letters], ["events", "Events", Events], ["log", "Log", Log]]],
 ];
 const CLASSES = Object.fromEntries(VIEWS.flatMap(([, views]) => views.map(([name, , kind]) => [name, kind])));
 CLASSES.process = ProcessView;
@@ -90,11 +67,7 @@ class Page {
 		this.about = h("span.node-about");
 		this.state = h("span.state", h("span.state-dot", { "aria-hidden": "true" }), h("span.state-text"));
 		this.theme = h("button.icon", { onclick: () => this.nextTheme() });
-		this.save = h(
-			"button.quiet.save",
-			{ onclick: () => this.saveRecording(), title: "Save the last ten minutes as a file, which `ergo observe --replay` shows" },
-			"Save recording",
-		);
+		this.save = h("button.quiet.save", { onclick: () => this.saveRecording(), title: "Save the last ten minutes as a file, which `ergo observe --replay` shows" }, "Save recording");
 		this.menu = h(
 			"button.menu",
 			{ "aria-label": "Views", "aria-expanded": "false", "aria-controls": "side", onclick: () => this.toggleMenu() },
@@ -249,10 +222,7 @@ class Page {
 		if (store.status === "full") return h("div.empty", h("p.empty-title", "Too many pages"), h("p", store.problem), again);
 		if (store.sample || store.columns.at.length) return null;
 		if (store.status !== "open")
-			return empty(
-				store.status === "lost" ? "The page's server does not answer" : "Connecting …",
-				store.status === "lost" ? "The page connects again by itself as soon as `ergo observe` runs." : "",
-			);
+			return empty(store.status === "lost" ? "The page's server does not answer" : "Connecting …", store.status === "lost" ? "The page connects again by itself as soon as `ergo observe` runs." : "");
 		if (!store.nodes.length)
 			return empty("No node found", 'A node shows up here when it offers a control socket: open_node("shop@localhost", control="look").');
 		const { node } = store;
@@ -285,12 +255,7 @@ class Page {
 		const text = JSON.stringify(store.nodes.map((node) => [node.key, node.state]));
 		if (text !== this.nodesShown) {
 			this.nodesShown = text;
-			put(
-				this.nodePicker,
-				store.nodes.map((node) =>
-					h("option", { value: node.key }, node.state === "up" || node.state === "recorded" ? node.name : `${node.name} (${node.state})`),
-				),
-			);
+			put(this.nodePicker, store.nodes.map((node) => h("option", { value: node.key }, node.state === "up" || node.state === "recorded" ? node.name : `${node.name} (${node.state})`)));
 		}
 		this.nodePicker.value = store.key ?? "";
 		this.nodePicker.hidden = !store.nodes.length;
@@ -298,12 +263,7 @@ class Page {
 		const facts = [];
 		if (sample) facts.push(`up ${duration(sample.uptime)}`);
 		if (node?.program)
-			facts.push(
-				node.program
-					.replace(/\/__main__\.py$/, "")
-					.split("/")
-					.at(-1),
-			);
+			facts.push(node.program.replace(/\/__main__\.py$/, "").split("/").at(-1));
 		if (node?.os_pid) facts.push(`program ${node.os_pid}`);
 		if (node?.python) facts.push(`Python ${node.python}`);
 		say(this.about, facts.join(" · "));

@@ -25,19 +25,7 @@ export class Board {
 			put(
 				this.columns,
 				columns.map((groups) =>
-					h(
-						"div.board-column",
-						groups.map((group) =>
-							h(
-								"div.board-group",
-								group.title && h("h2.soft", group.title),
-								h(
-									"ul",
-									group.items.map((row) => h("li", this.card(row))),
-								),
-							),
-						),
-					),
+					h("div.board-column", groups.map((group) => h("div.board-group", group.title && h("h2.soft", group.title), h("ul", group.items.map((row) => h("li", this.card(row))))))),
 				),
 			);
 			this.curves = null;
@@ -96,13 +84,7 @@ export class Board {
 		made.push(s(`path.tip.e-${edge.kind}`, { d: d.tip }));
 		for (let index = 0; index < (edge.dots ?? 0); index += 1) {
 			const time = edge.seconds ?? 2;
-			made.push(
-				s(
-					`circle.flow-dot`,
-					{ r: 3 },
-					s("animateMotion", { dur: `${time}s`, begin: `${-(index * time) / edge.dots}s`, repeatCount: "indefinite", path: d.path }),
-				),
-			);
+			made.push(s(`circle.flow-dot`, { r: 3 }, s("animateMotion", { dur: `${time}s`, begin: `${-(index * time) / edge.dots}s`, repeatCount: "indefinite", path: d.path })));
 		}
 		if (edge.label) {
 			const text = s("text.edge-label", { x: d.middle[0], y: d.middle[1] - 5, "text-anchor": "middle" });
@@ -126,20 +108,12 @@ function curve(a, b, frame, way) {
 		const bend = Math.max(30, Math.abs(x2 - x1) * 0.45) * (right ? 1 : -1);
 		const y1 = ay + shift,
 			y2 = by + shift;
-		return {
-			path: `M${n(x1)} ${n(y1)}C${n(x1 + bend)} ${n(y1)} ${n(x2 - bend)} ${n(y2)} ${n(x2)} ${n(y2)}`,
-			tip: tip(x2, y2, right ? 1 : -1),
-			middle: [n((x1 + x2) / 2), n((y1 + y2) / 2)],
-		};
+		return { path: `M${n(x1)} ${n(y1)}C${n(x1 + bend)} ${n(y1)} ${n(x2 - bend)} ${n(y2)} ${n(x2)} ${n(y2)}`, tip: tip(x2, y2, right ? 1 : -1), middle: [n((x1 + x2) / 2), n((y1 + y2) / 2)] };
 	}
 	const x = a.right - frame.left,
 		x2 = b.right + 6 - frame.left,
 		bend = 34 + Math.abs(ay - by) * 0.12;
-	return {
-		path: `M${n(x)} ${n(ay)}C${n(x + bend)} ${n(ay)} ${n(x2 + bend)} ${n(by)} ${n(x2)} ${n(by)}`,
-		tip: tip(x2, by, -1),
-		middle: [n(x + bend * 0.8), n((ay + by) / 2)],
-	};
+	return { path: `M${n(x)} ${n(ay)}C${n(x + bend)} ${n(ay)} ${n(x2 + bend)} ${n(by)} ${n(x2)} ${n(by)}`, tip: tip(x2, by, -1), middle: [n(x + bend * 0.8), n((ay + by) / 2)] };
 }
 
 const n = (value) => Math.round(value * 10) / 10;

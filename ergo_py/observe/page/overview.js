@@ -1,9 +1,9 @@
 // The node at a glance.
 
 import { Chart } from "./chart.js";
-import { h, say } from "./dom.js";
+import { h } from "./dom.js";
 import { bytes, count, duration, percent, plural, rate, short, total } from "./format.js";
-import { bar, card, nameCell } from "./cells.js";
+import { bar, card, nameCell, Tiles } from "./cells.js";
 import { LiveTable } from "./table.js";
 
 const SHOWN = 8;
@@ -12,20 +12,7 @@ export class Overview {
 	constructor(page) {
 		this.page = page;
 		this.heading = page.heading("Overview");
-		this.tiles = Object.fromEntries(
-			[
-				["processes", "Processes"],
-				["rate", "Messages a second"],
-				["mailbox", "Queued messages"],
-				["delay", "Delay of the loop"],
-				["cpu", "Processor"],
-				["crashed", "Crashes"],
-			].map(([key, label]) => {
-				const tile = { value: h("span.tile-value"), note: h("span.tile-note") };
-				tile.element = h("div.tile", h("span.tile-label", label), tile.value, tile.note);
-				return [key, tile];
-			}),
-		);
+		this.tiles = new Tiles({ processes: "Processes", rate: "Messages a second", mailbox: "Queued messages", delay: "Delay of the loop", cpu: "Processor", crashed: "Crashes" });
 		this.charts = {
 			rate: new Chart({ label: "Messages a second", show: rate, least: 1 }),
 			mailbox: new Chart({ label: "Queued messages", show: short, colour: "violet", least: 4 }),
@@ -58,14 +45,8 @@ export class Overview {
 		this.element = h(
 			"div",
 			this.heading.element,
-			h(
-				"div.tiles",
-				Object.values(this.tiles).map((tile) => tile.element),
-			),
-			h(
-				"div.charts",
-				Object.values(this.charts).map((chart) => chart.element),
-			),
+			this.tiles.element,
+			h("div.charts", Object.values(this.charts).map((chart) => chart.element)),
 			h("div.two", card("Busiest processes", this.busiest.element), card("Behaviours", this.behaviours.element)),
 		);
 	}
@@ -84,12 +65,7 @@ export class Overview {
 		const blocked = columns.at.filter((_, index) => columns.blocked[index]);
 		const until = store.past ? columns.at.findLastIndex((at) => at <= store.now) + 1 : columns.at.length;
 		for (const [key, chart] of Object.entries(this.charts)) {
-			chart.update(
-				columns.at.slice(0, until).map((at, index) => [at, columns[key][index]]),
-				from,
-				store.to,
-				key === "delay" ? blocked : [],
-			);
+			chart.update(columns.at.slice(0, until).map((at, index) => [at, columns[key][index]]), from, store.to, key === "delay" ? blocked : []);
 		}
 		const rows = store.get("rows");
 		this.busiest.update(rows ? rows.order.map((id) => rows.rows[id]).slice(0, SHOWN) : []);
@@ -97,29 +73,20 @@ export class Overview {
 	}
 
 	sentence(sample) {
-		const parts = [
-			plural(sample.processes, "process", "processes"),
-			plural(sample.metas ?? 0, "meta-process", "meta-processes"),
-			plural(sample.threads ?? 0, "thread"),
-		];
+		const parts = [plural(sample.processes, "process", "processes"), plural(sample.metas, "meta-process", "meta-processes"), plural(sample.threads, "thread")];
 		if (sample.timers) parts.push(plural(sample.timers, "timer"));
 		return parts.join(", ");
 	}
 
 	drawTiles(sample) {
-		const { tiles } = this;
-		const set = (key, value, note, bad = false) => {
-			say(tiles[key].value, value);
-			say(tiles[key].note, note);
-			tiles[key].element.classList.toggle("bad", bad);
-		};
-		set("processes", count(sample.processes), `${count(sample.spawned ?? 0)} spawned so far`);
+		const set = (...facts) => this.tiles.set(...facts);
+		set("processes", count(sample.processes), `${count(sample.spawned)} spawned so far`);
 		set("rate", rate(sample.rate), `${short(sample.messages)} handled`);
 		set("mailbox", count(sample.mailbox), sample.mailbox ? `longest mailbox: ${count(sample.longest)}` : "all mailboxes are empty");
 		set("delay", duration(sample.loop?.delay ?? 0), `thread busy: ${percent(sample.busy)}`, Boolean(sample.loop?.blocked));
 		set("cpu", percent(sample.cpu), `${bytes(sample.memory)} of memory`);
 		const letters = total(sample.dead_letters);
-		set("crashed", count(sample.crashed ?? 0), letters ? plural(letters, "dead letter") : "no dead letters", sample.crashed > 0);
+		set("crashed", count(sample.crashed), letters ? plural(letters, "dead letter") : "no dead letters", sample.crashed > 0);
 	}
 
 	drawBehaviours(behaviours) {

@@ -2,44 +2,22 @@
 
 import { empty, h, mark, put, say } from "./dom.js";
 import { ago, clock, count, duration, plural } from "./format.js";
-import { card, facts as factList, stateCell } from "./cells.js";
+import { card, confirm, facts as factList, stateCell } from "./cells.js";
 import { Board, cardNote, neighbourhood } from "./near.js";
 import { Profiler } from "./profile.js";
 import { plainTable } from "./table.js";
 
-const TABS = [
-	["", "Facts"],
-	["near", "Neighbours"],
-	["mailbox", "Mailbox"],
-	["inspect", "Inspect"],
-	["trace", "Trace"],
-	["profile", "Profile"],
-];
+const TABS = [["", "Facts"], ["near", "Neighbours"], ["mailbox", "Mailbox"], ["inspect", "Inspect"], ["trace", "Trace"], ["profile", "Profile"]];
 const SKIPPED = new Set(
-	(
-		"kind pid alias name behaviour state history lanes parent children links linked_by monitors monitored_by " +
-		"stack handler_stack threads environment supervision"
-	).split(" "),
+	("kind pid alias name behaviour state history lanes parent children links linked_by monitors monitored_by " + "stack handler_stack threads environment supervision").split(" "),
 );
-const LISTS = [
-	["parent", "Started by"],
-	["children", "Children"],
-	["links", "Linked to"],
-	["linked_by", "Linked from"],
-	["monitors", "Watches"],
-	["monitored_by", "Watched by"],
-];
+const LISTS = [["parent", "Started by"], ["children", "Children"], ["links", "Linked to"], ["linked_by", "Linked from"], ["monitors", "Watches"], ["monitored_by", "Watched by"]];
 const WORDS = {
-	messages_in: "Messages in",
-	messages_out: "Messages out",
 	running_time: "Time in callbacks",
 	uptime: "Age",
-	waits_for: "Waits for",
-	asks: "Asks",
 	trap_exit: "Traps exits",
 	mailbox_size: "Bound of the mailbox",
 	message_type: "Handles",
-	callback: "Callback",
 };
 
 export class ProcessView {
@@ -55,12 +33,7 @@ export class ProcessView {
 			TABS.map(([key, label]) => h("a.tab", { role: "tab", id: `tab-${key || "facts"}`, href: `#/process/${id}${key ? `/${key}` : ""}` }, label)),
 		);
 		this.body = h("div.tab-body", { role: "tabpanel", tabindex: "0" });
-		this.element = h(
-			"div",
-			h("div.heading", h("div", h("a.crumb", { href: "#/processes" }, "Processes"), this.name, this.about), this.acts),
-			this.tabs,
-			this.body,
-		);
+		this.element = h("div", h("div.heading", h("div", h("a.crumb", { href: "#/processes" }, "Processes"), this.name, this.about), this.acts), this.tabs, this.body);
 		this.dialog = h("dialog.ask");
 		this.element.append(this.dialog);
 		this.switchTo(tab ?? "");
@@ -131,13 +104,7 @@ export class ProcessView {
 		const key = JSON.stringify([known.state, known.phase, known.suspended, known.behaviour]);
 		if (key !== this.headShown) {
 			this.headShown = key;
-			put(
-				this.about,
-				stateCell(known.suspended ? "suspended" : known.state, known.phase),
-				" ",
-				known.behaviour,
-				` · ${known.kind === "meta" ? "meta-process" : "process"} ${this.id}`,
-			);
+			put(this.about, stateCell(known.suspended ? "suspended" : known.state, known.phase), " ", known.behaviour, ` · ${known.kind === "meta" ? "meta-process" : "process"} ${this.id}`);
 			this.drawActs(known);
 		}
 		this.facts = known;
@@ -151,9 +118,7 @@ export class ProcessView {
 		const key = JSON.stringify([facts, this.page.store.names.size]);
 		if (key === this.shown) return;
 		this.shown = key;
-		const list = Object.entries(facts).filter(
-			([name, value]) => !SKIPPED.has(name) && value !== null && value !== "" && (typeof value !== "object" || Object.keys(value).length > 0),
-		);
+		const list = Object.entries(facts).filter(([name, value]) => !SKIPPED.has(name) && value !== null && value !== "" && (typeof value !== "object" || Object.keys(value).length > 0));
 		const lanes = Object.entries(facts.lanes ?? {}).filter(([, queued]) => queued);
 		const wide = list.filter(([, value]) => typeof value === "object");
 		put(
@@ -166,35 +131,17 @@ export class ProcessView {
 					card("Mailbox", lanes.length ? factList(lanes.map(([lane, queued]) => [lane, plural(queued, "message")])) : h("p.soft", "empty")),
 					card("Connected with", factList(LISTS.map(([name, words]) => this.connected(words, [facts[name] ?? []].flat())))),
 					facts.history?.length > 0 &&
-						card(
-							"States",
-							h(
-								"ol.states",
-								facts.history.map((entry) => h("li", stateCell(entry[0]), h("span.soft", ` ${ago(entry[1], this.page.store.now)}`))),
-							),
-						),
+						card("States", h("ol.states", facts.history.map((entry) => h("li", stateCell(entry[0]), h("span.soft", ` ${ago(entry[1], this.page.store.now)}`))))),
 				),
 			),
 			wide.length > 0 && card("More", factList(wide.map(([name, value]) => [label(name), inWords(value)]))),
-			[
-				["stack", "Where it waits"],
-				["handler_stack", "What its thread does"],
-			].map(([name, words]) => facts[name] && card(words, h("pre.code", { tabindex: "0" }, text(facts[name])))),
+			[["stack", "Where it waits"], ["handler_stack", "What its thread does"]].map(([name, words]) => facts[name] && card(words, h("pre.code", { tabindex: "0" }, text(facts[name])))),
 		);
 	}
 
 	connected(words, items) {
 		const more = items.length > 30 && h("span.soft", `and ${count(items.length - 30)} more`);
-		return (
-			items.length > 0 && [
-				words,
-				h(
-					"div.links",
-					items.slice(0, 30).map((item) => target(this.page, item)),
-					more,
-				),
-			]
-		);
+		return (items.length > 0 && [words, h("div.links", items.slice(0, 30).map((item) => target(this.page, item)), more)]);
 	}
 
 	value(name, value) {
@@ -228,14 +175,7 @@ export class ProcessView {
 		if (!near?.nodes || near.center !== this.id) return;
 		const { columns, edges } = neighbourhood(near);
 		this.board.update(columns, edges, cardNote);
-		say(
-			this.boardNote,
-			near.left_out
-				? `${plural(near.left_out, "neighbour")} more are left out.`
-				: Object.keys(near.nodes).length === 1
-					? "Nothing is connected with this process."
-					: "",
-		);
+		say(this.boardNote, near.left_out ? `${plural(near.left_out, "neighbour")} more are left out.` : Object.keys(near.nodes).length === 1 ? "Nothing is connected with this process." : "");
 	}
 
 	// -- asked once ----------------------------------------------------------------------------------
@@ -271,13 +211,7 @@ export class ProcessView {
 					? plainTable(
 							"Messages in the mailbox",
 							["#", "Lane", "Message", "Callback", "From"],
-							found.map((item, index) => [
-								index + 1,
-								item.lane,
-								h("code", item.message ?? item.message_type),
-								item.callback,
-								item.sender ? target(this.page, item.sender) : "–",
-							]),
+							found.map((item, index) => [index + 1, item.lane, h("code", item.message ?? item.message_type), item.callback, item.sender ? target(this.page, item.sender) : "–"]),
 							[0],
 						)
 					: empty("The mailbox is empty", "The process has handled everything that came."),
@@ -330,11 +264,7 @@ export class ProcessView {
 		put(
 			this.body,
 			h("div.tool-line", start, state),
-			h(
-				"div.plain-wrap.trace",
-				{ tabindex: "0", role: "region", "aria-label": "Trace" },
-				plainTable("Trace", ["Time", "What", "Message", "With", "Took"], [], [4], lines),
-			),
+			h("div.plain-wrap.trace", { tabindex: "0", role: "region", "aria-label": "Trace" }, plainTable("Trace", ["Time", "What", "Message", "With", "Took"], [], [4], lines)),
 		);
 	}
 
@@ -373,32 +303,8 @@ export class ProcessView {
 
 	act(what, label, effect) {
 		const children = Array.isArray(this.facts.children) ? this.facts.children.length : (this.facts.children ?? 0);
-		const answer = h("p.bad", { role: "alert" });
-		put(
-			this.dialog,
-			h("h2", `${label}: ${this.name.textContent}?`),
-			h("p", `${effect} ${children ? `It has ${plural(children, "child", "children")}.` : "It has no children."} The node logs who asked for it.`),
-			answer,
-			h(
-				"div.tools",
-				h("button.quiet", { autofocus: true, onclick: () => this.dialog.close() }, "Leave it"),
-				h(
-					"button.danger",
-					{
-						onclick: async () => {
-							try {
-								await this.page.store.ask(what, { to: this.id });
-								this.dialog.close();
-							} catch (error) {
-								say(answer, error.message);
-							}
-						},
-					},
-					label,
-				),
-			),
-		);
-		this.dialog.showModal();
+		const below = children ? `It has ${plural(children, "child", "children")}.` : "It has no children.";
+		confirm(this.dialog, `${label}: ${this.name.textContent}?`, `${effect} ${below}`, label, () => this.page.store.ask(what, { to: this.id }));
 	}
 }
 

@@ -99,14 +99,7 @@ export class TreeView {
 		const { store } = this.page;
 		const value = store.get("children");
 		const { sample } = store;
-		const root = {
-			name: store.node?.name ?? "node",
-			behaviour: "",
-			kind: "node",
-			children: value?.levels?.[0]?.count ?? 0,
-			rate: sample?.rate,
-			mailbox: sample?.mailbox,
-		};
+		const root = { name: store.node?.name ?? "node", behaviour: "", kind: "node", children: value?.levels?.[0]?.count ?? 0, rate: sample?.rate, mailbox: sample?.mailbox };
 		this.tree.update(value?.levels, root);
 	}
 }

@@ -12,11 +12,7 @@ export class Profiler {
 		this.page = page;
 		this.given = given;
 		this.flame = new Flame();
-		this.length = h(
-			"select",
-			{ "aria-label": "Length", id: "length" },
-			[2, 5, 10, 30].map((seconds) => h("option", { value: String(seconds), selected: seconds === 5 }, `${seconds} s`)),
-		);
+		this.length = h("select", { "aria-label": "Length", id: "length" }, [2, 5, 10, 30].map((seconds) => h("option", { value: String(seconds), selected: seconds === 5 }, `${seconds} s`)));
 		this.start = h("button", { onclick: () => (this.running ? this.running.cancel() : this.run()) }, "Take a profile");
 		this.state = h("span.soft", { "aria-live": "polite" }, "Stacks are sampled 100 times a second, by a thread beside the loop.");
 		this.progress = h("progress", { hidden: true, max: 1, value: 0, "aria-label": "Progress" });

@@ -37,13 +37,10 @@ export class Crashes extends Record {
 						[
 							crash.callback && ["In", `${crash.callback}${crash.message_type ? ` of ${crash.message_type}` : ""}`],
 							["Lived", duration(crash.uptime)],
-							["Handled", plural(crash.handled ?? 0, "message")],
+							["Handled", plural(crash.handled, "message")],
 							crash.restarts > 0 && ["Restarts", count(crash.restarts)],
 							crash.left > 0 && ["Left behind", `${plural(crash.left, "message")}${crash.waiting?.length ? `: ${crash.waiting.join(", ")}` : ""}`],
-							crash.recent?.length && [
-								"Last messages",
-								crash.recent.map((one) => (typeof one === "string" ? one : (one.message_type ?? JSON.stringify(one)))).join(", "),
-							],
+							crash.recent?.length && ["Last messages", crash.recent.map((one) => (typeof one === "string" ? one : (one.message_type ?? JSON.stringify(one)))).join(", ")],
 						]
 							.filter(Boolean)
 							.map(([name, value]) => h("span", h("span.soft", `${name} `), value)),
@@ -78,10 +75,7 @@ export class Letters extends Record {
 		if (!last?.length) return put(this.body, empty("No dead letter", "Every message has reached its mailbox."));
 		put(
 			this.body,
-			h(
-				"div.chips",
-				Object.entries(counts ?? {}).map(([why, number]) => h("span.chip", `${why}: ${count(number)}`)),
-			),
+			h("div.chips", Object.entries(counts ?? {}).map(([why, number]) => h("span.chip", `${why}: ${count(number)}`))),
 			h(
 				"section.card",
 				plainTable(
@@ -121,8 +115,8 @@ export class Events extends Record {
 						event.open ? "everybody" : target(this.page, event.producer),
 						count(event.subscribers),
 						count(event.published),
-						count(event.kept ?? 0),
-						count(event.lost ?? 0),
+						count(event.kept),
+						count(event.lost),
 					]),
 					[2, 3, 4, 5],
 				),
@@ -149,10 +143,7 @@ export class Log extends Record {
 
 	show({ lines, missed }) {
 		if (!lines?.length)
-			return put(
-				this.body,
-				empty("No line yet", this.find.value ? "No line has this text." : "The node keeps its log from the moment on when a page first looks at it."),
-			);
+			return put(this.body, empty("No line yet", this.find.value ? "No line has this text." : "The node keeps its log from the moment on when a page first looks at it."));
 		put(
 			this.body,
 			h(
@@ -164,11 +155,7 @@ export class Log extends Record {
 							`li.log-line.l-${line.level}`,
 							h("time", { title: moment(line.at) }, clock(line.at)),
 							h("span.level", line.level),
-							h(
-								"span.log-text",
-								line.text,
-								Object.entries(line.fields ?? {}).map(([name, value]) => h("span.field", h("span.soft", `${name}=`), String(value))),
-							),
+							h("span.log-text", line.text, Object.entries(line.fields ?? {}).map(([name, value]) => h("span.field", h("span.soft", `${name}=`), String(value)))),
 							h("span.log-who", line.source ? this.page.linkTo(numberOf(line.source), line.name || `${line.behaviour} ${line.source}`) : ""),
 							line.exception && h("pre.code", { tabindex: "0" }, line.exception),
 						),

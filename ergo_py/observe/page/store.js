@@ -29,11 +29,7 @@ export class Store {
 			playing: null,
 			names: new Map(),
 		});
-		this.link = new Link(
-			token,
-			(push) => this.hear(push),
-			(...facts) => this.connected(...facts),
-		);
+		this.link = new Link(token, (push) => this.hear(push), (...facts) => this.connected(...facts));
 		document.addEventListener("visibilitychange", () => this.watchNow());
 	}
 

@@ -188,13 +188,7 @@ export class LiveTable {
 		this.lines = [];
 		this.body = h("tbody");
 		const numbers = columns.map((column, index) => column.number && index);
-		this.element = plainTable(
-			label,
-			columns.map((column) => column.label),
-			[],
-			numbers,
-			this.body,
-		);
+		this.element = plainTable(label, columns.map((column) => column.label), [], numbers, this.body);
 	}
 
 	update(rows) {
@@ -224,24 +218,10 @@ function fillCells(columns, line, row) {
 export function plainTable(label, heads, rows, numbers = [], body = null) {
 	const kind = (index) => (numbers.includes(index) ? ".number" : "");
 	const cells = (row) =>
-		h(
-			"tr",
-			row.map((cell, index) => h(`td${kind(index)}`, cell)),
-		);
+		h("tr", row.map((cell, index) => h(`td${kind(index)}`, cell)));
 	return h(
 		"div.plain-wrap",
-		h(
-			"table.plain",
-			{ "aria-label": label },
-			h(
-				"thead",
-				h(
-					"tr",
-					heads.map((head, index) => h(`th${kind(index)}`, { scope: "col" }, head)),
-				),
-			),
-			body ?? h("tbody", rows.map(cells)),
-		),
+		h("table.plain", { "aria-label": label }, h("thead", h("tr", heads.map((head, index) => h(`th${kind(index)}`, { scope: "col" }, head)))), body ?? h("tbody", rows.map(cells))),
 	);
 }
 

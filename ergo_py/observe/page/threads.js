@@ -31,16 +31,7 @@ export class Threads extends Record {
 					places.set(stack, [...(places.get(stack) ?? []), thread]);
 				}
 				const groups = [...places.values()].sort((a, b) => b.length - a.length);
-				return (
-					list.length > 0 &&
-					card(
-						title,
-						h(
-							"ul.threads",
-							groups.slice(0, 100).map((group) => (group.length > 2 ? this.group(group) : group.map((thread) => this.thread(thread)))),
-						),
-					)
-				);
+				return (list.length > 0 && card(title, h("ul.threads", groups.slice(0, 100).map((group) => (group.length > 2 ? this.group(group) : group.map((thread) => this.thread(thread)))))));
 			}),
 		);
 	}
@@ -67,12 +58,7 @@ export class Threads extends Record {
 	thread(thread) {
 		return h(
 			"li.thread",
-			h(
-				"div.thread-head",
-				h("span.thread-name", thread.name),
-				thread.process ? this.owner(thread) : "",
-				h("span.soft", thread.native ? `thread ${thread.native}` : ""),
-			),
+			h("div.thread-head", h("span.thread-name", thread.name), thread.process ? this.owner(thread) : "", h("span.soft", thread.native ? `thread ${thread.native}` : "")),
 			this.code(thread),
 			this.frames(thread),
 		);
@@ -85,10 +71,7 @@ export class Threads extends Record {
 
 	frames(thread) {
 		const frames = thread.frames ?? [];
-		return (
-			frames.length > 1 &&
-			h("details", this.opens(thread.id), h("summary", plural(frames.length, "frame")), h("pre.code", { tabindex: "0" }, frames.join("\n")))
-		);
+		return (frames.length > 1 && h("details", this.opens(thread.id), h("summary", plural(frames.length, "frame")), h("pre.code", { tabindex: "0" }, frames.join("\n"))));
 	}
 }
 

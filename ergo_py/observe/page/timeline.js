@@ -13,15 +13,7 @@ export class Timeline {
 		this.alarms = s("g.chart-marks");
 		this.crashes = s("g.crash-marks");
 		this.rest = s("rect.unseen", { y: 0, height: 36 });
-		this.svg = s(
-			"svg",
-			{ preserveAspectRatio: "none", viewBox: "0 0 1000 36", "aria-hidden": "true" },
-			this.area,
-			this.line,
-			this.alarms,
-			this.crashes,
-			this.rest,
-		);
+		this.svg = s("svg", { preserveAspectRatio: "none", viewBox: "0 0 1000 36", "aria-hidden": "true" }, this.area, this.line, this.alarms, this.crashes, this.rest);
 		this.slider = h("input", { type: "range", step: "any", "aria-label": "Moment to show", oninput: () => this.move() });
 		this.play = h("button.quiet.play", { onclick: () => store.play() });
 		this.live = h("button.quiet.live-button", { onclick: () => (store.past ? store.goLive() : store.travel(store.to)) });

@@ -21,9 +21,7 @@ export class Waits extends Record {
 		const waits = value.waits ?? [],
 			rings = value.rings ?? [],
 			deadlocks = value.deadlocks ?? [];
-		this.heading.about(
-			`${plural(waits.length + (value.left_out ?? 0), "call")} without an answer yet${rings.length ? ` · ${plural(rings.length, "ring")}` : ""}`,
-		);
+		this.heading.about(`${plural(waits.length + (value.left_out ?? 0), "call")} without an answer yet${rings.length ? ` · ${plural(rings.length, "ring")}` : ""}`);
 		const names = new Map();
 		for (const wait of waits) {
 			names.set(wait.from, wait.from_name || (wait.from ? `${wait.from_behaviour} ${wait.from}` : "code at the node"));
@@ -41,10 +39,7 @@ export class Waits extends Record {
 							chains(waits)
 								.slice(0, 60)
 								.map((chain) =>
-									h(
-										"li.chain",
-										chain.map((wait, index) => [index === 0 && this.chip(wait.from, names, inRing), this.arrow(wait, now), this.chip(wait.to, names, inRing)]),
-									),
+									h("li.chain", chain.map((wait, index) => [index === 0 && this.chip(wait.from, names, inRing), this.arrow(wait, now), this.chip(wait.to, names, inRing)])),
 								),
 						),
 					)
@@ -58,12 +53,7 @@ export class Waits extends Record {
 						[...deadlocks]
 							.reverse()
 							.map((one) =>
-								h(
-									"li",
-									h("span.soft", `${clock(one.at)} `),
-									(one.names ?? one.ring).join(" → "),
-									one.request ? ` with ${one.request}: the call was refused with a DeadlockError` : "",
-								),
+								h("li", h("span.soft", `${clock(one.at)} `), (one.names ?? one.ring).join(" → "), one.request ? ` with ${one.request}: the call was refused with a DeadlockError` : ""),
 							),
 					),
 				),
@@ -74,12 +64,7 @@ export class Waits extends Record {
 		return this.page.linkTo(id, names.get(id) ?? String(id), `.chip${inRing.has(id) && id ? ".red" : ""}`);
 	}
 	arrow(wait, now) {
-		return h(
-			"span.wait-arrow",
-			h("span.wait-what", wait.request),
-			h("span.wait-line", { "aria-hidden": "true" }),
-			h("span.wait-time", duration(Math.max(0, now - wait.since))),
-		);
+		return h("span.wait-arrow", h("span.wait-what", wait.request), h("span.wait-line", { "aria-hidden": "true" }), h("span.wait-time", duration(Math.max(0, now - wait.since))));
 	}
 
 	ring(ring, names, waits, now) {
@@ -106,10 +91,7 @@ export class Waits extends Record {
 						transform: `rotate(${turn} ${middle} ${middle})`,
 					});
 				}),
-				places.map(([x, y], index) => [
-					s("circle.ring-member", { cx: x, cy: y, r: 20 }),
-					s("text", { x, y: y + 4, "text-anchor": "middle" }, String(members[index])),
-				]),
+				places.map(([x, y], index) => [s("circle.ring-member", { cx: x, cy: y, r: 20 }), s("text", { x, y: y + 4, "text-anchor": "middle" }, String(members[index]))]),
 			),
 			h(
 				"div",
@@ -140,11 +122,7 @@ export class Waits extends Record {
 			plainTable(
 				"Most awaited",
 				["Process", "Callers", "Longest wait"],
-				listed.map(([id, list]) => [
-					this.page.linkTo(id, names.get(id)),
-					[bar(list.length / listed[0][1].length), count(list.length)],
-					duration(Math.max(...list.map((wait) => now - wait.since))),
-				]),
+				listed.map(([id, list]) => [this.page.linkTo(id, names.get(id)), [bar(list.length / listed[0][1].length), count(list.length)], duration(Math.max(...list.map((wait) => now - wait.since)))]),
 				[1, 2],
 			),
 		);

@@ -24,6 +24,7 @@ class Activity:
     blocked: bool
     rings: bool
     calm: bool
+    parked: int
 
     def row(self, number: int) -> dict[str, Any]:
         """The row of a process."""
@@ -233,4 +234,56 @@ class Activity:
                     "reason": "crashed: ConnectionRefusedError",
                 },
             ]
+        }
+
+    # -- entities ----------------------------------------------------------------------------------
+
+    def entities(self, _given: object) -> dict[str, Any]:
+        """The stores of entities."""
+        if self.calm:
+            return {"stores": []}
+        kinds = [("Account", 61_204, 388, 3, 12, self.parked), ("Invoice", 912, 0, 0, 2, 0)]
+        names = ("kind", "stored", "awake", "owed", "due", "parked")
+        listed = [dict(zip(names, each, strict=True)) for each in kinds]
+        return {
+            "stores": [
+                {
+                    "store": "SQLite('shop.db')",
+                    "commits": 81_340,
+                    "versions": 1_204_551,
+                    "failures": 2,
+                    "last_error": {"at": BEGIN - 900, "text": "database or disk is full"},
+                    "recent": {"seconds": 10.0, "commits": 412, "versions": 6015, "time": 1.61},
+                    "kinds": [{**each, "is_more": False} for each in listed],
+                }
+            ]
+        }
+
+    def keys(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A page of keys."""
+        names = [f"{first}-{number:03}" for first in ("ada", "bob", "eve") for number in range(60)]
+        prefix, after = given["prefix"], given["after"]
+        found = [name for name in names if name.startswith(prefix) and name > after]
+        return {"keys": found[: given["limit"]], "is_more": len(found) > given["limit"]}
+
+    def entity(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The record of an entity."""
+        parked = [{"to": "Account/eve-004", "message_type": "Credit", "attempts": 20}]
+        return {
+            "kind": given["kind"],
+            "key": given["key"],
+            "is_awake": True,
+            "version": 41,
+            "state": {"amount": 1840, "owner": "<b>Ada</b>", "card": "***"},
+            "owed": [],
+            "timers": [
+                {
+                    "to": f"{given['kind']}/{given['key']}",
+                    "message_type": "Statement",
+                    "timer": "statement",
+                    "due": "2026-12-01T00:00:00+00:00",
+                }
+            ],
+            "parked": parked * self.parked,
+            "done": {"invoice-17": "2026-11-17T09:12:44+00:00"},
         }

@@ -42,6 +42,12 @@ class Scene(Activity):
     name: str = NODE
     may: list[str] = field(default_factory=lambda: ["look", "act"])
     made: tuple[float, list[dict[str, Any]]] = field(default=(0.0, []))
+    parked: int = 1
+    """Parked messages of the entities, unless the node has no trouble."""
+
+    def repair(self) -> None:
+        """Let the parked messages arrive."""
+        self.parked = 0
 
     def tick(self, seconds: float = 1.0) -> None:
         """Let time pass."""

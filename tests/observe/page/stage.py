@@ -171,6 +171,13 @@ class Talk(Actor):
                     }
                     for i, kind in enumerate(["Save", "Save", "Look", "Save"])
                 ]
+            case "keys":
+                return scene.keys(given)
+            case "entity":
+                return scene.entity(given)
+            case "retry":
+                scene.repair()
+                return {"retried": 1}
             case "trace":
                 return {"entries": 12, "missed": 0}
             case "flow":

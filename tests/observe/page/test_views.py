@@ -14,6 +14,7 @@ VIEWS = [
     *("overview", "processes", "tree", "applications", "waits", "flow", "threads", "profile"),
     *("crashes", "letters", "events", "log", "process/3", "process/3/near", "process/3/mailbox"),
     *("process/3/inspect", "process/3/trace", "process/3/profile"),
+    *("entities", "entities/Account", "entities/Account/ada-003"),
 ]
 FITS = "['html', '.main'].every(s => document.querySelector(s).scrollWidth <= innerWidth)"
 ROWS = "document.querySelectorAll('.tr.row:not([hidden]):not(.pending)').length"
@@ -231,11 +232,45 @@ async def test_a_process_shows_its_parts_and_is_killed_only_after_a_question(dev
 
 
 @pytest.mark.browser
+async def test_entities_are_found_by_prefix_and_retried_only_after_a_question(
+    devtools: str,
+) -> None:
+    scene = Scene(30)
+    async with staged(scene) as stage, opened(devtools, stage, "entities") as tab:
+        await tab.has("388", ".tiles")
+        await tab.has("41", ".tiles")
+        await tab.has("2 failures of the store", ".alarm-box")
+        await tab.click(".plain td a")
+        await tab.until("document.querySelectorAll('.keys a').length === 50")
+        await tab.read("page.view.more.click()")
+        await tab.until("document.querySelectorAll('.keys a').length === 100")
+        await tab.key("/")
+        await tab.type("eve-05")
+        await tab.until("document.querySelectorAll('.keys a').length === 10")
+        assert await tab.read("page.view.more.hidden")
+        await tab.click(".keys a")
+        await tab.has('"amount": 1840', "pre")
+        assert await tab.read("document.querySelector('main b')") is None
+
+        await tab.click(".tool-line .danger")
+        await tab.has("Retry Account eve-050?", "dialog")
+        assert [asked for asked in stage.asked if asked["do"] == "retry"] == []
+        await tab.click("dialog .danger")
+        await tab.until("!document.querySelector('.tool-line .danger')")
+        assert [asked["with"] for asked in stage.asked if asked["do"] == "retry"] == [
+            {"kind": "Account", "key": "eve-050"}
+        ]
+
+
+@pytest.mark.browser
 async def test_without_the_permission_nothing_offers_to_act(devtools: str) -> None:
     async with staged(Scene(30)) as stage:
         stage.permit = ["look"]
         async with opened(devtools, stage, "process/3") as tab:
             await tab.has("Facts")
+            assert await tab.read("document.querySelectorAll('.danger').length") == 0
+            await show(tab, "entities/Account/ada-003")
+            await tab.has('"parked": [', "pre")
             assert await tab.read("document.querySelectorAll('.danger').length") == 0
 
 
