@@ -17,6 +17,7 @@ from ergo_py.entities.stores.store import Row
 from ergo_py.entity_handles import Address, EntityFigures, EntityKindUnknownError
 from ergo_py.telemetry.figures import read_figures
 from ergo_py.telemetry.metrics import families_of
+from tests.entities.support import keeping_of
 
 from .bank import Account, Life, Pay, open_bank, records, run_virtual
 from .test_keeper import CHAIN, Chain
@@ -56,6 +57,7 @@ def test_kinds_are_counted_awake_and_stored() -> None:
                 "is_more": False,
                 "awake": 0,
                 "owed": 0,
+                "due": 0,
                 "parked": 0,
             }
             for key in ("ada", "bob"):
@@ -66,6 +68,38 @@ def test_kinds_are_counted_awake_and_stored() -> None:
             await trio.sleep(30)
             counts = await kind_of(node, "Account")
             assert (counts["stored"], counts["awake"]) == (2, 0)
+
+    run_virtual(program)
+
+
+def test_facts_tell_recent_commits_and_count_keys_again_only_when_the_count_is_old() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+
+        async def take_long(_number: int, _writes: object) -> None:
+            await trio.sleep(0.5)
+
+        store.before_commit = take_long
+        async with open_bank(store) as node:
+            inspection = keeping_of(node, Account).inspection
+
+            async def facts() -> tuple[dict[str, Any], int]:
+                found = await inspection.facts(age=30.0)
+                return found["recent"], found["kinds"][0]["stored"]
+
+            assert await facts() == ({"seconds": 0, "commits": 0, "versions": 0, "time": 0}, 0)
+            await node.entity(Account, "ada").call(ask(Account.deposit, 1))
+            await node.entity(Account, "ada").call(ask(Account.earn_later, 20.0))
+            await trio.sleep(3)
+            recent = {"seconds": 4.0, "commits": 2, "versions": 2, "time": 1.0}
+            assert await facts() == (recent, 0)
+            due = (await inspection.facts())["kinds"][0]["due"]
+            assert due == 1
+            await trio.sleep(10)
+            assert (await facts())[0]["commits"] == 0
+            assert (await inspection.facts())["kinds"][0]["stored"] == 1
+            await trio.sleep(31)
+            assert (await facts())[1] == 1
 
     run_virtual(program)
 

@@ -13,8 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from ergo_py import NO_REPLY, Actor, BadInputError, Caller, open_node
+from ergo_py import NO_REPLY, Actor, BadInputError, Caller, ChildSpec, ask, open_node
 from ergo_py.control.server import open_control
+from ergo_py.entities import Entities, MemoryStore
+from ergo_py.entity_handles import entity_figures
 from ergo_py.observe import Observe
 from ergo_py.observe.history import History, read_recording
 from ergo_py.observe.messages import Enter, Entered, Update
@@ -24,6 +26,7 @@ from ergo_py.observe.server import Listening, Server, Url
 from ergo_py.observe.viewer import Viewer
 from ergo_py.web import WS
 from tests.actors import Puppet, Recorder
+from tests.entities.bank import Account
 from tests.network.pairs import make_network
 from tests.observe.rig import TOKEN, Page, http, in_thread, merged, observed, page_of, serving
 from tests.support import kernel_of, running_node
@@ -83,7 +86,10 @@ async def test_a_changed_window_is_sent_at_once_and_whole() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["calls", "threads", "crashes", "dead-letters", "events", "log", "applications", "children"],
+    [
+        *("calls", "threads", "crashes", "dead-letters", "events", "log", "applications"),
+        *("children", "entities"),
+    ],
 )
 async def test_every_kind_of_view_arrives(kind: str) -> None:
     async with observed() as (_, url):
@@ -212,6 +218,41 @@ async def test_an_act_is_done_and_logged_with_its_peer(
     assert (line["act"], line["to"], line["on"]) == ("kill", str(number), "shop@localhost")
     assert line["peer"] == "127.0.0.1"
     assert TOKEN not in json.dumps(line)
+
+
+async def test_a_page_lists_entities_reads_a_record_and_retries() -> None:
+    async with observed(Plan(TOKEN, frozenset({"look", "act"}))) as (node, url):
+        keeper = Entities.spec(MemoryStore(), [Account], attempts=1)
+        await node.supervise([ChildSpec("entities", keeper)])
+        for key in ("ada", "bob", "bea"):
+            await node.entity(Account, key).call(ask(Account.deposit, 1))
+        await node.entity(Account, "ada").post("crash")
+        while not entity_figures(node).parked:  # noqa: ASYNC110 - a real clock
+            await trio.sleep(0.01)
+
+        def look(page: Page) -> Any:
+            page.watch(entities={"kind": "entities", "age": 30})
+            page.until(lambda: page.views)
+            (store,) = page.views["entities"]["stores"]
+            first = page.ask("keys", kind="Account", prefix="b", limit=1)
+            second = page.ask("keys", kind="Account", prefix="b", limit=1, after=first["keys"][0])
+            record = page.ask("entity", kind="Account", key="ada")
+            retried = page.ask("retry", kind="Account", key="ada")
+            return store["kinds"], first, second, record, retried
+
+        (kind,), first, second, record, retried = await in_thread(lambda: page_of(url, look))
+
+        assert (kind["kind"], kind["stored"], kind["parked"]) == ("Account", 3, 1)
+        assert first == {"keys": ["bea"], "is_more": True}
+        assert second == {"keys": ["bob"], "is_more": False}
+        assert (record["state"]["amount"], len(record["parked"])) == (1, 1)
+        assert retried == {"retried": 1}
+
+    async with observed() as (node, url):
+        refused = await in_thread(
+            lambda: page_of(url, lambda page: page.ask("retry", kind="Account", key="ada"))
+        )
+        assert refused["code"] == "not_permitted"
 
 
 # -- nobody looks ----------------------------------------------------------------------------------

@@ -239,7 +239,7 @@ async def test_entities_are_found_by_prefix_and_retried_only_after_a_question(
     async with staged(scene) as stage, opened(devtools, stage, "entities") as tab:
         await tab.has("388", ".tiles")
         await tab.has("41", ".tiles")
-        await tab.has("2 failures of the store", ".alarm-box")
+        await tab.has("2 failures of the store", ".stack .alarm-box")
         await tab.click(".plain td a")
         await tab.until("document.querySelectorAll('.keys a').length === 50")
         await tab.read("page.view.more.click()")
