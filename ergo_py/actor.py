@@ -182,6 +182,13 @@ class Actor(StreamVerbs, IdleVerbs):
         return {}
 
     @default
+    def handle_reload(self) -> Awaitable[None] | None:
+        """Called by ``node.reload``, between two messages: read the settings again. If it raises,
+        the error is logged and reported, and the process goes on with the settings that it has.
+        """
+        return None
+
+    @default
     def handle_child_exit(self, child: Any, reason: Reason) -> Awaitable[None] | None:
         """Called when a process or meta-process that this process spawned has ended; ``child`` is
         its PID or alias.

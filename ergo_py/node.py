@@ -25,6 +25,7 @@ from .applications.manager import Applications
 from .drain import drain
 from .entity_handles import EntityHandle, EntityTable, find_entity
 from .groups import Group, Registry, open_registry
+from .reload import reload
 from .service import Service
 from .streams.events import EventStream, open_events, open_topic
 from .streams.parts import CalledStream, PartStream
@@ -332,6 +333,20 @@ class Node(kernel_node.Node, TaskVerbs):
         """
         self._here("drain")
         return await drain(self._kernel, self.call, timeout)
+
+    async def reload(self, timeout: float = 30.0) -> list[str]:
+        """Call ``handle_reload`` of all processes that define it, and let servers read their
+        certificates again: new connections get the new ones. Returns the settings that could not be
+        read, as text; their processes and servers go on with the old ones.
+
+        Args:
+            timeout: seconds within which each process has to answer.
+
+        Raises:
+            BadInputError: the time is invalid.
+        """
+        self._here("reload")
+        return await reload(self._kernel, timeout)
 
     @property
     def draining(self) -> bool:

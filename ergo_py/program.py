@@ -8,8 +8,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
-from time import monotonic
+from contextlib import closing, contextmanager, suppress
+from time import monotonic, monotonic_ns
 from types import CoroutineType, FrameType
 from typing import Any, Final, TypeGuard, TypeVar, cast
 
@@ -56,7 +56,8 @@ def run(
     The first signal starts a graceful shutdown, within the node's ``stop_timeout``. A second signal
     within half a second counts as the same: some programs signal both a process and its group. A
     later signal kills the programs that ports have started, reports the processes still alive, with
-    stacks, and exits at once. SIGHUP stays ignored in a program that was started with ``nohup``.
+    stacks, and exits at once. SIGHUP stays ignored in a program that was started with ``nohup``,
+    and lets a program under systemd read its settings again (``node.reload()``).
 
     Raises:
         BadInputError: ``main`` is neither, or an option is invalid.
@@ -76,7 +77,7 @@ def run(
     context = open_node(name, **options)
 
     async def whole() -> T | None:
-        with _Signals() as signals, closing(ServiceManager()) as manager:
+        with closing(ServiceManager()) as manager, _Signals(manager) as signals:
             async with context as node:
                 signals.watch_over(node)
                 trio.lowlevel.spawn_system_task(manager.watch_loop)
@@ -161,7 +162,8 @@ class _Signals:
     handlers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, manager: ServiceManager) -> None:
+        self._manager = manager
         self._node: Node | None = None
         self._asked: float | None = None
         """When the first signal arrived."""
@@ -188,6 +190,12 @@ class _Signals:
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         # A signal handler may run anywhere, also inside the scheduler: do only thread-safe things.
+        if number == signal.SIGHUP and self._manager.is_there:
+            # Elsewhere SIGHUP says that the terminal is closed.
+            if self._node is not None:
+                with suppress(NodeStoppedError):
+                    self._node._router.bridge.post(self._begin_reload, self._node)
+            return
         now = monotonic()
         if self._asked is None:
             self._asked = now
@@ -208,6 +216,15 @@ class _Signals:
             # Exit even if the report fails: the signal may have interrupted a write to that very
             # stream.
             os._exit(128 + number)
+
+    def _begin_reload(self, node: Node) -> None:
+        async def reload() -> None:
+            self._manager.tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
+            failed = await node.reload()
+            state = f"{len(failed)} settings could not be read" if failed else "is up"
+            self._manager.tell("READY=1", f"STATUS={node.name} {state}")
+
+        node._kernel.start(reload, name="reload")
 
 
 def _taken() -> list[signal.Signals]:

@@ -38,6 +38,11 @@ class ServiceManager:
         self.watchdog = _read_watchdog(environ)
         """The seconds within which the manager expects a report of the loop; None for no report."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether a manager has started this program."""
+        return self._socket is not None
+
     def tell(self, *lines: str) -> bool:
         """Tell the manager, without waiting for it. False if it cannot be told: it has ended, or
         has no room for the datagram.

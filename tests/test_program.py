@@ -33,6 +33,7 @@ from ergo_py import (
 )
 from ergo_py.errors import EscalationError
 from ergo_py.program import _Signals
+from ergo_py.service_manager import ServiceManager
 from tests.actors import Failed
 from tests.meta.support import replace_process_groups, signal_comes
 from tests.support import running_node
@@ -343,7 +344,7 @@ def test_a_signal_that_comes_before_the_node_is_up_counts() -> None:
     ran: list[str] = []
 
     async def main() -> None:
-        signals = _Signals()
+        signals = _Signals(ServiceManager({}))
         signal_comes(signals, signal.SIGINT)
         with trio.fail_after(PATIENCE):
             async with open_node(watchdog=None, log_output="none") as node:
@@ -357,7 +358,7 @@ def test_a_signal_that_comes_before_the_node_is_up_counts() -> None:
 
 
 async def test_a_signal_that_comes_after_the_node_is_down_is_no_error() -> None:
-    signals = _Signals()
+    signals = _Signals(ServiceManager({}))
     async with running_node() as node:
         signals.watch_over(node)
 
@@ -440,7 +441,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_two_signals_in_quick_succession_count_as_a_single_request(
     first: signal.Signals, second: signal.Signals, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signals = _Signals()
+    signals = _Signals(ServiceManager({}))
 
     signal_comes(signals, first)
     clock.now += 0.49
@@ -463,7 +464,7 @@ def test_the_programs_of_ports_are_killed_before_the_program_exits(
 
     monkeypatch.setattr(os, "killpg", kill)
     replace_process_groups(monkeypatch, dict.fromkeys([4711, 4712]))
-    signals = _Signals()
+    signals = _Signals(ServiceManager({}))
     signal_comes(signals, signal.SIGTERM)
     clock.now += 5.0
 

@@ -1,6 +1,7 @@
 """A program under systemd: the tests are its manager, with a socket of their own."""
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock
 
 from ergo_py import Actor, Node, NotAllowedError, run
@@ -215,3 +217,28 @@ def test_an_odd_text_is_told_all_the_same(manager: Manager) -> None:
     with closing(ServiceManager({"NOTIFY_SOCKET": manager.address})) as found:
         assert found.tell("STATUS=\ud800")
     assert manager.heard() == ["STATUS=?"]
+
+
+def test_sighup_of_a_manager_reloads(manager: Manager) -> None:
+    class Setting(Actor):
+        def handle_reload(self) -> None:
+            if len(heard) >= 2:  # the second reload
+                raise ValueError("no number")
+
+    async def reload(end: str) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        while not heard or not heard[-1].endswith(end):
+            await trio.lowlevel.checkpoint()
+            heard.extend(manager.heard())
+
+    async def main(node: Node) -> None:
+        await node.spawn(Setting)
+        manager.heard()
+        await reload("is up")
+        await reload("could not be read")
+
+    heard: list[str] = []
+    run(main, name="a@test", log_output="none")
+
+    assert [text.split("\n")[0] for text in heard] == ["RELOADING=1", "READY=1"] * 2
+    assert heard[3] == "READY=1\nSTATUS=a@test 1 settings could not be read"

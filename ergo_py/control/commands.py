@@ -361,6 +361,15 @@ async def drain(client: Client, arguments: Arguments) -> object:
     return {"unfinished": await client.node.drain(timeout)}
 
 
+async def reload(client: Client, arguments: Arguments) -> object:
+    """Let the processes read their settings again; the answer tells those that could not be
+    read.
+    """
+    timeout = arguments.number("timeout", 30.0, 0.0, 3600.0)
+    arguments.done()
+    return {"failed": await client.node.reload(timeout)}
+
+
 async def retry(client: Client, arguments: Arguments) -> object:
     """Give the parked messages of an entity new attempts; the answer tells how many there were."""
     kind, key = arguments.text("kind"), arguments.text("key")
@@ -438,7 +447,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "profile": Command("look", in_own_thread=profile),
     **{
         function.__name__: Command("act", function)
-        for function in (send, exit, kill, suspend, resume, drain, retry)
+        for function in (send, exit, kill, suspend, resume, drain, reload, retry)
     },
     "eval": Command("attach", evaluate),
     "complete": Command("attach", complete),

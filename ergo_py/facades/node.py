@@ -231,5 +231,6 @@ class NodeVerbs(Facade):
     # -- shutdown ----------------------------------------------------------------------------------
 
     drain = verb(Node.drain)
+    reload = verb(Node.reload)
     stop = verb(Node.stop)
     stop_soon = direct(Node.stop_soon)

@@ -432,3 +432,9 @@ def _add_acts(grammar: _Grammar) -> None:
     command.add_argument(
         "--timeout", type=_positive, default=30.0, help="seconds that the work under way has"
     )
+    command = grammar.act(
+        "reload", "let a node read settings and certificates again, without a stop", who=None
+    )
+    command.add_argument(
+        "--timeout", type=_positive, default=30.0, help="seconds that each process has"
+    )

@@ -369,6 +369,20 @@ def drain(link: Link, options: Options) -> None:
         raise Leave(Status.FAILED, f"{link.node} is out of service, with work that is not finished")
 
 
+def reload(link: Link, options: Options) -> None:
+    """Let the processes of a node read their settings again."""
+    answer = link.ask("reload", patience=options.timeout + 10, timeout=options.timeout)
+    if options.json:
+        say_json(answer)
+    elif not answer["failed"]:
+        say(f"{link.node} has read its settings again")
+    else:
+        for text in answer["failed"]:
+            say(text)
+    if answer["failed"]:
+        raise Leave(Status.FAILED, f"{link.node} goes on with settings that are not new")
+
+
 # -- act -------------------------------------------------------------------------------------------
 
 
@@ -437,6 +451,7 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
     "groups": groups,
     "names": names,
     "drain": drain,
+    "reload": reload,
     "top": live,
     "attach": attach,
     "send": _act("send", "send a message to", "sent", _message),

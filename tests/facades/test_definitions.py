@@ -73,7 +73,7 @@ def definitions(*classes: type) -> set[tuple[str, str]]:
 
 
 def test_all_facades_together_have_few_definitions() -> None:
-    assert len(definitions(*DEFINED, *DERIVED, *OF_RESULTS)) <= 201
+    assert len(definitions(*DEFINED, *DERIVED, *OF_RESULTS)) <= 202
 
 
 def test_the_derived_facades_define_few_verbs_of_their_own() -> None:

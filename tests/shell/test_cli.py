@@ -46,6 +46,11 @@ class Unfinished(Actor):
         return 2
 
 
+class Misconfigured(Actor):
+    def handle_reload(self) -> None:
+        raise ValueError("no number")
+
+
 class Blocker(Actor):
     def __init__(self, enough: threading.Event) -> None:
         self.enough = enough
@@ -303,6 +308,19 @@ def test_a_node_without_a_network_tells_the_option_that_opens_it(
 
     assert status == Status.FAILED
     assert "open_node(…, network=Local(types=[…]))" in err
+
+
+def test_reload_lets_processes_read_their_settings_and_tells_failures(
+    node: OwnedNode, ergo: Ergo
+) -> None:
+    assert ergo("reload") == (Status.DONE, "demo@localhost has read its settings again\n", "")
+
+    node.spawn(Misconfigured)
+    status, out, err = ergo("reload", "demo")
+    assert status == Status.FAILED
+    assert out.endswith(": ValueError: no number\n")
+    assert "demo@localhost goes on with settings that are not new" in err
+    assert json.loads(ergo("reload", "--json")[1])["failed"] == out.splitlines()
 
 
 def test_drain_takes_a_node_out_of_service_and_tells_unfinished_work(

@@ -40,6 +40,7 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "handle_inspect": ("*items",),
     "handle_child_exit": ("child", "reason"),
     "handle_idle": (),
+    "handle_reload": (),
     "pre_stop": ("reason",),
     "pre_restart": ("reason",),
     "terminate": ("reason",),

@@ -148,6 +148,10 @@ class MetaProcess:
     _needed = False
     """Whether a failure ends the owner as well, unless ``spawn_meta(..., needed=...)`` decides."""
 
+    def _reload(self) -> str:
+        """Read files again on behalf of the node. Returns what could not be read, as text."""
+        return ""
+
     def _stop_accepting(self) -> Sequence[Process]:
         """The first step of a server when its owner ends: stop accepting connections; see
         :func:`stop_all`.

@@ -267,6 +267,15 @@ class Listener(MetaProcess):
         assert self._contexts is not None
         return TLSSession(self._contexts.current(self._cannot_read_certificates), server_side=True)
 
+    def _reload(self) -> str:
+        if self._contexts is not None:
+            try:
+                self._contexts.reload()
+            except (OSError, ValueError) as error:
+                self._cannot_read_certificates(error)
+                return f"the old certificates stay in use: {error}"
+        return ""
+
     def _cannot_read_certificates(self, error: Exception) -> None:
         self.log.error(
             "the certificates have changed and cannot be read; the old certificates stay in use",

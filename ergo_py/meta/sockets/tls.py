@@ -196,6 +196,19 @@ class TLSContexts:
         else:
             self._context = ssl.create_default_context()
 
+    def reload(self) -> None:
+        """Read the files now, also those that seem to be the same; keep the old context if that
+        fails.
+
+        Raises:
+            OSError: a file cannot be read, or does not hold the right content.
+        """
+        files = self._files
+        if files is not None:
+            self._refused = stamp = _stamp(files)
+            self._context = self._read(files)
+            self._stamp = stamp
+
     def current(self, failed: Callable[[Exception], object]) -> ssl.SSLContext:
         """The context to use now. Read files that have changed; if that fails, keep the old context
         and call ``failed``.

@@ -1,0 +1,71 @@
+"""`reload`: let the processes of a node read their settings again, and its servers their
+certificates, while the node goes on.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from ._core.kernel import Kernel
+from ._core.metas.meta import Meta
+from ._core.processes.envelope_handlers import callback
+from ._core.processes.process import Process, processes_of
+from ._core.tables.pending_calls import Caller
+from ._core.vocabulary.envelopes import LOOK, Lane
+from ._core.vocabulary.errors import CallTimeoutError, TargetDownError
+from ._core.vocabulary.options import check_number
+from ._core.vocabulary.reasons import Crashed
+
+if TYPE_CHECKING:
+    from ._core.vocabulary.ids import PID
+
+__all__ = ["reload"]
+
+_CALLBACK: Final = "handle_reload"
+
+
+async def reload(kernel: Kernel, timeout: float) -> list[str]:
+    """Let servers read their certificates again, and call ``handle_reload`` of all processes that
+    define it. Returns the settings that could not be read, as text.
+    """
+    check_number("timeout", timeout, least=0.0)
+    metas = [meta for meta in kernel.router.registry.aliases.values() if isinstance(meta, Meta)]
+    failed = [
+        f"{meta.callbacks.behaviour} {meta.id}: {text}"
+        for meta in metas
+        if (text := meta.behaviour._reload())
+    ]
+
+    async def ask(process: Process) -> None:
+        name = f"{process.name or process.callbacks.behaviour} {process.id}"
+        sender: PID = kernel.pid
+        try:
+            # Behind the messages that wait: between two messages, and in the order of sending.
+            await kernel.calls.ask(
+                sender, process, process.id, Lane.MAIN, LOOK, "reload", _reload, timeout
+            )
+        except CallTimeoutError:
+            failed.append(f"{name}: no answer within {timeout:g} s")
+        except TargetDownError:
+            pass  # it has ended, and so has its work
+        except Exception as error:  # handle_reload raised, any error
+            failed.append(f"{name}: {type(error).__qualname__}: {error}")
+
+    async with trio.open_nursery() as nursery:
+        for process in list(processes_of(kernel.router).values()):
+            if _CALLBACK in process.callbacks.defined:
+                nursery.start_soon(ask, process)
+    return failed
+
+
+async def _reload(process: Process, caller: Caller) -> None:
+    """Run ``handle_reload`` in the turn of the process. Settings that cannot be read do not end the
+    process: it goes on with those that it has.
+    """
+    try:
+        await callback(process, _CALLBACK)
+    except Exception as error:
+        process.log.error(f"{_CALLBACK} raised", exception=Crashed(error).traceback)
+        process.kernel.calls.reply(caller, None, error)
+    else:
+        process.kernel.calls.reply(caller, None, None)
