@@ -23,6 +23,9 @@ from tests.support import THOROUGH
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.skipif(
+    not THOROUGH, reason="starts a gateway many times: python -m benchmarks test-deep"
+)
 def test_no_reading_is_lost_beyond_the_documented_losses(tmp_path: Path) -> None:
     report = tmp_path / "chaos.json"
 

@@ -45,7 +45,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command, printed", COMMANDS)
 def test_an_example_prints_the_output_in_its_readme(command: str, printed: str) -> None:
-    python = f"'{sys.executable}' -W error -X dev"
+    python = f"'{sys.executable}' -W error"
 
     done = subprocess.run(
         ["sh", "-c", re.sub(r"\bpython\b", lambda _: python, command, count=1)],

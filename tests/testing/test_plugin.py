@@ -148,7 +148,6 @@ def test_which_short_names_are_there(request):
     "names, there, status",
     [
         ("", {"node", "virtual_clock"}, 0),
-        ("short", {"node", "virtual_clock"}, 0),
         ("prefixed", set(), 0),
         ("none", set(), 4),
     ],

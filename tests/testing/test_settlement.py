@@ -140,15 +140,12 @@ async def test_a_process_that_waits_in_a_callback_is_named_when_the_time_is_over
         node.send(pid, lambda me: trio.sleep(3600))  # noqa: ASYNC105 - awaited by the puppet
         await wait_all_tasks_blocked()
 
-        began = time.perf_counter()
         with pytest.raises(
             UnsettledError, match=r"sleeper.* is running, in handle_message"
         ) as failure:
             await settle(node, timeout=0.05)
-        took = time.perf_counter() - began
         await settle(node, except_for=["sleeper"])
 
-    assert took < 10
     assert sum("sleeper" in line for line in failure.value.busy) == 1
 
 
