@@ -25,7 +25,7 @@ def wait_for_stock(capsys: pytest.CaptureFixture[str], row: str) -> None:
     """Until the program is up and its stock is in this state; looking at it like this leaves no
     trace.
     """
-    end, err = time.monotonic() + 30, ""
+    end, err = time.monotonic() + 100, ""
     while time.monotonic() < end:
         main(["ps", "shop", "--find", "stock"])
         out, err = capsys.readouterr()
@@ -39,7 +39,7 @@ def test_the_shell_prints_the_transcript_of_the_page() -> None:
     (transcript,) = transcripts(PAGE, "ergo shell examples/looking/shop.py")
     with at_terminal("shell", "--plain", "examples/looking/shop.py") as terminal:
         terminal.wait_for(">>> ")
-        end = time.monotonic() + 30
+        end = time.monotonic() + 100
         while terminal.ask("(await node.inspect('stock'))['sold']") != "'2'\n":
             assert time.monotonic() < end, "the customer does not come"
 

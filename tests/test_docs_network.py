@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
 
 def wait_for_stock(capsys: pytest.CaptureFixture[str]) -> None:
     """Until both nodes are up, and the stock has got its message."""
-    end, out, err = time.monotonic() + 30, "", ""
+    end, out, err = time.monotonic() + 100, "", ""
     while time.monotonic() < end:
         main(["ps", "stock@here", "--via", "shop", "--find", "stock"])
         out, err = capsys.readouterr()

@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 
 def wait_for_trouble(capsys: pytest.CaptureFixture[str]) -> None:
     """Until all of it has happened."""
-    end, out, err = time.monotonic() + 30, "", ""
+    end, out, err = time.monotonic() + 100, "", ""
     while time.monotonic() < end:
         main(["tree", "trouble"])
         out, err = capsys.readouterr()

@@ -123,7 +123,7 @@ class Tmux:
             [*self._command, *arguments],
             capture_output=True,
             encoding="utf-8",
-            timeout=20,
+            timeout=100,
             check=False,
         )
         return done.stdout
@@ -131,7 +131,7 @@ class Tmux:
     def screen(self) -> list[str]:
         return self("capture-pane", "-p").splitlines()
 
-    def wait_for(self, text: str, seconds: float = 30.0) -> list[str]:
+    def wait_for(self, text: str, seconds: float = 100.0) -> list[str]:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             screen = self.screen()
