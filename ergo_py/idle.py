@@ -3,6 +3,7 @@ idle.
 """
 
 import inspect
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
@@ -112,7 +113,7 @@ def serve_idle(cls: type[Any]) -> None:
         setattr(cls, name, _noticing(own, waits, name == "handle_message"))
 
 
-def _noticing(own: Any, waits: bool, is_message: bool) -> Any:
+def _noticing(own: Callable[..., Any], waits: bool, is_message: bool) -> Callable[..., Any]:
     @wraps(own)
     def callback(self: Any, *args: Any) -> Any:
         if is_message and type(args[0]) is IdleTimeout:
@@ -135,7 +136,7 @@ def _noticing(own: Any, waits: bool, is_message: bool) -> Any:
             if self._idle is not None:
                 self._idle.begin()
 
-    noticing: Any = callback_async if waits else callback
+    noticing = callback_async if waits else callback
     setattr(noticing, _OWN, own)
     noticing.__dict__.pop("__is_default__", None)
     return noticing

@@ -59,7 +59,7 @@ def exposed(method: F) -> F:
     Raises:
         BehaviourError: it is no function, or a generator, which would never run.
     """
-    given: Any = method
+    given = method
     name = getattr(given, "__qualname__", repr(given))
     if not inspect.isfunction(given):
         raise BehaviourError(
@@ -240,7 +240,9 @@ def serve_methods(cls: type[Any]) -> None:
         setattr(cls, callback, wrap(own, is_async or inspect.iscoroutinefunction(own), kind))
 
 
-def _serving_calls(own: Any, is_async: bool, kind: type[_Method]) -> Any:
+def _serving_calls(
+    own: Callable[..., Any], is_async: bool, kind: type[_Method]
+) -> Callable[..., Any]:
     @wraps(own)
     def handle_call(self: Any, request: Any, caller: Caller) -> object:
         if isinstance(request, kind):
@@ -257,7 +259,9 @@ def _serving_calls(own: Any, is_async: bool, kind: type[_Method]) -> Any:
     return _marked(handle_call_async if is_async else handle_call, own)
 
 
-def _serving_casts(own: Any, is_async: bool, kind: type[_Method]) -> Any:
+def _serving_casts(
+    own: Callable[..., Any], is_async: bool, kind: type[_Method]
+) -> Callable[..., Any]:
     @wraps(own)
     def handle_message(self: Any, message: Any, sender: Any) -> Any:
         if not isinstance(message, kind):
@@ -287,7 +291,7 @@ def _serving_casts(own: Any, is_async: bool, kind: type[_Method]) -> Any:
     return _marked(handle_message_async if is_async else handle_message, own)
 
 
-def _marked(serving: object, own: Any) -> Any:
+def _marked(serving: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
     setattr(serving, _OWN, own)
     # `wraps` has copied the mark of a default callback, and this is none.
     serving.__dict__.pop("__is_default__", None)

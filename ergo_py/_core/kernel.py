@@ -104,7 +104,7 @@ class Kernel:
         hooks = self._hooks(options)
         store = DeadLetters(options.dead_letters)
         turns = turns_of_loop(options.direct_handoff)
-        self.tracing: Any = options.tracing
+        self.tracing = options.tracing
         """The spans of a traced node; None without tracing."""
         self.trace_sends: Callable[[Any], AbstractContextManager[None]] = nullcontext
         """The sending verbs of a process, while it handles a message of a sampled trace."""

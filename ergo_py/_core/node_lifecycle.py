@@ -19,7 +19,7 @@ from .inspection.watchdog import Watchdog
 from .kernel import Kernel, TaskGuard
 from .messaging.observer import Sight
 from .messaging.remote import Network, RunningNetwork
-from .messaging.traces import TracedSends, Tracing, call_with_trace
+from .messaging.traces import TracedProcess, TracedSends, Tracing, call_with_trace
 from .processes.ownership import kill_all, stop_all
 from .processes.process import processes_of
 from .runtime.abandonable import Abandonable
@@ -400,7 +400,7 @@ def _needs_trio() -> str:
     )
 
 
-def _trace_calls(before: Callable[[Any], None] | None, process: object) -> None:
+def _trace_calls(before: Callable[[Any], None] | None, process: TracedProcess) -> None:
     """Let the calls of a new process of a traced node take the fast way, if there is any."""
     if installation.trace_verb is not None:
         call_with_trace(process, installation.trace_verb)
@@ -408,7 +408,7 @@ def _trace_calls(before: Callable[[Any], None] | None, process: object) -> None:
         before(process)
 
 
-def _trace_sends(process: object) -> TracedSends:
+def _trace_sends(process: TracedProcess) -> TracedSends:
     return TracedSends(process)
 
 

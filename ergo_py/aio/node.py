@@ -13,7 +13,7 @@ from .._core.vocabulary.ids import EventName
 from .._core.vocabulary.messages import Published
 from ..facades.facade import Asyncio
 from ..facades.node import NodeVerbs, ask, run
-from ..facades.rows import Row, as_method, awaited
+from ..facades.rows import Function, Row, as_method, awaited
 from ..facades.streams import AsyncioStream, asyncio_stream
 from ..facades.verb_call import VerbCall
 from ..node import Node
@@ -28,9 +28,9 @@ R = TypeVar("R")
 class _CallRow(Row):
     """A call: its answer settles a future, which costs less than a task of the node."""
 
-    def _asyncio(self, find: Any, wrap: Any) -> Any:
-        def verb(self: "AsyncioNode", /, *args: Any, **keywords: Any) -> Any:
-            async def begin() -> Any:
+    def _asyncio(self, find: Function, wrap: Function) -> Function:
+        def verb(self: "AsyncioNode", /, *args: Any, **keywords: Any) -> object:
+            async def begin() -> object:
                 self._kernel.router.bridge.refuse_on_loop(
                     "a verb of ergo_py.aio", "`await node.call(...)` of the node itself"
                 )
@@ -44,8 +44,8 @@ class _CallRow(Row):
 class _TaskRow(Row):
     """A task: a future of asyncio, which begins at once and cancels the task of the node."""
 
-    def _asyncio(self, find: Any, wrap: Any) -> Any:
-        def verb(self: "AsyncioNode", /, *args: Any, **keywords: Any) -> Any:
+    def _asyncio(self, find: Function, wrap: Function) -> Function:
+        def verb(self: "AsyncioNode", /, *args: object, **keywords: object) -> object:
             start = partial(find(self._subject), *args, **keywords)
             return asyncio.ensure_future(self._wait(partial(_finish, start)))
 

@@ -6,7 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .._core.vocabulary.ids import PID
 from ..facades.facade import Blocking
-from ..facades.rows import Row, as_method
+from ..facades.rows import Function, Row, as_method
 from ..tasks.handle import Task
 
 __all__ = ["BlockingTask", "blocking_task"]
@@ -73,8 +73,8 @@ def _cancel_with(future: "Future[Any]") -> None:
 class _TaskRow(Row):
     """A task that starts on the loop, so that its future misses no end."""
 
-    def _blocking(self, find: Any, wrap: Any) -> Any:
-        def verb(self: Blocking, /, *args: Any, **keywords: Any) -> Any:
+    def _blocking(self, find: Function, wrap: Function) -> Function:
+        def verb(self: Blocking, /, *args: object, **keywords: object) -> object:
             bridge = self._kernel.router.bridge
             bridge.refuse_on_loop("a blocking verb", "`node.run_task` and `await`")
             bridge.check_open()

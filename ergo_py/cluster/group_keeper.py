@@ -68,7 +68,7 @@ _AGAIN: Final = 0.1
 class ClusterGroup:
     """The name of a group of the cluster, in ``GroupJoined`` and ``GroupLeft``."""
 
-    name: Any
+    name: object
 
     def __str__(self) -> str:
         return f"{self.name} of the cluster"

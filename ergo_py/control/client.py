@@ -86,7 +86,7 @@ class Link(Transport):
         with suppress(ControlError):
             self._receive(10.0, out)
 
-    def _receive(self, patience: float | None, out: Output | None) -> Any:
+    def _receive(self, patience: float | None, out: Output | None) -> object:
         answer = self.conversation.answer(out)
         while answer is None:
             if not self._has_input(patience):

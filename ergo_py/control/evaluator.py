@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from time import perf_counter
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final, NoReturn
 
 import trio
@@ -160,7 +160,7 @@ class Evaluator:
             value = await self._execute(compile(ast.Expression(last.value), name, "eval", _FLAGS))
         return value
 
-    async def _execute(self, code: Any) -> object:
+    async def _execute(self, code: CodeType) -> object:
         result = FunctionType(code, self.names)()
         return await result if code.co_flags & inspect.CO_COROUTINE else result
 

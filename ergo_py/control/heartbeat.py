@@ -3,9 +3,9 @@ loop's stack if the answer is overdue.
 """
 
 from time import perf_counter
-from typing import Any
 
 from .._core.inspection.watchdog import look_at_loop
+from .._core.verbs.node import Node
 from .._core.verbs.node_access import kernel_of, watchdog_of
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.info import BlockedReport
@@ -16,7 +16,7 @@ __all__ = ["Heartbeat"]
 class Heartbeat:
     """Checks the loop only on request."""
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self._bridge = kernel_of(node).router.bridge
         self._asked: float | None = None

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process
+from .._core.verbs.node import Node
 from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.info import BlockedReport
@@ -73,7 +74,7 @@ class Arguments:
         """Return whether the argument was given."""
         return name in self._given
 
-    def target(self, node: Any) -> PID | Alias:
+    def target(self, node: Node) -> PID | Alias:
         """Resolve ``to``: a number, a registered name, or the printed form of an identifier (``<PID
         12 demo@localhost>``).
         """
@@ -104,7 +105,7 @@ class Arguments:
             )
         return found.id
 
-    def process(self, node: Any) -> Process | Meta:
+    def process(self, node: Node) -> Process | Meta:
         """Resolve ``to``, as :meth:`target` does, to a process or meta-process of the node."""
         found = kernel_of(node).router.resolve(target := self.target(node))
         if not isinstance(found, Process | Meta):

@@ -50,7 +50,7 @@ class Row:
         self.function = function
         self.wrappers = wrappers
 
-    def derive(self, cls: "type[Facade]", name: str) -> Any:
+    def derive(self, cls: "type[Facade]", name: str) -> object:
         """The attribute of a class of facades."""
         wrapper = self.wrappers.get(cls._kind)
         make = getattr(self, f"_{cls._kind}")
@@ -66,7 +66,7 @@ class Row:
         if not iscoroutinefunction(self.function):
             return _here(find, wrap)
 
-        def verb(self: "Blocking", /, *args: Any, **keywords: Any) -> Any:
+        def verb(self: "Blocking", /, *args: object, **keywords: object) -> object:
             run = partial(find(self._subject), *args, **keywords)
             return wrap(self._wait(run), self._kernel)
 
@@ -75,10 +75,10 @@ class Row:
     def _asyncio(self, find: Function, wrap: Function) -> Function:
         is_async = iscoroutinefunction(self.function)
 
-        def verb(self: "Asyncio", /, *args: Any, **keywords: Any) -> Any:
+        def verb(self: "Asyncio", /, *args: object, **keywords: object) -> object:
             run = partial(find(self._subject), *args, **keywords)
 
-            async def begin() -> Any:
+            async def begin() -> object:
                 result = await self._wait(run if is_async else partial(_as_coroutine, run))
                 return wrap(result, self._kernel)
 
@@ -97,7 +97,7 @@ class DirectRow(Row):
 
 
 def _here(find: Function, wrap: Function) -> Function:
-    def verb(self: "Facade", /, *args: Any, **keywords: Any) -> Any:
+    def verb(self: "Facade", /, *args: object, **keywords: object) -> object:
         return wrap(find(self._subject)(*args, **keywords), self._kernel)
 
     return verb
@@ -136,12 +136,14 @@ class Verb(Row, Generic[P, R]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, facade: None, owner: Any) -> "Verb[P, R]": ...
+        def __get__(self, facade: None, owner: object) -> "Verb[P, R]": ...
         @overload
-        def __get__(self, facade: "Blocking", owner: Any) -> Callable[P, R]: ...
+        def __get__(self, facade: "Blocking", owner: object) -> Callable[P, R]: ...
         @overload
-        def __get__(self, facade: "Asyncio", owner: Any) -> Callable[P, Coroutine[Any, Any, R]]: ...
-        def __get__(self, facade: Any, owner: Any) -> Any: ...
+        def __get__(
+            self, facade: "Asyncio", owner: object
+        ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+        def __get__(self, facade: object, owner: object) -> object: ...
 
 
 class Handle(Row, Generic[P, B, A]):
@@ -150,12 +152,14 @@ class Handle(Row, Generic[P, B, A]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, facade: None, owner: Any) -> "Handle[P, B, A]": ...
+        def __get__(self, facade: None, owner: object) -> "Handle[P, B, A]": ...
         @overload
-        def __get__(self, facade: "Blocking", owner: Any) -> Callable[P, B]: ...
+        def __get__(self, facade: "Blocking", owner: object) -> Callable[P, B]: ...
         @overload
-        def __get__(self, facade: "Asyncio", owner: Any) -> Callable[P, Coroutine[Any, Any, A]]: ...
-        def __get__(self, facade: Any, owner: Any) -> Any: ...
+        def __get__(
+            self, facade: "Asyncio", owner: object
+        ) -> Callable[P, Coroutine[Any, Any, A]]: ...
+        def __get__(self, facade: object, owner: object) -> object: ...
 
 
 class Direct(DirectRow, Generic[P, B, A]):
@@ -164,12 +168,12 @@ class Direct(DirectRow, Generic[P, B, A]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, facade: None, owner: Any) -> "Direct[P, B, A]": ...
+        def __get__(self, facade: None, owner: object) -> "Direct[P, B, A]": ...
         @overload
-        def __get__(self, facade: "Blocking", owner: Any) -> Callable[P, B]: ...
+        def __get__(self, facade: "Blocking", owner: object) -> Callable[P, B]: ...
         @overload
-        def __get__(self, facade: "Asyncio", owner: Any) -> Callable[P, A]: ...
-        def __get__(self, facade: Any, owner: Any) -> Any: ...
+        def __get__(self, facade: "Asyncio", owner: object) -> Callable[P, A]: ...
+        def __get__(self, facade: object, owner: object) -> object: ...
 
 
 class Value(Row, Generic[R]):
@@ -179,7 +183,7 @@ class Value(Row, Generic[R]):
         super().__init__(read)
         self._of = subject
 
-    def derive(self, cls: "type[Facade]", name: str) -> Any:
+    def derive(self, cls: "type[Facade]", name: str) -> object:
         """A property with the documentation of the property of the subject."""
         read = self.function
         return property(lambda facade: read(facade._subject), doc=_text_of(self._of, name))
@@ -187,10 +191,10 @@ class Value(Row, Generic[R]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, facade: None, owner: Any) -> "Value[R]": ...
+        def __get__(self, facade: None, owner: object) -> "Value[R]": ...
         @overload
-        def __get__(self, facade: "Facade", owner: Any) -> R: ...
-        def __get__(self, facade: Any, owner: Any) -> Any: ...
+        def __get__(self, facade: "Facade", owner: object) -> R: ...
+        def __get__(self, facade: object, owner: object) -> object: ...
 
 
 @overload

@@ -4,7 +4,7 @@ async generators.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -251,7 +251,7 @@ class Pump:
         "job",
     )
 
-    def __init__(self, thread: LoopThread, job: Job, generator: Any) -> None:
+    def __init__(self, thread: LoopThread, job: Job, generator: AsyncGenerator[Any, Any]) -> None:
         self._thread = thread
         self.job = job
         self._generator = generator
@@ -313,7 +313,7 @@ class Pump:
         is_known = isinstance(self._error, Exception | asyncio.CancelledError)
         raise self._error if is_known else as_exception(self._error)
 
-    def _take(self) -> Any:
+    def _take(self) -> object:
         # Credits go back in batches, so that asyncio's loop is woken for each batch only.
         part = self._channel.take()
         if self._channel.taken % _BATCH == 0:
@@ -354,6 +354,6 @@ def _cancel(task: asyncio.Task[None]) -> None:
     task.get_loop().call_soon(task.cancel)
 
 
-async def _result_of(function: Callable[..., Any], *args: object) -> Any:
+async def _result_of(function: Callable[..., Any], *args: object) -> object:
     result = function(*args)
     return await result if isawaitable(result) else result

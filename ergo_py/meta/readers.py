@@ -17,7 +17,7 @@ from .._core.tables.pending_calls import Caller, Deadline
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.envelopes import FENCE, Lane
 from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.ids import Target
+from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.states import MetaState, State
 
 __all__ = [
@@ -188,7 +188,7 @@ class _Fence(Caller):
 
     __slots__ = ("_then",)
 
-    def __init__(self, sender: Any, receiver: Receiver, then: Callable[[], None]) -> None:
+    def __init__(self, sender: PID | Alias, receiver: Receiver, then: Callable[[], None]) -> None:
         super().__init__(sender, 0, receiver.id, None)
         self.callee = receiver
         self._then = then

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from .._core.kernel import Kernel
 from .._core.vocabulary.ids import PID, Alias
@@ -111,7 +111,7 @@ class NetworkContext:
         """Whether a process of this node has sent to another node."""
         return sender in self._senders
 
-    def trace_of(self, headers: dict[str, str] | None) -> Any:
+    def trace_of(self, headers: dict[str, str] | None) -> object:
         """The trace context of a message of another node; None if it belongs to no sampled
         trace.
         """

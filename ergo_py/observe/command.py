@@ -4,7 +4,6 @@ import sys
 import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -64,7 +63,7 @@ async def _serve(plan: Plan, options: ObserveOptions) -> None:
         try:
             server = await node.spawn(Server, plan, Listening(options.host, options.port))
         except Exception as error:
-            cause: Any = error.__cause__ or error
+            cause = error.__cause__ or error
             if isinstance(cause, OSError):
                 raise BadInputError(
                     "--port", options.port, f"a free port of {options.host}, or 0: {cause}"

@@ -82,7 +82,7 @@ class NodeLink(Transport):
     async def _send(self, data: bytes) -> None:
         await self._connected().send_all(data)
 
-    async def _receive(self, out: Output | None) -> Any:
+    async def _receive(self, out: Output | None) -> object:
         answer = self.conversation.answer(out)
         while answer is None:
             answer = self.conversation.feed(await self._connected().receive_some(READ_SIZE), out)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata, resources
+from importlib.resources.abc import Traversable
 from ipaddress import ip_address
 from mimetypes import guess_type
 from typing import Any, Final
@@ -191,7 +192,9 @@ class _Files(Actor):
 
 
 def _read_folder(
-    folder: Any, parts: tuple[str, ...], found: dict[tuple[str, ...], tuple[bytes, str, str]]
+    folder: Traversable,
+    parts: tuple[str, ...],
+    found: dict[tuple[str, ...], tuple[bytes, str, str]],
 ) -> None:
     if not folder.is_dir():
         return

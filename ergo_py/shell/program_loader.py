@@ -124,7 +124,7 @@ def _failed(program: str, error: Exception) -> Leave:
     return Leave(Status.FAILED, f"{report}{program} could not be imported")
 
 
-def _app(module: ModuleType, attribute: str, where: str) -> Any:
+def _app(module: ModuleType, attribute: str, where: str) -> object:
     names = [attribute] if attribute else ["main", "app"]
     missing = object()
     for name in names:

@@ -422,7 +422,7 @@ def _handle_call_at_once(self: StateMachine, request: object, caller: Caller) ->
     return _at_once(self, StateMachine.handle_call(self, request, caller))
 
 
-def _at_once(machine: StateMachine, work: Coroutine[Any, Any, Any]) -> Any:
+def _at_once(machine: StateMachine, work: Coroutine[Any, Any, Any]) -> object:
     """Run a coroutine that never waits, because no state of the machine is ``async``."""
     try:
         work.send(None)

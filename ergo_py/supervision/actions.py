@@ -34,7 +34,7 @@ class StartChild:
     further arguments.
     """
 
-    child: Any
+    child: object
     args: tuple[Any, ...] = ()
 
 
@@ -42,14 +42,14 @@ class StartChild:
 class StopChild:
     """Stop a child, and do not start it again until asked."""
 
-    child: Any
+    child: object
 
 
 @dataclass(frozen=True, slots=True)
 class RestartChild:
     """Stop a child if it runs, and start it at once."""
 
-    child: Any
+    child: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class RemoveChild:
     in its mailbox.
     """
 
-    child: Any
+    child: object
     drain: bool = False
 
 
@@ -73,14 +73,14 @@ class RemoveChild:
 class EnableChild:
     """Start a child that was disabled."""
 
-    child: Any
+    child: object
 
 
 @dataclass(frozen=True, slots=True)
 class DisableChild:
     """Stop a child if it runs, and refuse to start it until it is enabled."""
 
-    child: Any
+    child: object
 
 
 Operation = (

@@ -94,7 +94,7 @@ class Child:
         self.restarts = Restarts(spec.budget)
         self.started_at: float
         """When its last process came up."""
-        self.asker: Any = None
+        self.asker: object = None
         """The caller that waits for an operation on the child."""
         self.before: Phase | None = None
         """The phase to return to if a start on request fails; None if a failed start counts as a
@@ -170,7 +170,7 @@ class Child:
         self.started_at = now
         self.before = None
 
-    def start_failed(self, reason: Reason, now: float) -> Any:
+    def start_failed(self, reason: Reason, now: float) -> object:
         """Its process could not be started. Return the caller that waits for it, if any."""
         self.reason = reason
         if self.down_since is None:
@@ -240,7 +240,7 @@ class Child:
         self.wanted = False
         self.phase = Phase.DISABLED
 
-    def take_asker(self) -> Any:
+    def take_asker(self) -> object:
         """Return the caller that waits, if any; it is about to get its answer."""
         asker, self.asker = self.asker, None
         return asker

@@ -7,6 +7,7 @@ from typing import Any
 
 from .._core.inspection.census import entity_of
 from .._core.kernel import Kernel
+from .._core.metas.meta import Meta
 from .._core.processes.process import Process
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.info import ApplicationInfo, ChildInfo, Phase
@@ -204,7 +205,7 @@ def _of_child(child: ChildInfo) -> TreeNode:
     )
 
 
-def _of_meta(meta: Any) -> TreeNode:
+def _of_meta(meta: Meta) -> TreeNode:
     return TreeNode(
         meta.id,
         None,

@@ -18,7 +18,7 @@ __all__ = ["call_in_thread"]
 
 async def call_in_thread(
     process: Process, function: Callable[[], Any], dispatcher: Dispatcher | None
-) -> Any:
+) -> object:
     """Call a function in a thread of its dispatcher, or in any thread without one, and return its
     result.
 
@@ -49,7 +49,7 @@ async def call_in_thread(
             kernel.thread_fairness.unwatch()
 
 
-async def _result(process: Process, job: Job, host: HostTask, done: trio.Event) -> Any:
+async def _result(process: Process, job: Job, host: HostTask, done: trio.Event) -> object:
     try:
         await done.wait()
     except trio.Cancelled:

@@ -197,5 +197,5 @@ class TaskVerbs:
         raise NotImplementedError
 
 
-async def _call(work: Work, args: tuple[Any, ...], process: Process) -> Any:
+async def _call(work: Work, args: tuple[Any, ...], process: Process) -> object:
     return await work.call(process, *args)

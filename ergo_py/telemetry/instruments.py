@@ -84,7 +84,7 @@ class _Collector:
             if not family.metric.of_program:
                 yield self._metric_of(family)
 
-    def _metric_of(self, family: Family) -> Any:
+    def _metric_of(self, family: Family) -> object:
         found = family.metric
         metric = self._metric(found.name, found.help, found.kind, found.unit)
         name = found.sample_name

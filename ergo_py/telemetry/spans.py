@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from structlog.contextvars import bind_contextvars, reset_contextvars
 from structlog.typing import FilteringBoundLogger
 
-from .._core.messaging.traces import Mark, TraceState, enter, leave
+from .._core.messaging.traces import Mark, TracedProcess, TraceState, enter, leave
 from .._core.sources import chance
 from .._core.vocabulary.envelopes import EVENT
 from .._core.vocabulary.errors import BadInputError
@@ -121,7 +121,9 @@ class OpenTelemetry:
         enter(None)
         self.api.context.attach(self.api.context.Context())
 
-    def serve(self, process: Any, mark: Mark, callback: str, message: object) -> "_Serving":
+    def serve(
+        self, process: TracedProcess, mark: Mark, callback: str, message: object
+    ) -> "_Serving":
         """A span around a callback. An exception of the SDK is logged once and harms no process."""
         span = None
         try:
@@ -133,7 +135,7 @@ class OpenTelemetry:
             span = None
         return _Serving(self, span, mark.context, process)
 
-    def end(self, process: Any, span: "Span", error: BaseException | None) -> None:
+    def end(self, process: TracedProcess, span: "Span", error: BaseException | None) -> None:
         """End the span of a callback, which has returned or raised."""
         try:
             if error is not None:
@@ -144,7 +146,7 @@ class OpenTelemetry:
         except Exception as failure:
             self.report(process.log, failure)
 
-    def _begin(self, process: Any, mark: Mark, callback: str, kind: str) -> "Span":
+    def _begin(self, process: TracedProcess, mark: Mark, callback: str, kind: str) -> "Span":
         trace = self.api.trace
         behaviour = process.callbacks.behaviour
         attributes: dict[str, Any] = {
@@ -341,7 +343,7 @@ class _Serving:
     )
 
     def __init__(
-        self, tracing: OpenTelemetry, span: "Span | None", parent: object, process: Any
+        self, tracing: OpenTelemetry, span: "Span | None", parent: object, process: TracedProcess
     ) -> None:
         self._tracing = tracing
         self._span = span

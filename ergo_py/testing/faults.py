@@ -112,7 +112,7 @@ def delaying(
         if in_threads and not is_async:
 
             @wraps(original)
-            def plain_callback(self: Any, *args: object) -> Any:
+            def plain_callback(self: Any, *args: object) -> object:
                 if plan.strikes(message_of(args)):
                     self.pause(seconds)
                 return original(self, *args)
@@ -120,7 +120,7 @@ def delaying(
             return plain_callback
 
         @wraps(original)
-        async def async_callback(self: Any, *args: object) -> Any:
+        async def async_callback(self: Any, *args: object) -> object:
             if plan.strikes(message_of(args)):
                 await trio.sleep(seconds)
             result = original(self, *args)

@@ -171,7 +171,7 @@ class Replay(MetaProcess):
         return None if self._answer is None else self._answer(request)
 
 
-def with_alias(message: object, old: Alias, new: Alias) -> Any:
+def with_alias(message: object, old: Alias, new: Alias) -> object:
     """Replace an alias in a message: the message itself, a field of a dataclass, or an item of a
     tuple or list.
     """

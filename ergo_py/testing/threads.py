@@ -236,7 +236,7 @@ def _idle_worker(thread: threading.Thread) -> bool | None:
     delivers the result.
     """
     worker: Any = getattr(getattr(thread, "_target", None), "__self__", None)
-    cache: Any = getattr(worker, "_thread_cache", None)
+    cache = getattr(worker, "_thread_cache", None)
     return None if cache is None else worker in cache._idle_workers
 
 
@@ -253,5 +253,5 @@ def _in_callback(thread: threading.Thread) -> bool:
 
 
 def _is_guest() -> bool:
-    runner: Any = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "runner", None)
+    runner = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "runner", None)
     return bool(getattr(runner, "is_guest", False))

@@ -11,9 +11,12 @@ import struct
 import sys
 from queue import SimpleQueue
 from threading import Thread  # noqa: TID251 - this program has no loop
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from ..meta.programs.lifeline import end_with_parent
+
+if TYPE_CHECKING:
+    from ..network.messages.message_types import MessageTypes
 
 _HEADER: Final = struct.Struct(">I")
 
@@ -42,7 +45,7 @@ def main() -> None:
         _write(answers, _answer(types, functions, requests.get()))
 
 
-def _answer(types: Any, functions: dict[str, Any], request: bytes) -> bytes:
+def _answer(types: "MessageTypes", functions: dict[str, Any], request: bytes) -> bytes:
     """The encoded result of a request, or the encoded error."""
     from .._core.vocabulary.reasons import Crashed  # noqa: PLC0415 - after sys.path
     from ..network.messages.listed_class import RefusedValueError  # noqa: PLC0415

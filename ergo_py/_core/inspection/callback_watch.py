@@ -208,7 +208,7 @@ def _place(parameters: tuple[str, ...], wanted: tuple[str, ...]) -> int | None:
 
 
 def _plain(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: object) -> Any:
+    def call(*args: object) -> object:
         begun = reporter.begin()
         try:
             result = function(*args)
@@ -222,7 +222,7 @@ def _plain(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callabl
 
 
 def _asynchronous(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: object) -> Any:
+    async def call(*args: object) -> object:
         begun = reporter.begin()
         try:
             result = await function(*args)
@@ -256,7 +256,7 @@ def _reporting(
     *_, receiver, content = REPORTED_VERBS[verb]
     place = len(REPORTED_VERBS[verb]) - 2
 
-    def call(*args: object, **keywords: object) -> Any:
+    def call(*args: object, **keywords: object) -> object:
         to = args[place] if place < len(args) else keywords.get(receiver)
         message = args[place + 1] if place + 1 < len(args) else keywords.get(content)
         result = function(*args, **keywords)

@@ -138,7 +138,7 @@ def show(kernel: Kernel, what: str, value: object) -> str:
 # -- watching callbacks ----------------------------------------------------------------------------
 
 
-def observe(observer: CallbackObserver) -> Any:
+def observe(observer: CallbackObserver) -> object:
     """Make a request that reports every callback to ``observer`` from now on."""
 
     async def begin(process: "Process", caller: Caller) -> Reason | None:

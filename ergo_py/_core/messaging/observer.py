@@ -100,7 +100,7 @@ class Observer(Hook):
         """
 
         def watched(callback: _Callback) -> _Callback:
-            def seen(message: Any, sender: Any) -> Any:
+            def seen(message: object, sender: PID | Alias) -> object:
                 self(Delivered(pid, sender.pid if isinstance(sender, Caller) else sender, message))
                 return callback(message, sender)
 

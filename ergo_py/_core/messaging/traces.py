@@ -8,22 +8,27 @@ of a sampled trace.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, Token
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ..tables.verb_chain import Rank
-from ..vocabulary.envelopes import MESSAGE
+from ..tables.callbacks import Callbacks
+from ..tables.child_slot import ChildSlot
+from ..tables.verb_chain import Rank, VerbChain
+from ..vocabulary.envelopes import MESSAGE, Priority
 from ..vocabulary.ids import PID, Alias, Target
 from .hooks import Hook
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+    from .router import Router
+
 __all__ = [
     "Carried",
     "Mark",
     "TraceState",
+    "TracedProcess",
     "TracedSends",
     "Traces",
     "Tracing",
@@ -84,6 +89,47 @@ class TraceState:
 _current: Final[ContextVar[TraceState | None]] = ContextVar("ergo_py trace", default=None)
 
 
+class TracedProcess(Protocol):
+    """The part of a process that tracing uses."""
+
+    @property
+    def id(self) -> PID: ...
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def callbacks(self) -> Callbacks: ...
+
+    @property
+    def slot(self) -> ChildSlot | None: ...
+
+    @property
+    def priority(self) -> Priority: ...
+
+    @property
+    def router(self) -> "Router": ...
+
+    @property
+    def kernel(self) -> Any: ...
+
+    @property
+    def log(self) -> "FilteringBoundLogger": ...
+
+    @property
+    def behaviour_itself(self) -> Any: ...
+
+    @property
+    def verbs(self) -> VerbChain | None: ...
+
+    @property
+    def tasks(self) -> object: ...
+
+    def own_verbs(self) -> VerbChain: ...
+
+    def count_sent(self) -> None: ...
+
+
 class Tracing(Protocol):
     """The part of a traced node that knows what a context and a span are."""
 
@@ -94,16 +140,16 @@ class Tracing(Protocol):
             BadInputError: a library is missing.
         """
 
-    def present(self) -> Any:
+    def present(self) -> object:
         """The context to send along, inside a callback of a sampled trace."""
         ...
 
-    def outside(self) -> Any:
+    def outside(self) -> object:
         """The context for a message from outside of processes; None if its trace is not sampled."""
         ...
 
     def serve(
-        self, process: Any, mark: Mark, callback: str, message: object
+        self, process: TracedProcess, mark: Mark, callback: str, message: object
     ) -> AbstractContextManager[object]:
         """A span around a callback; it enters `entered`."""
         ...
@@ -120,17 +166,17 @@ class Tracing(Protocol):
         """A context as it travels to another node; None if it cannot."""
         ...
 
-    def context_of(self, headers: dict[str, str], log: "FilteringBoundLogger") -> Any:
+    def context_of(self, headers: dict[str, str], log: "FilteringBoundLogger") -> object:
         """The context of a message of another node; None if its trace is not sampled."""
         ...
 
 
-def enter(state: TraceState | None) -> Any:
+def enter(state: TraceState | None) -> Token[TraceState | None]:
     """Set the state of the current callback. Returns the token for `leave`."""
     return _current.set(state)
 
 
-def leave(token: Any) -> None:
+def leave(token: Token[TraceState | None]) -> None:
     """Restore the state before."""
     try:
         _current.reset(token)
@@ -171,7 +217,7 @@ class TracedSends:
 
     __slots__ = ("_process",)
 
-    def __init__(self, process: Any) -> None:
+    def __init__(self, process: TracedProcess) -> None:
         self._process = process
 
     def __enter__(self) -> None:
@@ -195,12 +241,14 @@ class _TracedVerb:
 
     __slots__ = ("_plain", "_process", "_traced")
 
-    def __init__(self, process: Any, plain: Callable[..., Any], traced: Callable[..., Any]) -> None:
+    def __init__(
+        self, process: TracedProcess, plain: Callable[..., Any], traced: Callable[..., Any]
+    ) -> None:
         self._process = process
         self._plain = plain
         self._traced = traced
 
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
+    def __call__(self, *args: object, **keywords: object) -> object:
         state, process = _current.get(), self._process
         if state is None or not state.covers(process.id):
             return self._plain(*args, **keywords)
@@ -208,7 +256,12 @@ class _TracedVerb:
 
 
 def _send(
-    process: Any, _plain: object, to: Target, message: object, *, priority: Any = None
+    process: TracedProcess,
+    _plain: object,
+    to: Target,
+    message: object,
+    *,
+    priority: Priority | None = None,
 ) -> bool:
     process.count_sent()
     chosen = process.priority if priority is None else priority
@@ -216,19 +269,19 @@ def _send(
 
 
 def _send_after(
-    process: Any,
+    process: TracedProcess,
     plain: Callable[..., Any],
     delay: float,
     to: Target,
     message: object,
     *,
-    priority: Any = None,
-) -> Any:
+    priority: Priority | None = None,
+) -> object:
     carried = Carried(Mark(MESSAGE, to, process.kernel.tracing.present()), message)
     return plain(delay, to, carried, priority=priority)
 
 
-def call_with_trace(process: Any, fast: Callable[..., Any]) -> None:
+def call_with_trace(process: TracedProcess, fast: Callable[..., Any]) -> None:
     """Put a verb in C into an instance of a behaviour, which looks for a trace and then goes the
     fast way: the extension does not know the calls of a traced node.
     """

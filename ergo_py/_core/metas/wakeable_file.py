@@ -10,9 +10,12 @@ import io
 import os
 import select
 import stat
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..runtime.bridge import poll_in_thread
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 __all__ = ["can_block", "make_wakeable"]
 
@@ -105,7 +108,7 @@ class _Wakeable(io.RawIOBase):
     def mode(self) -> str:
         return self._original.mode
 
-    def readinto(self, target: Any, /) -> int:
+    def readinto(self, target: "WriteableBuffer", /) -> int:
         room = memoryview(target).cast("B")
         if self._read:
             count = min(len(self._read), len(room))
@@ -118,7 +121,7 @@ class _Wakeable(io.RawIOBase):
         room[: len(data)] = data
         return len(data)
 
-    def write(self, data: Any, /) -> int:
+    def write(self, data: "ReadableBuffer", /) -> int:
         if not self._wait(select.POLLOUT):
             raise BrokenPipeError("the meta-process is stopping")
         return os.write(self.fileno(), memoryview(data).cast("B")[:_CHUNK])

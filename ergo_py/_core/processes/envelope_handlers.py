@@ -96,7 +96,7 @@ async def _handle_down(process: "Process", source: Any, relation: Any, reason: R
         await callback(process, "handle_message", Down(source, reason), source)
 
 
-async def _handle_notice(process: "Process", sender: Any, _ref: object, notice: object) -> None:
+async def _handle_notice(process: "Process", sender: object, _ref: object, notice: object) -> None:
     await callback(process, "handle_message", notice, sender)
 
 
@@ -122,7 +122,9 @@ async def _handle_response(
     await callback(process, "handle_response", response)
 
 
-async def _handle_inspect(process: "Process", _sender: object, caller: Caller, items: Any) -> None:
+async def _handle_inspect(
+    process: "Process", _sender: object, caller: Caller, items: tuple[str, ...]
+) -> None:
     await handle_inspect(process, caller, items)
 
 

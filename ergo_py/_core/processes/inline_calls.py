@@ -18,6 +18,8 @@ from .failure import account_for, account_for_open
 from .message_loop import NO_TURN
 
 if TYPE_CHECKING:
+    from trio._core._run import CancelStatus
+
     from .process import Process
 
 __all__ = ["answer_now", "note_error", "note_late_reply", "open_scopes"]
@@ -85,7 +87,7 @@ def note_late_reply(process: "Process", caller: TaskCaller, reply: object) -> No
         process.kernel.calls.count_late_reply()
 
 
-def open_scopes(process: "Process", task: Task, status: object) -> CancelScopes:
+def open_scopes(process: "Process", task: Task, status: "CancelStatus") -> CancelScopes:
     """Return the cancel scopes that ``handle_call`` left open in the caller's task."""
     left = CancelScopes.since(task, status)
     if process.accepting:

@@ -94,7 +94,7 @@ class BehaviourProxy:
     def __init__(self, behaviour: Any) -> None:
         self.behaviour_itself = behaviour
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.behaviour_itself, name)
 
 

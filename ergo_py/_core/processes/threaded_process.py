@@ -152,7 +152,7 @@ class DispatchedProcess(Process):
             verbs.push(verb, Rank.DISPATCHER, lambda plain: partial(self._send_on, plain))
         self.behaviour = cast(Handlers, _InThread(self, self.behaviour))
 
-    def _send_on(self, verb: Callable[..., Any], *args: object, priority: object = None) -> Any:
+    def _send_on(self, verb: Callable[..., Any], *args: object, priority: object = None) -> object:
         if priority or self.priority:
             self.hurries = True
         return verb(*args, priority=priority)

@@ -100,7 +100,7 @@ class Abandonable:
         if task._next_send_fn is not None:
             task._next_send_fn = getattr(passing, task._next_send_fn.__name__)
 
-    async def _be_body(self, task: Task, coroutine: Any) -> None:
+    async def _be_body(self, task: Task, coroutine: Coroutine[Any, Any, Any]) -> None:
         # Wrap the generator: trio's Ctrl-C handling expects `task.coro` to be a native coroutine.
         await self._pass(task, coroutine, has_begun=True)
 
@@ -109,7 +109,7 @@ class Abandonable:
     def _pass(
         self, task: Task, coroutine: Coroutine[Any, Any, Any], has_begun: bool
     ) -> Generator[Any, Any, None]:
-        step: Any = coroutine.send
+        step = coroutine.send
         answer: Any = None
         context = self._context
         if not has_begun:

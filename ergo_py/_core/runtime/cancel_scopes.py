@@ -6,11 +6,16 @@ returns, the kernel's next steps in this task run inside the scope. trio notices
 ends, and raises the error in the nursery that holds the task: the nursery of the whole node.
 """
 
-from typing import Any, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
-from trio.lowlevel import current_task, in_trio_task
+from trio import Nursery
+from trio.lowlevel import Task, current_task, in_trio_task
 
 from ..vocabulary.errors import CallbackError
+
+if TYPE_CHECKING:
+    from trio._core._run import CancelStatus
 
 __all__ = ["ADVICE", "CancelScopes", "close_coroutine", "is_being_closed", "left_open"]
 
@@ -28,13 +33,13 @@ class CancelScopes:
 
     __slots__ = ("_depth", "_status", "_task")
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
         self._status = task._cancel_status
         self._depth = len(task._child_nurseries)
 
     @classmethod
-    def since(cls, task: Any, status: Any) -> "CancelScopes":
+    def since(cls, task: Task, status: "CancelStatus") -> "CancelScopes":
         """The snapshot as of the time when the task had this cancel status."""
         scopes = cls(task)
         scopes._status = status
@@ -51,11 +56,11 @@ class CancelScopes:
         scopes._status, scopes._depth = task._parent_nursery._cancel_status, 0
         return scopes
 
-    def force(self, task: Any) -> None:
+    def force(self, task: Task) -> None:
         """Cancel all scopes opened since, shielded or not. ``task`` is this task, or a task below
         it.
         """
-        status = task._cancel_status
+        status: CancelStatus | None = task._cancel_status
         while status is not None and status is not self._status:
             status._scope.shield = False
             status._scope.cancel()
@@ -70,9 +75,9 @@ class CancelScopes:
             or len(self._task._child_nurseries) != self._depth
         )
 
-    def nurseries(self) -> list[Any]:
+    def nurseries(self) -> list[Nursery]:
         """The nurseries opened since, the outermost first."""
-        return self._task.child_nurseries[self._depth :]  # type: ignore[no-any-return]
+        return self._task.child_nurseries[self._depth :]
 
     async def close(self) -> None:
         """Close the scopes and nurseries opened since. Call it only in the task itself. It cancels
@@ -107,7 +112,7 @@ _closing: list[Any] = []
 """The coroutines that `close_coroutine` is closing now, the innermost last."""
 
 
-def close_coroutine(coroutine: Any) -> None:
+def close_coroutine(coroutine: Coroutine[Any, Any, Any]) -> None:
     """Close a coroutine. It may await something, and so refuse, or raise any exception."""
     _closing.append(coroutine)
     try:

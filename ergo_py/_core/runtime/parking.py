@@ -78,7 +78,7 @@ def _abort(_raise_cancel: RaiseCancelT) -> Abort:
     return Abort.SUCCEEDED
 
 
-def _trap() -> Any:
+def _trap() -> object:
     sleeping: Any = wait_task_rescheduled(_abort)  # noqa: ASYNC105 - driven by hand
     try:
         return sleeping.send(None)

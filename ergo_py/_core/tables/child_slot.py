@@ -233,7 +233,7 @@ class ChildSlot:
         """Note that an exception has left a span."""
         self.failed_in = error, span
 
-    def take_span(self) -> Any:
+    def take_span(self) -> object:
         """Return the span in which the predecessor of the process crashed, the first time; None if
         there is no such span.
         """

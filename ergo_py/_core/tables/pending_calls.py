@@ -285,7 +285,7 @@ def ring_of(start: Any, callee: Callee | None) -> list[PID | Alias]:
     if start is None:
         return []
     path: list[PID | Alias] = [start.id]
-    current: Any = callee
+    current = callee
     seen: set[int] = set()
     while current is not None and id(current) not in seen:
         seen.add(id(current))
@@ -303,7 +303,7 @@ def ring_of(start: Any, callee: Callee | None) -> list[PID | Alias]:
     return []
 
 
-def waiting_process(caller: Caller, processes: Mapping[Any, Any]) -> Any:
+def waiting_process(caller: Caller, processes: Mapping[Any, Any]) -> object:
     """The process that waits in this call; None if it no longer waits, or is no process."""
     process = processes.get(caller.pid)
     return process if process is not None and process.waiting is caller else None

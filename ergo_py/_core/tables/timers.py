@@ -39,8 +39,8 @@ class Timer:
         self._table: Timers | None = table
         self._queued = True
         self.owner: Any = owner
-        self.to: Any = to
-        self.message: Any = message
+        self.to = to
+        self.message = message
         self.priority = priority
         self.period = period
         owned = owner.timers

@@ -111,7 +111,7 @@ def _may_equal(kind: type, value: object) -> bool:
         return True
     if isinstance(value, int | float | complex):
         return kind not in _PLAIN or kind in (int, float, complex)
-    equal: Any = kind.__eq__
+    equal = kind.__eq__
     is_generated = getattr(getattr(equal, "__code__", None), "co_filename", "") == "<string>"
     return not (kind in _PLAIN or equal is object.__eq__ or is_generated)
 

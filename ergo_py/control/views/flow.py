@@ -11,6 +11,7 @@ from ..._core.inspection.state import ask, observe, stop_observing
 from ..._core.kernel import Kernel
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
+from ..._core.verbs.node import Node
 from ..._core.verbs.node_access import kernel_of
 from ..._core.vocabulary.errors import ErgoError
 from ..._core.vocabulary.ids import EventName
@@ -95,7 +96,7 @@ class _Sensor:
 
 
 async def measure_flow(
-    node: Any,
+    node: Node,
     processes: Sequence[Process],
     seconds: float,
     tell: Callable[[dict[str, Any]], object],

@@ -4,7 +4,9 @@ from typing import Any, Final
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
+from ..._core.verbs.node import Node
 from ..._core.verbs.node_access import kernel_of
+from ..._core.vocabulary.messages import LogRecord
 from ..._core.vocabulary.options import LEVELS
 from ..._core.vocabulary.text import shown, text_of
 
@@ -19,7 +21,7 @@ _LONGEST_TRACEBACK: Final = 20_000
 class LogLines:
     """Reads the log of a node. The node keeps its lines while there is a reader."""
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self._is_reading = False
 
@@ -38,7 +40,7 @@ class LogLines:
                 lines.append(self._line(number, record))
         return {"lines": lines[::-1]}
 
-    def _line(self, number: int, record: Any) -> dict[str, Any]:
+    def _line(self, number: int, record: LogRecord) -> dict[str, Any]:
         fields = dict(record.fields)
         for key in ("node", "pid"):
             fields.pop(key, None)

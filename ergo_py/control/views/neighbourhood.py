@@ -72,7 +72,7 @@ def _neighbours(center: Process | Meta) -> Iterator[Neighbour]:
         yield child, True, "owner"
 
 
-def _resolved(center: Process | Meta, target: Any) -> Any:
+def _resolved(center: Process | Meta, target: Any) -> object:
     if isinstance(target, EventName | NodeName):
         return target
     found = center.router.resolve(target)

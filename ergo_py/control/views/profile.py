@@ -12,6 +12,7 @@ from ..._core.inspection.watchdog import frames_from, process_in, waits_for_io
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
 from ..._core.runtime.bridge import thread_names
+from ..._core.verbs.node import Node
 from ..._core.verbs.node_access import kernel_of
 from .thread_list import thread_owners
 
@@ -28,7 +29,7 @@ _KERNEL: Final = ("ergo_py._core.", "trio.", "outcome.")
 class Profile:
     """Counts the stacks of a node, in a thread of its own."""
 
-    def __init__(self, node: Any, target: Process | Meta | None) -> None:
+    def __init__(self, node: Node, target: Process | Meta | None) -> None:
         self._node = node
         self._target = target
         self._loop = kernel_of(node).router.loop_thread

@@ -3,12 +3,14 @@
 import os
 import sys
 import traceback
+from types import FrameType
 from typing import Any, Final
 
 from ..._core.inspection.census import list_living
 from ..._core.metas.meta import Meta
 from ..._core.processes.threaded_process import DispatchedProcess
 from ..._core.runtime.bridge import thread_names
+from ..._core.verbs.node import Node
 from ..._core.verbs.node_access import kernel_of
 from .slices import in_slices
 
@@ -18,7 +20,7 @@ _DEPTH: Final = 12
 """Frames of a stack, the innermost."""
 
 
-def thread_owners(node: Any) -> dict[int, Meta | DispatchedProcess]:
+def thread_owners(node: Node) -> dict[int, Meta | DispatchedProcess]:
     """The process for which each thread works now: readers of meta-processes, and callbacks in
     threads.
     """
@@ -36,7 +38,7 @@ def thread_owners(node: Any) -> dict[int, Meta | DispatchedProcess]:
     return owners
 
 
-def thread_list(node: Any, limit: int) -> dict[str, Any]:
+def thread_list(node: Node, limit: int) -> dict[str, Any]:
     """The threads of the program, at most ``limit``: those of the node first."""
     owners, names = thread_owners(node), thread_names()
     loop = kernel_of(node).router.loop_thread
@@ -76,7 +78,7 @@ def _kind(is_loop: bool, owner: Meta | DispatchedProcess | None, name: str) -> s
     return "watchdog" if name == "ergo-watchdog" else "other"
 
 
-def _stack(frame: Any) -> list[str]:
+def _stack(frame: FrameType) -> list[str]:
     """The innermost frames of a stack, newest last, a line each."""
     return [
         f"{os.path.basename(entry.filename)}:{entry.lineno} in {entry.name}: {entry.line}"

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
+from ..._core.verbs.node import Node
 from ..._core.verbs.node_access import applications_of, kernel_of
 from ..._core.vocabulary.ids import PID, Alias
 from ..._core.vocabulary.info import ChildInfo
@@ -19,7 +20,7 @@ _MOST_ROWS: Final = 2000
 """Rows of all levels together. Then the levels have a single row each."""
 
 
-def find(node: Any, number: int) -> Process | Meta | None:
+def find(node: Node, number: int) -> Process | Meta | None:
     """The process or meta-process of this number."""
     router = kernel_of(node).router
     for kind in (PID, Alias):
@@ -30,7 +31,7 @@ def find(node: Any, number: int) -> Process | Meta | None:
 
 
 def tree_levels(
-    node: Any, row_format: RowFormat, parents: Sequence[int], limit: int
+    node: Node, row_format: RowFormat, parents: Sequence[int], limit: int
 ) -> dict[str, Any]:
     """The children of each of these processes, and at most ``limit`` of each; 0 is the node. A
     process that has ended has no level.
@@ -49,7 +50,7 @@ def tree_levels(
     return {"levels": levels}
 
 
-def _of_node(node: Any, row_format: RowFormat, limit: int) -> Level:
+def _of_node(node: Node, row_format: RowFormat, limit: int) -> Level:
     roots: list[Any] = list(kernel_of(node).roots.values())
     applications = read_again(applications_of(node).infos)
     by_number = {each.pid.number: each for each in applications if each.pid is not None}

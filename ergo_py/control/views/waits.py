@@ -8,6 +8,7 @@ from ..._core.inspection.census import entity_of
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process, processes_of
 from ..._core.tables.pending_calls import Caller, present
+from ..._core.verbs.node import Node
 from ..._core.verbs.node_access import kernel_of
 from ..._core.vocabulary.states import State
 from .slices import in_slices, read_again
@@ -27,7 +28,7 @@ def callee_of(waiting: Any) -> Process | Meta | None:
 class Waits:
     """Looks for waiting processes. It remembers when it first saw each wait."""
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self._since: dict[tuple[int, int], float] = {}
         self._wall = time.time() - perf_counter()

@@ -10,7 +10,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from ..._core.runtime.bridge import Lock
 from ..._core.vocabulary.errors import BadInputError
@@ -353,7 +353,7 @@ class TLSSession:
             if self._server_side
             else self._object.server_hostname
         )
-        certificate: Any = self._object.getpeercert() or {}
+        certificate = self._object.getpeercert() or {}
         return TLSFacts(
             version=self._object.version() or "",
             cipher=cipher[0] if cipher else "",

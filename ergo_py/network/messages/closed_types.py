@@ -48,7 +48,7 @@ class ClosedType:
         return encoder
 
 
-def closed_type(cls: Any, wire_name: str, fields: tuple[str, ...]) -> ClosedType | None:
+def closed_type(cls: type[Any], wire_name: str, fields: tuple[str, ...]) -> ClosedType | None:
     """The codec of a class; None if the class is not closed."""
     name = wire_name.encode()
     if len(name) > _LONGEST or not _is_plain(cls):

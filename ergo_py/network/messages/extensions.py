@@ -62,7 +62,7 @@ NESTED: Final = frozenset(
 """Extensions whose content is encoded as well."""
 
 
-def _checked(cls: Any, *field_types: type) -> Callable[[list[Any]], Any]:
+def _checked(cls: type[Any], *field_types: type) -> Callable[[list[Any]], Any]:
     """A reader for a named tuple. Its fields must have these types."""
 
     def read(values: list[Any]) -> Any:

@@ -110,7 +110,7 @@ def _types_of(annotation: object) -> tuple[type, ...] | None:
     return (float, int) if found is float else (found,)
 
 
-def wire_name_of(cls: Any) -> str:
+def wire_name_of(cls: type[Any]) -> str:
     """The name of a class on the wire."""
     return str(getattr(cls, "__dict__", {}).get("__wire__") or getattr(cls, "__qualname__", cls))
 
@@ -124,7 +124,7 @@ def can_be_listed(cls: type) -> bool:
     )
 
 
-def _fields_of(cls: Any) -> tuple[str, ...]:
+def _fields_of(cls: type[Any]) -> tuple[str, ...]:
     if issubclass(cls, msgspec.Struct):
         return tuple(cls.__struct_fields__)
     if issubclass(cls, tuple):

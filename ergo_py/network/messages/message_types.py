@@ -227,7 +227,7 @@ class MessageTypes:
             return self.encode(Crashed.told(error, _cut(reason.traceback)))
         return self.encode(Shutdown(_cut(text_of(reason))))
 
-    def _plain(self, value: object) -> Any:
+    def _plain(self, value: object) -> object:
         """The value as MessagePack knows it: other types become extensions."""
         cls = type(value)
         if cls in _LEAVES:
@@ -256,7 +256,7 @@ class MessageTypes:
     def _list(self, values: list[Any]) -> list[Any]:
         return [value if type(value) in _LEAVES else self._plain(value) for value in values]
 
-    def _dict(self, values: dict[Any, Any]) -> Any:
+    def _dict(self, values: dict[Any, Any]) -> object:
         if len(values) < FEW and all(type(key) in _KEYS for key in values):
             return {
                 key: value if type(value) in _LEAVES else self._plain(value)
@@ -290,7 +290,7 @@ class MessageTypes:
                 pass
         return _told(type(error).__qualname__, text_of(error))
 
-    def _attribute(self, value: object) -> Any:
+    def _attribute(self, value: object) -> object:
         """An attribute of an exception. A value that cannot travel becomes text."""
         try:
             plain = self._plain(value)
@@ -363,7 +363,7 @@ class MessageTypes:
 
     def _decode_fields(
         self, entry: ListedClass | None, data: bytes | memoryview, start: int
-    ) -> Any:
+    ) -> object:
         """The instance of a closed class that has other fields here."""
         if entry is None:
             raise _unlisted(bytes(data[2:start]).decode("utf-8", "replace"))
@@ -374,7 +374,7 @@ class MessageTypes:
             self._work.begin()
         return (self._carefully if may_have_large_map(data) else self._quickly)(data)
 
-    def _carefully(self, data: bytes | memoryview) -> Any:
+    def _carefully(self, data: bytes | memoryview) -> object:
         if has_large_map(data):
             raise UnreadableValueError(f"a dict with {FEW} keys or more travels as pairs")
         return self._with_checks(data)
@@ -385,7 +385,7 @@ class MessageTypes:
             raise UnreadableValueError(problem)
         return elements
 
-    def _read(self, decoders: list[Callable[[Any], Any]], code: int, data: memoryview) -> Any:
+    def _read(self, decoders: list[Callable[[Any], Any]], code: int, data: memoryview) -> object:
         """The value of an extension."""
         decode = decoders[0]
         if code == Code.OBJECT:

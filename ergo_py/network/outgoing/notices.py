@@ -2,10 +2,8 @@
 of its peer.
 """
 
-from typing import Any
-
 from ..._core.vocabulary.envelopes import Lane
-from ..._core.vocabulary.ids import PID
+from ..._core.vocabulary.ids import PID, Address
 from ..._core.vocabulary.messages import Published
 from ..._core.vocabulary.reasons import Killed, Reason
 from ..access.limits import LARGEST, too_large
@@ -37,7 +35,7 @@ class Notices:
         """Queue an operation, and send it soon."""
         raise NotImplementedError
 
-    def send_exit(self, sender: PID, to: Any, reason: Reason) -> None:
+    def send_exit(self, sender: PID, to: Address, reason: Reason) -> None:
         """Ask a process there to end."""
         self.push(
             Exit(
@@ -48,7 +46,7 @@ class Notices:
             )
         )
 
-    def send_kill(self, to: Any) -> None:
+    def send_kill(self, to: Address) -> None:
         """Kill a process there."""
         sender = sender_place(self.network.kernel.pid)
         self.push(

@@ -139,7 +139,7 @@ class OpenCalls:
     async def send_wait(
         self,
         sender: PID | Alias,
-        to: Any,
+        to: Target,
         message: object,
         priority: Priority,
         timeout: float | None,

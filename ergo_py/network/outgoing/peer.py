@@ -107,7 +107,7 @@ class Peer(OpenCalls, Notices):
             return message
         return Packed(message, self.network.encode(to, message))
 
-    def send(self, sender: PID | Alias, to: Any, message: object, priority: Priority) -> bool:
+    def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         """Send a message, on the loop. Always True: the message is on its way.
 
         Raises:
@@ -139,13 +139,13 @@ class Peer(OpenCalls, Notices):
             batch.flush_early(MESSAGES)
         return True
 
-    def push_message(self, lane: Lane, sender: PID | Alias, to: Any, packed: Packed) -> None:
+    def push_message(self, lane: Lane, sender: PID | Alias, to: Target, packed: Packed) -> None:
         """Queue a message."""
         op = (_SEND, self.routes.find(lane, sender, to), packed.body)
         self.session.push(encode_operation((*op, packed.headers) if packed.headers else op))
 
     def send_traced(
-        self, sender: PID | Alias, to: Any, message: object, priority: Priority, context: object
+        self, sender: PID | Alias, to: Target, message: object, priority: Priority, context: object
     ) -> bool:
         """Send a message with the context of its trace, as :meth:`send`."""
         plain = self.pack(to, message)
@@ -154,7 +154,7 @@ class Peer(OpenCalls, Notices):
         self.batch.wake()
         return True
 
-    def push_waiting(self, lane: Lane, sender: PID | Alias, to: Any, message: object) -> None:
+    def push_waiting(self, lane: Lane, sender: PID | Alias, to: Target, message: object) -> None:
         """Queue a message that has waited for room. Its sender cannot be told of an error now."""
         try:
             self.push_message(lane, sender, to, self.pack(to, message))

@@ -1,7 +1,7 @@
 """The operations that travel in a session: messages, calls, answers, links and monitors, events."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from ..._core.vocabulary.ids import PID, Alias, EventName, Key, Name, ServiceName
 from ..messages.codec import msgspec
@@ -332,7 +332,7 @@ def address_of(
     return Name(place.name, node)
 
 
-def receiver_of(place: Place, node: str, decode: Callable[[bytes], object]) -> Any:
+def receiver_of(place: Place, node: str, decode: Callable[[bytes], object]) -> object:
     """The address of a place on ``node``, for a message or a call: a process, or a service."""
     if place.kind == _SERVICE:
         return ServiceName(place.name, node, bool(place.number))

@@ -79,7 +79,7 @@ class Connection(Transport):
         if not self._writer.is_closing():
             self._writer.write(data)
 
-    async def _receive(self, out: Output | None) -> Any:
+    async def _receive(self, out: Output | None) -> object:
         answer = self.conversation.answer(out)
         while answer is None:
             answer = self.conversation.feed(await self._reader.read(READ_SIZE), out)

@@ -10,7 +10,7 @@ import structlog
 from ..._core.tables.timers import Timer, Timers
 from ..._core.vocabulary.envelopes import Priority
 from ..._core.vocabulary.errors import NotAllowedError
-from ..._core.vocabulary.ids import PID, EventName, Ref
+from ..._core.vocabulary.ids import PID, Alias, EventName, Ref
 from ..._core.vocabulary.reasons import Crashed, Reason
 from ...tasks.handle import Completion
 
@@ -35,7 +35,7 @@ NODE: Final = "alone@localhost"
 class Sent:
     """A message that was sent or forwarded, or an exit that was sent."""
 
-    to: Any
+    to: object
     message: Any
     priority: Priority = Priority.NORMAL
 
@@ -44,7 +44,7 @@ class Sent:
 class Called:
     """A call that was made."""
 
-    to: Any
+    to: object
     request: Any
 
 
@@ -52,7 +52,7 @@ class Called:
 class Requested:
     """A request that was sent without waiting, and is not answered yet."""
 
-    to: Any
+    to: object
     request: Any
     ref: Ref
     """The identity that the behaviour received."""
@@ -62,11 +62,11 @@ class Requested:
 class Spawned:
     """A process or meta-process that was requested. Only its address exists."""
 
-    behaviour: Any
+    behaviour: object
     """The given class, or the instance of a meta-process."""
     args: tuple[Any, ...]
     options: Mapping[str, Any]
-    id: Any
+    id: PID | Alias
     """The PID or alias that the behaviour received."""
 
 
@@ -117,7 +117,7 @@ class Armed:
     delay: float
     period: float
     """Zero if it fires once."""
-    to: Any
+    to: object
     message: Any
     timer: Timer
 

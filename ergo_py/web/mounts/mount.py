@@ -81,7 +81,7 @@ class Mount(Place):
 
     def answer(self, http: Any, request: HTTPRequest) -> Awaitable[None]:
         """Let the application answer."""
-        running: Any = http.site.applications[self]
+        running = http.site.applications[self]
         work: Awaitable[None] = running.answer(ApplicationExchange(http, request))
         mark = request.exchange.mark
         if mark is None:
@@ -91,7 +91,7 @@ class Mount(Place):
 
     def talk(self, upgrade: Any, request: HTTPRequest) -> Awaitable[None]:
         """Let the application decide about a WebSocket, and use it."""
-        running: Any = upgrade.site.applications[self]
+        running = upgrade.site.applications[self]
         work: Awaitable[None] = running.talk(upgrade, request)
         return work
 
