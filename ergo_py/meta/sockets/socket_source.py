@@ -24,8 +24,8 @@ class SocketSource(Protocol):
         """
         ...
 
-    async def connect(self, address: Address, open_socket: Open, /) -> socket.socket:
-        """Open a stream socket that is connected to an address.
+    async def connect(self, address: Address, kind: int, open_socket: Open, /) -> socket.socket:
+        """Open a socket of a kind that is connected to an address.
 
         Raises:
             OSError: there is no connection.
@@ -39,7 +39,7 @@ class _SystemSockets:
     async def listen(self, _address: Address, _kind: int, open_socket: Open) -> socket.socket:
         return await open_socket()
 
-    async def connect(self, _address: Address, open_socket: Open) -> socket.socket:
+    async def connect(self, _address: Address, _kind: int, open_socket: Open) -> socket.socket:
         return await open_socket()
 
 
@@ -55,13 +55,13 @@ async def listen(address: Address, kind: int, open_socket: Open) -> socket.socke
     return await _source.listen(address, kind, open_socket)
 
 
-async def connect(address: Address, open_socket: Open) -> socket.socket:
-    """Open a stream socket that is connected to an address. All clients come here.
+async def connect(address: Address, kind: int, open_socket: Open) -> socket.socket:
+    """Open a socket of a kind that is connected to an address. All clients come here.
 
     Raises:
         OSError: there is no connection.
     """
-    return await _source.connect(address, open_socket)
+    return await _source.connect(address, kind, open_socket)
 
 
 @contextmanager

@@ -127,7 +127,7 @@ class TCPConnection(StreamConnection):
         return cls._connect_to(Endpoint(host, port), connect_timeout, receiver, checked, reader)
 
     async def _connect(self, goal: Endpoint) -> socket.socket:
-        return await connect(goal, partial(self._connect_to_goal, goal))
+        return await connect(goal, socket.SOCK_STREAM, partial(self._connect_to_goal, goal))
 
     async def _connect_to_goal(self, goal: Endpoint) -> socket.socket:
         host, port = goal

@@ -15,6 +15,7 @@ from .datagrams import check_group
 from .messages import Endpoint
 from .multicast import interface_of, set_member
 from .socket_setup import INET, GivenSocket, describe, endpoint, open_listener, resolve
+from .socket_source import connect
 from .udp_socket import LONGEST, UDPSocket
 
 __all__ = ["UDPClient", "UDPServer"]
@@ -182,6 +183,11 @@ class UDPClient(UDPSocket):
         self.peer = Endpoint("", 0)
 
     async def _open(self) -> socket.socket:
+        sock = await connect(Endpoint(*self._goal), socket.SOCK_DGRAM, self._connect_to_goal)
+        self.peer = endpoint(sock.getpeername())
+        return sock
+
+    async def _connect_to_goal(self) -> socket.socket:
         failure: OSError | None = None
         for family, address in await resolve(*self._goal, socket.SOCK_DGRAM):
             sock = socket.socket(family, socket.SOCK_DGRAM)
@@ -192,7 +198,6 @@ class UDPClient(UDPSocket):
                 sock.close()
                 failure = OSError(error.errno, f"{describe(error)}: {endpoint(address)}")
                 continue
-            self.peer = endpoint(address)
             return sock
         raise failure or OSError(errno.EADDRNOTAVAIL, f"{self._goal[0]} has no address")
 

@@ -92,7 +92,7 @@ class UnixConnection(StreamConnection):
         return cls._connect_to(goal, connect_timeout, receiver, checked, reader)
 
     async def _connect(self, goal: str) -> socket.socket:
-        return await connect(goal, partial(self._connect_to_goal, goal))
+        return await connect(goal, socket.SOCK_STREAM, partial(self._connect_to_goal, goal))
 
     async def _connect_to_goal(self, goal: str) -> socket.socket:
         sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -149,6 +149,12 @@ class FaultRun:
     def _fault_reset_sockets(self, fault: PlannedFault) -> Iterator[None]:
         self._world.sockets.reset(fault.nodes[0])
         yield
+
+    def _fault_lose_datagrams(self, fault: PlannedFault) -> AbstractContextManager[None]:
+        return self._world.sockets.datagrams.losing(fault.nodes[0], fault.amount)
+
+    def _fault_double_datagrams(self, fault: PlannedFault) -> AbstractContextManager[None]:
+        return self._world.sockets.datagrams.doubling(fault.nodes[0], fault.amount)
 
     @contextmanager
     def _fault_pause(self, fault: PlannedFault) -> Iterator[None]:

@@ -6,6 +6,7 @@ Python: their functions are replaced while a world runs.
 """
 
 import os
+import ssl
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ _REFUSED: Final = {
     "os.system": "another program",
     "os.fork": "a copy of the program",
 }
+_TLS: Final = "TLS, whose keys are random numbers of the operating system"
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -95,6 +97,7 @@ class Entrances:
         self._loop = get_ident()
         replaced = [
             (threading.Thread, "start", self._refusing("a thread", threading.Thread.start)),
+            (ssl.SSLContext, "wrap_bio", self._refusing(_TLS, ssl.SSLContext.wrap_bio)),
             (time, "sleep", self._sleeping(time.sleep)),
             (time, "time", self._time_of_day(time.time)),
             (trio._core._thread_cache, "THREAD_CACHE", self._threads),
@@ -111,10 +114,10 @@ class Entrances:
                     setattr(owner, name, value)
 
     def _refusing(self, thing: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def refuse(*args: Any) -> Any:
+        def refuse(*args: Any, **options: Any) -> Any:
             if self._is_inside():
                 self._refuse(thing, 3)
-            return function(*args)
+            return function(*args, **options)
 
         return refuse
 

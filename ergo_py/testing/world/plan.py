@@ -51,6 +51,12 @@ KINDS: Final = {
         1, (0.5, 10.0), (0.0, 0.0), "bytes of the sockets of {0} arrive in pieces for {s} s"
     ),
     "reset_sockets": _Kind(1, (0.1, 0.1), (0.0, 0.0), "all connections of {0} are reset"),
+    "lose_datagrams": _Kind(
+        1, (0.5, 10.0), (0.05, 0.5), "{p} % of the datagrams of {0} are lost for {s} s"
+    ),
+    "double_datagrams": _Kind(
+        1, (0.5, 10.0), (0.05, 0.5), "{p} % of the datagrams of {0} arrive twice for {s} s"
+    ),
     "pause": _Kind(1, (0.5, 15.0), (0.0, 0.0), "the program of {0} is stopped for {s} s"),
     "crash": _Kind(1, (0.1, 10.0), (0.0, 0.0), "{0} crashes, and starts again after {s} s"),
     "kill": _Kind(1, (0.1, 0.1), (0.0, 1.0), "a process of {0} is killed"),

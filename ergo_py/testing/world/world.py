@@ -154,8 +154,9 @@ class World:
             rates: faults of a kind per simulated second, on average: ``cut``, ``one_way``,
                 ``lose``, ``double`` and ``delay`` of frames; ``cut_store`` and ``slow_store``;
                 ``fail_disk`` and ``slow_disk``; ``stall_sockets``, ``slow_sockets``,
-                ``tear_sockets`` and ``reset_sockets``; ``pause``, ``crash`` and ``skew`` of nodes;
-                ``kill`` of a process.
+                ``tear_sockets`` and ``reset_sockets``; ``lose_datagrams`` and
+                ``double_datagrams``; ``pause``, ``crash`` and ``skew`` of nodes; ``kill`` of a
+                process.
 
         Raises:
             BadInputError: a kind is unknown, or a value is invalid.

@@ -53,7 +53,7 @@ def test_sockets_that_outlive_their_nodes_are_found() -> None:
     async def test(world: World) -> None:
         (a,) = await world.start(1)
         left.append(await a.run(lambda _: listen("/run/left", 1, refuse)))
-        left.append(await a.run(lambda _: connect("/run/left", refuse)))
+        left.append(await a.run(lambda _: connect("/run/left", 1, refuse)))
 
     with pytest.raises(LeakError) as raised:
         run(test)

@@ -1,5 +1,5 @@
-"""`WorldSockets`: the stream sockets of a world. Bytes pass through a task of the world, which
-delays, tears, stalls and resets them.
+"""`WorldSockets`: the sockets of a world. The bytes of a stream pass through a task of the world,
+which delays, tears, stalls and resets them; `WorldDatagrams` carries datagrams.
 
 Each end of a connection is a real socket, with a descriptor, so that all code of ergo_py reads and
 waits as it does in production. Its other side belongs to the world.
@@ -11,16 +11,18 @@ import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
 
 import trio
-from trio.lowlevel import notify_closing, spawn_system_task, wait_readable, wait_writable
+from trio.lowlevel import spawn_system_task, wait_readable, wait_writable
 
 from ....meta.sockets.messages import Address, Endpoint
 from ..history import History
 from ..tasks import TaskOwners
+from .datagrams import WorldDatagrams
+from .end_socket import EndSocket
 from .threads import WorldThreads
 
 __all__ = ["WorldSocket", "WorldSockets"]
@@ -36,44 +38,7 @@ _TEARS: Final = 40
 _TASK: Final = "world: bytes of a socket"
 
 
-class _EndSocket(socket.socket):
-    """A socket of a world, with the address that a program sees."""
-
-    def __init__(self, raw: socket.socket, far: socket.socket, node: str, local: Any) -> None:
-        super().__init__(fileno=raw.detach())
-        far.setblocking(False)
-        self.far: socket.socket | None = far
-        """The side of the world."""
-        self.node = node
-        self.local = local
-
-    def getsockname(self) -> Any:
-        """The address of this end."""
-        return self.local
-
-    def setsockopt(self, *args: Any) -> None:
-        """Set an option, if it is an option of all sockets: there is no TCP below."""
-        if args[0] == socket.SOL_SOCKET:
-            super().setsockopt(*args)
-
-    def close_far(self) -> None:
-        """Close the side of the world."""
-        far, self.far = self.far, None
-        if far is not None:
-            with suppress(RuntimeError):  # the loop is over
-                notify_closing(far)
-            far.close()
-
-    def is_ready(self, event: int) -> bool:
-        """Whether a read or a write would not block."""
-        if self.fileno() < 0:
-            return True
-        poll = select.poll()
-        poll.register(self, event)
-        return bool(poll.poll(0))
-
-
-class WorldSocket(_EndSocket):
+class WorldSocket(EndSocket):
     """An end of a connection in a world."""
 
     def __init__(
@@ -120,7 +85,7 @@ class WorldSocket(_EndSocket):
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
 
-class _ListeningSocket(_EndSocket):
+class _ListeningSocket(EndSocket):
     """A socket that listens in a world."""
 
     def __init__(self, raw: socket.socket, far: socket.socket, node: str, local: Any) -> None:
@@ -198,7 +163,7 @@ class _Connection:
 
 
 class WorldSockets:
-    """Opens the stream sockets of a world, and carries their bytes."""
+    """Opens the sockets of a world, and carries their bytes."""
 
     def __init__(
         self, seed: int, owners: TaskOwners, history: History, threads: WorldThreads
@@ -211,9 +176,10 @@ class WorldSockets:
         self._connections: dict[int, _Connection] = {}
         self._faults: dict[str, _Faults] = {}
         self._numbers = 0
+        self.datagrams = WorldDatagrams(history, self._pass, self._random, threads.give_way)
 
     def __len__(self) -> int:
-        return len(self._connections) + len(self._listeners)
+        return len(self._connections) + len(self._listeners) + len(self.datagrams)
 
     @property
     def names(self) -> list[str]:
@@ -223,7 +189,7 @@ class WorldSockets:
             for each in self._listeners.values()
             if each.fileno() >= 0
         ]
-        return listening + [
+        return [*listening, *self.datagrams.names] + [
             f"a socket of {end.node} to {_text(end.getpeername())}"
             for each in self._connections.values()
             for end in each.ends
@@ -233,20 +199,20 @@ class WorldSockets:
     # -- the source of sockets ---------------------------------------------------------------------
 
     async def listen(
-        self, address: Address, kind: int, open_socket: Callable[[], Awaitable[socket.socket]]
+        self, address: Address, kind: int, _open_socket: Callable[[], Awaitable[socket.socket]]
     ) -> socket.socket:
-        """Listen at an address of the world. A socket for datagrams comes from outside.
+        """Listen at an address of the world.
 
         Raises:
             OSError: another socket listens there.
         """
-        if kind != socket.SOCK_STREAM:
-            return await open_socket()
         await trio.lowlevel.checkpoint()
         node = self._owners.of_present_task()
         if isinstance(address, Endpoint):
             host = _LOOPBACK.get(address.host, address.host)
             address = Endpoint(host, address.port or self._next_number(_FIRST_PORT))
+            if kind == socket.SOCK_DGRAM:
+                return self.datagrams.open(node, _endpoint_key(address))
         found = self._listeners.get(_key(address))
         if found is not None and found.is_open:
             raise OSError(errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: {address}")
@@ -256,14 +222,18 @@ class WorldSockets:
         return made
 
     async def connect(
-        self, address: Address, _open_socket: Callable[[], Awaitable[socket.socket]]
+        self, address: Address, kind: int, _open_socket: Callable[[], Awaitable[socket.socket]]
     ) -> socket.socket:
-        """Connect to a socket that listens in the world.
+        """Connect to a socket that listens in the world; for datagrams it need not listen yet.
 
         Raises:
             OSError: no socket listens there.
         """
         node = self._owners.of_present_task()
+        if isinstance(address, Endpoint) and kind == socket.SOCK_DGRAM:
+            await trio.lowlevel.checkpoint()
+            local = "127.0.0.1", self._next_number(_FIRST_PORT)
+            return self.datagrams.open(node, local, _endpoint_key(address))
         await self._pass(node, self._random("connect", self._next_number(0)))
         listener = self._listeners.get(_key(address))
         if listener is None or not listener.is_open:
@@ -387,6 +357,7 @@ class WorldSockets:
 
     def crash(self, node: str) -> None:
         """Close the sockets of a node that has crashed. Its peers see a reset."""
+        self.datagrams.crash(node)
         for address, listener in list(self._listeners.items()):
             if listener.node == node:
                 listener.close()
@@ -400,6 +371,7 @@ class WorldSockets:
 
     def bury(self) -> None:
         """Close all that is left, when the run is over."""
+        self.datagrams.bury()
         for listener in self._listeners.values():
             listener.close()
         for made in self._connections.values():
@@ -429,10 +401,12 @@ async def _send_all(sink: WorldSocket, data: bytes) -> None:
 
 def _key(address: Address) -> Address:
     """The address in the table of listeners: the nodes of a world share a machine."""
-    if not isinstance(address, Endpoint):
-        return address
+    return Endpoint(*_endpoint_key(address)) if isinstance(address, Endpoint) else address
+
+
+def _endpoint_key(address: Endpoint) -> tuple[str, int]:
     host = _LOOPBACK.get(address.host, address.host)
-    return Endpoint("127.0.0.1" if host in _ANY else host, address.port)
+    return "127.0.0.1" if host in _ANY else host, address.port
 
 
 def _raw(address: Address) -> Any:

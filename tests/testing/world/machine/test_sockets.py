@@ -1,6 +1,7 @@
 """Sockets of a world carry bytes in memory, with the faults of the plan."""
 
 import os
+import ssl
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import trio
 
 from ergo_py import Actor, InitError, Node
-from ergo_py.meta import TCPConnection, TCPServer, UDPServer
+from ergo_py.meta import TCPConnection, TCPServer
 from ergo_py.testing import World
 from ergo_py.testing.world.node import WorldNode
 from ergo_py.testing.world.outside import OutsideError
@@ -151,18 +152,19 @@ def test_a_port_is_free_or_taken() -> None:
     run(test)
 
 
-def test_sockets_of_datagrams_come_from_outside() -> None:
-    class Datagrams(Actor):
-        async def init(self) -> None:
-            await self.spawn_meta(UDPServer(port=9000))
+def test_tls_comes_from_outside() -> None:
+    """Its keys are random: no seed repeats its bytes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
     async def begin(node: Node) -> None:
-        await node.spawn(Datagrams)
+        connect = partial(TCPConnection.connect, "127.0.0.1", 7001, tls=context, server_name="a")
+        await node.spawn(Client, connect, [])
 
     async def test(world: World) -> None:
-        await world.start(1, begin)
+        await world.start(1, start)
+        await world.start(["b@world"], begin)
 
-    with pytest.raises(OutsideError):
+    with pytest.raises(OutsideError, match="TLS"):
         run(test)
 
 
