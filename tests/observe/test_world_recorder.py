@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import trio
 
+from ergo_py import Node
 from ergo_py.observe import command
 from ergo_py.observe.history import read_recording
 from ergo_py.observe.world_recorder import WorldRecorder
@@ -30,6 +31,21 @@ async def fails(world: World) -> None:
     raise LookupError("found")
 
 
+@simulated(seeds=3)
+async def calls(world: World) -> None:
+    async def start(node: Node) -> None:
+        if node.name == "b@world":
+            await node.spawn(singletons.Only, name="only")
+
+    _, b = await world.start(2, start)
+    world.faults()
+    for _ in range(20):
+        await trio.sleep(0.5)
+        if b.is_up:
+            await b.call("only", "who")
+        await trio.sleep(0.5)
+
+
 def test_a_recording_shows_nodes_and_the_story_and_changes_no_history(tmp_path: Path) -> None:
     simulation: Any = vars(goes_well)["simulation"]
     plan = Plan.read("seed=1; 5 crash b@world 3")
@@ -42,14 +58,38 @@ def test_a_recording_shows_nodes_and_the_story_and_changes_no_history(tmp_path: 
     assert simulation.run_plan(plan).history.digest == watched.history.digest
     assert [node["name"] for node in nodes] == ["a@world", "b@world"]
     times = histories["a@world"].columns(float("-inf"), float("inf"))["columns"]["at"]
-    assert len(times) == 20
-    assert times[19] - times[0] == 19.0
-    assert len(histories["b@world"].columns(float("-inf"), float("inf"))["columns"]["at"]) in (
-        16,
-        17,
-    )
+    assert [time - times[0] for time in times] == list(range(21))
     state = histories["a@world"].at(times[10])
     assert "b@world crashes, and starts again after 3 s" in str(state)
+
+
+def test_a_recording_shows_a_node_that_is_down_and_counts_by_the_seconds_of_the_world(
+    tmp_path: Path,
+) -> None:
+    recording = WorldRecorder()
+
+    vars(calls)["simulation"].watch(
+        Plan.read("seed=1; 5.5 crash b@world 3"), recording.look, is_drawn=False
+    )
+    recording.write(tmp_path / "world.ergo")
+    _, histories = read_recording(tmp_path / "world.ergo")
+
+    columns = histories["b@world"].columns(float("-inf"), float("inf"))["columns"]
+    assert columns["processes"][:11] == [1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1]
+    assert columns["rate"][:5] == [0.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_the_end_of_a_recording_tells_the_failure(tmp_path: Path) -> None:
+    recording = WorldRecorder()
+
+    vars(fails)["simulation"].watch(Plan(1), recording.look, is_drawn=False)
+    recording.write(tmp_path / "world.ergo")
+    _, histories = read_recording(tmp_path / "world.ergo")
+
+    for name in ("a@world", "b@world"):
+        times = histories[name].columns(float("-inf"), float("inf"))["columns"]["at"]
+        lines = histories[name].at(times[-1])["views"]["log"]["lines"]
+        assert (lines[-1]["level"], lines[-1]["text"]) == ("error", "LookupError: found")
 
 
 def test_the_command_opens_the_page_with_the_recording_of_a_seed(

@@ -146,27 +146,35 @@ class Simulation:
     def watch(
         self,
         plan: Plan,
-        look: Callable[[float, list[Node], list[tuple[float, str, str]]], None],
+        look: Callable[[float, list[Node] | None, list[tuple[float, str, str]]], None],
         *,
         is_drawn: bool,
     ) -> World:
         """Run the test with a plan, or with the seed of a plan, and let a function look at the
-        nodes each second: at the time of day, the nodes that are up, and the story so far.
+        nodes each second: at the time of day, the nodes that are up, and the story so far. At the
+        end it sees the whole story, with None for the nodes.
         """
         world = World(plan, is_drawn=is_drawn)
 
+        def story() -> list[tuple[float, str, str]]:
+            history = world.history
+            return [
+                (EPOCH + event.at, event.kind, f"{event.node and event.node + ': '}{event.text}")
+                for event in history.events
+            ]
+
         def look_at(second: float) -> None:
             nodes = [node.node for node in world.nodes.values() if node.is_up]
-            story = [
-                (EPOCH + event.at, event.kind, f"{event.node and event.node + ': '}{event.text}")
-                for event in world.history.events
-            ]
-            look(EPOCH + second, nodes, story)
+            look(EPOCH + second, nodes, story())
 
         world.clock.watch(look_at)
         failure = run_world(world, self._test)
+        if world.history.told is not None:
+            # Without the ends of the nodes, which follow the test.
+            del world.history.events[world.history.told :]
         if failure is not None:
             world.history.note("failure", "", f"{type(failure).__name__}: {failure}")
+        look(EPOCH + world.clock.world_time(), None, story())
         return world
 
     def _shrunk(self, world: World, failure: Exception, passed: int) -> SimulationError:
