@@ -25,7 +25,7 @@ from ..testing.world.plan import Plan
 from ..testing.world.simulation import Simulation, SimulationError
 from .exit_codes import Leave, Status
 from .output import complain, show
-from .program_loader import Program, load, load_file, load_module
+from .program_loader import Program, load, load_module, load_test_file
 from .prompt import Prompt, write
 
 __all__ = ["run", "shell", "simulate"]
@@ -264,7 +264,7 @@ def _simulation(target: str) -> Simulation:
         raise Leave(
             Status.USAGE, f"{target!r} names no test; write tests/test_shop.py::test_orders"
         )
-    found: Any = load_file(Path(file), [])
+    found: Any = load_test_file(Path(file))
     for part in name.split("::"):
         found = getattr(found, part, None)
     simulation = getattr(found, "simulation", None)

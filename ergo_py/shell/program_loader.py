@@ -16,7 +16,7 @@ from .._core.verbs.behaviour import Behaviour
 from ..program import refusing_run
 from .exit_codes import Leave, Status
 
-__all__ = ["Program", "load", "load_file", "load_module"]
+__all__ = ["Program", "load", "load_file", "load_test_file", "load_module"]
 
 _WANTED = "an `async def main(node)`, or a behaviour class such as `class App(Actor)`"
 
@@ -69,8 +69,21 @@ def load_module(name: str) -> ModuleType:
     return _import_module(name, sys.argv[1:])
 
 
-def load_file(path: Path, arguments: list[str]) -> ModuleType:
-    """Import a file.
+def load_test_file(path: Path) -> ModuleType:
+    """Import a file of tests, as a module of its package, as pytest does: it may import its
+    neighbours by relative imports.
+
+    Raises:
+        Leave: there is no such file, or it cannot be imported.
+    """
+    full, here = path.resolve(), Path.cwd()
+    parts = full.relative_to(here).with_suffix("").parts if full.is_relative_to(here) else ()
+    is_module = bool(parts) and all(part.isidentifier() for part in parts)
+    return load_file(path, [], ".".join(parts) if is_module else path.stem)
+
+
+def load_file(path: Path, arguments: list[str], name: str = "") -> ModuleType:
+    """Import a file, under a name or under its own.
 
     Raises:
         Leave: there is no such file, or it cannot be imported.
@@ -81,11 +94,12 @@ def load_file(path: Path, arguments: list[str]) -> ModuleType:
     # current directory.
     sys.path[:0] = [str(path.parent.resolve()), str(Path.cwd())]
     sys.argv = [str(path), *arguments]
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = name or path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise Leave(Status.USAGE, f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -89,6 +89,19 @@ def test_the_command_runs_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert "digest" in capsys.readouterr().out
 
 
+def test_the_command_of_the_page_imports_a_test_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    test = "examples/testing/test_orders.py::hasty_orders_survive"
+    plan = "seed=2 order=plain; 4 crash shop@world 1.5"
+
+    assert main(["simulate", test, "--plan", plan]) == 1
+    assert "kept(Place)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words, text",
     [
