@@ -78,8 +78,9 @@ async def messages(world: World) -> None:
         else:
             await node.spawn(Source, sent, name="source")
 
-    # A small window: operations wait for room in it, also when a session ends.
-    a, _ = await world.start(2, start, network={"window": 16 * 1024})
+    # In a small window operations wait for room, in a large one they fill several frames.
+    window = world.random.choice((16, 64, 1024)) * 1024
+    a, _ = await world.start(2, start, network={"window": window})
     world.faults(
         seconds=20.0,
         cut=0.1,
