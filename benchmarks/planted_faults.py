@@ -303,8 +303,8 @@ FAULTS = (
     Planted(
         "a delivered message is not removed",
         *(bank, OUTBOX),
-        "        changes.removed.append(number)\n        if not any(",
-        "        if not any(",
+        "        changes.removed.append(number)\n        # A parked",
+        "        # A parked",
     ),
     Planted(
         "a failed commit counts as stored",

@@ -63,7 +63,7 @@ def test_a_recording_shows_nodes_and_the_story_and_changes_no_history(tmp_path: 
     assert "b@world crashes, and starts again after 3 s" in str(state)
 
 
-def test_a_recording_shows_a_node_that_is_down_and_counts_by_the_seconds_of_the_world(
+def test_a_recording_shows_a_crashed_node_and_counts_simulated_seconds(
     tmp_path: Path,
 ) -> None:
     recording = WorldRecorder()
