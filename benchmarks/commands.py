@@ -65,7 +65,7 @@ HYPOTHESIS_PROFILE=fast .ci/test-environments "${{ENVIRONMENTS:-}}" \
         "with whole nodes",
         f"""
 HYPOTHESIS_PROFILE=thorough {_PYTEST} \
-    tests/cluster/test_partitions.py tests/cluster/test_groups.py "$@"
+    tests/cluster/test_partitions.py tests/cluster/test_worlds.py tests/cluster/test_groups.py "$@"
 """,
     ),
     "conformance": Command(

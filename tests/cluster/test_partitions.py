@@ -25,12 +25,6 @@ def test_no_two_holders_in_seeded_partitions_with_bad_clocks_and_stopped_program
     assert sum(acts for _, acts in starts) > 100 * len(starts)
 
 
-def test_no_two_singletons_on_nodes_in_seeded_partitions() -> None:
-    starts = [simulate_nodes(seed) for seed in range(1000 if THOROUGH else 8)]
-
-    assert sum(starts) > 3 * len(starts)
-
-
 def test_no_number_twice_in_seeded_partitions_with_a_store_that_is_rolled_back() -> None:
     starts = [simulate_keepers(seed, rollbacks=True) for seed in range(1000 if THOROUGH else 3)]
 
