@@ -37,7 +37,7 @@ class Asker(Actor):
 
     def __init__(self, socket: Any, peer: Any, count: int) -> None:
         self.make, self.peer, self.count = socket, peer, count
-        self.got: list[int] = []
+        self.got: list[tuple[int, float]] = []
         self.failed: list[UDP.Failed] = []
 
     async def init(self) -> None:
@@ -48,7 +48,7 @@ class Asker(Actor):
     def handle_message(self, message: Any, sender: Any) -> None:
         match message:
             case UDP.Data(_, _, data):
-                self.got.append(int(data))
+                self.got.append((int(data), trio.current_time()))
             case UDP.Failed():
                 self.failed.append(message)
 
@@ -68,9 +68,13 @@ def run(test: Any, plan: str = "seed=1") -> World:
     return world
 
 
-def answers(plan: str, make: Any, peer: Any = None, reader: Any = "task") -> list[int]:
-    """The numbers that come back to a socket on the second node from a server on the first."""
-    found: list[int] = []
+def arrivals(
+    plan: str, make: Any, peer: Any = None, reader: Any = "task"
+) -> list[tuple[int, float]]:
+    """The numbers that come back to a socket on the second node from a server on the first, each
+    with its time.
+    """
+    found: list[tuple[int, float]] = []
 
     async def start(node: Node) -> None:
         if node.name == "a@world":
@@ -86,6 +90,10 @@ def answers(plan: str, make: Any, peer: Any = None, reader: Any = "task") -> lis
 
     run(test, plan)
     return found
+
+
+def answers(*args: Any) -> list[int]:
+    return [number for number, _ in arrivals(*args)]
 
 
 @pytest.mark.parametrize("reader", ["task", "thread"])
@@ -110,11 +118,15 @@ def test_doubled_datagrams_arrive_twice() -> None:
     assert len(got) > COUNT
 
 
-def test_slow_datagrams_overtake_each_other() -> None:
-    got = answers("seed=1; 0 slow_sockets a@world 30 1", client())
+def test_slow_datagrams_are_late_and_overtake_each_other() -> None:
+    fast, slow = (
+        arrivals(f"seed=1; {fault}", client()) for fault in ("", "0 slow_sockets a@world 30 1")
+    )
 
-    assert sorted(got) == list(range(COUNT))
-    assert got != sorted(got)
+    assert {time for _, time in fast} == {0.1}
+    assert len({time for _, time in slow}) == COUNT
+    assert sorted(number for number, _ in slow) == list(range(COUNT))
+    assert [number for number, _ in slow] != list(range(COUNT))
 
 
 def test_seeds_repeat_with_datagrams() -> None:
