@@ -67,7 +67,7 @@ class WebServer(Listener):
 
     Args:
         host: the address to listen at; loopback by default.
-        port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
+        port: the port; 0, as None, for a free port, which ``local`` of the spawned server tells.
         sock: the socket to listen with, as for :class:`TCPServer`: a socket that listens, or the
             name of a socket that systemd has opened for this program.
         routes: which process answers which path: ``Route``, ``Mount`` and ``Files``. By default,
@@ -114,7 +114,7 @@ class WebServer(Listener):
     def __init__(
         self,
         host: str = "127.0.0.1",
-        port: int = 0,
+        port: int | None = None,
         *,
         sock: socket.socket | str | None = None,
         routes: Sequence[Place] | None = None,
@@ -139,6 +139,7 @@ class WebServer(Listener):
         reuse_port: bool = False,
         dual_stack: bool = True,
     ) -> None:
+        is_placed, port = port is not None, 0 if port is None else port
         check_endpoint("WebServer", host, port, least=0)
         tls = _with_http(tls)
         for name, flag in (("reuse_port", reuse_port), ("dual_stack", dual_stack)):
@@ -156,7 +157,7 @@ class WebServer(Listener):
             handshake_timeout=handshake_timeout,
             linger=linger,
         )
-        given = GivenSocket("WebServer", sock, socket.SOCK_STREAM, INET, is_placed=port > 0)
+        given = GivenSocket("WebServer", sock, socket.SOCK_STREAM, INET, is_placed=is_placed)
         super().__init__(None, streams, "task", max_connections, when_full, queue, given, _IN_TURN)
         self._host, self._port = host, port
         self._reuse_port = reuse_port

@@ -241,7 +241,7 @@ class TCPServer(Listener):
     Args:
         host: the address to listen at; loopback by default. ``"::"`` is every address of both
             versions of IP.
-        port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
+        port: the port; 0, as None, for a free port, which ``local`` of the spawned server tells.
         sock: the socket to listen with, instead of a host and a port: a socket that listens, or the
             name of a socket that systemd has opened for this program (``FileDescriptorName=`` of
             its unit). A name and a port together: the port counts if the program is started without
@@ -295,7 +295,7 @@ class TCPServer(Listener):
     def __init__(
         self,
         host: str = "127.0.0.1",
-        port: int = 0,
+        port: int | None = None,
         *,
         sock: socket.socket | str | None = None,
         receiver: ReceiverOption = None,
@@ -307,6 +307,7 @@ class TCPServer(Listener):
         dual_stack: bool = True,
         **options: Unpack[StreamKeywords],
     ) -> None:
+        is_placed, port = port is not None, 0 if port is None else port
         check_endpoint("TCPServer", host, port, least=0)
         checked = read_stream_options("TCPServer", options, TCPServer)
         if checked.tls is True or (
@@ -317,7 +318,7 @@ class TCPServer(Listener):
             )
         check_flag("reuse_port", reuse_port)
         check_flag("dual_stack", dual_stack)
-        given = GivenSocket("TCPServer", sock, socket.SOCK_STREAM, INET, is_placed=port > 0)
+        given = GivenSocket("TCPServer", sock, socket.SOCK_STREAM, INET, is_placed=is_placed)
         super().__init__(receiver, checked, reader, max_connections, when_full, queue, given)
         self._host = host
         self._port = port

@@ -66,7 +66,7 @@ class UDPServer(UDPSocket):
     def __init__(
         self,
         host: str = "127.0.0.1",
-        port: int = 0,
+        port: int | None = None,
         *,
         sock: socket.socket | str | None = None,
         receiver: Target | None = None,
@@ -84,6 +84,7 @@ class UDPServer(UDPSocket):
             raise BadInputError(
                 "UDPServer(host)", host, "a name or an address, such as '127.0.0.1'"
             )
+        is_placed, port = port is not None, 0 if port is None else port
         check_number("UDPServer(port)", port, least=0, whole=True, most=65535)
         check_number("ttl", ttl, least=0, whole=True, most=255)
         check_flag("broadcast", broadcast)
@@ -92,7 +93,7 @@ class UDPServer(UDPSocket):
             check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer
         )
         self._host, self._port = host, port
-        self._given = GivenSocket("UDPServer", sock, socket.SOCK_DGRAM, INET, is_placed=port > 0)
+        self._given = GivenSocket("UDPServer", sock, socket.SOCK_DGRAM, INET, is_placed=is_placed)
         self._broadcast = broadcast
         if not isinstance(groups, Sequence):
             raise BadInputError(

@@ -30,7 +30,9 @@ def new(options: argparse.Namespace) -> None:
         raise Leave(Status.USAGE, str(error)) from None
     create(name, Path.cwd())
     source = _source()
-    wheel = f"  pip wheel --no-deps --wheel-dir {name.project}/wheels {shlex.quote(source)}\n"
+    # Without the C extension the wheel fits the Python of the image, too.
+    make_wheel = f"ERGO_PURE=1 pip wheel --no-deps --wheel-dir {name.project}/wheels"
+    wheel = f"  {make_wheel} {shlex.quote(source)}\n"
     say(
         f"created {name.project}/: a supervised TCP service with tests, a Dockerfile and a "
         f"systemd service; README.md explains its files\n\n"

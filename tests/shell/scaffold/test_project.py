@@ -1,6 +1,7 @@
 """``ergo new``: the project that it creates passes its own checks and serves."""
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -83,11 +84,11 @@ def test_the_command_creates_a_project_and_says_how_to_go_on(
         ('{"url": "https://example.org/ergo_py.whl"}', ""),
         (
             '{"url": "file:///srv/ergo_py"}',
-            "  pip wheel --no-deps --wheel-dir b/wheels /srv/ergo_py\n",
+            "  ERGO_PURE=1 pip wheel --no-deps --wheel-dir b/wheels /srv/ergo_py\n",
         ),
         (
             '{"url": "file:///my%20files"}',
-            "  pip wheel --no-deps --wheel-dir b/wheels '/my files'\n",
+            "  ERGO_PURE=1 pip wheel --no-deps --wheel-dir b/wheels '/my files'\n",
         ),
     ],
 )
@@ -176,6 +177,44 @@ def test_the_service_unit_of_a_new_project_starts_its_command(folder: Path) -> N
     assert unit["Service"]["ExecStart"].split()[0].endswith(f"/bin/{LONGEST.project}")
     assert unit["Service"]["Restart"] == "on-failure"
     assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_the_socket_unit_of_a_new_project_listens_for_its_server(folder: Path) -> None:
+    def read(kind: str) -> ConfigParser:
+        unit = ConfigParser(strict=False, interpolation=None)
+        path = folder / "deploy" / f"{LONGEST.project}.{kind}"
+        unit.read_string(path.read_text(encoding="utf-8"))
+        return unit
+
+    service, sock = read("service"), read("socket")["Socket"]
+    host, _, port = sock["ListenStream"].partition(":")
+    server = (folder / LONGEST.package / "server.py").read_text(encoding="utf-8")
+
+    assert f'sock="{sock["FileDescriptorName"]}"' in server
+    assert service["Service"]["ExecStart"].endswith(f" --host {host} --port {port}")
+    assert service["Unit"]["Requires"] == f"{LONGEST.project}.socket"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_the_units_of_a_new_project_are_right_for_systemd(folder: Path, tmp_path: Path) -> None:
+    program = tmp_path / LONGEST.project
+    program.touch(mode=0o755)
+    for unit in (folder / "deploy").iterdir():
+        text = unit.read_text(encoding="utf-8")
+        installed = text.replace(f"/opt/{LONGEST.project}/bin/{LONGEST.project}", str(program))
+        (tmp_path / unit.name).write_text(installed, encoding="utf-8")
+
+    units = [str(path) for path in tmp_path.iterdir() if path.suffix]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(units) == 2
 
 
 def test_a_new_project_has_no_placeholder_left(folder: Path) -> None:
