@@ -7,13 +7,12 @@ import { problem } from "./process.js";
 import { Record } from "./record.js";
 import { plainTable } from "./table.js";
 
-const LABELS = { awake: "Awake", commits: "Commits a second", rows: "Rows in a commit", time: "Time of a commit", owed: "Owed messages", parked: "Parked messages" };
 const link = (...parts) => h("a", { href: `#/entities/${parts.map(encodeURIComponent).join("/")}` }, parts.at(-1));
 
 export class Entities extends Record {
 	constructor(page, chosen) {
 		super(page, "entities", "Entities", "");
-		this.tiles = new Tiles(LABELS);
+		this.tiles = new Tiles({ awake: "Awake", commits: "Commits a second", rows: "Rows in a commit", time: "Time of a commit", owed: "Owed messages", parked: "Parked messages" });
 		this.find = finder("Find keys", "First letters of a key", () => this.list());
 		this.title = h("h2");
 		this.keys = h("ul.keys");
@@ -26,12 +25,19 @@ export class Entities extends Record {
 	}
 
 	keeps([kind, key]) {
-		const isOther = kind !== this.chosen;
 		Object.assign(this, { chosen: kind, key });
 		this.rest.hidden = !kind;
-		if (kind && isOther) this.list();
-		this.look();
 		return true;
+	}
+
+	draw() {
+		super.draw();
+		const { store } = this.page;
+		const kind = `${store.key} ${this.chosen}`, key = `${kind} ${this.key}`;
+		if (key === this.at) return;
+		if (this.chosen && kind !== this.of) this.list();
+		[this.of, this.at] = [kind, key];
+		this.look();
 	}
 
 	// Counts of stored keys may be half a minute old: all keys are read for them.
@@ -50,13 +56,12 @@ export class Entities extends Record {
 		this.tiles.set("awake", count(sum(kinds, "awake")), `${count(sum(kinds, "stored"))} stored`);
 		this.tiles.set("commits", seconds ? rate(commits / seconds) : "–", `${short(sum(stores, "commits"))} so far`);
 		this.tiles.set("rows", mean("versions", short), `${short(sum(stores, "versions"))} so far`);
-		this.tiles.set("time", mean("time", duration), "in the last 10 s");
+		this.tiles.set("time", mean("time", duration), "mean of 10 s");
 		this.tiles.set("owed", count(sum(kinds, "owed")), `${count(sum(kinds, "due"))} due in 30 s`);
 		this.tiles.set("parked", count(parked), "tried too often", parked);
-		const failed = stores.filter((store) => store.last_error);
 		put(
 			this.body,
-			failed.map(({ failures, last_error: { at, text } }) => h("div.alarm-box", h("strong", plural(failures, "failure")), ` of the store, the last at ${clock(at)}: ${text}`)),
+			stores.map(({ failures, last_error: last }) => last && h("div.alarm-box", h("strong", plural(failures, "failure")), ` of the store, the last at ${clock(last.at)}: ${last.text}`)),
 			this.tiles.element,
 			card("Kinds", plainTable("Kinds", ["Kind", "Awake", "Asleep", "Owed", "Due", "Parked"], kinds.map(row), [1, 2, 3, 4, 5])),
 		);
@@ -67,7 +72,7 @@ export class Entities extends Record {
 		const asked = (this.asked = { kind: this.chosen, prefix: this.find.value, after, limit: 50 });
 		const { keys, is_more, message } = await this.page.store.ask("keys", asked).catch((error) => error);
 		if (asked !== this.asked) return;
-		if (!after) put(this.keys, !keys?.length && h("li.soft", message ?? "No key begins with these letters."));
+		if (!after) put(this.keys, !keys?.length && h("li.soft", message ?? "No such key."));
 		this.keys.append(...(keys ?? []).map((key) => h("li", link(asked.kind, key))));
 		this.last = keys?.at(-1);
 		this.more.hidden = !is_more;

@@ -261,6 +261,10 @@ async def test_entities_are_found_by_prefix_and_retried_only_after_a_question(
             {"kind": "Account", "key": "eve-050"}
         ]
 
+        await tab.do("Page.reload")
+        await tab.until("document.querySelectorAll('.keys a').length === 50")
+        await tab.has('"key": "eve-050"', "pre")
+
 
 @pytest.mark.browser
 async def test_without_the_permission_nothing_offers_to_act(devtools: str) -> None:
