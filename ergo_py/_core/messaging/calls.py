@@ -181,12 +181,7 @@ class Calls:
             left = callee.task.context.run(callee.answer_now, caller, request)
             if left is not None:
                 await left.close()
-            # Inlined _pause_is_due().
-            if task is self._turn_of and self._free:
-                self._free -= 1
-                is_due = False
-            else:
-                is_due = self._look(task)
+            is_due = self._pause_is_due(task)
             waiter = None
         elif callee.takes_direct and not priority:
             # Instead of _post_call(): most callees take direct appends.
@@ -216,22 +211,10 @@ class Calls:
             if value is not None:
                 return value
         else:
-            # Inlined wait(): every wake-up runs through each coroutine layer.
-            if timeout is not None:
-                router.clock.arm_call(caller, timeout)
-            else:
-                caller.wait_without_limit()
-            if process is not None:
-                process.begin_wait(caller)
             try:
-                await park_as(task, caller)
-            except BaseException:
-                caller.abandon()
-                raise
+                await self.wait(process, caller, timeout)
             finally:
-                if process is not None:
-                    process.end_wait()
-                elif beside is not None:
+                if beside is not None:
                     beside.end_wait_beside(caller)
                 if waiter is not None and not waiter.admitted:
                     callee.mailbox.stop_waiting(LANES[priority], waiter)

@@ -1,6 +1,7 @@
 """`HookedRouter` and `HookedCalls`: the router and the calls of a node with hooks."""
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from trio.lowlevel import enable_ki_protection
@@ -61,19 +62,9 @@ class HookedCalls(Calls):
         router = self._router
         is_outside = process is None and not sender.number
         context = router.context_of(sender, is_outside) if context is None else context
-        if router.sees_all:
-            return self._call(process, sender, to, request, timeout, priority, context)
-        return super().call(process, sender, to, request, timeout, priority, context)
+        make = partial(super().call, process, sender, to, request, timeout, priority, context)
+        return self._note_answer(to, make) if router.sees_all else make()
 
-    async def _call(
-        self,
-        process: Asker | None,
-        sender: PID,
-        to: Target,
-        request: object,
-        timeout: float | None,
-        priority: Priority,
-        context: object | None,
-    ) -> object:
-        answer = await super().call(process, sender, to, request, timeout, priority, context)
-        return self._router.note_answer(to, answer)
+    async def _note_answer(self, to: Target, make: Callable[[], Awaitable[object]]) -> object:
+        # The call is made here: a program that closes this coroutine unused leaves no other behind.
+        return self._router.note_answer(to, await make())
