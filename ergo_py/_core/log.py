@@ -243,14 +243,13 @@ class _Console:
         )
 
     def __call__(self, level: str, text: str, fields: Fields) -> bool:
-        left_out = _beside(fields)
+        beside, below = _split(fields)
         safe = {
             key: printable(value) if isinstance(value, str) else _Shown(value)
-            for key, value in fields.items()
-            if key not in left_out
+            for key, value in beside.items()
         }
         line = _line(time.strftime("%H:%M:%S"), level, printable(text), safe)
-        return _to_stderr(self._render(None, level, line) + _below(fields))
+        return _to_stderr(self._render(None, level, line) + below)
 
 
 def _is_terminal() -> bool:
@@ -298,30 +297,22 @@ def _plain(level: str, text: str, fields: Fields) -> str:
 
 
 def _parts(fields: Fields) -> tuple[str, str]:
-    left_out = _beside(fields)
-    pairs = " ".join(
-        f"{key}={printable(shown(value))}" for key, value in fields.items() if key not in left_out
-    )
-    return pairs, _below(fields)
+    beside, below = _split(fields)
+    return " ".join(f"{key}={printable(shown(value))}" for key, value in beside.items()), below
 
 
-def _beside(fields: Fields) -> tuple[str, ...]:
-    """The fields that are not part of the line: the multi-line fields, and the error if the last
-    line of a traceback names it.
-    """
-    return (*_BELOW, "error") if fields.get("exception") is not None else _BELOW
-
-
-def _below(fields: Fields) -> str:
-    """Tracebacks, each line indented: the text of an exception may come from an attacker, and must
-    not pass for a line of the log.
+def _split(fields: Fields) -> tuple[Fields, str]:
+    """The fields of the line, and the tracebacks below it, each line indented: the text of an
+    exception may come from an attacker, and must not pass for a line of the log. The last line of a
+    traceback names the error, so the line does not.
     """
     below = ""
     for key in _BELOW:
         if (text := fields.get(key)) is not None:
             for line in text_of(text).rstrip("\n").split("\n"):
                 below += f"\n  {printable(line.expandtabs())}"
-    return below
+    left_out = (*_BELOW, "error") if fields.get("exception") is not None else _BELOW
+    return {key: value for key, value in fields.items() if key not in left_out}, below
 
 
 def _line(now: object, level: str, text: str, fields: Mapping[str, Any]) -> dict[str, Any]:
