@@ -2,12 +2,13 @@
 
 import shutil
 import ssl
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
 import trio
 
-from ergo_py import Actor, BadInputError, Caller
+from ergo_py import Actor, BadInputError, Caller, MetaProcess
 from ergo_py.meta import TCPServer, TLSFiles
 from tests.support import running_node
 
@@ -27,23 +28,37 @@ class Setting(Actor):
     def handle_call(self, request: object, caller: Caller) -> object:
         return list(self.seen)
 
-    def handle_reload(self) -> None:
+    def handle_reload(self) -> Awaitable[None] | None:
         self.seen.append("reload")
         if self.error is not None:
             raise self.error
+        return None
+
+
+class Unconcerned(Actor):
+    """Has no settings, and neither has its meta-process."""
+
+    async def init(self) -> None:
+        await self.spawn_meta(Silent())
+
+
+class Silent(MetaProcess):
+    async def start(self) -> None:
+        await trio.sleep_forever()
 
 
 class Slow(Setting):
-    async def handle_reload(self) -> None:  # type: ignore[override]
+    async def handle_reload(self) -> None:
         await trio.lowlevel.checkpoint()
         self.seen.append("reload")
         await trio.sleep_forever()
 
 
+@pytest.mark.counted
 async def test_handle_reload_is_called_behind_the_messages_that_wait() -> None:
     async with running_node() as node:
         setting = await node.spawn(Setting)
-        await node.spawn(Actor)  # has no settings
+        await node.spawn(Unconcerned)
         node.send(setting, "before")
 
         assert await node.reload() == []
