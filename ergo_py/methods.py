@@ -29,6 +29,9 @@ R = TypeVar("R")
 _MARK: Final = "__is_exposed__"
 _NAMES: Final = "__exposed_methods__"
 _OWN: Final = "__serves_methods__"
+_SHAPES: Final = 64
+"""Shapes of arguments that are kept for a method. Most methods are called in a single shape."""
+_set: Final = object.__setattr__
 
 
 def exposed(method: F) -> F:
@@ -85,8 +88,9 @@ class _Method:
     kwargs: Mapping[str, Any]
 
     def __init__(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        for name, value in (("method", method), ("args", args), ("kwargs", kwargs)):
-            object.__setattr__(self, name, value)
+        _set(self, "method", method)
+        _set(self, "args", args)
+        _set(self, "kwargs", kwargs)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a message cannot be changed: {self!r}")
@@ -191,11 +195,15 @@ def _mark_of(verb: str, method: object) -> "_Exposed":
 class _Exposed:
     """The mark of an exposed method: the types of its messages, and its signature."""
 
-    __slots__ = ("_method", "_signature", "call", "cast")
+    __slots__ = ("_method", "_shapes", "_signature", "call", "cast")
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
         self._signature: inspect.Signature | None = None
+        self._shapes: set[tuple[object, ...]] = set()
+        """The arguments that fit, by their number and names: `bind` looks at nothing else, and
+        takes longer than the rest of a call.
+        """
         # Logs show the type of a message and not its content, so the type has the method's name.
         self.call: type[MethodCall[Any]] = _named(MethodCall, method)
         self.cast: type[MethodCast] = _named(MethodCast, method)
@@ -205,6 +213,9 @@ class _Exposed:
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         """Check the arguments where they are given, and return the parts of the message."""
         method = self._method
+        shape = (len(args), *kwargs)
+        if shape in self._shapes:
+            return method.__name__, args, kwargs
         if self._signature is None:
             self._signature = inspect.signature(method, **READING)
         try:
@@ -215,6 +226,8 @@ class _Exposed:
                 (args, kwargs),
                 f"the arguments of {method.__qualname__}{self._signature}: {problem}",
             ) from None
+        if len(self._shapes) < _SHAPES:
+            self._shapes.add(shape)
         return method.__name__, args, kwargs
 
 

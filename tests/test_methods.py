@@ -230,6 +230,20 @@ def test_anything_but_a_method_cannot_be_exposed() -> None:
         exposed(thing)
 
 
+def test_arguments_are_checked_again_in_another_shape() -> None:
+    add: Any = Counter.add
+    ask(add, 3)
+    ask(add, amount=3)
+
+    wrong: list[tuple[tuple[int, ...], dict[str, int]]] = [
+        *(((), {}), ((3, 4), {})),
+        *(((3,), {"amount": 3}), ((), {"other": 3})),
+    ]
+    for args, keywords in wrong:
+        with pytest.raises(BadInputError, match=r"the arguments of Counter\.add"):
+            ask(add, *args, **keywords)
+
+
 def test_the_message_shows_the_method_and_its_arguments() -> None:
     call, sent = ask(Counter.add, 3, twice=True), cast(Counter.add, 3)
 
