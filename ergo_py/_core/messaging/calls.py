@@ -138,8 +138,18 @@ class Calls:
             if type(begun) is not UnfinishedCall:
                 return begun
             if begun is not NOT_MADE:
-                await self._end_short_cut(process, begun, timeout)
-                return begun.caller.result()
+                # Not in a further coroutine, which would be woken with this one.
+                caller = begun.caller
+                if begun.left is not None:
+                    await begun.left.close()
+                if not caller.settled:
+                    await self.wait(process, caller, timeout)
+                    return caller.result()
+                if process is not None:
+                    process.end_wait()
+                if begun.is_due:
+                    await self._pause(caller.task)
+                return caller.result()
         router = self._router
         # Inlined resolve(): most targets are PIDs. Untyped, since only a process that serves calls
         # inline or takes direct appends has a task and a main lane.
@@ -219,19 +229,6 @@ class Calls:
                 if waiter is not None and not waiter.admitted:
                     callee.mailbox.stop_waiting(LANES[priority], waiter)
         return caller.result()
-
-    async def _end_short_cut(
-        self, process: Asker | None, begun: UnfinishedCall, timeout: float | None
-    ) -> None:
-        if begun.left is not None:
-            await begun.left.close()
-        if not begun.caller.settled:
-            await self.wait(process, begun.caller, timeout)
-            return
-        if process is not None:
-            process.end_wait()
-        if begun.is_due:
-            await self._pause(begun.caller.task)
 
     def _step(self, process: Asker | None, callee: Any, caller: TaskCaller) -> None:
         """Let the callee, whose mailbox holds the request, run inside the caller's turn."""
