@@ -5,24 +5,28 @@ the calls, and poll loops become messages.
 from collections import deque
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import outcome
 import trio
+from trio.lowlevel import current_task
 
 from .._core import sources
+from .._core.messaging.waiters import TaskCaller
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
-from .._core.vocabulary.errors import BadInputError, NodeStoppedError
+from .._core.vocabulary.errors import BadInputError, NodeStoppedError, TargetDownError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
-from .._core.vocabulary.reasons import Crashed, Reason
+from .._core.vocabulary.reasons import Crashed, NoProcess, Reason
 from .invocations import Apply, Invoke, as_exception, name_of_request
 from .receivers import check_receiver
 
 __all__ = ["BlockingCalls", "Poller"]
+
+R = TypeVar("R")
 
 _AT_ONCE: Final = 0.001
 """A poll that took less than this, in seconds, has not blocked."""
@@ -114,6 +118,25 @@ class BlockingCalls(MetaProcess):
             return super().handle_call(request, caller)
         await self._take(_Job(request, caller))
         return NO_REPLY
+
+    async def run(self, function: Callable[[Any], R]) -> R:
+        """Call a function with the object, in its thread, and wait for the result. For a task of
+        the process that has spawned the meta-process: it needs no message, which would cost each
+        call a turn of the loop.
+
+        Raises:
+            TargetDownError: the meta-process has ended.
+        """
+        meta, request = self._meta, Apply(function)
+        number = next(meta.router.references)
+        caller = TaskCaller(self.parent, number, meta.id, request, current_task(), meta)
+        if not meta.accepting:
+            raise TargetDownError(meta.id, request, meta.reason or NoProcess())
+        caller.defer(meta)
+        await self._take(_Job(request, caller))
+        await meta.kernel.calls.wait(None, caller, None)
+        result: R = caller.result()
+        return result
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """The number of threads and calls."""

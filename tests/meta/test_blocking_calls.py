@@ -70,6 +70,20 @@ async def test_a_call_invokes_the_method_of_the_object_and_answers_its_result() 
         )
 
 
+async def test_the_owner_runs_a_function_with_the_object_until_the_end() -> None:
+    calls = BlockingCalls(factory=Device)
+    async with owning() as owned:
+        await owned.spawn(calls)
+
+        assert await calls.run(lambda device: device.work("a")) == "a"
+        assert await calls.run(lambda device: device.used_by[0] == device.thread)
+        with pytest.raises(LookupError, match="no such thing"):
+            await calls.run(Device.fail)
+
+    with pytest.raises(TargetDownError):
+        await calls.run(Device.fail)
+
+
 async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(Device()))

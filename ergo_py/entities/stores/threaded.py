@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..._core.vocabulary.errors import CallError, NodeStoppedError
-from ..._core.vocabulary.ids import Alias
 from ...entity_handles import Address
 from ...meta.blocking_calls import BlockingCalls
-from ...meta.invocations import Apply
 from ..errors import EntityStoreError
 from .store import Due, Row, Write
 
@@ -51,8 +49,7 @@ class ThreadedStore:
 
     def __init__(self, factory: Callable[[], BlockingStore]) -> None:
         self._factory = factory
-        self._owner: Actor | None = None
-        self._calls: Alias | None = None
+        self._calls: BlockingCalls | None = None
 
     async def open(self, owner: "Actor") -> None:
         """Open it, in a thread that belongs to ``owner``.
@@ -60,8 +57,9 @@ class ThreadedStore:
         Raises:
             EntityStoreError: it cannot be opened, or another program has it open.
         """
-        self._owner = owner
-        self._calls = await owner.spawn_meta(BlockingCalls(factory=self._factory, max_waiting=10))
+        calls = BlockingCalls(factory=self._factory, max_waiting=10)
+        await owner.spawn_meta(calls)
+        self._calls = calls
 
     async def close(self) -> None:
         """Do nothing: it closes with the process that has opened it."""
@@ -88,10 +86,9 @@ class ThreadedStore:
 
     async def run(self, operation: Callable[[BlockingStore], R]) -> R:
         """Run an operation in the thread."""
-        if self._owner is None or self._calls is None:
+        if self._calls is None:
             raise EntityStoreError(f"{self!r} is not open")
-        request: Apply[R] = Apply(operation)
         try:
-            return await self._owner.node.call(self._calls, request, timeout=None)
+            return await self._calls.run(operation)
         except (CallError, NodeStoppedError) as error:
             raise EntityStoreError(f"the thread of {self!r} has ended: {error}") from error
