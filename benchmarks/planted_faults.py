@@ -245,7 +245,7 @@ FAULTS = (
     Planted(
         "an answer leaves before the commit",
         *(bank, COMMANDS),
-        "        if activation.output.is_stored():\n            return value\n",
+        "        if output.is_stored():\n            return value\n",
         "        if activation:\n            return value\n",
     ),
     Planted(
@@ -257,8 +257,8 @@ FAULTS = (
     Planted(
         "a commit releases output of the next version",
         *(bank, HELD),
-        "        while held and held[0][0] <= version:\n",
-        "        while held and held[0][0] <= version + 1:\n",
+        "            while count < len(held) and held[count][0] <= version:\n",
+        "            while count < len(held) and held[count][0] <= version + 1:\n",
     ),
     Planted(
         "output does not wait for the store",
@@ -281,7 +281,7 @@ FAULTS = (
     Planted(
         "a received message is not noted",
         *(bank, ACTIVATION),
-        "            record.seen[origin] = number\n",
+        "            record.see(origin, number)\n",
         "            pass\n",
     ),
     Planted(
@@ -393,8 +393,8 @@ FAULTS = (
     Planted(
         "a deleted state comes back",
         *(bank, RECORD),
-        "        self.state = None\n        self.done.clear()\n",
-        "        self.done.clear()\n",
+        "        self.state = None\n        self.done = _NONE\n",
+        "        self.done = _NONE\n",
     ),
     Planted(
         "an entity that failed is not woken",

@@ -10,6 +10,7 @@ from ._core.kernel import Kernel
 from ._core.processes.process import Process
 from ._core.processes.unhandled_messages import close_slot
 from ._core.tables.child_slot import ChildSlot, Claim, Fate, Rules
+from ._core.verbs.common import check_timeout
 from ._core.vocabulary.envelopes import Priority
 from ._core.vocabulary.errors import BadInputError, ErgoError, NotAllowedError, ServiceGoneError
 from ._core.vocabulary.hints import did_you_mean
@@ -281,18 +282,19 @@ class EntityHandle(Service):
     the entity gets them in order.
     """
 
-    __slots__ = ("_table", "address")
+    __slots__ = ("_name", "_table", "address")
 
     def __init__(
         self, kernel: Kernel, table: EntityTable, address: Address, process: Process | None = None
     ) -> None:
         self._table = table
         self.address = address
+        self._name = str(address)
         super().__init__(kernel, table.vacant, process)
 
     @property
     def _slot(self) -> ChildSlot:  # not kept: a sleeping entity has none
-        return self._table.slots.get(str(self.address), self._table.vacant)
+        return self._table.slots.get(self._name, self._table.vacant)
 
     @_slot.setter
     def _slot(self, slot: ChildSlot) -> None:
@@ -310,7 +312,7 @@ class EntityHandle(Service):
     @property
     def name(self) -> str:
         """Kind and key, for errors."""
-        return str(self.address)
+        return self._name
 
     @property
     def key(self) -> str:
@@ -366,7 +368,16 @@ class EntityHandle(Service):
             Exception: the error that the entity gave to ``Reject``.
         """
         given = request if once is None else Once[Any](once, request)
-        return await super().call(given, timeout=timeout, priority=priority, retry=retry)
+        slot = self._table.slots.get(self._name)
+        if slot is None or slot.pid is None or retry:
+            return await super().call(given, timeout=timeout, priority=priority, retry=retry)
+        # Inlined: each call to an entity waits, and each coroutine would be woken with it.
+        check_timeout(timeout)
+        if self._process is not None:
+            self._process.count_sent()
+        return await self._kernel.calls.call(
+            self._process, self._sender, slot.pid, given, timeout, priority
+        )
 
     async def post(
         self, message: object, *, once: str | None = None, timeout: float | None = 5.0

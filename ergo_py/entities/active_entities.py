@@ -6,13 +6,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from inspect import iscoroutinefunction
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
+from trio.lowlevel import Task, checkpoint, current_task
 
 from .._core.processes.process import Process, processes_of
 from .._core.processes.spawn import spawn_process
-from .._core.runtime.parking import PARKED
+from .._core.runtime.parking import PARKED, park, wake
+from .._core.tables.pending_calls import Deadline
 from .._core.vocabulary.errors import SpawnError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import read_options
@@ -21,6 +24,7 @@ from ..entity_handles import Address, EntityHandle, EntityTable, entities_of, ta
 from ..network.messages.message_types import MessageTypes
 from .activations.activation import Activation
 from .activations.awaited import is_awaited
+from .activations.changes import Changes
 from .activations.deliveries import Look
 from .entity import Entity
 from .errors import EntityStoreError
@@ -29,7 +33,7 @@ from .inspection import KeeperInspection
 from .record import Owed
 from .schedule import Schedule
 from .settings import Totals
-from .stores.store import Row, Store, Write
+from .stores.store import Row, Store
 
 if TYPE_CHECKING:
     from .keeper import Entities
@@ -80,7 +84,14 @@ class Keeping:
         self.commits = GroupCommit(store, self.totals, self._ring)
         self._schedule = Schedule(self.settings.now)
         self._wanted: dict[Address, None] = {}
-        self._bell = trio.Event()
+        self._spare: Changes | None = None
+        self._task: Task | None = None
+        """The task that works."""
+        self._is_rung = False
+        """There may be something to do."""
+        self._alarm: Deadline | None = None
+        self._alarm_at = inf
+        """The moment of the alarm, of trio's clock."""
         self._idle_bell = False
         """An entity waits for room: ring when another may sleep."""
         self._failures: dict[Address, int] = {}
@@ -96,7 +107,9 @@ class Keeping:
         return self.settings.now()
 
     def _ring(self) -> None:
-        self._bell.set()
+        self._is_rung = True
+        if self._task is not None:
+            wake(self._task)
 
     # -- for activations ---------------------------------------------------------------------------
 
@@ -120,21 +133,29 @@ class Keeping:
         chance = self.kernel.chance("entities").fraction()
         return self.settings.backoff.delay(attempts, chance)
 
-    def submit(self, activation: Activation, write: Write) -> None:
-        """Store a version of an entity."""
-        self.commits.submit(activation, write)
-
     def schedule(self, moment: float, address: Address) -> None:
         """Look after an entity at a moment."""
         if self._schedule.add(moment, address):
             self._ring()
 
-    def note_used(self, activation: Activation) -> None:
-        """Note that an entity has been used, and is idle now."""
-        self.active.move_to_end(str(activation.address))
+    def spare_changes(self) -> Changes:
+        """The empty changes of a callback that begins."""
+        spare, self._spare = self._spare, None
+        return Changes() if spare is None else spare
+
+    def spare(self, changes: Changes) -> None:
+        """Keep changes that are unused, for the next callback: most callbacks change nothing but
+        the state.
+        """
+        self._spare = changes
+
+    def note_used(self, name: str) -> float:
+        """Note that an entity has been used, and is idle now. Returns the time."""
+        self.active.move_to_end(name)
         if self._idle_bell:
             self._idle_bell = False
             self._ring()
+        return trio.current_time()
 
     def note_parked(self, address: Address, owed: Owed) -> None:
         """Note that a message is not tried any more."""
@@ -169,17 +190,37 @@ class Keeping:
 
     async def work(self) -> None:
         """Commit, load and wake until the keeper ends."""
+        self._task = current_task()
         try:
             while True:
                 for address in self._schedule.take_due():
                     self._look_after(address)
                 if not await self._work_once():
                     await self._put_idle_to_sleep()
-                    with trio.move_on_at(self._next_moment()):
-                        await self._bell.wait()
-                    self._bell = trio.Event()
+                    self._set_alarm(self._next_moment())
+                    if self._is_rung:
+                        await checkpoint()
+                    else:
+                        await park(self._task)
+                    self._is_rung = False
         finally:
+            if self._alarm is not None:
+                self._alarm.abandon()
             self.commits.close()
+
+    def _set_alarm(self, moment: float) -> None:
+        """Ring at a moment. An earlier alarm stays: the next moment becomes later with each use of
+        an entity, and a cancel scope for each wait was an eighth of the time of a lone command.
+        """
+        if moment < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.abandon()
+            self._alarm, self._alarm_at = Deadline(self._end_alarm), moment
+            self.kernel.clock.arm_call(self._alarm, max(0.0, moment - trio.current_time()))
+
+    def _end_alarm(self) -> None:
+        self._alarm_at = inf
+        self._ring()
 
     async def _work_once(self) -> bool:
         """Commit, load and poll, each once: with many writers there is always something to commit.
@@ -230,7 +271,8 @@ class Keeping:
             self._note_failure("a commit failed; its entities end", error)
             return
         for activation, write in written:
-            self._failures.pop(write.address, None)
+            if self._failures:
+                self._failures.pop(write.address, None)
             if write.due is not None:
                 self.schedule(write.due, write.address)
             activation.release(write)
@@ -292,15 +334,15 @@ class Keeping:
     async def _wake(self, address: Address, row: Row | None) -> None:
         kind = self.kinds[address.kind]
         try:
-            activation = Activation(self, address, kind, row)
+            name = self.table.slot(address).name
+            activation = Activation(self, address, name, kind, row)
         except EntityStoreError as error:
             self._fail_start(address, row, error)
             return
         # Before anything waits: another message must not wake it a second time.
-        self.active[str(address)] = activation
+        self.active[name] = activation
         if iscoroutinefunction(kind.init):
-            name = f"start {address}"
-            self.keeper.start_task(self._start, activation, kind, row, name=name)
+            self.keeper.start_task(self._start, activation, kind, row, name=f"start {name}")
         else:
             await self._start(activation, kind, row)
 
@@ -390,7 +432,7 @@ class Keeping:
             or activation.stores_marks()
         ):
             return False
-        moments = activation.outbox.moments()
+        moments = activation.moments()
         await process.shut(_ASLEEP)
         if moments:
             self._tries[activation.address] = moments

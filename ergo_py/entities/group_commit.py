@@ -23,19 +23,17 @@ class GroupCommit:
         self._totals = totals
         self._ring = ring
         """Wakes the task that commits."""
-        self._gathered: dict[Address, tuple[Activation, Write]] = {}
-        self._written: dict[Address, tuple[Activation, Write]] = {}
-        """The versions of the commit under way."""
+        self._gathered: dict[Address, Activation] = {}
+        self._written: dict[Address, Activation] = {}
+        """The entities of the commit under way."""
         self._finished: list[trio.Event] = []
         self._is_closed = False
 
-    def submit(self, activation: Activation, write: Write) -> None:
-        """Store a version. Of several versions of an entity that wait, only the last is written."""
-        waiting = self._gathered.get(write.address)
-        if waiting is not None:
-            write = write._replace(base=waiting[1].base)
-        self._gathered[write.address] = activation, write
-        self._ring()
+    def submit(self, activation: Activation) -> None:
+        """Store the version of an entity that waits, or a later one."""
+        if not self._gathered:
+            self._ring()
+        self._gathered[activation.address] = activation
 
     def is_waiting(self) -> bool:
         """Whether a version waits."""
@@ -53,23 +51,27 @@ class GroupCommit:
         """
         self._written, self._gathered = self._gathered, {}
         written = self._written
+        writes = [activation.take_write() for activation in written.values()]
         began = trio.current_time()
         try:
-            await self._store.commit([write for _, write in written.values()])
+            await self._store.commit(writes)
         except EntityStoreError as error:
-            for address, (activation, write) in written.items():
-                self._gathered.pop(address, None)  # later versions, of the same memory
+            for activation, write in zip(written.values(), writes, strict=True):
+                if self._gathered.pop(write.address, None) is not None:
+                    activation.take_write()  # a later version, of the same memory
                 activation.fail(error, write)
             raise
         except BaseException:
             # Cancelled: the keeper ends, and with it all entities.
+            for activation, write in zip(written.values(), writes, strict=True):
+                activation.return_write(write)
             self._gathered = {**written, **self._gathered}
             raise
         finally:
             self._written = {}
             self._tell_finished()
-        self._totals.count_commit(len(written), trio.current_time() - began)
-        return list(written.values())
+        self._totals.count_commit(len(writes), trio.current_time() - began)
+        return list(zip(written.values(), writes, strict=True))
 
     async def finish(self) -> None:
         """Wait until all that was submitted is stored, or has failed."""
@@ -85,8 +87,9 @@ class GroupCommit:
         """
         self._is_closed = True
         gathered, self._gathered = self._gathered, {}
-        for activation, write in gathered.values():
-            activation.fail(EntityStoreError("the keeper of the entity has ended"), write)
+        for activation in gathered.values():
+            error = EntityStoreError("the keeper of the entity has ended")
+            activation.fail(error, activation.take_write())
         self._tell_finished()
 
     def _tell_finished(self) -> None:

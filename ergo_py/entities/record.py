@@ -4,14 +4,18 @@ that it has done are written together.
 Only data: no clock, no store, no process.
 """
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ..entity_handles import Address
 from ..network.messages.codec import msgspec
 from .errors import EntityStoreError
 
 __all__ = ["Origin", "Owed", "Record"]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _LAYOUT: Final = 1
 
@@ -77,6 +81,9 @@ class _Layout(msgspec.Struct, array_like=True):
     done: list[tuple[str, float, bytes]]
 
 
+_NOTHING: Final[list[Any]] = []
+_NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
+"""Stands for an empty dict of a record: most records of entities that are awake have no others."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Layout).decode
 
@@ -93,11 +100,11 @@ class Record:
         """Tells this entity from an earlier one of the same key; 0 before its first message."""
         self.last = 0
         """The number of the last message that it has owed."""
-        self.owed: dict[int, Owed] = {}
+        self.owed: Mapping[int, Owed] = _NONE
         """The messages that it owes, in order."""
-        self.seen: dict[Origin, int] = {}
+        self.seen: Mapping[Origin, int] = _NONE
         """The number of the last message of each entity that has taken effect here."""
-        self.done: dict[str, tuple[float, bytes]] = {}
+        self.done: Mapping[str, tuple[float, bytes]] = _NONE
         """The ids of commands: when they were done, and their encoded answers. The oldest first."""
 
     @classmethod
@@ -118,24 +125,32 @@ class Record:
             )
         record = cls()
         record.state, record.birth, record.last = read.state, read.birth, read.last
-        record.owed = {each.number: each for each in read.owed}
-        record.seen = {Origin(kind, key, birth): n for kind, key, birth, n in read.seen}
-        record.done = {each: (moment, answer) for each, moment, answer in read.done}
+        if read.owed:
+            record.owed = {each.number: each for each in read.owed}
+        if read.seen:
+            record.seen = {Origin(kind, key, birth): n for kind, key, birth, n in read.seen}
+        if read.done:
+            record.done = {each: (moment, answer) for each, moment, answer in read.done}
         return record
 
     def encode(self) -> bytes | None:
         """Its bytes; None if nothing is left to keep, so that the row can go."""
         if self.state is None and not (self.owed or self.seen or self.done):
             return None
+        owed, seen, done = self.owed, self.seen, self.done
         return _encode(
             _Layout(
                 _LAYOUT,
                 self.state,
                 self.birth,
                 self.last,
-                list(self.owed.values()),
-                [(kind, key, birth, n) for (kind, key, birth), n in self.seen.items()],
-                [(each, moment, answer) for each, (moment, answer) in self.done.items()],
+                list(owed.values()) if owed else _NOTHING,
+                [(kind, key, birth, n) for (kind, key, birth), n in seen.items()]
+                if seen
+                else _NOTHING,
+                [(each, moment, answer) for each, (moment, answer) in done.items()]
+                if done
+                else _NOTHING,
             )
         )
 
@@ -146,7 +161,7 @@ class Record:
     def delete(self) -> None:
         """Keep nothing but the messages to other entities that it owes, and its marks."""
         self.state = None
-        self.done.clear()
+        self.done = _NONE
         self.owed = {number: each for number, each in self.owed.items() if each.outlives_owner}
 
     def begin_numbers(self, birth: int) -> None:
@@ -157,6 +172,8 @@ class Record:
         """The moment at which it has work to do; None for none. A message that is due at once has
         the moment 0.
         """
+        if not self.owed:
+            return None
         return min((each.due for each in self.owed.values() if not each.is_parked), default=None)
 
     def count_owed(self, now: float) -> int:
@@ -170,14 +187,30 @@ class Record:
         for each in owed:
             if each.name:
                 self.cancel(each.name)
-            self.owed[each.number] = each
+            self.owed = _with(self.owed, each.number, each)
             self.last = max(self.last, each.number)
+
+    def drop(self, number: int) -> None:
+        """Owe a message no longer."""
+        self.owed = _without(self.owed, number)
+
+    def see(self, origin: Origin, number: int) -> None:
+        """Note that a message of another entity has taken effect."""
+        self.seen = _with(self.seen, origin, number)
+
+    def forget_seen(self, origin: Origin) -> None:
+        """Forget the messages of another entity."""
+        self.seen = _without(self.seen, origin)
+
+    def remember(self, id: str, moment: float, answer: bytes) -> None:
+        """Note that a command is done."""
+        self.done = _with(self.done, id, (moment, answer))
 
     def cancel(self, name: str) -> bool:
         """Cancel a timer by its name. False if there is none."""
         for number, each in self.owed.items():
             if each.name == name:
-                del self.owed[number]
+                self.drop(number)
                 return True
         return False
 
@@ -198,4 +231,18 @@ class Record:
         for each, (moment, _) in list(self.done.items()):
             if moment >= before and len(self.done) <= most:
                 break
-            del self.done[each]
+            self.done = _without(self.done, each)
+
+
+def _with(kept: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
+    """The same with another entry: the same dict, unless it is `_NONE`."""
+    changed = kept if isinstance(kept, dict) else {}
+    changed[key] = value
+    return changed
+
+
+def _without(kept: Mapping[K, V], key: K) -> Mapping[K, V]:
+    """The same without an entry; `_NONE` if it was the last."""
+    if isinstance(kept, dict):
+        kept.pop(key, None)
+    return kept or _NONE

@@ -66,6 +66,8 @@ class Schedule:
 
     def take_due(self) -> list[Address]:
         """The entities that have work to do now."""
+        if not self._moments:
+            return []
         now, found = trio.current_time(), list[Address]()
         while self._moments and self._moments[0][0] <= now:
             at, address = heappop(self._moments)

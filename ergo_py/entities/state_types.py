@@ -27,7 +27,7 @@ from .._core.vocabulary.text import shown
 from ..network.messages.codec import msgspec
 from .errors import StateTypeError
 
-__all__ = ["StateType"]
+__all__ = ["LARGE", "StateType"]
 
 _PLAIN: Final = frozenset(
     {str, int, float, bool, bytes, type(None), datetime, date, time, timedelta, Decimal, UUID}
@@ -37,7 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_any = msgspec.msgpack.Decoder().decode
 
 
-_LARGE: Final = 16 * 1024
+LARGE: Final = 16 * 1024
 """Bytes of a large state. Beside a journal of changes, whole states of 4 kB were written as fast,
 of 16 kB a quarter slower, and of 64 kB ten times slower.
 """
@@ -69,7 +69,7 @@ class StateType:
 
     def is_first_large(self, encoded: bytes) -> bool:
         """Whether this is the first state of the class that is large."""
-        is_first = len(encoded) > _LARGE and not self._is_large
+        is_first = len(encoded) > LARGE and not self._is_large
         self._is_large = self._is_large or is_first
         return is_first
 

@@ -126,8 +126,8 @@ def _owing() -> bytes:
             Owed(4, "", "", message, name="late", due=LATER),
         ]
     )
-    record.seen[Origin("Sale", "other", 77)] = 9
-    record.done["id-1"] = (_now(), types.encode("first"))
+    record.see(Origin("Sale", "other", 77), 9)
+    record.remember("id-1", _now(), types.encode("first"))
     encoded = record.encode()
     assert encoded is not None
     return encoded

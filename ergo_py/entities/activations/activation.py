@@ -6,8 +6,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-import trio
-
 from ..._core.processes.process import Process
 from ..._core.vocabulary.envelopes import STOP
 from ..._core.vocabulary.errors import ErgoError, NotAllowedError
@@ -16,7 +14,7 @@ from ...entity_handles import Address, EntityHandle
 from ..errors import EntityStoreError, StateTooLargeError, StateUnreadableError
 from ..held_handles import HeldEntity
 from ..record import Record
-from ..state_types import StateType
+from ..state_types import LARGE, StateType
 from ..stores.store import Row, Write
 from .changes import Action, Changes
 from .commands import Commands
@@ -40,12 +38,25 @@ _TOKEN: Final = 0
 class Activation:
     """An entity that is awake."""
 
+    __slots__ = (
+        *("_base", "_entity", "_is_over", "_state_type", "_stored", "address", "changes"),
+        *("commands", "due", "is_started", "keeping", "name", "output", "record"),
+        *("_has_stored_marks", "_outbox", "_unstored", "types", "used"),
+    )
+
     def __init__(
-        self, keeping: "Keeping", address: Address, kind: "type[Entity[Any]]", row: Row | None
+        self,
+        keeping: "Keeping",
+        address: Address,
+        name: str,
+        kind: "type[Entity[Any]]",
+        row: Row | None,
     ) -> None:
         self.keeping = keeping
         self.types: MessageTypes = keeping.types
         self.address = address
+        self.name = name
+        """The address as a text, the same object as in the tables."""
         self.record = Record() if row is None else Record.decode(row.record)
         self.due = self.record.due()
         """The moment at which the stored record is due."""
@@ -54,8 +65,8 @@ class Activation:
         self.used = 0.0
         """When its last callback ended."""
         version = 0 if row is None else row.version
-        self.output = HeldOutput(version, self._warn)
-        self.outbox = Outbox(self)
+        self.output = HeldOutput(version, self)
+        self._outbox: Outbox | None = None
         self.commands = Commands(self)
         self._entity: Entity[Any] | None = None
         self.is_started = False
@@ -64,6 +75,8 @@ class Activation:
         """Its process has ended."""
         self._base = version
         """The version that the store has, or gets next; 0 for no row."""
+        self._unstored: Write | None = None
+        """The last version, while it waits for the store."""
         self._state_type: StateType = kind.__state_type__
         self._stored = b""
         """The bytes of the state as it was after the last callback."""
@@ -98,9 +111,12 @@ class Activation:
         """
         # Not the stored bytes: an older version of the class may have written them.
         self._stored = self._state_type.encode(self.entity.state)
+        if self._stored == self.record.state:
+            self._stored = self.record.state  # not twice in memory
         self.is_started = True
         self.rest()
-        self.outbox.begin(moments)
+        if self.record.owed:
+            self.outbox.begin(moments)
         # The end of its messages may have come while this entity could not store it, or their
         # sender has ended before it could tell. Few at a time: each wakes its sender.
         for origin, number in islice(self.record.seen.items(), _INQUIRIES):
@@ -129,6 +145,17 @@ class Activation:
         return self._entity
 
     @property
+    def outbox(self) -> Outbox:
+        """The messages that it owes. Made on first use: most entities owe none."""
+        if self._outbox is None:
+            self._outbox = Outbox(self)
+        return self._outbox
+
+    def moments(self) -> dict[int, float]:
+        """The moments of the next attempts, for the next activation."""
+        return {} if self._outbox is None else self._outbox.moments()
+
+    @property
     def process(self) -> Process:
         """Its process."""
         return self.entity._process
@@ -139,8 +166,7 @@ class Activation:
 
     def rest(self) -> None:
         """Be idle from now on."""
-        self.used = trio.current_time()
-        self.keeping.note_used(self)
+        self.used = self.keeping.note_used(self.name)
 
     def can_sleep(self, *, makes_room: bool = False) -> bool:
         """Whether it may end now: nothing is held back, and it has no work to do. To make room for
@@ -167,8 +193,8 @@ class Activation:
         """
         if self.output.error is not None:
             raise self.output.error
-        self.changes = Changes()
-        return self.changes
+        self.changes = changes = self.keeping.spare_changes()
+        return changes
 
     def in_callback(self, verb: str = "") -> Changes:
         """The changes of the callback in progress.
@@ -212,35 +238,42 @@ class Activation:
             StateTooLargeError: the same.
         """
         changes = self.in_callback()
+        is_unused = changes.is_unused()
         try:
-            if self._take_over(changes):
+            if self._take_over(changes, is_unused):
                 self._commit(changes)
         except ErgoError:
             self.undo()
             raise
         self.changes = None
-        self.commands.forget(changes.answered)
-        for action in changes.after:
-            self.output.hold(action)
+        if is_unused:
+            self.keeping.spare(changes)
+        else:
+            self.commands.forget(changes.answered)
+            for action in changes.after:
+                self.output.hold(action)
         self.rest()
-        self.outbox.after_callback()
+        if self._outbox is not None:
+            self._outbox.after_callback()
 
-    def _take_over(self, changes: Changes) -> bool:
+    def _take_over(self, changes: Changes, is_unused: bool) -> bool:
         """Put the changes of a callback into the record. False if nothing is to be stored."""
         state_type = self._state_type
         if changes.deleted:
             self.entity.put_state(state_type.new())
         encoded = state_type.encode(self.entity.state)
         is_new_state = encoded != self._stored
-        if not is_new_state and changes.is_empty():
+        if not is_new_state and (is_unused or changes.is_empty()):
             return False
         if is_new_state:
             state_type.check(encoded)
         # Checked before anything changes, so that nothing is half done.
-        size = len(encoded) + sum(len(each.message) for each in changes.owed)
+        size = len(encoded)
+        if changes.owed:
+            size += sum(len(each.message) for each in changes.owed)
         if size > self.keeping.settings.max_state:
             raise StateTooLargeError(self.address.kind, size, self.keeping.settings.max_state)
-        if state_type.is_first_large(encoded):
+        if size > LARGE and state_type.is_first_large(encoded):
             self.process.log.warning(
                 "a large state is encoded after every callback, also of callbacks that only read",
                 bytes=len(encoded),
@@ -252,36 +285,54 @@ class Activation:
             self.record.delete()
         elif is_new_state or self.record.state is not None:
             self.record.keep(encoded)
-        self._record_messages(changes)
+        if not is_unused:
+            self._record_messages(changes)
         return True
 
     def _record_messages(self, changes: Changes) -> None:
         record, settings = self.record, self.keeping.settings
         for number in changes.removed:
-            record.owed.pop(number, None)
+            record.drop(number)
             self.outbox.drop(number)
         for name in changes.cancelled:
             record.cancel(name)
         record.owe(changes.owed)
         if changes.seen is not None:
             origin, number = changes.seen
-            record.seen[origin] = number
+            record.see(origin, number)
         if changes.done:
             now = self.keeping.now()
-            record.done.update((id, (now, answer)) for id, answer in changes.done.items())
+            for id, answer in changes.done.items():
+                record.remember(id, now, answer)
             record.forget_done(now - settings.remember, settings.max_remembered)
 
     def _commit(self, changes: Changes) -> None:
         encoded = self.record.encode()
         self._has_stored_marks = False
         version = self.output.next_version()
-        write = Write(self.address, self._base, version, _TOKEN, self.record.due(), encoded)
+        waiting = self._unstored
+        # Of several versions that wait, only the last is written, over the base of the first.
+        base = self._base if waiting is None else waiting.base
+        write = Write(self.address, base, version, _TOKEN, self.record.due(), encoded)
         self._base = 0 if encoded is None else version
-        self.keeping.submit(self, write)
+        self._unstored = write
+        if waiting is None:
+            self.keeping.commits.submit(self)
         if changes.owed:
             changes.after.append(partial(self.outbox.confirm, self.record.last))
 
     # -- commits -----------------------------------------------------------------------------------
+
+    def take_write(self) -> Write:
+        """The last version, which the store gets now."""
+        write, self._unstored = self._unstored, None
+        assert write is not None
+        return write
+
+    def return_write(self, write: Write) -> None:
+        """Let a version that the store has not taken wait again, unless a later one does."""
+        if self._unstored is None:
+            self._unstored = write
 
     def release(self, write: Write) -> None:
         """Note that a version is stored, and let go all that waited for it."""
@@ -300,7 +351,8 @@ class Activation:
             process.end(STOP, reason)
             process.cut(reason)
 
-    def _warn(self, error: ErgoError) -> None:
+    def warn(self, error: ErgoError) -> None:
+        """Note that a message could not be sent."""
         self.process.log.warning("a message could not be sent", why=str(error))
 
     # -- messages of the framework -----------------------------------------------------------------
@@ -354,7 +406,7 @@ class Activation:
         if self.record.seen.get(message.origin, 0) != message.number:
             return
         # Stored with the next commit, or before the sleep: a mark too many does no harm.
-        del self.record.seen[message.origin]
+        self.record.forget_seen(message.origin)
         self._has_stored_marks = True
         if self.record.state is None:
             # It was deleted, and only this mark has kept the row.

@@ -36,6 +36,10 @@ class Changes:
         self.is_counted = False
         """Attempts were counted, or a mark was removed: the record has changed already."""
 
+    def is_unused(self) -> bool:
+        """Whether the callback has done nothing but change the state."""
+        return not (self.after or self.answered) and self.is_empty()
+
     def delete(self) -> None:
         """Delete the entity, also its timers and jobs of this callback."""
         self.deleted = True

@@ -24,18 +24,18 @@ class Commands:
 
     def __init__(self, activation: "Activation") -> None:
         self._activation = activation
-        self._in_progress: dict[str, list[Caller]] = {}
+        self._in_progress: dict[str, list[Caller]] | None = None
         """The ids of commands whose answers are deferred, with their callers: that of the command
-        first, then those of its repetitions.
+        first, then those of its repetitions. Made with the first such command.
         """
-        self._id_of: dict[Caller, str] = {}
+        self._id_of: dict[Caller, str] | None = None
         """The ids of these commands, by their first callers."""
 
     def are_open(self) -> bool:
         """Whether a caller of a command with an id waits for a deferred answer. A caller that has
         given up does not.
         """
-        return any(
+        return self._in_progress is not None and any(
             not caller.settled for callers in self._in_progress.values() for caller in callers
         )
 
@@ -47,13 +47,14 @@ class Commands:
         if done is not None:
             encoded = done[1]
             value = self._activation.types.decode(encoded) if encoded else None
-            self._activation.output.hold(self._reply([caller], value, None))
+            self._activation.output.hold(self._reply(caller, value, None))
             self._activation.rest()
             return True
-        if id in self._in_progress:
-            self._in_progress[id].append(caller)
-            return True
-        return False
+        callers = None if self._in_progress is None else self._in_progress.get(id)
+        if callers is None:
+            return False
+        callers.append(caller)
+        return True
 
     def end(self, caller: Caller, value: object, once: str | None) -> object:
         """End the callback of a call, and hold its answer back. Returns the result for the
@@ -68,13 +69,19 @@ class Commands:
             return self.refuse(caller, Reject(error))
         if value is NO_REPLY:
             if once is not None and not caller.settled:
-                self._in_progress[once] = [caller]
-                self._id_of[caller] = once
+                self._keep_open(once, caller)
             return NO_REPLY
-        if activation.output.is_stored():
+        output = activation.output
+        if output.is_stored():
             return value
-        activation.output.hold(self._reply([caller], value, None))
+        output.keep(Reply(activation.keeping.kernel.calls, caller, value, None))
         return NO_REPLY
+
+    def _keep_open(self, once: str, caller: Caller) -> None:
+        if self._in_progress is None or self._id_of is None:
+            self._in_progress, self._id_of = {}, {}
+        self._in_progress[once] = [caller]
+        self._id_of[caller] = once
 
     def refuse(self, caller: Caller, rejection: Reject) -> object:
         """Undo the callback of a call, and hold its refusal back."""
@@ -83,7 +90,7 @@ class Commands:
         activation.rest()
         if activation.output.is_stored():
             raise rejection
-        activation.output.hold(self._reply([caller], None, rejection.error))
+        activation.output.hold(self._reply(caller, None, rejection.error))
         return NO_REPLY
 
     def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
@@ -92,19 +99,21 @@ class Commands:
         Raises:
             StateTypeError: the command has an id, and its answer cannot be stored.
         """
-        activation, once = self._activation, self._id_of.get(caller)
-        callers = [caller]
-        if once is not None:
+        activation, callers = self._activation, list[Caller]()
+        once = None if self._id_of is None else self._id_of.get(caller)
+        if once is not None and self._in_progress is not None:
             changes = activation.in_callback("reply(caller, …) to a command with an id")
             if error is None:
                 changes.done[once] = self._encode(once, value)
             changes.answered.append(once)
             callers = self._in_progress[once]
-        activation.leave(self._reply(callers, value, error))
+        activation.leave(self._reply(callers or caller, value, error))
         return not caller.settled
 
     def forget(self, ids: list[str]) -> None:
         """Forget commands whose deferred answers are given by a callback that has ended."""
+        if self._in_progress is None or self._id_of is None:
+            return
         for once in ids:
             for caller in self._in_progress.pop(once, ()):
                 self._id_of.pop(caller, None)
@@ -118,5 +127,7 @@ class Commands:
                 f"{error}; the command was undone"
             ) from None
 
-    def _reply(self, callers: list[Caller], value: object, error: BaseException | None) -> Reply:
-        return Reply(self._activation.process.kernel.calls, callers, value, error)
+    def _reply(
+        self, callers: Caller | list[Caller], value: object, error: BaseException | None
+    ) -> Reply:
+        return Reply(self._activation.keeping.kernel.calls, callers, value, error)

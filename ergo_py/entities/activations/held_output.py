@@ -3,8 +3,8 @@
 The rule: whatever leaves an entity waits for the version that the entity had when it was made.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,6 +15,9 @@ from ..._core.vocabulary.reasons import Reason
 from ..errors import EntityStoreError
 from .changes import Action
 
+if TYPE_CHECKING:
+    from .activation import Activation
+
 __all__ = ["HeldOutput", "Reply"]
 
 
@@ -24,43 +27,60 @@ class Reply:
     __slots__ = ("_callers", "_calls", "_error", "_value")
 
     def __init__(
-        self, calls: Calls, callers: list[Caller], value: object, error: BaseException | None
+        self,
+        calls: Calls,
+        callers: Caller | list[Caller],
+        value: object,
+        error: BaseException | None,
     ) -> None:
         self._calls = calls
         self._callers = callers
+        """A list only for a command with an id: the most frequent reply has no list."""
         self._value = value
         self._error = error
 
     def __call__(self) -> None:
         """Answer the callers."""
-        for caller in self._callers:
-            self._calls.reply(caller, self._value, self._error)
+        callers = self._callers
+        if not isinstance(callers, list):
+            if not callers.settle(self._value, self._error):
+                self._calls.count_late_reply()
+            return
+        for caller in callers:
+            if not caller.settle(self._value, self._error):
+                self._calls.count_late_reply()
 
     def outlive(self) -> None:
         """Leave when it is stored, although the process of the entity has ended by then."""
-        for caller in self._callers:
+        for caller in self._all():
             caller.undefer()
 
     def fail(self, reason: Reason) -> None:
         """Tell the callers that the entity has ended."""
-        for caller in self._callers:
+        for caller in self._all():
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+
+    def _all(self) -> Sequence[Caller]:
+        callers = self._callers
+        return callers if isinstance(callers, list) else (callers,)
 
 
 class HeldOutput:
     """Replies and messages that wait until the version of the entity that made them is stored."""
 
-    __slots__ = ("_held", "_refused", "_waiting", "committed", "error", "version")
+    __slots__ = ("_activation", "_held", "_waiting", "committed", "error", "version")
 
-    def __init__(self, version: int, refused: Callable[[ErgoError], None]) -> None:
+    def __init__(self, version: int, activation: "Activation") -> None:
         self.version = self.committed = version
         """The version in memory, and the last that is stored."""
         self.error: EntityStoreError | None = None
         """A commit has failed: memory is ahead of the store, and nothing leaves any more."""
-        self._refused = refused
-        """Told of a message that could not be sent."""
-        self._held: deque[tuple[int, Action]] = deque()
-        self._waiting: list[trio.Event] = []
+        self._activation = activation
+        self._held: list[tuple[int, Action]] | None = None
+        """What waits, in order. Made when something waits: most entities that are awake do
+        nothing.
+        """
+        self._waiting: list[trio.Event] | None = None
 
     @property
     def held(self) -> int:
@@ -85,6 +105,13 @@ class HeldOutput:
         if self.is_stored():
             self._let_go(action)
         else:
+            self.keep(action)
+
+    def keep(self, action: Action) -> None:
+        """Do an action when the version in memory is stored, which it is not yet."""
+        if self._held is None:
+            self._held = [(self.version, action)]
+        else:
             self._held.append((self.version, action))
 
     async def wait_stored(self) -> None:
@@ -95,6 +122,8 @@ class HeldOutput:
         """
         while self.version != self.committed and self.error is None:
             event = trio.Event()
+            if self._waiting is None:
+                self._waiting = []
             self._waiting.append(event)
             await event.wait()
         if self.error is not None:
@@ -104,21 +133,31 @@ class HeldOutput:
         """Note that a version is stored, and let go all that waited for it."""
         self.committed = version
         held = self._held
-        while held and held[0][0] <= version:
-            self._let_go(held.popleft()[1])
-        self._wake_waiting()
+        if held is not None:
+            # All stay in the list until the last has left: what these actions hold back in turn
+            # must not overtake them.
+            count = 0
+            while count < len(held) and held[count][0] <= version:
+                self._let_go(held[count][1])
+                count += 1
+            if count == len(held):
+                self._held = None
+            else:
+                del held[:count]
+        if self._waiting is not None:
+            self._wake_waiting()
 
     def outlive(self) -> None:
         """Let replies leave when they are stored, although the process has ended by then."""
-        for _, action in self._held:
+        for _, action in self._held or ():
             if isinstance(action, Reply):
                 action.outlive()
 
     def fail(self, error: EntityStoreError, reason: Reason) -> None:
         """Note that a commit has failed. Nothing that waited leaves."""
         self.error = error
-        held, self._held = self._held, deque()
-        for _, action in held:
+        held, self._held = self._held, None
+        for _, action in held or ():
             if isinstance(action, Reply):
                 action.fail(reason)
         self._wake_waiting()
@@ -128,9 +167,9 @@ class HeldOutput:
             action()
         except ErgoError as error:
             # The callback is stored, so it cannot fail any more.
-            self._refused(error)
+            self._activation.warn(error)
 
     def _wake_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for event in waiting:
+        waiting, self._waiting = self._waiting, None
+        for event in waiting or ():
             event.set()

@@ -236,8 +236,8 @@ class Outbox:
         return {number: moment for number, moment in self._next_try.items() if moment < inf}
 
     def begin(self, moments: dict[int, float] | None) -> None:
-        """Begin with the messages of the stored record. They may have been tried before: by the
-        last activation, if it has told its moments, or by a program that has ended.
+        """Begin with the messages of the stored record, if it has any. They may have been tried
+        before: by the last activation, if it has told its moments, or by a program that has ended.
         """
         owed = self._record.owed
         now = self._keeping.now()

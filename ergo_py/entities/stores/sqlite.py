@@ -77,8 +77,12 @@ class _File:
         self._path = path
         self._synchronous = synchronous
         self._connection: sqlite3.Connection | None = None
+        self._log = f"{path}-wal"
+        """The write-ahead log, a file beside it."""
         self._identity: tuple[int, int] | None = None
         self._log_identity: tuple[int, int] | None = None
+        self._token = 0
+        """The highest token that was claimed. No other program writes to the file."""
         self._lock = _lock(path)
         try:
             self._open()
@@ -114,6 +118,7 @@ class _File:
             connection.execute("pragma secure_delete = on")
             if is_new:  # and no write otherwise: a full disk can be read
                 connection.executescript(_SCHEMA.format(mark=_APPLICATION, layout=_LAYOUT))
+            (self._token,) = connection.execute("select token from tokens").fetchone()
             self._identity = _identity(self._path)
             self._log_identity = _identity(self._log)
             return connection
@@ -123,11 +128,6 @@ class _File:
         except EntityStoreError:
             self._drop()
             raise
-
-    @property
-    def _log(self) -> Path:
-        """The write-ahead log, a file beside it."""
-        return self._path.with_name(self._path.name + "-wal")
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         """Whether the file has no tables yet.
@@ -188,6 +188,7 @@ class _File:
             raise self._failed("write to", error) from error
         if not done:
             raise FencedError(f"the token {token} is older than the one that {self._path} has")
+        self._token = token
 
     def load(self, addresses: Sequence[Address]) -> list[Row | None]:
         """Read rows."""
@@ -215,25 +216,25 @@ class _File:
     def commit(self, writes: Sequence[Write]) -> None:
         """Write rows in a transaction."""
         connection = self._open()
+        lowest = min(write.token for write in writes)
+        if self._token > lowest:
+            raise FencedError(f"the token {lowest} is older than the one of {self._path}")
         try:
+            new: list[tuple[object, ...]] = []
+            changed: list[tuple[object, ...]] = []
+            gone: list[tuple[object, ...]] = []
+            never: list[Address] = []
+            for (kind, key), base, version, _, due, record in writes:
+                if record is None:
+                    if base:
+                        gone.append((kind, key, base))
+                    else:
+                        never.append(Address(kind, key))
+                elif base:
+                    changed.append((version, due, record, kind, key, base))
+                else:
+                    new.append((kind, key, version, due, record))
             connection.execute("begin immediate")
-            lowest = min(write.token for write in writes)
-            if connection.execute("select token > ? from tokens", (lowest,)).fetchone()[0]:
-                raise FencedError(f"the token {lowest} is older than the one of {self._path}")
-            new = [
-                (*each.address, each.version, each.due, each.record)
-                for each in writes
-                if not each.base and each.record is not None
-            ]
-            changed = [
-                (each.version, each.due, each.record, *each.address, each.base)
-                for each in writes
-                if each.base and each.record is not None
-            ]
-            gone = [
-                (*each.address, each.base) for each in writes if each.base and each.record is None
-            ]
-            never = [each.address for each in writes if not each.base and each.record is None]
             expected = len(new) + len(changed) + len(gone)
             # A row that was made and deleted within a batch: there must be none.
             done = -self._count(connection, never)
@@ -297,9 +298,9 @@ class _File:
             raise self._failed("read", error) from error
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path | str) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino
