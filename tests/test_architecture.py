@@ -174,6 +174,7 @@ def test_the_append_to_a_mailbox_is_written_in_the_mailbox_and_in_three_hot_path
 BRIDGES_USE = {
     "kernel": "the type of the kernel, for the deadline of a session's last callback",
     "messaging.receiver": "the type of a receiver, to check whether it is at rest",
+    "messaging.waiters": "`BlockingCalls.run` opens a call that needs no message",
     "metas.shared_state": "the counters and flags that a bridge shares with its owner",
     "metas.meta": "the type of a meta-process; a server tells its connections that it ends",
     "metas.spawn": "a server spawns its connections without waiting, or beside each other",
