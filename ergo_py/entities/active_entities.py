@@ -6,16 +6,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from inspect import iscoroutinefunction
 from itertools import islice
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from trio.lowlevel import Task, checkpoint, current_task
 
 from .._core.processes.process import Process, processes_of
 from .._core.processes.spawn import spawn_process
-from .._core.runtime.parking import PARKED, park, wake
-from .._core.tables.pending_calls import Deadline
+from .._core.runtime.parking import PARKED
 from .._core.vocabulary.errors import SpawnError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import read_options
@@ -24,14 +21,13 @@ from ..entity_handles import Address, EntityHandle, EntityTable, entities_of, ta
 from ..network.messages.message_types import MessageTypes
 from .activations.activation import Activation
 from .activations.awaited import is_awaited
-from .activations.changes import Changes
 from .activations.deliveries import Look
 from .entity import Entity
 from .errors import EntityStoreError
 from .group_commit import GroupCommit
 from .inspection import KeeperInspection
 from .record import Owed
-from .schedule import Schedule
+from .schedule import Bell, Schedule
 from .settings import Totals
 from .stores.store import Row, Store
 
@@ -81,17 +77,10 @@ class Keeping:
         """How many parked messages sleeping entities have, as far as it is known: of those that
         were awake, and of all after a search.
         """
-        self.commits = GroupCommit(store, self.totals, self._ring)
+        self._bell = Bell(self.kernel.clock)
+        self.commits = GroupCommit(store, self.totals, self._bell.ring)
         self._schedule = Schedule(self.settings.now)
         self._wanted: dict[Address, None] = {}
-        self._spare: Changes | None = None
-        self._task: Task | None = None
-        """The task that works."""
-        self._is_rung = False
-        """There may be something to do."""
-        self._alarm: Deadline | None = None
-        self._alarm_at = inf
-        """The moment of the alarm, of trio's clock."""
         self._idle_bell = False
         """An entity waits for room: ring when another may sleep."""
         self._failures: dict[Address, int] = {}
@@ -105,11 +94,6 @@ class Keeping:
     def now(self) -> float:
         """The time of the wall clock."""
         return self.settings.now()
-
-    def _ring(self) -> None:
-        self._is_rung = True
-        if self._task is not None:
-            wake(self._task)
 
     # -- for activations ---------------------------------------------------------------------------
 
@@ -136,25 +120,14 @@ class Keeping:
     def schedule(self, moment: float, address: Address) -> None:
         """Look after an entity at a moment."""
         if self._schedule.add(moment, address):
-            self._ring()
-
-    def spare_changes(self) -> Changes:
-        """The empty changes of a callback that begins."""
-        spare, self._spare = self._spare, None
-        return Changes() if spare is None else spare
-
-    def spare(self, changes: Changes) -> None:
-        """Keep changes that are unused, for the next callback: most callbacks change nothing but
-        the state.
-        """
-        self._spare = changes
+            self._bell.ring()
 
     def note_used(self, name: str) -> float:
         """Note that an entity has been used, and is idle now. Returns the time."""
         self.active.move_to_end(name)
         if self._idle_bell:
             self._idle_bell = False
-            self._ring()
+            self._bell.ring()
         return trio.current_time()
 
     def note_parked(self, address: Address, owed: Owed) -> None:
@@ -176,7 +149,7 @@ class Keeping:
     def want(self, address: Address) -> None:
         """Wake an entity, or let it wake again when it has ended."""
         self._wanted[address] = None
-        self._ring()
+        self._bell.ring()
 
     def count_due(self, kind: str) -> int:
         """How many entities of a kind have work to do in the next half minute."""
@@ -190,37 +163,16 @@ class Keeping:
 
     async def work(self) -> None:
         """Commit, load and wake until the keeper ends."""
-        self._task = current_task()
         try:
             while True:
                 for address in self._schedule.take_due():
                     self._look_after(address)
                 if not await self._work_once():
                     await self._put_idle_to_sleep()
-                    self._set_alarm(self._next_moment())
-                    if self._is_rung:
-                        await checkpoint()
-                    else:
-                        await park(self._task)
-                    self._is_rung = False
+                    await self._bell.wait_until(self._next_moment())
         finally:
-            if self._alarm is not None:
-                self._alarm.abandon()
+            self._bell.close()
             self.commits.close()
-
-    def _set_alarm(self, moment: float) -> None:
-        """Ring at a moment. An earlier alarm stays: the next moment becomes later with each use of
-        an entity, and a cancel scope for each wait was an eighth of the time of a lone command.
-        """
-        if moment < self._alarm_at:
-            if self._alarm is not None:
-                self._alarm.abandon()
-            self._alarm, self._alarm_at = Deadline(self._end_alarm), moment
-            self.kernel.clock.arm_call(self._alarm, max(0.0, moment - trio.current_time()))
-
-    def _end_alarm(self) -> None:
-        self._alarm_at = inf
-        self._ring()
 
     async def _work_once(self) -> bool:
         """Commit, load and poll, each once: with many writers there is always something to commit.
@@ -462,7 +414,7 @@ class Keeping:
             self._schedule_again(address)
         if self._idle_bell or self._wanted:
             self._idle_bell = False
-            self._ring()
+            self._bell.ring()
 
 
 def _made(kind: type[Entity[Any]], activation: Activation) -> Entity[Any]:

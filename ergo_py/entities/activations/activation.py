@@ -193,7 +193,7 @@ class Activation:
         """
         if self.output.error is not None:
             raise self.output.error
-        self.changes = changes = self.keeping.spare_changes()
+        self.changes = changes = Changes()
         return changes
 
     def in_callback(self, verb: str = "") -> Changes:
@@ -246,9 +246,7 @@ class Activation:
             self.undo()
             raise
         self.changes = None
-        if is_unused:
-            self.keeping.spare(changes)
-        else:
+        if not is_unused:
             self.commands.forget(changes.answered)
             for action in changes.after:
                 self.output.hold(action)

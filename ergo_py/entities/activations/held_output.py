@@ -85,7 +85,7 @@ class HeldOutput:
     @property
     def held(self) -> int:
         """How many replies and messages wait."""
-        return len(self._held)
+        return len(self._held or ())
 
     def next_version(self) -> int:
         """Begin the next version."""
