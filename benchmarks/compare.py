@@ -21,6 +21,8 @@ _PACKAGES = (
     "xoscar",
     "pyctor",
     "actorio",
+    "eventsourcing",
+    "dbos",
     "anyio",
     "janus",
     "uvloop",

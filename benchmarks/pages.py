@@ -101,6 +101,12 @@ GROUPS = (
         ),
     ),
     Group(
+        "entities",
+        "State that survives",
+        ("asyncio", "eventsourcing", "dbos"),
+        (Shown("a command, stored", "entities, 1 client", "a command, stored"),),
+    ),
+    Group(
         "network",
         "Sockets",
         (

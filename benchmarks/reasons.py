@@ -80,6 +80,12 @@ _SUPERVISED = (
     "is only made when it is read."
 )
 
+_CHECKED = (
+    "A command is a call of a process that can be cancelled, timed out and forwarded; its state is "
+    "encoded, compared and checked, and its row has a version that the store compares, so that no "
+    "other program can have written it. By hand, nothing is checked."
+)
+
 LOSSES: tuple[Reason, ...] = (
     Reason(
         "tell",
@@ -166,6 +172,7 @@ LOSSES: tuple[Reason, ...] = (
         "TCP",
         "The input becomes a message to a process, which sends the answer as another message.",
     ),
+    Reason("entities", _CHECKED, of=("asyncio",)),
     Reason("UDP", _C, of=("uvloop",)),
     Reason("UDP", "Each datagram becomes a message to a process."),
     Reason("", "Compiled code, and wall time on all processors.", of=("Erlang", "Go")),
@@ -194,9 +201,7 @@ GOALS: tuple[Reason, ...] = (
     ),
     Reason(
         "entities",
-        "A command is a call of a process that can be cancelled, timed out and forwarded; its "
-        "state is encoded, compared and checked, and its row has a version that the store "
-        "compares, so that no other program can have written it. By hand, nothing is checked.",
+        _CHECKED,
     ),
     Reason(
         "call",
