@@ -286,6 +286,29 @@ def test_no_further_class_has_twenty_attributes() -> None:
     assert len(large) <= MOST_LARGE_CLASSES, "\n".join(sorted(large))
 
 
+LONG = 60
+"""A function with more lines, its documentation included, does not fit on a screen."""
+LONG_FUNCTIONS = [
+    "_core/messaging/calls.py: call",
+    "_core/node_lifecycle.py: open_node",
+    "_core/processes/message_loop.py: serve",
+    "_core/processes/message_loop.py: serve_batches",
+]
+"""Hot paths, where a call for each message costs too much, and the options of a node."""
+
+
+def test_only_hot_paths_and_the_options_of_a_node_are_long_functions() -> None:
+    long = [
+        f"{path.relative_to(PACKAGE)}: {function.name}"
+        for path in PACKAGE.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (function.end_lineno or 0) - function.lineno >= LONG
+    ]
+
+    assert sorted(long) == LONG_FUNCTIONS
+
+
 MOST_ANY = 499
 """Lines with ``: Any`` or ``-> Any``. A new line needs a value of the user that passes through."""
 

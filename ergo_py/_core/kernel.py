@@ -66,6 +66,70 @@ def _nothing() -> None:
     """Default of `on_fatal`: keep the error until a callback is set."""
 
 
+class Lifetimes:
+    """How many processes of a node have started and crashed, and how they ended."""
+
+    __slots__ = (
+        "abandoned",
+        "crashed",
+        "killed",
+        "obituaries",
+        "on_crash",
+        "on_lifetime",
+        "past",
+        "spawned",
+        "threads_abandoned",
+    )
+
+    def __init__(self, obituaries: int) -> None:
+        """``obituaries`` is how many of the last ends are kept."""
+        self.spawned = 0
+        """How many processes have started."""
+        self.crashed = 0
+        """How many processes and meta-processes have crashed."""
+        self.threads_abandoned = 0
+        """How many threads processes have left behind."""
+        self.obituaries = Obituaries(obituaries)
+        """The last processes that have ended, with their reasons."""
+        self.past = EndedTotals()
+        """Totals of the processes that have ended."""
+        self.killed: list[Ended] = []
+        """The processes that were killed at the end of the node."""
+        self.abandoned: list[Ended] = []
+        """The processes that ignored even the kill."""
+        self.on_crash: Callable[[Ended], None] | None = None
+        """Called with each crash, on the loop. For the test kit."""
+        self.on_lifetime: Callable[[Any, bool], None] | None = None
+        """Called with each process that has started or ended, and whether it lives. For the test
+        kit: unlike an observer, it leaves the paths of messages as they are.
+        """
+
+    def watch_crashes(self, on_crash: Callable[[Ended], None]) -> None:
+        """Pass each crash to ``on_crash``, which may pass it on to the function before."""
+        self.on_crash = on_crash
+
+    def watch_lifetimes(self, on_lifetime: Callable[[Any, bool], None]) -> None:
+        """Pass each process that starts or ends to ``on_lifetime``, with whether it lives."""
+        self.on_lifetime = on_lifetime
+
+    def begin(self, process: object) -> None:
+        """Count a process that has started."""
+        self.spawned += 1
+        if self.on_lifetime is not None:
+            self.on_lifetime(process, True)
+
+    def count_abandoned_thread(self) -> None:
+        """Count a thread that a process left behind."""
+        self.threads_abandoned += 1
+
+    def note_crash(self, crashed: Ended) -> None:
+        """Count a process or meta-process that crashed."""
+        self.crashed += 1
+        self.past.count_crash(crashed.behaviour)
+        if self.on_crash is not None:
+            self.on_crash(crashed)
+
+
 class Kernel:
     """The shared parts of a node. Created on its loop when the node opens."""
 
@@ -78,7 +142,7 @@ class Kernel:
     ) -> None:
         from .log import Log  # noqa: PLC0415 - structlog is slow to import, and only a node logs
 
-        name, observer = options.name, options.observer
+        name = options.name
         self.pid = PID(name, creation, 0)
         """The PID of the node itself, the sender of its messages."""
         self.node: Any = None
@@ -99,6 +163,37 @@ class Kernel:
         # Read trio's clock directly: trio.current_time() costs twice as much.
         self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
         """Timers, and the deadlines of calls."""
+        self._compose_messaging(options, bridge)
+        self.roots: dict[object, Stoppable] = {}
+        """Processes without a parent, in the order in which they were started."""
+        self.services: dict[str, ChildSlot] = {}
+        """The slots of supervised children with a name on the node."""
+        self.escalated: Ended | None = None
+        """The supervisor whose end stops the node."""
+        self.stopping = False
+        """Whether the node goes down, and starts no more processes."""
+        self.draining = False
+        """Whether the node gives its work up to other nodes."""
+        self.fatal: BaseException | None = None
+        """The exception that stops the node, and that its block raises."""
+        self.lifetimes = Lifetimes(options.obituaries)
+        """How many processes have started, and how they ended."""
+        self.on_spawned = on_spawned
+        """Called with each new process before it serves its first message."""
+        self.watches: dict[PID, Any] = {}
+        """Processes that a trace or an inspection watches or suspends. Mostly empty."""
+        # Weak references: a program may create any number of classes at run time.
+        self._callbacks: WeakKeyDictionary[type, Callbacks] = WeakKeyDictionary()
+        """The callbacks of each behaviour class."""
+        self._compose_threads(bridge)
+        self._loggers: dict[PID, int] = {}
+        """The processes that receive log records, with their least levels."""
+        self._on_fatal: Callable[[], object] = _nothing
+        """Called when `fatal` is set."""
+
+    def _compose_messaging(self, options: NodeOptions, bridge: Bridge) -> None:
+        """Make the parts that carry messages, each of which knows those before it."""
+        name, creation, observer = options.name, self.pid.creation, options.observer
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
         """The observer of the node; None for most nodes."""
         hooks = self._hooks(options)
@@ -123,37 +218,9 @@ class Kernel:
         """Which process watches which target."""
         self.links = Links(self.router, self.publisher, self.relations, self.pid)
         """Links and monitors, and their signals."""
-        self.roots: dict[object, Stoppable] = {}
-        """Processes without a parent, in the order in which they were started."""
-        self.services: dict[str, ChildSlot] = {}
-        """The slots of supervised children with a name on the node."""
-        self.escalated: Ended | None = None
-        """The supervisor whose end stops the node."""
-        self.stopping = False
-        """Whether the node goes down, and starts no more processes."""
-        self.draining = False
-        """Whether the node gives its work up to other nodes."""
-        self.fatal: BaseException | None = None
-        """The exception that stops the node, and that its block raises."""
-        self.spawned = 0
-        """How many processes have started."""
-        self.crashed = 0
-        """How many processes and meta-processes have crashed."""
-        self.obituaries = Obituaries(options.obituaries)
-        """The last processes that have ended, with their reasons."""
-        self.past = EndedTotals()
-        """Totals of the processes that have ended."""
-        self.on_spawned = on_spawned
-        """Called with each new process before it serves its first message."""
-        self.watches: dict[PID, Any] = {}
-        """Processes that a trace or an inspection watches or suspends. Mostly empty."""
-        self.killed: list[Ended] = []
-        """The processes that were killed at the end of the node."""
-        self.abandoned: list[Ended] = []
-        """The processes that ignored even the kill."""
-        # Weak references: a program may create any number of classes at run time.
-        self._callbacks: WeakKeyDictionary[type, Callbacks] = WeakKeyDictionary()
-        """The callbacks of each behaviour class."""
+
+    def _compose_threads(self, bridge: Bridge) -> None:
+        """Make the parts that own or limit threads."""
         self.thread_fairness = ThreadFairness()
         """Lets the loop run beside busy threads."""
         self.dispatcher_threads = DispatcherThreads(bridge, self.thread_fairness, self._cannot_pin)
@@ -166,22 +233,10 @@ class Kernel:
         """Thread limiter for the plain functions of tasks, which are not tied to a resource. As
         many as Python's own thread pools have at most.
         """
-        self.idle_handlers = IdleHandlers(nursery)
+        self.idle_handlers = IdleHandlers(self.nursery)
         """The handlers of meta-processes that wait for their next message."""
         self.raise_cancel: RaiseCancel | None = None
         """Raises `trio.Cancelled` in any thread; for ``trio.from_thread``."""
-        self.threads_abandoned = 0
-        """How many threads processes have left behind."""
-        self._loggers: dict[PID, int] = {}
-        """The processes that receive log records, with their least levels."""
-        self._on_fatal: Callable[[], object] = _nothing
-        """Called when `fatal` is set."""
-        self.on_crash: Callable[[Ended], None] | None = None
-        """Called with each crash, on the loop. For the test kit."""
-        self.on_lifetime: Callable[[Any, bool], None] | None = None
-        """Called with each process that has started or ended, and whether it lives. For the test
-        kit: unlike an observer, it leaves the paths of messages as they are.
-        """
 
     def _hooks(self, options: NodeOptions) -> tuple[Hook, ...]:
         """The parts of the node that see each message, in this order: the observer sees the message
@@ -221,14 +276,6 @@ class Kernel:
     def begin_drain(self) -> None:
         """Take up no work that other nodes can do."""
         self.draining = True
-
-    def watch_crashes(self, on_crash: Callable[[Ended], None]) -> None:
-        """Pass each crash to ``on_crash``, which may pass it on to the function before."""
-        self.on_crash = on_crash
-
-    def watch_lifetimes(self, on_lifetime: Callable[[Any, bool], None]) -> None:
-        """Pass each process that starts or ends to ``on_lifetime``, with whether it lives."""
-        self.on_lifetime = on_lifetime
 
     def callbacks_of(
         self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS
@@ -341,9 +388,7 @@ class Kernel:
         """Count a process that has started, and announce it."""
         if self.on_spawned is not None:
             self.on_spawned(process)
-        self.spawned += 1
-        if self.on_lifetime is not None:
-            self.on_lifetime(process, True)
+        self.lifetimes.begin(process)
         if self.observer is not None:
             above = self.pid if parent is None else parent.id
             self.observer(Spawned(process.id, above, process.callbacks.behaviour, process.name))
@@ -352,15 +397,14 @@ class Kernel:
 
     def note_abandoned_thread(self, pid: PID | Alias) -> None:
         """Count a thread that a process left behind, and announce it."""
-        self.threads_abandoned += 1
+        self.lifetimes.count_abandoned_thread()
         self.publisher.announce(THREAD_ABANDONED, pid)
 
     def note_crash(self, crashed: Stoppable, reason: Reason) -> None:
         """Count a process or meta-process that crashed."""
-        self.crashed += 1
-        self.past.count_crash(crashed.callbacks.behaviour)
-        if self.on_crash is not None:
-            self.on_crash(Ended(crashed.id, crashed.name, crashed.callbacks.behaviour, reason))
+        self.lifetimes.note_crash(
+            Ended(crashed.id, crashed.name, crashed.callbacks.behaviour, reason)
+        )
 
     def log_crash(
         self,

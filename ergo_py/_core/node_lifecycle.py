@@ -335,12 +335,12 @@ class NodeContext(Generic[N]):
             await self._stop_processes(kernel)
         finally:
             await self._close(kernel)
-        forced = {ended.pid for ended in (*kernel.killed, *kernel.abandoned)}
+        forced = {ended.pid for ended in (*kernel.lifetimes.killed, *kernel.lifetimes.abandoned)}
         report = ExitReport(
             perf_counter() - began,
             tuple([ended for ended in before if ended.pid not in forced] if forced else before),
-            tuple(kernel.killed),
-            tuple(kernel.abandoned),
+            tuple(kernel.lifetimes.killed),
+            tuple(kernel.lifetimes.abandoned),
             kernel.escalated,
         )
         node._note_exit(report)

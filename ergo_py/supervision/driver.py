@@ -216,7 +216,7 @@ class SupervisionDriver(Actor):
         process = self._process
         self._running[child.name] = started
         if after is not None:
-            process.kernel.past.count_restart(child.spec.name)
+            process.kernel.lifetimes.past.count_restart(child.spec.name)
             if process.kernel.log.wants("warning"):
                 process.log.warning(
                     "child started again",

@@ -49,6 +49,7 @@ from .start_order import StartOrder
 __all__ = ["Supervision"]
 
 _HISTORY: Final = 50
+"""Restarts that a supervisor remembers for its inspection: more than a person reads at once."""
 
 _DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 _UP: Final = (RUNNING, STARTING)

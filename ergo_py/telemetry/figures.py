@@ -199,7 +199,7 @@ class _Readings:
             return self.last
 
     def _read(self, node: Node, kernel: Kernel) -> Figures:
-        router, past = kernel.router, kernel.past
+        router, past = kernel.router, kernel.lifetimes.past
         tables, ledger = past.read(lambda: copy_tables(kernel))
         sums = _Sums(ledger)
         living = self.census.begin(kernel, tables)
@@ -211,18 +211,7 @@ class _Readings:
         traffic, connections = _label_servers(kernel, ledger, sums)
         for name, each in behaviours.items():
             self._keep_highest(name, each)
-        for kind, labels in (
-            ("behaviours", behaviours),
-            ("children", ledger.restarts),
-            ("servers", traffic),
-        ):
-            if OTHER in labels and kind not in self.warned:
-                self.warned.add(kind)
-                kernel.logger.warning(
-                    f"metrics have more than {MOST_LABELS} {kind}; the rest is counted together",
-                    label=OTHER,
-                    advice="give those that are made at run time the same name",
-                )
+        self._warn(kernel, behaviours=behaviours, children=ledger.restarts, servers=traffic)
         watchdog, requests = watchdog_of(node), find_request_figures(kernel)
         info = figures_of(node, len(living.metas), sums.calls_waiting)
         return Figures(
@@ -261,6 +250,17 @@ class _Readings:
                 collections=tuple(each["collections"] for each in gc.get_stats()),
             ),
         )
+
+    def _warn(self, kernel: Kernel, **labels: Mapping[str, object]) -> None:
+        """Log once for each kind of labels that there are too many of them."""
+        for kind, found in labels.items():
+            if OTHER in found and kind not in self.warned:
+                self.warned.add(kind)
+                kernel.logger.warning(
+                    f"metrics have more than {MOST_LABELS} {kind}; the rest is counted together",
+                    label=OTHER,
+                    advice="give those that are made at run time the same name",
+                )
 
     def _keep_highest(self, name: str, found: BehaviourFigures) -> None:
         """Let no sum fall: a process takes a message that it postpones out of its sum again, and
@@ -352,7 +352,7 @@ def _label_servers(
     traffic = dict(ledger.traffic)
     connections = dict.fromkeys(traffic, 0)
     for server, (count, received, sent) in sums.traffic.items():
-        label = kernel.past.server_label(server)
+        label = kernel.lifetimes.past.server_label(server)
         before = traffic.get(label, (0, 0))
         traffic[label] = before[0] + received, before[1] + sent
         connections[label] = connections.get(label, 0) + count

@@ -38,6 +38,9 @@ _MAX_AGE: Final = 1.0
 """Seconds for which the answers of own checks serve again."""
 _TARGETS: Final = (str, PID, Alias, Name, Key)
 _SLICE: Final = 1000
+"""Processes between two pauses of a thread that looks at all of them, so that the loop is not held
+up by the lock of the interpreter.
+"""
 
 
 @dataclass(frozen=True, slots=True)

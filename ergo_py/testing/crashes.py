@@ -89,10 +89,10 @@ class CrashLog:
 def watch_crashes(node: Node) -> CrashLog:
     """Return the log of a node's crashes, which starts at the first call."""
     kernel = node._kernel
-    log = kernel.on_crash
+    log = kernel.lifetimes.on_crash
     if not isinstance(log, CrashLog):
         log = CrashLog(log)
-        kernel.watch_crashes(log)
+        kernel.lifetimes.watch_crashes(log)
     return log
 
 

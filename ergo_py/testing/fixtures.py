@@ -78,7 +78,7 @@ async def checked_nodes(
     async with AsyncExitStack() as stack:
         for name in names:
             node = await stack.enter_async_context(open_node(name, **{**_DEFAULTS, **options}))
-            node._kernel.watch_crashes(log)
+            node._kernel.lifetimes.watch_crashes(log)
             nodes.append(node)
         yield tuple(nodes)
     lines = [f"{ended} crashed: {ended.reason}" for ended in log.unexpected]

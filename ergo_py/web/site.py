@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Site", "host_name"]
 
 _SHORT: Final = 64
+"""Longer paths are not remembered: they are mostly different each time."""
 _REMEMBERED: Final = 1024
 """Paths of at most ``_SHORT`` characters whose places are remembered."""
 

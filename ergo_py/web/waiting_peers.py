@@ -24,6 +24,7 @@ from .site import Site
 __all__ = ["WaitingPeers"]
 
 _PIECE: Final = 4 * 1024
+"""Bytes to read of a peer that has sent no whole head: most heads are shorter."""
 _AT_ONCE: Final = 8
 """Time limits that may pass in a turn of the loop: thousands of peers that came together are
 refused together, and other work must get its turn between them.

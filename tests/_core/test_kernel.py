@@ -410,7 +410,9 @@ def test_a_task_of_the_node_that_is_closed_after_the_run_is_no_failure() -> None
 async def test_lifetimes_of_processes_are_passed_on() -> None:
     async with running_node() as node:
         seen: list[tuple[object, bool]] = []
-        kernel_of(node).watch_lifetimes(lambda process, lives: seen.append((process.id, lives)))
+        kernel_of(node).lifetimes.watch_lifetimes(
+            lambda process, lives: seen.append((process.id, lives))
+        )
 
         pid = await node.spawn(Puppet)
         node.send_exit(pid, "done")

@@ -160,7 +160,7 @@ async def test_first_of_refuses_anything_but_tasks(given: tuple[Any, ...]) -> No
 async def test_a_failure_is_reported_once_after_its_handle_is_dropped() -> None:
     async with running_node() as node:
         crashed: list[Any] = []
-        kernel_of(node).watch_crashes(crashed.append)
+        kernel_of(node).lifetimes.watch_crashes(crashed.append)
         pid = node.run_task(fail).pid  # dropped before
         await node.wait_ended(pid)
         kept = node.run_task(fail)
@@ -175,7 +175,7 @@ async def test_a_failure_is_reported_once_after_its_handle_is_dropped() -> None:
 async def test_a_failure_that_code_has_taken_is_not_reported() -> None:
     async with running_node() as node:
         crashed: list[Any] = []
-        kernel_of(node).watch_crashes(crashed.append)
+        kernel_of(node).lifetimes.watch_crashes(crashed.append)
         awaited = node.run_task(fail)
         with pytest.raises(Failed):
             await awaited

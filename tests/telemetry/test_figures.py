@@ -165,7 +165,7 @@ async def test_more_than_200_children_or_servers_are_said_once_each() -> None:
     lines: list[str] = []
     async with running_node() as node:
         node.add_logger(await node.spawn(Listener, lines), "warning")
-        past = kernel_of(node).past
+        past = kernel_of(node).lifetimes.past
         for number in range(230):
             past.count_restart(f"child {number}")
             past.server_label(f"Server{number}")

@@ -118,7 +118,7 @@ def test_any_label_and_any_number_is_read_back(
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
 async def test_a_name_that_is_no_valid_text_costs_these_characters_only(accept: str) -> None:
     async with running_node("shop@localhost") as node:
-        kernel_of(node).past.count_restart("file \ud800")
+        kernel_of(node).lifetimes.past.count_restart("file \ud800")
         _, body = await trio.to_thread.run_sync(render_metrics, node, accept)
 
     assert b'ergo_restarts_total{node="shop@localhost",child="file ?"} 1\n' in body

@@ -99,7 +99,7 @@ async def test_the_crash_of_a_meta_process_counts(autojump_clock: MockClock) -> 
 async def test_an_earlier_crash_listener_still_gets_crashes(autojump_clock: MockClock) -> None:
     heard: list[object] = []
     async with running_node() as node:
-        kernel_of(node).on_crash = heard.append
+        kernel_of(node).lifetimes.on_crash = heard.append
         pid = await node.spawn(Fragile)
 
         async with expect_crash(node, ValueError):

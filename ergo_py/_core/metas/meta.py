@@ -106,26 +106,42 @@ class Meta:
         birth: "Birth",
     ) -> None:
         router = kernel.router
-        self.kernel = kernel
-        self.router = router
+        self.kernel, self.router = kernel, router
+        """The shared parts of its node, and its router."""
         self.id = Alias(router.node, router.creation, next(router.numbers))
+        """Its alias, the address under which others send to it."""
         self.behaviour = behaviour
+        """The instance that the user has made."""
         self.callbacks = kernel.callbacks_of(type(behaviour), META_CALLBACKS)
+        """The callbacks that its class has."""
         self.options = options
-        self.owner = owner
-        self.process = process
+        """The options of its spawn."""
+        self.owner, self.process = owner, process
+        """The process or meta-process that has spawned it, and the process at the top of its
+        owners. It ends with its owner.
+        """
         self.mailbox: Mailbox = TwoLanes(options.mailbox_size or 0, options.overflow)
+        """The messages that wait for its handler."""
         self.outbox = Outbox(router, self.id, options.backlog, options.when_behind, self._overrun)
+        """The messages of its reader that wait for their receivers."""
         self.resources = Resources(self.report)
+        """The files and sockets that its end unblocks and closes."""
         self.accepting = True
+        """Whether it takes messages of users: until it begins to end."""
         self.born = perf_counter()
+        """When it was made."""
         self.deferred: dict[Caller, None] | None = None
+        """The calls that it answers later."""
         self.timers: Owned | None = None
+        """The timers that it has armed."""
         self.owned: dict[object, Meta] = {}
+        """The meta-processes that it has spawned."""
         self.requests: dict[int, RequestCaller] | None = None
-        inherited: Mapping[str, object] = owner.env
-        self.env: Mapping[str, object] = {**inherited, **options.env} if options.env else inherited
+        """Its requests without an answer so far."""
+        self.env: Mapping[str, object] = {**owner.env, **options.env} if options.env else owner.env
+        """Its settings: its own over those of its owner."""
         self.priority = options.priority
+        """The priority of the messages that it sends."""
         self.sent = 0
         """Messages that bypassed the outbox."""
         self.serve_inline: Callable[[Any, Any], bool] | None = None
@@ -133,7 +149,9 @@ class Meta:
         must serve.
         """
         self.served_inline = 0
+        """Messages that were served so."""
         self._logger: FilteringBoundLogger | None = None
+        """Its logger; None until it logs."""
         self.birth = birth
         self.reader = Reader(self)
         self.handler = Handler(self)
@@ -193,7 +211,7 @@ class Meta:
 
     def leave_table(self) -> None:
         """Leave the table of addresses, and add its sums to those of the ended meta-processes."""
-        self.kernel.past.take(
+        self.kernel.lifetimes.past.take(
             self.router.registry.aliases,
             self.id,
             self.callbacks.behaviour,
@@ -353,7 +371,7 @@ class Meta:
         # The reader fails independently of the message that the handler is serving.
         handling = None if callback == "start" else self.handler.handling
         message_type = None if handling is None else type(handling[3]).__qualname__
-        self.kernel.obituaries.note_crash(self, callback, message_type)
+        self.kernel.lifetimes.obituaries.note_crash(self, callback, message_type)
         if self.kernel.log.wants("error"):
             self.kernel.log_crash(self, "meta-process crashed", callback, message_type, reason)
         if handling is not None and isinstance(caller := handling[2], Caller):

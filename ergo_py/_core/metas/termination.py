@@ -196,7 +196,7 @@ class Ending:
             and not isinstance(reason, Killed)
             and (self.blameless or not isinstance(reason, Crashed))
         )
-        meta.kernel.obituaries.note(meta, meta.handled)
+        meta.kernel.lifetimes.obituaries.note(meta, meta.handled)
         meta.refuse_messages()
         for child in list(meta.owned.values()):
             # The reader may be waiting for the init of this child, and must be able to end.
@@ -211,7 +211,7 @@ class Ending:
         if reason is None:
             self.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
             self.phase = _ABORTED
-            meta.kernel.obituaries.note(meta, meta.handled)
+            meta.kernel.lifetimes.obituaries.note(meta, meta.handled)
         meta.refuse_messages()
         meta.resources.unblock()
         return reason
@@ -283,8 +283,8 @@ class Ending:
         meta = self.meta
         if is_thread:
             meta.kernel.note_abandoned_thread(meta.id)
-        if all(ended.pid != meta.id for ended in meta.kernel.abandoned):
-            meta.kernel.abandoned.append(
+        if all(ended.pid != meta.id for ended in meta.kernel.lifetimes.abandoned):
+            meta.kernel.lifetimes.abandoned.append(
                 Ended(meta.id, None, meta.callbacks.behaviour, self.reason)
             )
 

@@ -48,20 +48,31 @@ class Addressee:
     ) -> None:
         router = kernel.router
         self.kernel = kernel
+        """The shared parts of its node."""
         self.router = router
+        """The router of its node, which each send would otherwise look up in the kernel."""
         self.id = PID(router.node, router.creation, next(router.numbers))
+        """Its PID, which no other process ever gets."""
         self.callbacks = callbacks
+        """The callbacks that its class has; all processes of the class share them."""
         self.options = options
+        """The options of its spawn."""
         self.name: str | None = None
+        """Its registered name."""
         self.aliases: dict[Alias, None] | None = None
+        """Its further addresses; None while it has none."""
         self._logger: FilteringBoundLogger | None = None
+        """Its logger; None until it logs."""
         self.mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
+        """The messages and signals that wait for it."""
         self.main = self.mailbox.main
+        """The lane of its mailbox for plain messages, to which most senders append."""
         self.task: Task | TaskPlaceholder = task
         """The task that reads the mailbox, or a placeholder before its first step and after its
         last.
         """
         self.accepting = True
+        """Whether it takes messages of users: until it begins to end."""
         is_plain = not router.sees_all and not callbacks.supervises
         self.takes_direct = is_plain and not options.mailbox_size
         """Whether senders may append to the main lane without any check, from any thread. Every

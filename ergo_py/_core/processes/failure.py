@@ -43,7 +43,7 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
             ref.settle(None, CallFailedError(ref.to, ref.request, reason))
         return None
     process.kernel.note_crash(process, reason)
-    process.kernel.obituaries.note_crash(process, callback, message_type)
+    process.kernel.lifetimes.obituaries.note_crash(process, callback, message_type)
     if isinstance(ref, Caller):
         # This caller learns of the crash at once; the callers of queued calls learn of it after
         # terminate.
@@ -81,7 +81,7 @@ def account_for_task(process: "Process", name: str, error: BaseException) -> Rea
     if resumes:
         return None
     process.kernel.note_crash(process, reason)
-    process.kernel.obituaries.note_crash(process, f"task {name}", None)
+    process.kernel.lifetimes.obituaries.note_crash(process, f"task {name}", None)
     return reason
 
 

@@ -43,11 +43,15 @@ class Lifecycle(Addressee):
 
     # The constructor of `Process` sets these: each spawn would pay for another constructor.
     born: float
+    """When it was made, as ``perf_counter`` counts."""
     history: list[State | float]
+    """Its last states, each followed by the moment in which it began."""
     callback_task: Task
     """The task in which the callbacks run: the spawner's task during ``init``, then its own."""
     state: State
+    """What it does now."""
     turn: Turn
+    """What its message loop does now, and has done so far."""
     waiting: "Caller | Process | None"
     """The call in which it waits, or the child whose ``init`` it waits for."""
 

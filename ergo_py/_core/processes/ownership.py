@@ -45,12 +45,15 @@ class Owner(Lifecycle):
     owned: dict[object, Stoppable] | None
     """Its children and meta-processes."""
     events: list[EventName] | None
+    """The events that it has registered."""
     timers: Owned | None
+    """The timers that it has armed."""
     requests: dict[int, RequestCaller] | None
     """Its requests whose answers have not arrived."""
     slots: dict[str, ChildSlot] | None
     """The slots of its children, if it is a supervisor."""
     tasks: BackgroundTasks | None
+    """Its background tasks."""
 
     def become_owner(self) -> None:
         """Note that it owns something, which its end has to release."""

@@ -125,6 +125,7 @@ class Process(Owner):
         self.callback_task = current_task()
         self.waiting = None
         self.parent = parent
+        """The process that has spawned it; None if the node has."""
         self.behaviour = _NO_BEHAVIOUR
         """The instance of the behaviour; None until ``__init__`` has made it."""
         self.last_receiver = NO_RECEIVER
@@ -132,13 +133,18 @@ class Process(Owner):
         again, and need no lookup.
         """
         self.priority = options.priority
+        """The priority of the messages that it sends."""
         self.trap_exit = False
+        """Whether exits of linked processes reach it as messages."""
         inherited: Mapping[str, object] = kernel.env if parent is None else parent.env
         self.env: Mapping[str, object] = {**inherited, **options.env} if options.env else inherited
+        """Its settings: its own over those of its parent."""
         self.reason: Reason | None = None
         """The reason with which it ended or is ending."""
         self.sent = 0
+        """Messages that it has sent."""
         self.unhandled = 0
+        """Messages and calls that its behaviour has no callback for."""
         self.is_owner = False
         # Created on first use: a process that never needs these does not pay for them.
         self.owned = None
@@ -148,6 +154,7 @@ class Process(Owner):
         self.slots = None
         self.tasks = None
         self.deferred: dict[Caller, None] | None = None
+        """The calls that it answers later."""
         self.postponed: deque[Envelope] | None = None
         """Envelopes that its behaviour has postponed. They are served before the queued ones."""
         self.ending: Ending | None = None
@@ -480,7 +487,7 @@ class Process(Owner):
         """
         self.reason = reason
         self.refuse()
-        self.kernel.obituaries.note(self, self.turn.handled)
+        self.kernel.lifetimes.obituaries.note(self, self.turn.handled)
         self.enter(STOPPING)
         handling = self.turn.handling
         if handling is not None and isinstance(handling[2], Caller):

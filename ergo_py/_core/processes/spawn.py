@@ -61,7 +61,6 @@ async def spawn_process(
         SpawnError: ``init`` failed; nothing of the process remains.
         NameTakenError: the name is taken; nothing was started.
     """
-    router = kernel.router
     # The process owns the context variables that __init__ and init set: its task runs in this copy,
     # and the spawner does not see them.
     tracing = kernel.tracing
@@ -94,19 +93,25 @@ async def spawn_process(
     finally:
         if parent is not None and parent_waits:
             parent.waiting = None  # hot path: Lifecycle.waiting
-    if options.link and parent is not None:
+    _introduce(process, parent, slot)
+    start_soon: Any = kernel.nursery.start_soon
+    context.run(start_soon, run if on_loop else run_guarded, process, name=callbacks.behaviour)
+    # A supervisor must register the child before it lets other tasks run, since senders would not
+    # find the child in its pool. So it pauses itself.
+    if slot is None and may_pause and kernel.router.pause_is_due():
+        await kernel.router.turn()
+    return process
+
+
+def _introduce(process: Process, parent: Process | None, slot: ChildSlot | None) -> None:
+    """Let others know of a process whose ``init`` has succeeded, before its first step."""
+    kernel = process.kernel
+    if process.options.link and parent is not None:
         # Link before the first step of the process, so that an immediate end is not missed.
         kernel.links.relate_both(parent, process)
     if slot is not None:
         slot.occupy(process.id)
     kernel.note_spawned(process, parent)
-    start_soon: Any = kernel.nursery.start_soon
-    context.run(start_soon, run if on_loop else run_guarded, process, name=callbacks.behaviour)
-    # A supervisor must register the child before it lets other tasks run, since senders would not
-    # find the child in its pool. So it pauses itself.
-    if slot is None and may_pause and router.pause_is_due():
-        await router.turn()
-    return process
 
 
 def _check_allowed(kernel: Kernel, parent: Process | None) -> None:

@@ -199,7 +199,7 @@ class Ending:
         process = self._process
         if not self.abandoned:
             self.abandoned = True
-            process.kernel.abandoned.append(process.as_ended())
+            process.kernel.lifetimes.abandoned.append(process.as_ended())
             process.log.error(
                 "process abandoned: it did not end when killed", callback=process.current_callback()
             )
@@ -379,7 +379,7 @@ def release(process: "Process") -> Iterator[None] | None:
         parent.disown(process.id)
     ending = process.ending
     if kernel.stopping and ending is not None and ending.forced and not ending.abandoned:
-        kernel.killed.append(process.as_ended())
+        kernel.lifetimes.killed.append(process.as_ended())
     process.become_terminated()
     # Notify the watchers last.
     for group in groups:
@@ -397,7 +397,7 @@ def release(process: "Process") -> Iterator[None] | None:
 def _leave_table(process: "Process") -> None:
     """Leave the table of processes, and add its sums to those of the ended processes."""
     turn = process.turn
-    process.kernel.past.take(
+    process.kernel.lifetimes.past.take(
         process.router.processes,
         process.id,
         process.callbacks.behaviour,
@@ -453,8 +453,8 @@ def _tell(process: "Process", reason: Reason, lived: bool) -> None:
     parent, and tasks in :meth:`Process.wait_gone`.
     """
     kernel, router, parent = process.kernel, process.router, process.parent
-    if kernel.on_lifetime is not None and lived:
-        kernel.on_lifetime(process, False)
+    if kernel.lifetimes.on_lifetime is not None and lived:
+        kernel.lifetimes.on_lifetime(process, False)
     if kernel.observer is not None and lived:
         kernel.observer(Stopped(process.id, reason))
     if kernel.publisher.heard:

@@ -44,6 +44,9 @@ __all__ = ["DispatchedProcess", "adopt"]
 R = TypeVar("R")
 
 _BURST: Final = 64
+"""Messages that a thread serves before the loop looks at the process again. Not measured: the
+number of `metas.handler`.
+"""
 _NOTHING: Final = object()
 _GRACE: Final = 1.0
 """Seconds that a callback has to return from its thread after its wait was cancelled."""

@@ -27,6 +27,7 @@ _SystemClock: Final = getattr(trio._core._run, "SystemClock", None)
 _MOMENT: Final = 0.001
 """Seconds of a wait within a turn: the shortest that epoll knows."""
 _EVENTS: Final = 8
+"""Events to read in a look. Mostly one socket is ready; further ones wait for the next look."""
 _SHORT: Final = 0.001
 """A wait that was shorter is followed by waits within the turn."""
 _TURN: Final = 0.005

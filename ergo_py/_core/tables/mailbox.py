@@ -53,6 +53,9 @@ dict takes longer the more keys were removed from its front.
 
 _EMPTY: Final[deque[Envelope]] = deque()
 LOG_LIMIT: Final = 1000
+"""Log records that may wait for a logger process: a slow logger holds so much memory at most. Not
+measured.
+"""
 _LAST_PLACES: Final = 16
 """The last free slots of a bounded lane, which threads take under a lock, so that they cannot
 exceed the bound together.

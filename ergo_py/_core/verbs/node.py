@@ -25,7 +25,7 @@ from ..vocabulary.errors import (
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.info import ExitReport
 from ..vocabulary.messages import Request
-from ..vocabulary.options import SpawnKeywords, check_name, check_number, read_options
+from ..vocabulary.options import Options, SpawnKeywords, check_name, check_number, read_options
 from ..vocabulary.reasons import Reason, Shutdown
 from .behaviour import Behaviour, behaviour_of
 from .common import (
@@ -141,13 +141,7 @@ class Node(NodeInspection):
             NodeStoppedError: the node is stopping or has stopped.
         """
         self._here("spawn")
-        checked = read_options(options)
-        if checked.link:
-            raise BadInputError(
-                "node.spawn(link=True)",
-                True,
-                "link=True where a process spawns: a node cannot be linked",
-            )
+        checked = _unlinked(read_options(options))
         process = await spawn_process(
             self._kernel, None, behaviour, behaviour_of(behaviour), args, checked
         )
@@ -189,7 +183,7 @@ class Node(NodeInspection):
         if (peer := self._remote(to)) is not None:
             return await peer.wait_ended(to)
         if not isinstance(found, Process | Meta):
-            reason = self._kernel.obituaries.reason_of(to)
+            reason = self._kernel.lifetimes.obituaries.reason_of(to)
             await trio.lowlevel.checkpoint()
             if reason is None:
                 raise self._router.unknown(to)
@@ -433,3 +427,13 @@ class _NodeTimers:
 
     def allow(self, _operation: object) -> None:
         """A node may always arm a timer."""
+
+
+def _unlinked(options: Options) -> Options:
+    if options.link:
+        raise BadInputError(
+            "node.spawn(link=True)",
+            True,
+            "link=True where a process spawns: a node cannot be linked",
+        )
+    return options

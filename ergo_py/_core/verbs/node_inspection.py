@@ -244,11 +244,11 @@ class NodeInspection(NodeSnapshots):
         Excludes connections that their peers ended, and meta-processes that ended with their owner:
         see :meth:`ended`.
         """
-        return self._kernel.obituaries.failed(_checked(count))
+        return self._kernel.lifetimes.obituaries.failed(_checked(count))
 
     def ended(self, count: int | None = None) -> list[Obituary]:
         """Return the last processes and meta-processes that ended, for any reason, newest last."""
-        return self._kernel.obituaries.all(_checked(count))
+        return self._kernel.lifetimes.obituaries.all(_checked(count))
 
     async def _ask(self, verb: str, to: Target, request: object, timeout: float) -> Any:
         self._here(verb)

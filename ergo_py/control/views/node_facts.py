@@ -88,7 +88,7 @@ def blocked_facts(report: BlockedReport) -> dict[str, Any]:
 
 def crashes_of(node: Node, count: int, everything: bool) -> list[dict[str, Any]]:
     """The last processes that failed, or that ended, newest last."""
-    obituaries = kernel_of(node).obituaries
+    obituaries = kernel_of(node).lifetimes.obituaries
     found = read_again(lambda: obituaries.all(count) if everything else obituaries.failed(count))
     return [
         {**as_json(ended), "traceback": ended.traceback, "failed": ended.failed} for ended in found

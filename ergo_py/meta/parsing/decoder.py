@@ -11,6 +11,9 @@ from ..._core.vocabulary.public_names import show_public_names
 __all__ = ["Decoder", "FramingError", "take"]
 
 _KEEP: Final = 64 * 1024
+"""A larger buffer is given back when it is empty: an idle connection must not hold the memory of
+its largest message.
+"""
 
 
 class FramingError(ErgoError, ValueError):

@@ -45,6 +45,7 @@ memory at this moment.
 
 
 _DISCARDED: Final = 64 * 1024
+"""Bytes to throw away in a read before a close, so that the peer gets no reset."""
 _DISCARDS: Final = 16
 """Bytes to discard in a read, and the number of reads, before other work gets its turn."""
 

@@ -162,7 +162,7 @@ class Answers:
             await found.wait_gone()
             reason = found.reason or Shutdown()
         else:
-            reason = self._kernel.obituaries.reason_of(to)
+            reason = self._kernel.lifetimes.obituaries.reason_of(to)
         if reason is None:
             raise self._kernel.router.unknown(to)
         # A reason with a value that cannot travel arrives as text, as that of a watch does.

@@ -127,7 +127,7 @@ class WorldNode:
         self._context = open_node(self.name, **self._options)
         async with self._context as node:
             self._node = node
-            node._kernel.watch_lifetimes(self._world.history.note_lifetime)
+            node._kernel.lifetimes.watch_lifetimes(self._world.history.note_lifetime)
             try:
                 if self._start is not None:
                     await self._start(node)

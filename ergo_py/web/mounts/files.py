@@ -22,6 +22,9 @@ from .file_facts import FileFacts
 __all__ = ["Files"]
 
 _PIECE: Final = 256 * 1024
+"""Bytes to read of a file at a time: a thread is asked for each piece, and a slow peer holds one
+piece in memory. Not measured for other sizes.
+"""
 _TRIES: Final = 3
 
 

@@ -1097,7 +1097,7 @@ async def test_a_process_that_is_abandoned_before_its_first_step_takes_no_step()
         await process.abandon()
 
         assert node.processes() == []
-        assert [one.pid for one in kernel_of(node).abandoned] == [pid]
+        assert [one.pid for one in kernel_of(node).lifetimes.abandoned] == [pid]
 
 
 async def test_a_plain_init_that_returns_a_coroutine_fails() -> None:

@@ -652,7 +652,7 @@ async def test_a_terminate_that_cannot_be_cut_off_is_abandoned(
         assert 2 < trio.current_time() <= 4
         assert heard == [Down(pid, reason)]
         assert node.whereis("deaf") is None
-        assert [one.pid for one in kernel_of(node).abandoned] == [pid]
+        assert [one.pid for one in kernel_of(node).lifetimes.abandoned] == [pid]
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "plain"])

@@ -16,6 +16,9 @@ from .writer import Writer
 __all__ = ["Input", "StreamInput"]
 
 _LEAST: Final = 4 * 1024
+"""Bytes of the smallest read: each read allocates its whole size. A reader that fills a read
+enlarges the next.
+"""
 _MOST: Final = 256 * 1024
 """Limits of the size of a read. It grows only while much data comes, so that thousands of idle
 readers do not hold large buffers.
