@@ -169,10 +169,12 @@ class Watcher(Actor):
                 diary.downs[target] += 1
                 if isinstance(reason, NoNode):
                     return  # it may live, and be heard again
+                if not isinstance(reason, Normal):
+                    return  # the notice of another end does not wait behind messages
                 diary.gone.add(target)
                 got = diary.got.get(target, [-1])[-1] + 1
                 # Its last messages were sent in the session that has told its end.
-                if isinstance(reason, Normal) and got != diary.sent[target]:
+                if got != diary.sent[target]:
                     diary.complaints.append(
                         f"{target} is down after {got} of its {diary.sent[target]} messages"
                     )
