@@ -20,7 +20,7 @@ FIRST_REQUEST = 147, 45
 """Functions and files from the accepted socket to the response, in pure Python. The goal is 100
 functions in 30 files.
 """
-RESTART = 109
+RESTART = 105
 """Functions from the end of a child to the first callback of its successor. The goal is 70."""
 
 
@@ -74,12 +74,17 @@ class Child(Actor):
 
 async def test_the_restart_of_a_child_is_a_walk_of_bounded_length() -> None:
     started = [trio.Event()]
+    walks: list[set[CodeType]] = []
     with trio.fail_after(60):
         async with open_node() as node:
             await node.supervise([ChildSpec("child", Child.spec(started))])
-            await trio.testing.wait_all_tasks_blocked()
-            started.append(trio.Event())
-            with followed() as found:
-                node.kill("child")
-                await started[-1].wait()
-            assert len(found) <= RESTART
+            # Functions that only some of the restarts call fill a cache, or belong to a task of the
+            # node that a timer has woken meanwhile.
+            for _ in range(3):
+                await trio.testing.wait_all_tasks_blocked()
+                started.append(trio.Event())
+                with followed() as found:
+                    node.kill("child")
+                    await started[-1].wait()
+                walks.append(found)
+    assert len(set.intersection(*walks)) <= RESTART
