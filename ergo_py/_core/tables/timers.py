@@ -40,7 +40,7 @@ class Timer:
         self._queued = True
         self.owner: Any = owner
         self.to = to
-        self.message = message
+        self.message: Any = message
         self.priority = priority
         self.period = period
         owned = owner.timers
