@@ -68,7 +68,7 @@ if _PROFILE != "thorough":
     # Hypothesis draws some values from the constants of all modules that the worker has imported:
     # the examples would depend on the tests that the worker has run before, and to read the modules
     # takes seconds.
-    vars(providers)["is_local_module_file"] = lambda _path: False
+    providers.__dict__["is_local_module_file"] = lambda _path: False
 
 
 _ROOT = Path(__file__).parent.parent

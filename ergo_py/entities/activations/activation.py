@@ -110,9 +110,9 @@ class Activation:
             StateTypeError: ``init`` has put a value into the state that cannot be stored.
         """
         # Not the stored bytes: an older version of the class may have written them.
-        self._stored = self._state_type.encode(self.entity.state)
-        if self._stored == self.record.state:
-            self._stored = self.record.state  # not twice in memory
+        encoded, stored = self._state_type.encode(self.entity.state), self.record.state
+        # The record's own bytes if they are equal: not twice in memory.
+        self._stored = stored if stored is not None and encoded == stored else encoded
         self.is_started = True
         self.rest()
         if self.record.owed:
