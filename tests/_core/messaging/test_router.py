@@ -559,6 +559,30 @@ async def test_threads_that_send_to_a_restarting_name_lose_no_message_and_keep_o
     assert letters >= len(refused)
 
 
+async def test_the_loop_counts_the_message_of_a_thread_to_a_process_that_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted_in: list[int] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, [], name="service")
+
+        async def end() -> None:
+            node.kill(pid)
+            await wait_all_tasks_blocked()
+
+        def envelope(sender: Any, to: Any, message: object, _context: object) -> Envelope:
+            # The thread has seen that the process takes messages, and has not appended its own yet.
+            trio.from_thread.run(end)
+            return (MESSAGE, sender, to, message)
+
+        monkeypatch.setattr("ergo_py._core.messaging.router._envelope", envelope)
+        router_of(node).dead_letters.announce_to(lambda _: counted_in.append(threading.get_ident()))
+        await trio.to_thread.run_sync(node.send, "service", "late")
+        await wait_all_tasks_blocked()
+
+        assert counted_in == [threading.get_ident()]
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"mailbox_size": 2}, {"mailbox_size": 100, "overflow": Overflow.WAIT}]
 )
