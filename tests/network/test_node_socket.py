@@ -128,7 +128,7 @@ import os, sys, time, trio
 from ergo_py import open_node
 from ergo_py.cluster import Cluster
 from tests.network.pairs import make_network
-from tests.support import Recorder
+from tests.actors import Recorder
 
 async def main():
     network = make_network("local", sys.argv[1])

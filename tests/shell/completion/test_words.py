@@ -32,7 +32,7 @@ def node() -> Iterator[OwnedNode]:
     "typed, expected",
     [
         (["cr"], ["crashes"]),
-        (["re"], ["resume"]),
+        (["res"], ["resume"]),
         (["--v"], ["--version"]),
         (["ps", "--so"], ["--sort"]),
         (["ps", "--sort", "lo"], ["load"]),
