@@ -386,16 +386,20 @@ async def test_a_coroutine_that_raises_passes_its_error_to_the_awaiting_task() -
 
 
 def test_only_changed_variables_are_adopted() -> None:
-    TENANT.set("before")
-    OTHER.set("before")
-    before = copy_context()
-    changed = before.copy()
-    changed.run(TENANT.set, "changed there")
-    OTHER.set("changed here")
+    def adopt_a_change() -> tuple[str, str]:
+        TENANT.set("before")
+        OTHER.set("before")
+        before = copy_context()
+        changed = before.copy()
+        changed.run(TENANT.set, "changed there")
+        OTHER.set("changed here")
 
-    adopt(changed, before)
+        adopt(changed, before)
 
-    assert (TENANT.get(), OTHER.get()) == ("changed there", "changed here")
+        return TENANT.get(), OTHER.get()
+
+    # Not in the context of the test run, which later tests inherit.
+    assert copy_context().run(adopt_a_change) == ("changed there", "changed here")
 
 
 async def test_an_init_that_is_cut_off_cleans_up_in_its_own_context(
