@@ -60,8 +60,12 @@ class Bell:
             await checkpoint()
         else:
             self._task = current_task()
-            await park(self._task)
-            self._task = None
+            try:
+                await park(self._task)
+            finally:
+                # Also if the wait is cancelled: a later ring must not wake the task out of another
+                # wait.
+                self._task = None
         self._is_rung = False
 
     def _end_alarm(self) -> None:
