@@ -1,6 +1,7 @@
 """Servers: accepting, limits, receivers, and how everything ends with them."""
 
 import errno
+import select
 import socket
 import subprocess
 import sys
@@ -44,6 +45,7 @@ from ergo_py.meta.sockets.messages import (
     TCPDisconnected,
     TCPSend,
 )
+from ergo_py.meta.sockets.socket_setup import drop_new_peers
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.actors import Puppet
@@ -53,6 +55,8 @@ from tests.support import replace_private
 
 _word: ContextVar[str] = ContextVar("_word", default="of no server")
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
+_DETACH_FILTER = 27
+"""``SO_DETACH_FILTER`` of Linux: without a filter it fails with ENOENT."""
 
 # -- limits ----------------------------------------------------------------------------------------
 
@@ -1609,3 +1613,26 @@ async def test_no_fresh_connection_is_reset_while_servers_are_replaced(
                     nursery.start_soon(serve_peers)
                     owner, cut = await replace(node, owner, make())
                 assert cut == 0
+
+
+def test_a_draining_socket_takes_no_new_peer_and_keeps_those_in_its_queue() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                pytest.skip("the system has no filters of sockets")
+        with (
+            socket.create_connection(listening.getsockname(), timeout=60) as early,
+            socket.socket() as late,
+        ):
+            drop_new_peers(listening)
+            late.setblocking(False)
+            late.connect_ex(listening.getsockname())
+
+            # On loopback a connection that is not dropped is complete at once.
+            assert select.select([], [late], [], 0.1)[1] == []
+            accepted, _ = listening.accept()
+            with accepted:
+                accepted.sendall(b"welcome")
+                assert early.recv(7) == b"welcome"
