@@ -84,6 +84,33 @@ async def test_the_owner_runs_a_function_with_the_object_until_the_end() -> None
         await calls.run(Device.fail)
 
 
+async def test_a_function_of_the_owner_fails_if_the_meta_process_is_killed_meanwhile() -> None:
+    begun, go_on = trio.Event(), threading.Event()
+    calls = BlockingCalls(factory=Device)
+    failed: list[BaseException] = []
+
+    def work(_device: Device) -> None:
+        trio.from_thread.run_sync(begun.set)
+        go_on.wait()
+
+    async def run() -> None:
+        with pytest.raises(TargetDownError) as caught:
+            await calls.run(work)
+        failed.append(caught.value)
+
+    async with owning() as owned:
+        alias = await owned.spawn(calls)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run)
+                await begun.wait()
+                owned.node.kill(alias)
+                await eventually(lambda: bool(failed))
+                go_on.set()
+
+    assert len(failed) == 1
+
+
 async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(Device()))
