@@ -10,7 +10,7 @@ from ergo_py.entities.schedule import Bell
 from tests.support import router_of, running_node
 
 
-async def test_a_bell_wakes_its_task_and_is_remembered_until_the_next_wait(
+async def test_a_ring_of_the_bell_before_a_wait_ends_that_wait_and_no_other(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
