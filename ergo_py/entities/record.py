@@ -66,6 +66,13 @@ class Owed(msgspec.Struct, array_like=True):
         return bool(self.kind) and not self.name
 
     @property
+    def keeps_place(self) -> bool:
+        """Whether later messages to its receiver come after it. A timer takes its place when it
+        fires, and a parked message when it is tried again: each gets a new number then.
+        """
+        return not (self.is_parked or self.due)
+
+    @property
     def target(self) -> Address | None:
         """The receiver; None for the entity itself."""
         return Address(self.kind, self.key) if self.kind else None
@@ -190,6 +197,12 @@ class Record:
             self.owed = _with(self.owed, each.number, each)
             self.last = max(self.last, each.number)
 
+    def renumber(self, number: int) -> None:
+        """Owe a message under a new number, behind all others, as if it had never been tried."""
+        again = self.owed[number].again(self.last + 1)
+        self.drop(number)
+        self.owe([again])
+
     def drop(self, number: int) -> None:
         """Owe a message no longer."""
         self.owed = _without(self.owed, number)
@@ -221,7 +234,7 @@ class Record:
             (
                 each.number
                 for each in self.owed.values()
-                if each.number < number and each.target == target and not each.is_parked
+                if each.number < number and each.target == target and each.keeps_place
             ),
             default=0,
         )

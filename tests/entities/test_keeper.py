@@ -284,6 +284,25 @@ def test_a_job_is_tried_again_after_its_commit_has_failed() -> None:
     run_virtual(program)
 
 
+def test_messages_do_not_wait_for_a_timer_to_the_same_entity() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        async with open_bank(store, **CHAIN) as node:
+            sender, receiver = node.entity(Chain, "a"), node.entity(Chain, "b")
+            await sender.call(ask(Chain.tell_later, "b", 100.0, 1))
+            await sender.call(ask(Chain.send_all, "b", [2]))
+            await trio.sleep(5)
+            assert await receiver.call(ask(Chain.look)) == [2]
+            await trio.sleep(100)
+            assert await receiver.call(ask(Chain.look)) == [2, 1]
+            await sender.call(ask(Chain.send_all, "b", [3]))
+            await trio.sleep(5)
+            assert await receiver.call(ask(Chain.look)) == [2, 1, 3]
+            assert not any(record.owed for record in records(store).values())
+
+    run_virtual(program)
+
+
 def test_a_timer_survives_the_program_and_sleep() -> None:
     async def program() -> None:
         store = Life()

@@ -142,6 +142,7 @@ class Outbox:
             self._looks_again = True
             return
         own: list[Owed] = []
+        fired: list[Owed] = []
         counted: list[Owed] = []
         earliest = inf
         for each in list(self._record.owed.values()):
@@ -152,11 +153,15 @@ class Outbox:
                 earliest = min(earliest, delay)
             elif each.target is None:
                 own.append(each)
+            elif each.due:
+                fired.append(each)
             elif each.number in self._next_try and not self._record.before(each.number):
                 counted.append(each)
             else:
                 # A message behind another one was not tried, so it is not counted.
                 self._try(each)
+        if fired:
+            self._fire(fired)
         if own and not self._running:
             counted += self._look_at_own(own)
         if counted:
@@ -184,6 +189,18 @@ class Outbox:
             return [first]
         self._try(first)
         return []
+
+    def _fire(self, timers: list[Owed]) -> None:
+        """Give timers to other entities their places among the messages to these. Before, they had
+        none: later messages did not wait for them.
+        """
+        changes = self._activation.begin()
+        changes.count()
+        for each in timers:
+            self.drop(each.number)
+            self._record.renumber(each.number)
+        changes.after.append(partial(self.confirm, self._record.last))
+        self._activation.finish()
 
     def _count(self, counted: list[Owed]) -> None:
         activation = self._activation
@@ -268,9 +285,9 @@ class Outbox:
         target = owed.target
         changes = self._activation.begin()
         changes.removed.append(number)
-        # A parked message has a new number when it is tried again.
+        # A parked message, and a timer, have a new number when they are tried.
         if not any(
-            each.target == target and each.number != number and not each.is_parked
+            each.target == target and each.number != number and each.keeps_place
             for each in self._record.owed.values()
         ):
             forget = Forget(self._origin(), number)
@@ -284,7 +301,7 @@ class Outbox:
         if message.origin == self._origin():
             for each in list(self._record.owed.values()):
                 is_seen = each.target == message.receiver and each.number <= message.number
-                if is_seen and not each.is_parked:
+                if is_seen and each.keeps_place:
                     self.was_done(Done(each.number))
         forget = Forget(message.origin, message.number)
         # Held back: until it is stored that a message is not owed, the message may come again.
