@@ -56,16 +56,19 @@ class Parker(Generic[T]):
     costs ten times as much.
     """
 
-    __slots__ = ("_lock", "value")
+    __slots__ = ("_is_settled", "_lock", "value")
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
         self._lock.acquire()
+        # The lock cannot tell: the thread that was woken holds it again.
+        self._is_settled = False
         self.value: T | None = None
 
     def settle(self, value: T) -> None:
         """Set the value. Only the first call counts."""
-        if self._lock.locked():
+        if not self._is_settled:
+            self._is_settled = True
             self.value = value
             self._lock.release()
 
@@ -73,11 +76,8 @@ class Parker(Generic[T]):
         """Block this thread until the value is set. False after the timeout. In the main thread
         Ctrl-C ends the wait.
         """
-        left = sources.threads.give_way(self._is_settled, timeout)
+        left = sources.threads.give_way(lambda: self._is_settled, timeout)
         return wait_in_slices(self._take, left)
-
-    def _is_settled(self) -> bool:
-        return not self._lock.locked()
 
     def _take(self, seconds: float) -> bool:
         return self._lock.acquire(timeout=seconds)

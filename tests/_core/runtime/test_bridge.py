@@ -495,6 +495,16 @@ def test_a_parker_returns_only_its_first_value() -> None:
     assert parker.value == "first"
 
 
+def test_a_parker_keeps_its_first_value_after_its_thread_was_woken() -> None:
+    parker: Parker[str] = Parker()
+
+    parker.settle("first")
+    assert parker.wait(0)
+    parker.settle("second")
+
+    assert parker.value == "first"
+
+
 def test_a_parker_without_a_value_returns_at_its_timeout() -> None:
     parker: Parker[str] = Parker()
 
