@@ -426,8 +426,10 @@ class Calls:
         stopped waiting.
         """
         if get_ident() != self._router.loop_thread:
+            # Look first: the loop may deliver this very reply before the post returns.
+            waits = not caller.settled
             self._router.bridge.post(self.reply, caller, value, error)
-            return not caller.settled
+            return waits
         if caller.settle(value, error):
             return True
         self.late_replies += 1

@@ -28,6 +28,7 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
+from ergo_py._core.runtime.bridge import Bridge
 from ergo_py.errors import ProcessUnknownError, TargetTypeError
 from tests._core.runtime.from_threads import PATIENCE, in_thread, spawn_gated, until, waiters_at
 from tests.actors import Recorder
@@ -301,6 +302,34 @@ async def test_a_thread_answers_a_deferred_call() -> None:
                 await node.call(pid, asked[1])
 
     assert first == "from a thread"
+
+
+async def test_a_reply_that_the_loop_delivers_before_its_thread_goes_on_has_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Answering)
+        kept = process_of(node, pid).behaviour_itself.kept
+        asked, delivered = threading.Event(), threading.Event()
+        post = Bridge.post
+
+        def post_and_wait(bridge: Bridge, job: Callable[..., object], *args: object) -> None:
+            post(bridge, job, *args)
+            assert delivered.wait(PATIENCE)
+
+        def answer() -> bool:
+            assert asked.wait(PATIENCE)
+            monkeypatch.setattr(Bridge, "post", post_and_wait)
+            return node.reply(kept[0], "from a thread")
+
+        async def ask() -> None:
+            assert await node.call(pid, asked) == "from a thread"
+            monkeypatch.undo()
+            delivered.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            assert await in_thread(answer)
 
 
 async def test_a_thread_forwards_a_deferred_call_and_the_loop_delivers_it() -> None:
