@@ -276,8 +276,13 @@ class Owned:
             await trio.sleep(0.001)
 
     def readers(self) -> list[str]:
-        """The names of the reader threads that are alive."""
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("ergo-")]
+        """The names of the reader threads that do not end. A thread lives on for a moment after it
+        has told the loop of its end.
+        """
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("ergo-")]
+        for thread in threads:
+            thread.join(5.0)
+        return [thread.name for thread in threads if thread.is_alive()]
 
 
 @asynccontextmanager

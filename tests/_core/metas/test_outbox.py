@@ -912,7 +912,8 @@ async def test_put_many_delivers_after_messages_sent_before(queued: bool) -> Non
         await owned.until(lambda: len(heard) == 2 + queued)
 
         assert heard == ["before", "one", "two"][not queued :]
-        assert outbox.direct == (0 if queued else 2)
+        # Behind another message the first is queued; the loop may deliver it before the second.
+        assert outbox.direct in ((0, 1) if queued else (2,))
 
 
 @pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.HIGH])
