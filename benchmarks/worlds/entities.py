@@ -10,7 +10,18 @@ from typing import Any
 
 import trio
 
-from ergo_py import Actor, Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
+from ergo_py import (
+    Actor,
+    Backoff,
+    Caller,
+    ChildSpec,
+    ErgoError,
+    Node,
+    Reject,
+    Request,
+    Shutdown,
+    TargetDownError,
+)
 from ergo_py.entities import Entities, Entity
 from ergo_py.entities.record import Origin, Record
 from ergo_py.entities.stores.store import Write
@@ -146,10 +157,10 @@ class Account(Entity[Balance]):
                     self.state.entries.append(f"early {id}")
 
     def terminate(self, reason: object) -> None:
-        """Y9: an entity sleeps only with a stored state."""
+        """Y9: an entity sleeps, or ends with its keeper, only with a stored state."""
         book = self.env["book"]
         assert isinstance(book, Book)
-        if "asleep" in str(reason) and self.state.entries:
+        if isinstance(reason, Shutdown) and self.state.entries:
             book.check_stored(self.key, self.state.entries[-1], "the sleep")
 
 
@@ -404,7 +415,7 @@ class Client:
             try:
                 return await self.node.run(lambda node: _call(node, kind, key, request, id))
             except ErgoError as error:
-                if "asleep" in str(error):
+                if isinstance(error, TargetDownError) and isinstance(error.reason, Shutdown):
                     self.book.complaints.append(f"{key} sleeps, and tells its caller: {error}")
                 if not left or isinstance(request, Break):
                     raise
