@@ -349,7 +349,11 @@ def bells() -> int:
 def bells_ring() -> bool:
     """Whether a thread has posted jobs to a bridge of this thread's loop, which have not run."""
     me = get_ident()
-    return any(bridge.pending and bridge.loop_thread == me for bridge in _all_bridges())
+    for reference in tuple(_bridges):
+        bridge = reference()
+        if bridge is not None and bridge.pending and bridge.loop_thread == me:
+            return True
+    return False
 
 
 def _mark_dead_in_copy() -> None:

@@ -26,6 +26,12 @@ whole program, are off while a world runs: finalizers send messages.
 """
 
 
+_DEADLINE: Final[Any] = (
+    trio._core._run.CancelReason(source="deadline")
+    if hasattr(trio._core._run, "CancelReason")
+    else None
+)
+"""Why an expired scope is cancelled; None before trio 0.31."""
 _LATER: Final = 1e-9
 _LOOKS: Final = 600
 """Seconds of a world that are watched at most: ten minutes, as a page shows of a node."""
@@ -113,7 +119,8 @@ class _Deadlines:
         """Called by trio: the next moment."""
         while self._heap:
             moment, number, scope = self._heap[0]
-            if self._entries.get(scope, (inf, -1))[:2] == (moment, number):
+            entry = self._entries.get(scope)
+            if entry is not None and entry[1] == number and entry[0] == moment:
                 return moment
             heappop(self._heap)
         return inf
@@ -140,11 +147,10 @@ class _Deadlines:
 
 
 def _expire(scope: Any) -> None:
-    reason = getattr(trio._core._run, "CancelReason", None)
-    if reason is None:  # before trio 0.31
+    if _DEADLINE is None:
         scope.cancel()
     else:
-        scope._cancel(reason(source="deadline"))
+        scope._cancel(_DEADLINE)
 
 
 class WorldClock(trio.abc.Clock):
@@ -212,7 +218,9 @@ class WorldClock(trio.abc.Clock):
         self._watch = look
 
     def _look_until(self, deadline: float) -> None:
-        while self._watch is not None and self._next_look < min(deadline, _LOOKS):
+        if self._watch is None:
+            return
+        while self._next_look < min(deadline, _LOOKS):
             self._watch(self._next_look)
             self._next_look += 1.0
 

@@ -3,6 +3,7 @@ and the digest of all of it.
 """
 
 import re
+from array import array
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -20,6 +21,8 @@ _LINES: Final = 40
 _QUIET: Final = frozenset({"call", "answer"})
 """Kinds of events that a long story leaves out first."""
 _LOUD: Final = frozenset({"fault", "crash"})
+_PASSES: Final = 4096
+"""The most passes of the loop that wait for the digest."""
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -84,6 +87,10 @@ class History:
     told: int | None = None
     """The number of events of the story: the nodes of a world end after its test."""
     _hash: Any = field(default_factory=sha256)
+    _passes: "array[float]" = field(default_factory=lambda: array("d"))
+    """The passes of the loop that the digest has not counted yet: the time and the number of tasks
+    of each. There are several passes for each event, and to hash them together costs less.
+    """
     _living: dict[PID, Lifetime] = field(default_factory=dict)
 
     @property
@@ -91,11 +98,25 @@ class History:
         """The same for the same history: of all passes of the loop, frames, starts, ends, calls,
         answers, faults and notes, each with its time.
         """
-        return str(self._hash.hexdigest())
+        whole = self._hash.copy()
+        whole.update(self._passes)
+        return str(whole.hexdigest())
 
     def mix(self, *values: object) -> None:
         """Let values count for the digest."""
+        self._mix_passes()
         self._hash.update(repr((self.now(), *values)).encode())
+
+    def mix_pass(self, tasks: int) -> None:
+        """Let a pass of the loop count for the digest."""
+        self._passes.append(self.now())
+        self._passes.append(tasks)
+        if len(self._passes) >= 2 * _PASSES:
+            self._mix_passes()
+
+    def _mix_passes(self) -> None:
+        self._hash.update(self._passes)
+        del self._passes[:]
 
     def note(self, kind: str, node: str, text: str) -> None:
         """Add an event."""

@@ -109,7 +109,7 @@ class WorldOrder(Random):
         if self._held:
             self._hold(x)
         self._begin_pass(x)
-        if self._is_shuffled:
+        if self._is_shuffled and len(x) > 1:  # most passes have a single task
             super().shuffle(x)
 
     def _hold(self, batch: list[Task]) -> None:

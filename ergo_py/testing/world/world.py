@@ -267,8 +267,8 @@ class World:
         self._remains.clear()
 
     def _begin_pass(self, tasks: list[trio.lowlevel.Task]) -> None:
-        self.history.mix(len(tasks))
-        self._poll()
+        self.history.mix_pass(len(tasks))
+        self.threads.poll()
         if tasks and self.clock.begin_pass():
             self._stop(LivelockError(describe_tasks(tasks)))
 

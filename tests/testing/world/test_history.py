@@ -1,8 +1,9 @@
-"""The story of a failing world fits on a screen."""
+"""The story of a failing world fits on a screen, and its digest counts all that has happened."""
 
 import trio
 
 from ergo_py.testing import World
+from ergo_py.testing.world.history import History
 from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
 
@@ -37,3 +38,26 @@ def test_a_long_story_keeps_its_faults_and_its_end() -> None:
     assert any("no frame passes" in line for line in lines)
     assert "number 499" in lines[-2]
     assert any("more events" in line for line in lines)
+
+
+def digest_of(*passes: int) -> str:
+    history = History(lambda: 1.0)
+    for tasks in passes:
+        history.mix_pass(tasks)
+    return history.digest
+
+
+def test_each_pass_of_the_loop_counts_for_the_digest() -> None:
+    many = [1] * 10_000  # more than wait for the digest
+
+    assert digest_of(1, 2) == digest_of(1, 2) != digest_of(2, 1)
+    assert len({digest_of(*many), digest_of(*many[1:], 2), digest_of(2, *many[1:])}) == 3
+
+
+def test_a_look_at_the_digest_does_not_change_it() -> None:
+    history = History(lambda: 1.0)
+
+    history.mix_pass(1)
+    first = history.digest
+
+    assert history.digest == first
