@@ -24,7 +24,7 @@ async def test_a_ring_of_the_bell_before_a_wait_ends_that_wait_and_no_other(
         assert trio.current_time() == began + 5.0
 
 
-async def test_a_bell_wakes_no_task_whose_wait_was_cancelled() -> None:
+async def test_a_bell_forgets_a_cancelled_wait() -> None:
     woken: list[str] = []
     async with running_node() as node:
         bell = Bell(router_of(node).clock)
