@@ -29,7 +29,9 @@ class Device:
         self.busy = 0
         self.most_busy = 0
         self.closed_by = 0
+        self.blocks = threading.Event()
         self.gate = threading.Event()
+        self.meeting = threading.Barrier(3)
         self.lock = threading.Lock()
 
     def work(self, what: object, seconds: float = 0.0) -> object:
@@ -43,7 +45,13 @@ class Device:
             self.done.append(what)
         return what
 
+    def meet(self, what: object) -> object:
+        """Work with two other threads in progress."""
+        self.meeting.wait(20)
+        return self.work(what)
+
     def block(self) -> str:
+        self.blocks.set()
         assert self.gate.wait(20)
         return "at last"
 
@@ -158,10 +166,11 @@ async def test_with_several_threads_that_many_calls_are_in_progress() -> None:
         calls = await owned.spawn(BlockingCalls(device, threads=3))
         async with trio.open_nursery() as nursery:
             for number in range(9):
-                nursery.start_soon(owned.node.call, calls, Invoke("work", number, 0.02))
+                nursery.start_soon(owned.node.call, calls, Invoke("meet", number))
 
         assert sorted(map(str, device.done)) == [str(number) for number in range(9)]
-        assert device.most_busy == 3
+        assert device.most_busy <= 3
+        assert len(set(device.used_by)) == 3
         assert device.closed_by == 0
 
 
@@ -218,6 +227,7 @@ async def test_a_call_is_skipped_if_its_caller_gave_up_before_its_turn() -> None
     async with owning() as owned:
         calls = await owned.spawn(BlockingCalls(device))
         owned.node.send(calls, Invoke("block"))
+        await eventually(device.blocks.is_set)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(owned.node.call, calls, Invoke("work", "too late"))
@@ -261,7 +271,7 @@ async def test_a_stop_waits_for_the_call_in_progress_and_answers_it() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, Invoke("block"))
-            await trio.testing.wait_all_tasks_blocked()
+            await eventually(device.blocks.is_set)
             nursery.start_soon(ask, Invoke("work", "never"))
             await trio.testing.wait_all_tasks_blocked()
             owned.node.send_exit(calls)
