@@ -335,9 +335,10 @@ class Node(kernel_node.Node, TaskVerbs):
         return await drain(self._kernel, self.call, timeout)
 
     async def reload(self, timeout: float = 30.0) -> list[str]:
-        """Call ``handle_reload`` of all processes that define it, and let servers read their
-        certificates again: new connections get the new ones. Returns the settings that could not be
-        read, as text; their processes and servers go on with the old ones.
+        """Read the options that are functions again (``log_level``, ``control``, ``allow`` of the
+        network, ``permit`` of ``Observe``), call ``handle_reload`` of all processes that define it,
+        and let servers read their certificates again: new connections get the new ones. Returns the
+        settings that could not be read, as text; the old ones stay in use.
 
         Args:
             timeout: seconds within which each process has to answer.
@@ -419,7 +420,7 @@ class Node(kernel_node.Node, TaskVerbs):
         return self._run(self._applications.infos)
 
 
-def _open_control(node: Node, permissions: frozenset[str]) -> Callable[[], None]:
+def _open_control(node: Node, permissions: frozenset[str]) -> node_lifecycle.ControlSocket:
     from .control.server import open_control  # noqa: PLC0415 - most nodes have no control socket
 
     return open_control(node, permissions)

@@ -1,4 +1,4 @@
-"""`reload`: let the processes of a node read their settings again, and its servers their
+"""`reload`: let a node and its processes read their settings again, and its servers their
 certificates, while the node goes on.
 """
 
@@ -25,12 +25,24 @@ _CALLBACK: Final = "handle_reload"
 
 
 async def reload(kernel: Kernel, timeout: float) -> list[str]:
-    """Let servers read their certificates again, and call ``handle_reload`` of all processes that
-    define it. Returns the settings that could not be read, as text.
+    """Read the settings of the node again, let servers read their certificates again, and call
+    ``handle_reload`` of all processes that define it. Returns the settings that could not be read,
+    as text.
     """
     check_number("timeout", timeout, least=0.0)
+    failed = []
+    for name, read in kernel.settings.items():
+        try:
+            read()
+        except Exception as error:  # the value is invalid, or the function of the user raised
+            kernel.logger.error(
+                "a setting cannot be read; the old one stays in use",
+                setting=name,
+                exception=Crashed(error).traceback,
+            )
+            failed.append(f"{name}: {type(error).__qualname__}: {error}")
     metas = [meta for meta in kernel.router.registry.aliases.values() if isinstance(meta, Meta)]
-    failed = [
+    failed += [
         f"{meta.callbacks.behaviour} {meta.id}: {text}"
         for meta in metas
         if (text := meta.behaviour._reload())

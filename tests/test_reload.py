@@ -1,16 +1,28 @@
 """A node that reads its settings again while it goes on."""
 
+import json
 import shutil
 import ssl
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from ergo_py import Actor, BadInputError, Caller, MetaProcess
 from ergo_py.meta import TCPServer, TLSFiles
+from ergo_py.network import NotPermittedError
+from ergo_py.observe import Observe
+from tests.actors import Puppet
+from tests.control.rig import Wire, in_thread, runtime_directory
+from tests.network.pairs import Total, make_network, two_nodes
+from tests.network.test_nodes import Counter
+from tests.network.test_permits import Forwarding
+from tests.observe.rig import TOKEN, page_of
 from tests.support import running_node
+
+__all__ = ["runtime_directory"]
 
 CERTIFICATES = Path(__file__).parent / "meta" / "certificates"
 
@@ -131,3 +143,140 @@ async def test_a_reload_brings_a_new_certificate_unless_it_is_bad(
         install("renewed")
         assert await node.reload() == []
         assert await shown() != first
+
+
+class Settings:
+    """The settings of a program, which a test changes: a reload calls the object."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __call__(self) -> Any:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+@pytest.mark.counted
+async def test_a_reload_changes_the_log_level_also_of_loggers_that_were_made_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    level = Settings("warning")
+
+    def speak(me: Puppet) -> None:
+        for method in ("debug", "info", "critical"):
+            getattr(me.log, method)(method)
+
+    def rebind(me: Puppet) -> None:
+        me.log = me.log.bind(order=5)
+
+    async with running_node(log_output="json", log_level=level) as node:
+        bound, own = await node.spawn(Puppet), await node.spawn(Puppet, log_level="critical")
+        await node.call(bound, rebind)
+
+        async def said(new: object) -> tuple[list[str], list[str]]:
+            """The failures of a reload, and the lines of both processes after it."""
+            level.value = new
+            failed = await node.reload()
+            capsys.readouterr()
+            for pid in (bound, own):
+                await node.call(pid, speak)
+            node.send("nobody", "a dead letter")
+            lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+            return failed, [line["event"].split()[0] for line in lines]
+
+        assert await said("debug") == ([], ["debug", "info", "critical", "critical", "dead"])
+        assert await said("off") == ([], ["critical"])
+        assert await said("info") == ([], ["info", "critical", "critical"])
+        refused, lines = await said("loud")
+        assert lines == ["info", "critical", "critical"]
+        assert len(refused) == 1
+        assert refused[0].startswith("log_level: BadInputError: ")
+        assert (await said(OSError("no file")))[0] == ["log_level: OSError: no file"]
+
+    level.value = "loud"
+    with pytest.raises(BadInputError):
+        async with running_node(log_level=level):
+            pass
+
+
+async def test_a_reload_changes_the_permissions_of_the_control_socket() -> None:
+    permissions = Settings("")
+    async with running_node(control=permissions) as node:
+        assert node.control_path is None
+
+        permissions.value = "look,act"
+        assert await node.reload() == []
+
+        path = node.control_path
+        assert path is not None
+        with Wire(path) as wire:
+            assert (await in_thread(wire.hear))["may"] == ["act", "look"]
+            permissions.value = ""
+            assert await in_thread(wire.ask, "reload") == {"failed": []}
+            refused = await in_thread(wire.ask, "reload")
+            assert refused["code"] == "not_permitted"
+            assert "and this node gives none" in refused["text"]
+        permissions.value = "everything"
+        [text] = await node.reload()
+        assert text.startswith("control: BadInputError: ")
+
+
+async def test_a_reload_changes_the_permissions_of_the_observer_page() -> None:
+    permit = Settings("look")
+    observe = Observe(0, permit=permit, token=TOKEN)
+    async with running_node("shop@localhost", beside=[observe]) as node:
+        pid = await node.spawn(Puppet)
+
+        async def kill() -> Any:
+            return await in_thread(
+                lambda: page_of(observe.url, lambda page: page.ask("kill", to=pid.number))
+            )
+
+        assert (await kill())["code"] == "not_permitted"
+
+        permit.value = "attach"
+        [text] = await node.reload()
+        assert text.startswith("Observe(permit): BadInputError: ")
+        assert (await kill())["code"] == "not_permitted"
+
+        permit.value = "look,act"
+        assert await node.reload() == []
+        assert await kill() == {"killed": True}
+
+
+@pytest.mark.counted
+async def test_a_reload_changes_the_permits_of_connected_nodes() -> None:
+    allow = Settings("default")
+    async with two_nodes(make_network("memory", allow=allow)) as (a, b):
+        counter = await b.spawn(Counter)
+        assert await a.call(counter, Total()) == 0
+        with pytest.raises(NotPermittedError, match="to look into it"):
+            await a.at("b@test").info()
+
+        allow.value = "look,send"
+        assert await b.reload() == []
+
+        with pytest.raises(NotPermittedError, match="to call its processes"):
+            await a.call(counter, Total())
+        assert (await a.at("b@test").info()).name == "b@test"
+        allow.value = "everything"
+        [text] = await b.reload()
+        assert text.startswith("allow: BadInputError: ")
+        assert (await a.at("b@test").info()).name == "b@test"
+
+
+@pytest.mark.counted
+async def test_a_reload_withdraws_the_permit_to_forward_also_for_senders_that_were_seen() -> None:
+    allow = Settings("default")
+    network = make_network("memory", allow=allow)
+    async with two_nodes(network) as (a, b), running_node("c@test", network=network) as c:
+        counter = await c.spawn(Counter)
+        relay = await b.spawn(Forwarding, counter)
+        assert await a.call(relay, Total()) == 0
+
+        allow.value = "send,call"
+        assert await c.reload() == []
+
+        with pytest.raises(NotPermittedError, match="to send messages of a third node"):
+            await a.call(relay, Total())

@@ -54,7 +54,7 @@ from .vocabulary.ids import (
 )
 from .vocabulary.info import Ended
 from .vocabulary.messages import DeadLetter, LogRecord
-from .vocabulary.options import LEVELS, NodeOptions
+from .vocabulary.options import LEVELS, NodeOptions, read_now
 from .vocabulary.reasons import Crashed, Reason
 from .vocabulary.text import shortened, shown
 from .vocabulary.unmatched import unmatched_of
@@ -155,7 +155,7 @@ class Kernel:
         """Messages that a process may serve before other tasks run."""
         self.env: Mapping[str, object] = options.env or {}
         """The settings that all processes inherit."""
-        self.log = Log(name, options.log_level, options.log_output, self._offer_record)
+        self.log = Log(name, "warning", options.log_output, self._offer_record)
         """The log of the node."""
         self.logger = self.log.logger(self.pid)
         """The logger of the node itself."""
@@ -212,8 +212,11 @@ class Kernel:
         """Makes calls."""
         self.publisher = Publisher(self.router, self.pid, token)
         """The events of the node, and of its processes."""
-        if self.log.wants("debug"):
-            self.publisher.log_dead_letters(self._log_dead_letter)
+        self.settings: dict[str, Callable[[], None]] = {"log_level": self._read_log_level}
+        """The functions that read the settings of the node again, by name. They raise if the new
+        value is invalid, and leave the old one.
+        """
+        self._read_log_level()
         self.relations = Relations()
         """Which process watches which target."""
         self.links = Links(self.router, self.publisher, self.relations, self.pid)
@@ -254,6 +257,16 @@ class Kernel:
         replace them.
         """
         return chance(self.pid.node, purpose)
+
+    def add_setting(self, name: str, read: Callable[[], None]) -> None:
+        """Read a further setting at each reload, after the others."""
+        self.settings[name] = read
+
+    def _read_log_level(self) -> None:
+        self.log.change_level(read_now(self.options.log_level))
+        # Building the line of a dead letter costs much, so only nodes that write it build it.
+        wanted = self.log.wants("debug")
+        self.publisher.log_dead_letters(self._log_dead_letter if wanted else None)
 
     def attach(self, node: Any) -> None:
         """Take the public `Node`, which it belongs to."""

@@ -21,7 +21,7 @@ from itertools import count
 from typing import Any, Final, NoReturn
 
 import structlog
-from structlog.typing import FilteringBoundLogger
+from structlog.typing import FilteringBoundLogger, Processor
 
 from .vocabulary.errors import BadInputError
 from .vocabulary.ids import PID, Alias, Name, Ref
@@ -48,8 +48,9 @@ class Log:
     ) -> None:
         check_output(output)
         self.node = node
-        self.level = level
-        self._number = check_level(level)
+        self._following: type[FilteringBoundLogger] = type("FollowingLogger", (_filter(0),), {})
+        """The class of the loggers that have the level of the node."""
+        self.change_level(level)
         self._offer = offer
         self.watched = False
         """Set while there are logger processes."""
@@ -63,6 +64,21 @@ class Log:
         self._losses = count(1)  # other threads may lose lines, too, and next() is atomic
         self._told_lost = 0
         self._told_raised = False
+
+    def change_level(self, level: str) -> None:
+        """Write lines of this level and above from now on. Loggers that were made before follow,
+        also those that users have bound to values, but not those with a level of their own.
+
+        Raises:
+            BadInputError: there is no such level.
+        """
+        self._number = number = check_level(level)
+        self.level = level
+        # A line below the level must stay as cheap as structlog makes it: a method that does
+        # nothing. So the class takes the methods of structlog's class for the level.
+        for name, method in vars(_filter(number)).items():
+            if not name.startswith("__"):
+                setattr(self._following, name, method)
 
     def offer_records(self, wanted: bool) -> None:
         """Offer records to logger processes from now on, or no longer."""
@@ -100,14 +116,13 @@ class Log:
         ``context`` that are not None.
         """
         known = {key: value for key, value in context.items() if value is not None}
-        number = self._number if level is None else check_level(level)
-        is_off = number > logging.CRITICAL
+        # Pass the source beside the fields: a user's field of the same name must not replace it.
+        emit: Processor = partial(self._emit, source, level is None)
+        is_off = level is not None and check_level(level) > logging.CRITICAL
         made: FilteringBoundLogger = structlog.wrap_logger(
             _NOWHERE,
-            # Pass the source beside the fields: a user's field of the same name must not replace
-            # it.
-            processors=[_drop] if is_off else [partial(self._emit, source)],
-            wrapper_class=structlog.make_filtering_bound_logger(min(number, logging.CRITICAL)),
+            processors=[_drop if is_off else emit],
+            wrapper_class=self._following if level is None else _filter(LEVELS[level]),
             context_class=dict,
             cache_logger_on_first_use=False,
         ).bind(node=self.node, **known)
@@ -130,7 +145,11 @@ class Log:
         values = structlog.get_context(given).items()
         return logger.bind(**{key: value for key, value in values if key not in own})
 
-    def _emit(self, source: PID | Alias, logger: object, method: str, event: Event) -> NoReturn:
+    def _emit(
+        self, source: PID | Alias, follows: bool, logger: object, method: str, event: Event
+    ) -> NoReturn:
+        if follows and self._number > logging.CRITICAL:  # off: structlog has no class for it
+            raise structlog.DropEvent
         text = text_of(event.pop("event", ""))
         try:
             event = structlog.processors.format_exc_info(logger, method, event)
@@ -165,6 +184,11 @@ class Log:
                     _plain("error", why, {"node": self.node, "error": shown(error)})
                 )
             return _to_stderr(_plain(level, text, fields))
+
+
+def _filter(number: int) -> type[FilteringBoundLogger]:
+    """The class of loggers that write lines of at least this level."""
+    return structlog.make_filtering_bound_logger(min(number, logging.CRITICAL))
 
 
 def _drop(_logger: object, _method: str, _event: Event) -> NoReturn:

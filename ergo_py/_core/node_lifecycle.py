@@ -36,17 +36,29 @@ from .vocabulary.choices import PERMISSIONS
 from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
 from .vocabulary.hints import explain
 from .vocabulary.info import Ended, ExitReport
-from .vocabulary.options import NodeOptions, Output
+from .vocabulary.options import NodeOptions, Output, Rereadable, read_now
 from .vocabulary.reasons import Shutdown
 
-__all__ = ["Beside", "NodeContext", "open_node", "read_permissions"]
+__all__ = ["Beside", "ControlSocket", "NodeContext", "open_node", "read_permissions"]
+
+
+class ControlSocket(Protocol):
+    """The control socket of a node."""
+
+    def permit(self, permissions: frozenset[str], /) -> None:
+        """Give these permissions to all clients from now on."""
+
+    def close(self) -> None:
+        """Disconnect all clients, and remove the socket."""
 
 
 class Beside(Protocol):
     """An object that works beside a node, such as ``Observe``: for ``open_node(beside=[…])``."""
 
-    control: frozenset[str]
-    """The permissions of the control socket that it needs."""
+    @property
+    def control(self) -> frozenset[str]:
+        """The permissions of the control socket that it needs."""
+        ...
 
     def open(self, node: object, /) -> Callable[[], object]:
         """Begin, in a thread that may block; return the function that ends it, which may block,
@@ -103,8 +115,8 @@ class NodeContext(Generic[N]):
         """Cancelled by a second Ctrl-C: the graceful shutdown is over."""
         self._interrupts = Interrupts()
         self._failure: BaseException | None = None
-        self._open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
-        self._close_control: Callable[[], None] | None = None
+        self._open_control: Callable[[N, frozenset[str]], ControlSocket] | None = None
+        self._control: ControlSocket | None = None
         self._close_beside: list[Callable[[], object]] = []
         self._watchdog: Watchdog | None = None
         self._network: RunningNetwork | None = None
@@ -113,10 +125,10 @@ class NodeContext(Generic[N]):
     def extend(
         self,
         node_type: type[N],
-        open_control: Callable[[N, frozenset[str]], Callable[[], None]],
+        open_control: Callable[[N, frozenset[str]], ControlSocket],
     ) -> None:
         """For the layers above the kernel: add the verbs of a subclass, and the function that opens
-        the control socket with these permissions and returns the function that closes it.
+        the control socket with these permissions.
         """
         self._node_type = node_type
         self._open_control = open_control
@@ -173,10 +185,11 @@ class NodeContext(Generic[N]):
                     node._router.bridge, threshold, node._note_blocked, self._backlogs(node)
                 )
                 node._note_watchdog(self._watchdog)
-            if self._open_control is not None and self._options.control:
-                self._close_control = self._open_control(node, self._options.control)
+            self._read_permissions(node)
             for beside in self._options.beside:
                 self._close_beside.append(await trio.to_thread.run_sync(beside.open, node))
+            # Behind the settings of the objects beside the node, which need permissions.
+            node._kernel.add_setting("control", partial(self._read_permissions, node))
         except BaseException:
             await self._stop(asked=interrupt is not None)
             raise
@@ -222,6 +235,16 @@ class NodeContext(Generic[N]):
             if limit is None
             else Backlogs(processes_of(node._router), limit, node._note_long_mailbox).look
         )
+
+    def _read_permissions(self, node: N) -> None:
+        """Open the control socket, or change its permissions. An open socket stays open, also
+        without permissions: the client that has asked for this waits for its answer.
+        """
+        permissions = read_now(self._options.control)
+        if self._control is not None:
+            self._control.permit(permissions)
+        elif permissions and self._open_control is not None:
+            self._control = self._open_control(node, permissions)
 
     async def _heed_stop(self, node: N, body: trio.CancelScope) -> None:
         await node._stop_asked.wait()
@@ -365,7 +388,10 @@ class NodeContext(Generic[N]):
                 kernel.fail("closing the network failed", error)
         kernel.router.close()
         kernel.thread_fairness.stop()
-        for close in (self._close_control, None if self._watchdog is None else self._watchdog.stop):
+        for close in (
+            None if self._control is None else self._control.close,
+            None if self._watchdog is None else self._watchdog.stop,
+        ):
             if close is not None:
                 try:
                     close()
@@ -437,6 +463,13 @@ def read_permissions(given: str | Collection[str]) -> frozenset[str]:
     return frozenset(named)
 
 
+def _read_control(
+    control: Rereadable[str | Collection[str]], beside: Sequence[Beside]
+) -> frozenset[str]:
+    """The permissions of the control socket at this moment."""
+    return read_permissions(read_now(control)) or _needed(beside)
+
+
 def _needed(beside: Sequence[Beside]) -> frozenset[str]:
     found: frozenset[str] = frozenset()
     for each in beside if isinstance(beside, list | tuple) else ():
@@ -451,7 +484,7 @@ def open_node(
     burst: int = 256,
     dead_letters: int = 1000,
     stop_timeout: float = 30.0,
-    log_level: str = "warning",
+    log_level: Rereadable[str] = "warning",
     log_output: Output = "auto",
     env: Mapping[str, object] | None = None,
     expose_env: bool = False,
@@ -466,7 +499,7 @@ def open_node(
     obituaries: int = 100,
     recent_messages: int = 0,
     redact: Callable[[str, object], object] | None = None,
-    control: str | Collection[str] = (),
+    control: Rereadable[str | Collection[str]] = (),
     network: Network | None = None,
     beside: Sequence[Beside] = (),
     tracing: Tracing | None = None,
@@ -510,7 +543,8 @@ def open_node(
         dead_letters: how many dead letters the node keeps for inspection. It counts all of them.
         stop_timeout: seconds that the graceful shutdown may take before the node kills the
             remaining processes.
-        log_level: debug, info, warning, error, critical or off.
+        log_level: debug, info, warning, error, critical or off; or a function that returns one of
+            them, which ``node.reload()`` calls again.
         log_output: auto, console, json, stdlib, structlog or none. auto uses the host program's
             structlog or logging if configured, else lines on standard error.
         env: the environment that every process inherits.
@@ -541,7 +575,8 @@ def open_node(
             is shown instead.
         control: the permissions of other programs of the same user on the node's control socket:
             ``look``, ``act`` (send, end, suspend), ``attach`` (run any code); several as a list, or
-            separated by commas. Empty for no socket.
+            separated by commas; or a function that returns them, which ``node.reload()`` calls
+            again. Empty for no socket.
         network: the network that the node joins, such as ``ergo_py.network.Local(types=[…])``; None
             for a node alone.
         beside: objects that work beside the node, such as ``ergo_py.observe.Observe(port=9911)``,
@@ -554,6 +589,7 @@ def open_node(
     Raises:
         BadInputError: an option has a value that is not allowed.
     """
+    _read_control(control, beside)  # check it before the node opens
     options = NodeOptions(
         name=name,
         max_processes=max_processes,
@@ -575,7 +611,7 @@ def open_node(
         obituaries=obituaries,
         recent_messages=recent_messages,
         redact=redact,
-        control=read_permissions(control) or _needed(beside),
+        control=partial(_read_control, control, beside),
         network=network,
         beside=beside,
         tracing=tracing,

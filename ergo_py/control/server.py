@@ -125,6 +125,10 @@ class Server:
         self._bell.ring()
         self._over.wait(1.0)
 
+    def permit(self, permissions: frozenset[str]) -> None:
+        """Give these permissions to all clients, for each later request."""
+        self._may = permissions
+
     def forked(self) -> None:
         """In a forked child: close the socket, so that no client takes the child for the node."""
         self._listener.close()
@@ -333,7 +337,7 @@ class Server:
                 "unknown", f"there is no {request.do!r}; there are {', '.join(COMMANDS)}, cancel"
             )
         if command.permission not in self._may:
-            have = " and ".join(sorted(self._may))
+            have = " and ".join(sorted(self._may)) or "none"
             raise ControlError(
                 "not_permitted",
                 f"{request.do} needs the permission {command.permission!r}, and this node gives "
@@ -500,8 +504,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
-def open_control(node: Any, permissions: frozenset[str]) -> Callable[[], None]:
-    """Open the control socket of a node; return the function that closes it.
+def open_control(node: Any, permissions: frozenset[str]) -> Server:
+    """Open the control socket of a node.
 
     Raises:
         ControlSocketError: there is no directory for it, or the system refuses.
@@ -511,4 +515,4 @@ def open_control(node: Any, permissions: frozenset[str]) -> Callable[[], None]:
     server.start()
     node.log.info("control socket", path=str(server.path), may=sorted(permissions))
     node._note_control_socket(server.path)
-    return server.close
+    return server

@@ -1,6 +1,6 @@
 """`NetworkContext`: the parts of a network that everything about a single other node uses."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Final
 
@@ -36,7 +36,7 @@ class NetworkContext:
         types: Iterable[type | ModuleType],
         timing: Timing,
         backlog: int,
-        permits: Permits,
+        read_permits: Callable[[], Permits],
         spawns: Spawns,
         limits: Limits,
     ) -> None:
@@ -52,7 +52,8 @@ class NetworkContext:
         """The limits of sessions, in seconds and bytes."""
         self.backlog = backlog
         """Bytes that may wait for each other node."""
-        self.permits = permits
+        self._read_permits = read_permits
+        self.permits = read_permits()
         """The acts that other nodes are permitted here."""
         self.spawns = spawns
         """The behaviours that other nodes may start here."""
@@ -64,6 +65,14 @@ class NetworkContext:
         """The faults that were logged."""
         self._senders: dict[PID | Alias, None] = {}
         """The processes here that have sent to other nodes, those that sent last at the end."""
+
+    def read_permits(self) -> None:
+        """Read the permits of other nodes again.
+
+        Raises:
+            BadInputError: a permit or a pattern is invalid; the old permits stay.
+        """
+        self.permits = self._read_permits()
 
     def copied(self, to: object, message: object) -> object:
         """The message as another node would get it. Messages of the framework that are not listed

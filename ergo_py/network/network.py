@@ -97,6 +97,7 @@ class Network:
         self._scope = trio.CancelScope()
         """Ends the carrier."""
         kernel.router.join_network(cast(RemoteNodes, self))
+        kernel.add_setting("allow", self._read_permits)
 
     @property
     def types(self) -> MessageTypes:
@@ -137,6 +138,11 @@ class Network:
 
     async def _carrier_task(self, *, task_status: trio.TaskStatus[None]) -> None:
         await self.carrier.run(self, task_status=task_status)
+
+    def _read_permits(self) -> None:
+        self.context.read_permits()
+        for connection in self.connections.values():
+            connection.executor.read_permits()
 
     def refuse_calls(self) -> None:
         """Take no new calls of other nodes: this node drains."""

@@ -5,7 +5,7 @@ from types import ModuleType
 
 from .._core.kernel import Kernel
 from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.options import check_number
+from .._core.vocabulary.options import Rereadable, check_number, read_now
 from .access.limits import Limits
 from .access.permits import Allow, Permits
 from .access.spawns import SpawnList, Spawns
@@ -30,7 +30,7 @@ class NetworkSettings:
         backlog: int,
         window: int,
         spawns: SpawnList | None = None,
-        allow: Allow | None = None,
+        allow: Rereadable[Allow] | None = None,
         max_calls: int = 100_000,
         max_watches: int = 100_000,
         grace: float | None = None,
@@ -55,8 +55,12 @@ class NetworkSettings:
         self._timing = Timing(beat, silence, min(0.2, beat), min(0.05, beat / 2), window)
         self._backlog = backlog
         self._spawns = Spawns(spawns)
-        self._permits = Permits(allow)
+        self._allow = allow
+        self._read_permits()
         self._limits = Limits(max_calls, max_watches)
+
+    def _read_permits(self) -> Permits:
+        return Permits(read_now(self._allow))
 
     def make(self, kernel: Kernel, carrier: Carrier) -> Network:
         """Make the network of a node.
@@ -71,7 +75,7 @@ class NetworkSettings:
             self._types,
             self._timing,
             self._backlog,
-            self._permits,
+            self._read_permits,
             self._spawns,
             self._limits,
         )

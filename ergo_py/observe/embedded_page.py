@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from .._core.node_lifecycle import read_permissions
+from .._core.verbs.node_access import kernel_of
 from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.options import check_flag
+from .._core.vocabulary.options import Rereadable, check_flag, read_now
 from .._core.vocabulary.public_names import show_public_names
 from ..blocking.loop_thread import open_node
 from ..meta.sockets.tcp import check_endpoint
@@ -40,7 +41,8 @@ class Observe:
     Args:
         port: the port, or 0 for a free port.
         host: the address to listen at. Another than loopback needs ``tls`` or ``insecure``.
-        permit: the permissions of pages: ``look``, or ``look,act``.
+        permit: the permissions of pages: ``look``, or ``look,act``; or a function that returns
+            them, which ``node.reload()`` calls again.
         metrics: serve ``/metrics``, without a token.
         health: serve ``/healthz``, ``/readyz`` and ``/startupz``, without a token.
         checks: own checks of ``/readyz``, as for ``Health``.
@@ -59,7 +61,7 @@ class Observe:
         port: int = 9911,
         *,
         host: str = "127.0.0.1",
-        permit: str | Sequence[str] = "look",
+        permit: Rereadable[str | Sequence[str]] = "look",
         metrics: bool = False,
         health: bool = False,
         checks: Mapping[str, Any] | None = None,
@@ -72,16 +74,12 @@ class Observe:
         for name, flag in (("metrics", metrics), ("health", health), ("insecure", insecure)):
             check_flag(f"Observe({name})", flag)
         check_address(host, tls, insecure)
-        permissions = read_permissions(permit)
-        if not permissions or "attach" in permissions:
-            raise BadInputError("Observe(permit)", permit, "'look', or 'look,act'")
         if token is not None and (not isinstance(token, str) or len(token) < 16):
             raise BadInputError("Observe(token)", "…", "a secret of at least 16 characters")
-        self.control = frozenset({"look"}) | permissions
-        """The permissions that it needs of the node's control socket."""
         self._host = host
         self._port = port
-        self._permit = permissions
+        self._permit = permit
+        self._read_permit()
         self._metrics = metrics
         self._health = health
         self._checks = checks or {}
@@ -92,6 +90,19 @@ class Observe:
         self.url = ""
         """The address of the page, while it is open."""
 
+    @property
+    def control(self) -> frozenset[str]:
+        """The permissions that it needs of the node's control socket."""
+        return frozenset({"look"}) | self._may
+
+    def _read_permit(self) -> None:
+        given = read_now(self._permit)
+        permissions = read_permissions(given)
+        if not permissions or "attach" in permissions:
+            raise BadInputError("Observe(permit)", given, "'look', or 'look,act'")
+        self._may = permissions
+        """The permissions of pages now."""
+
     def open(self, node: Any) -> Callable[[], object]:
         """Serve the page of a node whose control socket is open; return the function that ends it.
         Blocks this thread for a moment.
@@ -100,7 +111,7 @@ class Observe:
             BadInputError: the port is taken.
         """
         path: Path = node.control_path
-        plan = Plan(self._token, self._permit, lambda _name, found: found == path)
+        plan = Plan(self._token, lambda: self._may, lambda _name, found: found == path)
         health = Health(node, checks=self._checks) if self._health else None
         listening = Listening(
             self._host,
@@ -121,6 +132,8 @@ class Observe:
                     "Observe(port)", self._port, f"a free port of {self._host}: {cause}"
                 ) from error
             raise
+        kernel = kernel_of(node)
+        kernel.router.bridge.run(kernel.add_setting, "Observe(permit)", self._read_permit)
         if not self._is_given and sys.stderr is not None and sys.stderr.isatty():
             sys.stderr.write(f"observer page: {self.url}\n")
         return lambda: own.close(_CLOSING)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import Down
+from .._core.vocabulary.options import Rereadable
 from .._core.vocabulary.reasons import Reason, Shutdown
 from ..actor import Actor
 from ..control.socket_paths import clean, sockets
@@ -51,7 +52,7 @@ class Plan:
     """The nodes that the page shows, and its permissions."""
 
     token: str
-    permit: frozenset[str] = frozenset({"look"})
+    permit: Rereadable[frozenset[str]] = frozenset({"look"})
     only: Callable[[str, Path], bool] = lambda _name, _path: True
     """Whether a node, by its name and the path of its socket, is shown."""
     record: Path | None = None

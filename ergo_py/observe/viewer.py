@@ -9,6 +9,7 @@ import trio
 
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.messages import Response
+from .._core.vocabulary.options import read_now
 from ..actor import Actor
 from ..control.protocol import ControlError, check_depth
 from ..web import WS
@@ -159,7 +160,7 @@ class Viewer(Actor):
             "push": "hello",
             "version": VERSION,
             "ergo_py": self._version,
-            "permit": sorted(self._plan.permit),
+            "permit": sorted(read_now(self._plan.permit)),
             "replay": self._plan.replay,
             "now": round(time.time(), 3),
         }
@@ -231,7 +232,7 @@ class Viewer(Actor):
         elif do not in _LOOK | _STREAMS | _ACTS:
             known = ", ".join(sorted({*_LOOK, *_STREAMS, *_ACTS, *_PAST, "watch", "window"}))
             raise ControlError("unknown", f"there is no {do!r:.60}; there are {known}, cancel")
-        if do in _ACTS and "act" not in self._plan.permit:
+        if do in _ACTS and "act" not in read_now(self._plan.permit):
             raise ControlError(
                 "not_permitted",
                 f"{do} needs the permission 'act': start the page with `--permit look,act`",

@@ -419,12 +419,12 @@ async def test_the_first_page_may_open_while_the_loop_is_blocked() -> None:
 
 
 def _open_with_control(node: Any, observe: Observe) -> Any:
-    close_control = open_control(node, frozenset({"look"}))
+    control = open_control(node, frozenset({"look"}))
     close = observe.open(node)
 
     def close_both() -> None:
         close()
-        close_control()
+        control.close()
 
     return close_both
 

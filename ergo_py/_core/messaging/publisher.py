@@ -197,8 +197,8 @@ class Publisher:
                 self._announce_dead_letter if heard else self._log_dead_letter
             )
 
-    def log_dead_letters(self, log: Callable[[DeadLetter], None]) -> None:
-        """Also log each dead letter. For a node with the log level debug."""
+    def log_dead_letters(self, log: Callable[[DeadLetter], None] | None) -> None:
+        """Also log each dead letter, for a node with the log level debug; None: no longer."""
         self._log_dead_letter = log
         self._hear(DEAD_LETTER, DEAD_LETTER in self.heard)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from math import inf
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from .choices import LEVELS, OUTPUTS
 from .dispatchers import LOOP, Dispatcher, check_dispatcher
@@ -24,14 +24,23 @@ __all__ = [
     "NodeOptions",
     "Options",
     "Output",
+    "Rereadable",
     "SpawnKeywords",
     "check_flag",
     "check_level",
     "check_name",
     "check_number",
     "check_output",
+    "read_now",
     "read_options",
 ]
+
+T = TypeVar("T")
+
+Rereadable: TypeAlias = T | Callable[[], T]
+"""An option whose value may change: a value, or a function that returns it, which is called when
+the node opens and at each ``node.reload()``.
+"""
 
 Output = Literal["auto", "console", "json", "stdlib", "structlog", "none"]
 
@@ -234,7 +243,7 @@ class NodeOptions:
     burst: int = 256
     dead_letters: int = 1000
     stop_timeout: float = 30.0
-    log_level: str = "warning"
+    log_level: Rereadable[str] = "warning"
     log_output: Output = "auto"
     env: Mapping[str, object] | None = None
     expose_env: bool = False
@@ -250,8 +259,8 @@ class NodeOptions:
     obituaries: int = 100
     recent_messages: int = 0
     redact: Callable[[str, object], object] | None = None
-    control: frozenset[str] = frozenset()
-    """The permissions of the control socket. The node opens no socket if this is empty."""
+    control: Rereadable[frozenset[str]] = frozenset()
+    """The permissions of the control socket. The node opens no socket while this is empty."""
     network: Any = None
     """Typed Any: networks are defined in packages above this."""
     beside: Sequence[Any] = ()
@@ -283,7 +292,7 @@ class NodeOptions:
                 whole=True,
                 hint=", or None for no warning",
             )
-        check_level(self.log_level)
+        check_level(read_now(self.log_level))
         check_output(self.log_output)
         if not isinstance(self.beside, list | tuple) or not all(
             callable(getattr(each, "open", None)) for each in self.beside
@@ -317,6 +326,11 @@ class NodeOptions:
         object.__setattr__(self, "env", dict(self.env or {}))
         for flag in ("expose_env", "inline_calls", "direct_handoff", "debug_shared_state"):
             check_flag(flag, getattr(self, flag))
+
+
+def read_now(given: Rereadable[T]) -> T:
+    """The value of an option at this moment."""
+    return given() if callable(given) else given  # pyright: ignore[reportReturnType]
 
 
 def read_meta_options(keywords: Mapping[str, Any]) -> MetaOptions:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..._core.kernel import Kernel
+from ..._core.vocabulary.options import Rereadable
 from ..._core.vocabulary.public_names import show_public_names
 from ..access.permits import Allow
 from ..access.spawns import SpawnList
@@ -42,7 +43,7 @@ class Local:
         backlog: int = 16 << 20,
         window: int = 1 << 20,
         spawns: SpawnList | None = None,
-        allow: Allow | None = None,
+        allow: Rereadable[Allow] | None = None,
         max_calls: int = 100_000,
         max_watches: int = 100_000,
     ) -> None:
@@ -62,7 +63,8 @@ class Local:
             allow: the acts that other nodes are permitted, by patterns of their names; the name
                 itself counts first, then the longest pattern that fits. The permits are ``send``,
                 ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
-                ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+                ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``; or
+                a function that returns this, which ``node.reload()`` calls again.
             max_calls: calls between two nodes, in each direction, that may wait for an answer.
             max_watches: processes, names and events of a node that another node may watch.
 

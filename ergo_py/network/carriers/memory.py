@@ -16,7 +16,7 @@ from ..._core.kernel import Kernel
 from ..._core.runtime.parking import park, wake
 from ..._core.runtime.time_slices import SLICE
 from ..._core.vocabulary.errors import BadInputError
-from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.options import Rereadable, check_number
 from ..._core.vocabulary.public_names import show_public_names
 from ..access.permits import Allow
 from ..access.spawns import SpawnList
@@ -57,7 +57,7 @@ class Memory:
         backlog: int = 16 << 20,
         window: int = 1 << 20,
         spawns: SpawnList | None = None,
-        allow: Allow | None = None,
+        allow: Rereadable[Allow] | None = None,
         max_calls: int = 100_000,
         max_watches: int = 100_000,
         strict: bool = False,
@@ -75,7 +75,8 @@ class Memory:
             allow: the acts that other nodes are permitted, by patterns of their names; the name
                 itself counts first, then the longest pattern that fits. The permits are ``send``,
                 ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
-                ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+                ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``; or
+                a function that returns this, which ``node.reload()`` calls again.
             max_calls: calls between two nodes, in each direction, that may wait for an answer.
             max_watches: processes, names and events of a node that another node may watch.
             strict: encode also the messages, requests, answers and publications between processes

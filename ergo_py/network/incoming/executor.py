@@ -127,29 +127,39 @@ class Executor:
         """How many calls that node may have open."""
         self._looks = Budget(_LOOKS, self._kernel.clock.now)
         """The calls that probes and refused calls of that node may look through."""
-        self.permits = permits = peer.network.permits.of(peer.node)
-        """The acts that this node permits the other node."""
-        self._routes = IncomingRoutes(peer, refusals, "forward" in permits)
+        self._routes = IncomingRoutes(peer, refusals)
         """Reads the routes of operations."""
         self._known_routes = self._routes.known
         """Routes that were read before."""
         self.watched = WatchedTargets(peer, refusals, self._routes)
         """The targets here that the other node watches."""
-        self._answers = Answers(peer, refusals, permits)
+        self._answers = Answers(peer, refusals)
         """Answers the requests to this node itself."""
-        # Permits never change. So an operation that is permitted costs no test.
-        may = permits.__contains__
         self.handlers: dict[type, Callable[[Any], None]] = {
-            Send: self._send if may("send") else self._refuse_message,
-            Call: self._call if may("call") else self._refuse_call,
-            ConfirmedSend: self._send_confirmed if may("send") else self._refuse_message,
-            Watch: self.watched.add if may("watch") else self.watched.refuse,
             Unwatch: self.watched.remove,
             Exit: self._exit,
             Withdraw: self._withdraw,
             NodeRequest: self._answers.answer,
         }
         """The function that carries out each kind of operation."""
+        self.read_permits()
+
+    def read_permits(self) -> None:
+        """Take the acts that this node permits the other node now. Calls under way are answered,
+        and watches stay.
+        """
+        self.permits = permits = self._peer.network.permits.of(self._peer.node)
+        """The acts that this node permits the other node."""
+        self._routes.permit(forwarding="forward" in permits)
+        self._answers.permit(permits)
+        # Permits rarely change. So an operation that is permitted costs no test.
+        may = permits.__contains__
+        self.handlers |= {
+            Send: self._send if may("send") else self._refuse_message,
+            Call: self._call if may("call") else self._refuse_call,
+            ConfirmedSend: self._send_confirmed if may("send") else self._refuse_message,
+            Watch: self.watched.add if may("watch") else self.watched.refuse,
+        }
         if self._kernel.draining:
             self.refuse_calls()
 

@@ -45,14 +45,19 @@ class SenderError(Exception):
 class IncomingRoutes:
     """Reads the routes of a single other node, and checks the senders in them."""
 
-    def __init__(self, peer: Peer, refusals: Refusals, may_forward: bool) -> None:
+    def __init__(self, peer: Peer, refusals: Refusals) -> None:
         self._peer = peer
         self._refusals = refusals
-        self._may_forward = may_forward
+        self._may_forward = False
         """The other node may send messages of a third node."""
         self._decode = peer.network.types.decode
         self.known: dict[bytes, tuple[Any, PID | Alias, Priority]] = {}
         """Routes that were read, which mostly repeat."""
+
+    def permit(self, *, forwarding: bool) -> None:
+        """Permit the other node to send messages of a third node, or no longer."""
+        self._may_forward = forwarding
+        self.known.clear()  # their senders were checked with the permits of that time
 
     def find(self, data: bytes) -> tuple[Any, PID | Alias, Priority]:
         """Receiver, sender and priority of an operation.

@@ -59,11 +59,11 @@ class _OtherFormError(Exception):
 class Answers:
     """Answers the requests of a single other node."""
 
-    def __init__(self, peer: Peer, refusals: Refusals, permits: frozenset[str]) -> None:
+    def __init__(self, peer: Peer, refusals: Refusals) -> None:
         self._peer = peer
         self._refusals = refusals
         self._kernel = peer.network.kernel
-        self._permits = permits
+        self._permits: frozenset[str] = frozenset()
         self._budget = SpawnBudget(self._kernel.clock.now)
         self._chunks = Chunks()
         self._clients = ControlClients(peer.network)
@@ -81,6 +81,10 @@ class Answers:
         """Each request with the permit that it needs, and the function that answers it: with a
         value, or with an awaitable. It raises `_OtherFormError` for an argument of another form.
         """
+
+    def permit(self, permits: frozenset[str]) -> None:
+        """Answer the requests that these permits allow from now on."""
+        self._permits = permits
 
     def answer(self, op: NodeRequest) -> None:
         """Answer a request, perhaps later."""

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import ssl
 import sys
 import time
@@ -139,6 +140,29 @@ async def test_tls_encrypts_and_verifies_the_server(first: bool) -> None:
             with pytest.raises(NetworkError, match=text):
                 async with running_node("a@test", network=network(**settings)):
                     pass
+
+
+async def test_later_connections_use_the_authorities_of_a_changed_file_unless_it_is_bad(
+    tmp_path: Path,
+) -> None:
+    tls = f'tls {{ cert_file: "{CERTIFICATES}/server.pem", key_file: "{CERTIFICATES}/server.key" }}'
+    authorities = tmp_path / "authorities.pem"
+    shutil.copy(CERTIFICATES / "stranger.pem", authorities)
+    with NatsServer(tls) as server:
+        network = NATS(f"tls://localhost:{server.port}", tls=authorities)
+        with pytest.raises(NetworkError, match="TLS: "):
+            async with running_node("a@test", network=network):
+                pass
+        shutil.copy(AUTHORITY, authorities)
+        async with running_node("a@test", network=network) as node:
+            assert await node.reload() == []
+            authorities.write_text("no certificate", encoding="ascii")
+            assert await node.reload() == [
+                f"NATS(tls): SSLError: there are no certificates in {authorities}, as PEM"
+            ]
+            server.kill()
+            server.start()
+            await until(lambda: carrier_of(node).client.connected == 2)
 
 
 async def test_a_server_that_verifies_nodes_wants_their_certificate() -> None:

@@ -22,6 +22,7 @@ import trio
 from trio.lowlevel import Task
 
 from ...._core.kernel import Kernel
+from ...._core.vocabulary.options import Rereadable
 from ...carrier import Sink
 from ...errors import NetworkError, NodeNameTakenError
 from ...stores.nats_store import NatsStore, subjects_of_store
@@ -80,7 +81,7 @@ class NatsCarrier:
         servers: Sequence[ServerAddress],
         cluster: str,
         credentials: Credentials | None,
-        context: SSLContext | None,
+        context: Rereadable[SSLContext | None],
         tls_first: bool,
         patience: float,
         grace: float,

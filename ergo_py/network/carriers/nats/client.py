@@ -10,6 +10,7 @@ from trio.lowlevel import Task, current_task
 
 from ...._core import sources
 from ...._core.runtime.time_slices import SLICE
+from ...._core.vocabulary.options import Rereadable, read_now
 from ...errors import NetworkError
 from . import wire
 from .connection import Connection, RefusedError
@@ -65,7 +66,7 @@ class Client:
         name: str,
         subscriptions: Sequence[str],
         credentials: Credentials | None,
-        context: ssl.SSLContext | None,
+        context: Rereadable[ssl.SSLContext | None],
         tls_first: bool,
         patience: float,
     ) -> None:
@@ -166,7 +167,7 @@ class Client:
             with trio.fail_after(_ATTEMPT):
                 return await Connection.open(
                     server,
-                    self._context,
+                    read_now(self._context),
                     self._tls_first,
                     self._credentials,
                     self._name,

@@ -4,12 +4,14 @@ import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 
 from ...._core.kernel import Kernel
 from ...._core.vocabulary.errors import BadInputError
-from ...._core.vocabulary.options import check_number
+from ...._core.vocabulary.options import Rereadable, check_number
 from ...._core.vocabulary.public_names import show_public_names
+from ....meta.sockets.tls import TLSContexts, TLSFiles
 from ...access.permits import Allow
 from ...access.spawns import SpawnList
 from ...network import Network
@@ -41,7 +43,8 @@ class NATS:
         credentials: a file with the credentials of this node, ``.creds`` or an nkey. It is read
             at each login, so another program may renew it.
         tls: a TLS context, or the file of the authority that has signed the certificate of the
-            server. None uses the authorities of the system for ``tls://``.
+            server; if the file changes, later connections use the new content. None uses the
+            authorities of the system for ``tls://``.
         tls_first: encrypt before the server greets, as a server with ``handshake_first`` wants.
         beat: seconds between the heartbeats of an idle session.
         patience: a break of the connection that is shorter than this is invisible. A node that
@@ -54,7 +57,8 @@ class NATS:
         allow: the acts that other nodes are permitted, by patterns of their names; the name
             itself counts first, then the longest pattern that fits. The permits are ``send``,
             ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
-            ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``.
+            ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``; or
+            a function that returns this, which ``node.reload()`` calls again.
         max_calls: calls between two nodes, in each direction, that may wait for an answer.
         max_watches: processes, names and events of a node that another node may watch.
 
@@ -77,7 +81,7 @@ class NATS:
         backlog: int = 16 << 20,
         window: int = 1 << 20,
         spawns: SpawnList | None = None,
-        allow: Allow | None = None,
+        allow: Rereadable[Allow] | None = None,
         max_calls: int = 100_000,
         max_watches: int = 100_000,
     ) -> None:
@@ -103,7 +107,7 @@ class NATS:
         """Messages between processes of a node are never encoded."""
         self._cluster = cluster
         self._credentials = None if credentials is None else Credentials(credentials)
-        self._context = _context(tls)
+        self._tls = _contexts(tls)
         self._tls_first = tls_first
         self._patience = patience
         self._grace = grace
@@ -120,12 +124,21 @@ class NATS:
                     "messages to the NATS server are not encrypted; write tls:// in its URL",
                     server=str(server),
                 )
+
+        def cannot_read(error: Exception) -> None:
+            kernel.logger.error(
+                "the authorities have changed and cannot be read; the old ones stay in use",
+                error=str(error),
+            )
+
+        if self._tls is not None:
+            kernel.add_setting("NATS(tls)", self._tls.reload)
         carrier = NatsCarrier(
             kernel,
             self._servers,
             self._cluster,
             self._credentials,
-            self._context,
+            None if self._tls is None else partial(self._tls.current, cannot_read),
             self._tls_first,
             self._patience,
             self._grace,
@@ -149,14 +162,16 @@ def _servers(urls: object, is_tls: bool) -> list[ServerAddress]:
     return [replace(server, is_tls=True) for server in servers] if is_tls else servers
 
 
-def _context(tls: object) -> ssl.SSLContext | None:
-    if tls is None or isinstance(tls, ssl.SSLContext):
-        return tls
+def _contexts(tls: object) -> TLSContexts | None:
+    if tls is None:
+        return None
+    if isinstance(tls, ssl.SSLContext):
+        return TLSContexts(tls, server_side=False)
     if not isinstance(tls, str | os.PathLike):
         raise BadInputError("tls", tls, "an ssl.SSLContext, or the path of a file of authorities")
     try:
-        return ssl.create_default_context(cafile=os.fspath(tls))
-    except (OSError, ssl.SSLError) as error:
+        return TLSContexts(TLSFiles(authorities=tls), server_side=False)
+    except OSError as error:
         raise BadInputError("tls", tls, f"a readable file of authorities ({error})") from None
 
 
