@@ -16,8 +16,8 @@ from .messaging.clock import Clock
 from .messaging.hooked import HookedCalls, HookedRouter
 from .messaging.hooks import Hook
 from .messaging.links import Links
-from .messaging.observer import Observer, Spawned
-from .messaging.publisher import PROCESS_STARTED, THREAD_ABANDONED, Publisher
+from .messaging.observer import Observer
+from .messaging.publisher import THREAD_ABANDONED, Publisher
 from .messaging.receiver import Asker, Stoppable
 from .messaging.router import LANES, Router
 from .messaging.traces import Carried, Traces
@@ -396,17 +396,6 @@ class Kernel:
             if process is not None and process.accepting and LEVELS[record.level] >= level:
                 process.mailbox.admit(LOG_LANE, (LOG, record.source, None, record))
                 process.wake()
-
-    def note_spawned(self, process: Any, parent: Asker | None) -> None:
-        """Count a process that has started, and announce it."""
-        if self.on_spawned is not None:
-            self.on_spawned(process)
-        self.lifetimes.begin(process)
-        if self.observer is not None:
-            above = self.pid if parent is None else parent.id
-            self.observer(Spawned(process.id, above, process.callbacks.behaviour, process.name))
-        if self.publisher.heard:
-            self.publisher.announce(PROCESS_STARTED, process.id)
 
     def note_abandoned_thread(self, pid: PID | Alias) -> None:
         """Count a thread that a process left behind, and announce it."""

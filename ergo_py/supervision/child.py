@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from .._core.vocabulary.info import Phase
 from .._core.vocabulary.reasons import Reason, is_failure
-from .specs import Budget, ChildSpec, RestartPolicy
+from .specs import ChildSpec, RestartPolicy
 
 __all__ = ["BACKING_OFF", "PENDING", "RUNNING", "STARTING", "STOPPING", "Child", "Window"]
 
@@ -46,6 +46,7 @@ class Child:
         "cycles",
         "down_since",
         "due",
+        "in_a_row",
         "last_pid",
         "leaves_as",
         "name",
@@ -54,10 +55,10 @@ class Child:
         "pid",
         "position",
         "reason",
-        "restarts",
         "spec",
         "started_at",
         "wanted",
+        "window",
     )
 
     def __init__(
@@ -91,7 +92,11 @@ class Child:
         """When its last process ended or could not be started; None while it runs."""
         self.due = 0.0
         """When it may start, if it waits."""
-        self.restarts = Restarts(spec.budget)
+        self.in_a_row = 0
+        """Restarts since the child was last healthy: the back-off grows with them."""
+        budget = spec.budget
+        self.window = None if budget is None else Window(budget.restarts, budget.period)
+        """Counts restarts against the budget of the child, if it has one of its own."""
         self.started_at: float
         """When its last process came up."""
         self.asker: object = None
@@ -143,8 +148,8 @@ class Child:
     def awaits_restart(self, now: float, chance: Callable[[], float]) -> float:
         """The child starts when its turn comes and its back-off is over. Return the back-off."""
         backoff = self.spec.backoff
-        delay = 0.0 if backoff is None else backoff.delay(self.restarts.in_a_row, chance())
-        self.restarts.count_try()
+        delay = 0.0 if backoff is None else backoff.delay(self.in_a_row, chance())
+        self.in_a_row += 1
         self.phase = BACKING_OFF if delay > 0 else PENDING
         self.due = now + delay
         return delay
@@ -156,16 +161,15 @@ class Child:
         self.wanted = True
         self.phase = PENDING
 
-    def begins_start(self) -> None:
-        """Its process is being spawned."""
+    def begins_start(self) -> Reason | None:
+        """Its process is being spawned. Return why its predecessor ended; None without any."""
         self.phase = STARTING
+        return None if self.last_pid is None else self.reason
 
     def started(self, pid: object, now: float) -> None:
         """Its process is up."""
         self.phase = RUNNING
         self.down_since = None
-        if self.has_run:
-            self.restarts.count()
         self.pid = self.last_pid = pid
         self.started_at = now
         self.before = None
@@ -184,7 +188,9 @@ class Child:
 
     def gets_fresh_budget(self) -> None:
         """Forget its restarts: neither back-off nor budget counts them any more."""
-        self.restarts.forget()
+        self.in_a_row = 0
+        if self.window is not None:
+            self.window.times.clear()
 
     # -- stops and ends ----------------------------------------------------------------------------
 
@@ -223,7 +229,7 @@ class Child:
         self.down_since = now
         backoff = self.spec.backoff
         if backoff is not None and backoff.is_healthy(now - self.started_at):
-            self.restarts.end_row()
+            self.in_a_row = 0
 
     def leaves(self) -> None:
         """The child has stopped on request."""
@@ -244,38 +250,6 @@ class Child:
         """Return the caller that waits, if any; it is about to get its answer."""
         asker, self.asker = self.asker, None
         return asker
-
-
-class Restarts:
-    """The restarts of a child."""
-
-    __slots__ = ("in_a_row", "total", "window")
-
-    def __init__(self, budget: Budget | None) -> None:
-        self.in_a_row = 0
-        """Restarts since the child was last healthy: the back-off grows with them."""
-        self.total = 0
-        """Restarts so far."""
-        self.window = None if budget is None else Window(budget.restarts, budget.period)
-        """Counts against the budget of the child, if it has one of its own."""
-
-    def count_try(self) -> None:
-        """The child is about to be restarted, if it can be started."""
-        self.in_a_row += 1
-
-    def count(self) -> None:
-        """The child was restarted."""
-        self.total += 1
-
-    def end_row(self) -> None:
-        """The child was healthy: the back-off begins again."""
-        self.in_a_row = 0
-
-    def forget(self) -> None:
-        """Neither back-off nor budget counts the restarts before any more."""
-        self.in_a_row = 0
-        if self.window is not None:
-            self.window.times.clear()
 
 
 class Window:

@@ -90,12 +90,9 @@ class StartOrder:
         child = self._next_start(now, actions) if self._asked or self._queue else None
         if child is not None:
             self._started = child
-            child.begins_start()
-            actions.append(Start(child.name, child.reason if child.has_run else None))
+            actions.append(Start(child.name, child.begins_start()))
         elif self.is_new:
-            self.is_new = any(
-                child.is_waiting and not child.restarts.in_a_row for *_, child in self._queue
-            )
+            self.is_new = any(child.is_waiting and not child.in_a_row for *_, child in self._queue)
 
     def _next_stop(self, actions: list[Action]) -> None:
         while self._stopping is None and self._stops:

@@ -361,8 +361,8 @@ class Supervision:
         return not up
 
     def _restart(self, child: Child, reason: Reason, now: float, counts: bool) -> None:
-        if child.restarts.window is not None:
-            if not child.restarts.window.admits(now):
+        if child.window is not None:
+            if not child.window.admits(now):
                 child.gets_disabled()
                 self._actions.append(Gone(child.name, reason))
                 return

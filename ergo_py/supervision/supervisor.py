@@ -286,7 +286,7 @@ class Supervisor(SupervisionDriver):
             behaviour=child.spec.cls.__qualname__,
             restart=child.spec.restart.value,
             significant=child.spec.significant,
-            restarts=child.restarts.total,
+            restarts=0 if slot is None else slot.restarts,
             resumed=0 if slot is None else slot.resumed,
             dropped=0 if slot is None else slot.dropped,
             waiting=0 if slot is None else len(slot.waiters),

@@ -169,14 +169,14 @@ def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: i
 def _of_children(process: Process) -> tuple[TreeNode, ...]:
     supervisor: Supervisor = process.behaviour_itself
     now = process.kernel.clock.now()
-    owned = dict(process.owned or {})
+    owned, slots = dict(process.owned or {}), process.slots or {}
     found: list[TreeNode] = []
     for child in supervisor._plan.children.values():
         running = owned.pop(child.pid, None)
         if running is None:
             found.append(_of_child(supervisor._info(child, now)))
         else:
-            found.append(_of_process(running, child.name, child.phase, child.restarts.total))
+            found.append(_of_process(running, child.name, child.phase, slots[child.name].restarts))
     return (*found, *_of_owned(owned))
 
 

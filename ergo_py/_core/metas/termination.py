@@ -196,7 +196,7 @@ class Ending:
             and not isinstance(reason, Killed)
             and (self.blameless or not isinstance(reason, Crashed))
         )
-        meta.kernel.lifetimes.obituaries.note(meta, meta.handled)
+        meta.kernel.lifetimes.obituaries.note(meta, meta.handled, meta.handling)
         meta.refuse_messages()
         for child in list(meta.owned.values()):
             # The reader may be waiting for the init of this child, and must be able to end.
@@ -211,7 +211,7 @@ class Ending:
         if reason is None:
             self.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
             self.phase = _ABORTED
-            meta.kernel.lifetimes.obituaries.note(meta, meta.handled)
+            meta.kernel.lifetimes.obituaries.note(meta, meta.handled, meta.handling)
         meta.refuse_messages()
         meta.resources.unblock()
         return reason

@@ -57,7 +57,7 @@ class Addressee:
         """The callbacks that its class has; all processes of the class share them."""
         self.options = options
         """The options of its spawn."""
-        self.name: str | None = None
+        self.name = options.name
         """Its registered name."""
         self.aliases: dict[Alias, None] | None = None
         """Its further addresses; None while it has none."""

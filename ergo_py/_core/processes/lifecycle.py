@@ -106,10 +106,6 @@ class Lifecycle(Addressee):
             and self.state not in (SLEEP, TERMINATED)
         )
 
-    def is_before_start(self) -> bool:
-        """Whether ``init`` is still running: the process has no task of its own."""
-        return self.task is NOT_YET and self.state is not SLEEP
-
     def close_task(self) -> None:
         """Note that no task reads the mailbox any more: a thread looks at the task after its
         append, and sees that it was too late.

@@ -291,7 +291,8 @@ async def serve(process: "Process") -> Reason | None:
     # same turn.
     turns, may_be_root = process.router.turns, not (message_is_async or call_is_async)
     queue = turns.run_queue
-    is_root = may_be_root and queue.size <= 1 and turns.begin(task)
+    # Without messages there are only signals, which are served outside of a root.
+    is_root = may_be_root and queue.size <= 1 and len(main) > 0 and turns.begin(task)
     while True:
         try:
             if box.ahead:
@@ -329,8 +330,7 @@ async def serve(process: "Process") -> Reason | None:
                 history += (RUNNING, woken)
                 if len(history) > HISTORY:
                     del history[: HISTORY // 2]
-                # Without messages there are only signals, which are served outside of a root. The
-                # size of the queue saves most calls of begin(), which checks it, too.
+                # The size of the queue saves most calls of begin(), which checks it, too.
                 is_root = may_be_root and queue.size <= 1 and len(main) > 0 and turns.begin(task)
                 continue
             kind, sender, ref, payload = envelope
@@ -426,7 +426,8 @@ async def serve_batches(process: "Process") -> Reason | None:
     _begin_first_turn(process, turn)
     turns, may_be_root = process.router.turns, not (message_is_async or call_is_async)
     queue = turns.run_queue
-    is_root = may_be_root and queue.size <= 1 and turns.begin(task)
+    # Without messages there are only signals, which are served outside of a root.
+    is_root = may_be_root and queue.size <= 1 and len(main) > 0 and turns.begin(task)
     while True:
         try:
             if is_over:

@@ -366,7 +366,8 @@ class Process(Owner):
         if self.state is STOPPING:
             self.to_end().cut_short()
             return
-        if self.is_before_start():
+        if self.task is NOT_YET and self.state is not SLEEP:
+            # Its ``init`` is still running, in the spawner's task.
             self.reason = Killed()
         self.mailbox.push_first((KILL, self.id, None, None))
         if self.task.custom_sleep_data is PARKED:
@@ -487,7 +488,7 @@ class Process(Owner):
         """
         self.reason = reason
         self.refuse()
-        self.kernel.lifetimes.obituaries.note(self, self.turn.handled)
+        self.kernel.lifetimes.obituaries.note(self, self.turn.handled, self.turn.handling)
         self.enter(STOPPING)
         handling = self.turn.handling
         if handling is not None and isinstance(handling[2], Caller):

@@ -10,6 +10,8 @@ import trio
 from trio.lowlevel import Task
 
 from ..kernel import Kernel
+from ..messaging.observer import Spawned
+from ..messaging.publisher import PROCESS_STARTED
 from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..tables.callbacks import check_plain, runs_callbacks
@@ -19,6 +21,7 @@ from ..vocabulary.dispatchers import LOOP
 from ..vocabulary.errors import (
     InitError,
     InitTimeoutError,
+    NameTakenError,
     NodeStoppedError,
     SpawnError,
     TooManyProcessesError,
@@ -111,7 +114,14 @@ def _introduce(process: Process, parent: Process | None, slot: ChildSlot | None)
         kernel.links.relate_both(parent, process)
     if slot is not None:
         slot.occupy(process.id)
-    kernel.note_spawned(process, parent)
+    if kernel.on_spawned is not None:
+        kernel.on_spawned(process)
+    kernel.lifetimes.begin(process)
+    if kernel.observer is not None:
+        above = kernel.pid if parent is None else parent.id
+        kernel.observer(Spawned(process.id, above, process.callbacks.behaviour, process.name))
+    if kernel.publisher.heard:
+        kernel.publisher.announce(PROCESS_STARTED, process.id)
 
 
 def _check_allowed(kernel: Kernel, parent: Process | None) -> None:
@@ -127,16 +137,15 @@ def _register(process: Process, parent: Process | None, slot: ChildSlot | None) 
     """Give a process its name, its place under a supervisor, and its place in the tables. Returns
     whether its parent waits for its ``init``.
     """
-    name, router = process.options.name, process.router
-    if name is not None:
-        router.registry.check_free(name, process)
+    name, router = process.name, process.router
+    if name is not None and name in router.registry.names:
+        raise NameTakenError(name, router.registry.names[name].id)
     if slot is not None:
         process.take_slot(slot)
     if name is not None:
         # After the slot's messages are in the mailbox: from now on threads may send to the name,
         # and must not overtake these messages.
         router.registry.take_name(name, process)
-        process.be_called(name)
     router.processes[process.id] = process
     if parent is None:
         process.kernel.roots[process.id] = process

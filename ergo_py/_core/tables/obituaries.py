@@ -94,9 +94,9 @@ class Obituaries:
         if process.reason is None:
             self._sites[process.id] = (callback, message_type)
 
-    def note(self, process: Any, handled: int) -> None:
-        """Record a process or meta-process that has begun to end, and how many messages it handled.
-        Its ``reason`` must be set.
+    def note(self, process: Any, handled: int, handling: Envelope | None) -> None:
+        """Record a process or meta-process that has begun to end, how many messages it handled, and
+        which it handles now. Its ``reason`` must be set.
         """
         reason = process.reason
         facts = (
@@ -114,7 +114,7 @@ class Obituaries:
         crashed_at = self._sites.pop(process.id, None)
         # A crash of its own code is a failure, even if the peer or the owner ended it as well.
         ring = self._outside if crashed_at is None and process.blameless else self._failed
-        site = crashed_at or _site(process)
+        site = crashed_at or _site(process, handling)
         box = process.mailbox
         left = len(box)
         waiting = _waiting(box.urgent, box.system, box.main) if left else ()
@@ -140,11 +140,10 @@ class Obituaries:
         return _last(sorted(found, key=lambda obituary: obituary.at), count)
 
 
-def _site(process: Any) -> tuple[str | None, str | None]:
+def _site(process: Any, handling: Envelope | None) -> tuple[str | None, str | None]:
     """The callback and the message that the process was busy with. A signal that ended it (a kill,
     an exit) does not count.
     """
-    handling = process.handling
     if handling is None or handling[0] in (EXIT, STOP, KILL, FAILED):
         return (None, None) if handling is not None else (process.current_callback(), None)
     return process.current_callback(), type(handling[3]).__qualname__

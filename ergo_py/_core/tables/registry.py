@@ -39,16 +39,6 @@ class Registry(Generic[H]):
         if current is not holder:
             raise NameTakenError(name, current.id)
 
-    def check_free(self, name: str, holder: H) -> None:
-        """Check that ``name`` is free, or belongs to ``holder``.
-
-        Raises:
-            NameTakenError: another process holds the name.
-        """
-        current = self.names.get(name, holder)
-        if current is not holder:
-            raise NameTakenError(name, current.id)
-
     def free_name(self, name: str) -> H:
         """Unregister ``name``, and return its holder.
 

@@ -269,7 +269,7 @@ async def test_a_bounded_number_of_unhandled_messages_is_inspected() -> None:
         lane = box.main = CountingLane((MESSAGE, pid, None, number) for number in range(1_000))
 
         process.reason = Killed()
-        kernel_of(node).lifetimes.obituaries.note(process, process.handled)
+        kernel_of(node).lifetimes.obituaries.note(process, process.handled, process.handling)
 
         (one,) = node.crashes()
         assert (one.left, one.waiting) == (1_000, ("int",) * 5)
@@ -291,7 +291,7 @@ async def test_a_thread_may_take_messages_while_unhandled_messages_are_inspected
         box.main = Emptied((MESSAGE, pid, None, number) for number in range(3))
 
         process.reason = Killed()
-        kernel_of(node).lifetimes.obituaries.note(process, process.handled)
+        kernel_of(node).lifetimes.obituaries.note(process, process.handled, process.handling)
 
         (one,) = node.crashes()
         assert one.waiting == ("int",)
