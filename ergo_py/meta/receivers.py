@@ -88,16 +88,15 @@ class Receivers:
         """The address for the next connection; None for the owner of that connection."""
         return None if self._factory is not None else next(self._turns)
 
-    def plan_actor(self) -> Plan | None:
-        """How to make the session of the next connection, if each connection has one. If the option
-        is a function, it is called here.
+    def plan_actor(self) -> Plan:
+        """How to make the session of the next connection. Call it only if `makes_actors`. If the
+        option is a function, it is called here.
 
         Raises:
             SpawnError: the function did not return an actor.
         """
         factory = self._factory
-        if factory is None:
-            return None
+        assert factory is not None
         try:
             return factory, behaviour_of(factory)
         except BehaviourError:

@@ -95,10 +95,6 @@ class Site:
         """Send a message in the name of a connection."""
         self.router.send(sender, to, message, Priority.NORMAL)
 
-    def count(self, status: int) -> None:
-        """Count a response."""
-        self.statuses[status // 100] += 1
-
     def begin_exchange(self) -> float:
         """Count an exchange that begins. Returns the time."""
         if self._figures is not None:

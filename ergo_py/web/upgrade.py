@@ -207,7 +207,6 @@ class Upgrade:
         agreement = self._agreement
         try:
             plan = plan or agreement.place.receivers.plan_actor()
-            assert plan is not None
             agreement.actor = await make_actor(self.site.meta, plan)
         except SpawnError as error:
             self.site.log.warning("no actor could be made for a WebSocket", error=str(error))

@@ -171,7 +171,7 @@ class WaitingPeers:
     def _refuse(self, peer: WaitingPeer, response: Response) -> None:
         site = self._site
         head = response_head(response, True, False)
-        site.count(response.status)
+        site.statuses[response.status // 100] += 1
         if site.options.access_log:
             site.log_access(None, response.status, len(response.body), peer.since)
         try:

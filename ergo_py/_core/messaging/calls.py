@@ -182,7 +182,7 @@ class Calls:
             process.waiting = caller  # hot path: Process.begin_wait
         if context is not None:
             caller.carry(Mark(MESSAGE, to, context))
-            waiter, is_due = self._post_call(callee, caller, priority), False
+            waiter, is_due = self.post(callee, caller, priority), False
         elif callee.inline and callee.task.custom_sleep_data is PARKED and not callee.main:
             # A process parked in its mailbox has empty lanes, except for messages that threads have
             # appended since. `main` is checked, so that the call does not overtake these.
@@ -194,7 +194,7 @@ class Calls:
             is_due = self._pause_is_due(task)
             waiter = None
         elif callee.takes_direct and not priority:
-            # Instead of _post_call(): most callees take direct appends.
+            # Instead of post(): most callees take direct appends.
             waiter = None
             is_due = False
             callee.mailbox.push(MAIN_LANE, (CALL, sender, caller, request))
@@ -209,7 +209,7 @@ class Calls:
                     turns.wake(callee)
         else:
             is_due = False
-            waiter = self._post_call(callee, caller, priority)
+            waiter = self.post(callee, caller, priority)
         if caller.settled:
             if process is not None:
                 process.waiting = None  # hot path: Process.end_wait
@@ -330,12 +330,16 @@ class Calls:
             if process is not None:
                 process.end_wait()
 
-    def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
-        if self._router.hooks and not self._note(caller):
+    def post(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
+        """Send a request to a callee that is open. Returns the waiter if the request waits for room
+        in a full mailbox.
+        """
+        is_hooked = bool(self._router.hooks)
+        if is_hooked and not self._note(caller):
             return None
         if caller.callee is not callee:
             caller.assign(callee)
-        if caller.mark is not None and type(callee.id) is PID:
+        if is_hooked and caller.mark is not None and type(callee.id) is PID:
             kind = TRACED
         elif callee.is_remote and cast(RemoteReceiver, callee).take_call(caller, priority):
             return None
@@ -395,7 +399,7 @@ class Calls:
             return False
         if self._router.remote is not None and receiver.waiting is not None:
             self._router.remote.suspect(origin)
-        self._post_call(receiver, origin, priority)
+        self.post(receiver, origin, priority)
         return not origin.settled
 
     async def serve(
@@ -499,7 +503,7 @@ class Calls:
         elif process is not None and (ring := ring_of(process, callee)):
             caller.settle(None, self._router.deadlock(caller.to, caller.request, ring))
         else:
-            return self._post_call(callee, caller, priority)
+            return self.post(callee, caller, priority)
         return None
 
 

@@ -101,7 +101,7 @@ async def spawn_meta(
     if has_thread:
         # Before init runs, so that concurrent spawns do not all take the last place.
         kernel.thread_fairness.take_place()
-    kernel.router.registry.add_alias(meta.id, meta)
+    kernel.router.registry.aliases[meta.id] = meta
     owner.own(meta.id, meta)
     try:
         await meta.birth.initialise(meta)

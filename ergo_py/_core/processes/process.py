@@ -326,7 +326,7 @@ class Process(Owner):
     def make_alias(self) -> Alias:
         """Create another address of this process."""
         alias = Alias(self.router.node, self.router.creation, next(self.router.numbers))
-        self.router.registry.add_alias(alias, self)
+        self.router.registry.aliases[alias] = self
         if self.aliases is None:
             self.become_owner()
             self.aliases = {}

@@ -28,6 +28,7 @@ class Registry(Generic[H]):
     def __init__(self) -> None:
         self.names: dict[str, H] = {}
         self.aliases: dict[Alias, H] = {}
+        """The node creates aliases, and never repeats them: their owners add them here."""
 
     def take_name(self, name: str, holder: H) -> None:
         """Register ``holder`` as ``name``.
@@ -49,10 +50,6 @@ class Registry(Generic[H]):
             return self.names.pop(name)
         except KeyError:
             raise NameUnknownError(name) from None
-
-    def add_alias(self, alias: Alias, holder: H) -> None:
-        """Register ``alias`` for ``holder``. The node creates aliases, and never repeats them."""
-        self.aliases[alias] = holder
 
     def drop_alias(self, alias: Alias) -> H:
         """Unregister ``alias``, and return its holder.

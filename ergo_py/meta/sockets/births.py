@@ -91,7 +91,8 @@ class Births:
             if server._contexts is not None and not server._options.start_tls:
                 connection._begin_tls(server.new_secure())
             # Choose the receiver now, in the order of arrival; starting it may take a while.
-            plan = server._receivers.plan_actor()
+            receivers = server._receivers
+            plan = receivers.plan_actor() if receivers.makes_actors else None
             if (
                 server.poller is not None
                 and server._contexts is None
@@ -124,7 +125,8 @@ class Births:
                 return
             self._belongs_to(connection, actor)
         born = spawn_meta_in_passing(owner, connection, self._options)
-        self._ended(connection, sock, None)
+        # Without a ring for the acceptor: the connection took no place among those under way.
+        self.made += 1
         born.reader.begin()
 
     def _check_open(self) -> None:

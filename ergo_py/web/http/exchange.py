@@ -146,7 +146,7 @@ def _call(asker: Asker, exchange: Exchange, to: Any, timeout: float) -> None:
         return
     exchange.go_to(to)
     try:
-        site.calls.begin(exchange, _NORMAL)
+        site.calls.post(receiver, exchange, _NORMAL)
     except MailboxFullError:
         asker.answer(exchange, unavailable())
         return

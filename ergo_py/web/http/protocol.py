@@ -383,7 +383,7 @@ class HTTPProtocol:
         """The response is written, with so many bytes of a body: go on with the next request, or
         close.
         """
-        self.site.count(status)
+        self.site.statuses[status // 100] += 1
         if self.site.is_timed:
             self._end_timed(status, sent)
         self._end_exchange()
@@ -546,7 +546,7 @@ class HTTPProtocol:
     def leave(self) -> bytes:
         """End HTTP on this connection, for another protocol. Returns the bytes after it."""
         rest = self._parser.take_unread()
-        self.site.count(101)
+        self.site.statuses[1] += 1
         if self._since:
             self._end_timed(101, 0)
         self.phase = NEXT[self.phase][Step.CLOSE]

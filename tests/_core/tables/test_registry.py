@@ -74,7 +74,7 @@ class RegistryMachine(RuleBasedStateMachine):
         alias = Alias("demo@localhost", 7, next(self.numbers))
         self.aliased.append((alias, holder))
 
-        self.registry.add_alias(alias, holder)
+        self.registry.aliases[alias] = holder
         return alias
 
     @rule(alias=aliases)

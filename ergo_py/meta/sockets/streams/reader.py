@@ -282,12 +282,13 @@ class StreamReader:
         if self._tls.phase is not _CLEAR or incoming.has_more or not poller.is_open:
             return False
         greeting = self._connect()
+        early, self._early = self._early, b""
         if greeting is not None and not meta.outbox.forward(self._target, greeting, meta.priority):
-            self._held = (greeting, *incoming.take(self._first_bytes()))
+            self._held = (greeting, *incoming.take(early))
             return False
         try:
-            if self._early:
-                self._held = incoming.take(self._first_bytes())
+            if early:
+                self._held = incoming.take(early)
                 if self._held or not self._reads_on():
                     return False
             else:

@@ -224,7 +224,8 @@ class Writer:
         """Write the data of a message, or keep it for later. True if everything is in the operating
         system; otherwise the caller gets its answer as soon as it is.
         """
-        self.flush()
+        if self._held:
+            self.flush()
         self.messages += 1
         try:
             if self._tls.session is None:
