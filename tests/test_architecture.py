@@ -1,11 +1,15 @@
 """The rules of the house that neither ruff nor import-linter can express."""
 
 import ast
+import re
 from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from tests.syntax import statements
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ergo_py"
@@ -23,16 +27,38 @@ PURE = [
 ]
 
 
-OF_INTEREST = ast.Import | ast.ImportFrom | ast.Await | ast.AsyncFor | ast.AsyncWith
+class Module(NamedTuple):
+    """The parts of a module that the rules look at. Each module is parsed a single time."""
+
+    imports: list[tuple[str, ast.Import | ast.ImportFrom]]
+    large_classes: list[str]
+    long_functions: list[str]
+    appends: list[tuple[str, int]]
+    """The functions that append to the main lane of a mailbox, and the lines where they do."""
 
 
 @cache
-def nodes(path: Path) -> list[tuple[str, ast.AST]]:
-    return [
-        (f"{path.relative_to(ROOT)}:{node.lineno}", node)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, OF_INTEREST)
-    ]
+def read(path: Path) -> Module:
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines()
+    may_append = MAYBE_APPENDS.search(source)
+    module = Module([], [], [], [])
+    for node in statements(ast.parse(source).body):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                module.imports.append((f"{path.relative_to(ROOT)}:{node.lineno}", node))
+            case ast.ClassDef(name=name):
+                text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+                names = set(MAYBE_ATTRIBUTE.findall(text))
+                if len(names) >= LARGE and len(attributes_of(node)) >= LARGE:
+                    module.large_classes.append(f"{path.relative_to(PACKAGE)}: {name}")
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                where = f"{path.relative_to(PACKAGE)}: {name}"
+                if (node.end_lineno or 0) - node.lineno >= LONG:
+                    module.long_functions.append(where)
+                if may_append:
+                    module.appends.extend((where, line) for line in appends_to_a_main_lane(node))
+    return module
 
 
 def absolute_imports(node: ast.AST) -> list[str]:
@@ -48,7 +74,7 @@ def test_inside_the_package_imports_of_the_package_are_relative() -> None:
     wrong = [
         where
         for path in PACKAGE.rglob("*.py")
-        for where, node in nodes(path)
+        for where, node in read(path).imports
         if any(name.split(".")[0] == "ergo_py" for name in absolute_imports(node))
     ]
 
@@ -59,7 +85,7 @@ def test_no_module_imports_from_the_package_root() -> None:
     wrong = [
         where
         for path in PACKAGE.rglob("*.py")
-        for where, node in nodes(path)
+        for where, node in read(path).imports
         # From a/b.py a single dot is a/; so the root is as many dots up as the file has directories
         # above it, plus 1. `from . import actor` would be a module, but the rule is to import from
         # the module that defines a thing.
@@ -74,9 +100,9 @@ def test_no_module_imports_from_the_package_root() -> None:
 
 def test_the_tables_and_the_strategies_neither_await_nor_know_trio() -> None:
     wrong = [
-        where
+        f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
         for path in PURE
-        for where, node in nodes(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith)
         or any(name.split(".")[0] == "trio" for name in absolute_imports(node))
     ]
@@ -123,15 +149,14 @@ def test_no_folder_has_more_modules_than_a_reader_can_keep_in_mind() -> None:
 INLINED_SEND = "# inlined copy of Router.send"
 
 
-def appends_to_a_main_lane(path: Path) -> list[tuple[str, int]]:
-    """The functions that append to the main lane of a mailbox, and the lines where they do."""
-    text = path.read_text(encoding="utf-8")
-    if "main" not in text:
-        return []  # saves parsing most modules
+MAYBE_APPENDS = re.compile(r"\bmain\s*\.\s*(?:append|extend)\b")
+"""Saves walks in the modules without any."""
+
+
+def appends_to_a_main_lane(function: ast.AST) -> list[int]:
+    """The lines where a function appends to the main lane of a mailbox."""
     return [
-        (f"{path.relative_to(PACKAGE)}: {function.name}", call.lineno)
-        for function in ast.walk(ast.parse(text))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        call.lineno
         for call in ast.walk(function)
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
@@ -155,7 +180,7 @@ def test_the_append_to_a_mailbox_is_written_in_the_mailbox_and_in_three_hot_path
     unmarked: list[str] = []
     for path in sorted(PACKAGE.rglob("*.py")):
         lines = path.read_text(encoding="utf-8").splitlines()
-        for where, line in appends_to_a_main_lane(path):
+        for where, line in read(path).appends:
             if path.name == "mailbox.py":
                 assert where.split(": ")[1] in APPENDS_OF_A_MAILBOX
                 continue
@@ -199,7 +224,7 @@ def test_bridges_import_only_the_listed_modules_of_the_kernel() -> None:
     imports = [
         node
         for path in (PACKAGE / "meta").rglob("*.py")
-        for _, node in nodes(path)
+        for _, node in read(path).imports
         if isinstance(node, ast.ImportFrom) and node.module
     ]
     found = {
@@ -253,6 +278,10 @@ records that users read.
 """
 
 
+MAYBE_ATTRIBUTE = re.compile(r"\bself\s*\.\s*\w+|^ *\w+ *:", re.MULTILINE)
+"""Saves walks of the classes with few of them."""
+
+
 def attributes_of(cls: ast.ClassDef) -> set[str]:
     """The attributes that a class sets on ``self``, and those that it declares; types
     that are its members are no attributes.
@@ -276,12 +305,7 @@ def attributes_of(cls: ast.ClassDef) -> set[str]:
 
 
 def test_no_further_class_has_twenty_attributes() -> None:
-    large = [
-        f"{path.relative_to(PACKAGE)}: {cls.name}"
-        for path in PACKAGE.rglob("*.py")
-        for cls in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(cls, ast.ClassDef) and len(attributes_of(cls)) >= LARGE
-    ]
+    large = [name for path in PACKAGE.rglob("*.py") for name in read(path).large_classes]
 
     assert len(large) <= MOST_LARGE_CLASSES, "\n".join(sorted(large))
 
@@ -298,13 +322,7 @@ LONG_FUNCTIONS = [
 
 
 def test_only_hot_paths_and_the_options_of_a_node_are_long_functions() -> None:
-    long = [
-        f"{path.relative_to(PACKAGE)}: {function.name}"
-        for path in PACKAGE.rglob("*.py")
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (function.end_lineno or 0) - function.lineno >= LONG
-    ]
+    long = [name for path in PACKAGE.rglob("*.py") for name in read(path).long_functions]
 
     assert sorted(long) == LONG_FUNCTIONS
 

@@ -3,19 +3,23 @@ docs/design/fast-paths.md draws them, and this file knows each of them.
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.syntax import statements
 
 KERNEL = Path(__file__).parent.parent / "ergo_py" / "_core"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@cache
 def classes(path: Path) -> list[ast.ClassDef]:
     """The classes of a module that have code: interfaces have none."""
     return [
         each
-        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for each in statements(ast.parse(path.read_text(encoding="utf-8")).body)
         if isinstance(each, ast.ClassDef)
         and not any(isinstance(base, ast.Name) and base.id == "Protocol" for base in each.bases)
     ]
@@ -103,11 +107,13 @@ PATH = [
 
 @pytest.mark.parametrize("module, name", PATH, ids=[name for _, name in PATH])
 def test_types_lead_from_send_to_handle_message(module: str, name: str) -> None:
-    tree: ast.AST = ast.parse((KERNEL / module).read_text(encoding="utf-8"))
+    tree: ast.Module | ast.ClassDef | Function = ast.parse(
+        (KERNEL / module).read_text(encoding="utf-8")
+    )
     for part in name.split("."):
         tree = next(
             each
-            for each in ast.walk(tree)
+            for each in statements(tree.body)
             if isinstance(each, ast.ClassDef | Function) and each.name == part
         )
 

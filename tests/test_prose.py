@@ -7,12 +7,14 @@ words of docstring and comment.
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.syntax import statements
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 8.0
@@ -69,14 +71,6 @@ def read(path: Path) -> Module:
         if (comment := match["comment"])
     ]
     return Module(CODE.sub(" ", "\n".join(parts)), tests)
-
-
-def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """The statements of a body and of all bodies in it."""
-    for statement in body:
-        yield statement
-        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
-            yield from statements(getattr(statement, field, ()))
 
 
 def prose_of_page(path: Path) -> str:

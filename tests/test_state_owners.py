@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tests.syntax import statements
+
 PACKAGE: Final = Path(__file__).parent.parent / "ergo_py"
 MARK: Final = "# hot path: "
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -202,12 +204,15 @@ def _writes(source: str) -> list[tuple[int, str, bool]]:
     class of this module declares.
     """
     tree, lines = ast.parse(source), source.splitlines()
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    stores = list(_stores(tree))
+    if not stores:
+        return []
+    classes = [node for node in statements(tree.body) if isinstance(node, ast.ClassDef)]
     names = {definition.name for definition in classes}
     declared = {name for definition in classes for name in _own(definition)}
     return sorted(
         (node.lineno, ast.unparse(node), _is_marked(lines, node.lineno))
-        for node, type_name in _stores(tree)
+        for node, type_name in stores
         if (type_name not in names if type_name else node.attr not in declared)
     )
 
@@ -216,11 +221,10 @@ def _stores(tree: ast.Module) -> Iterator[tuple[ast.Attribute, str]]:
     """The writes to attributes of other objects than self, each with the class of its object, or
     nothing.
     """
-    nodes = list(ast.walk(tree))
     # Of two scopes around a write, the inner comes later.
-    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-    functions = [node for node in nodes if isinstance(node, FUNCTIONS)]
-    for node in nodes:
+    classes = [node for node in statements(tree.body) if isinstance(node, ast.ClassDef)]
+    functions = [node for node in statements(tree.body) if isinstance(node, FUNCTIONS)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _is_foreign_store(node):
             types: dict[str, str] = {}
             for definition in (one for one in classes if _surrounds(one, node)):
