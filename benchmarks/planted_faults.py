@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ergo_py.testing import World
 
 from .worlds.clusters import groups, leases, names
-from .worlds.entities import bank
+from .worlds.entities import bank, parking
 from .worlds.networks import messages, watches
 
 __all__ = ["FAULTS", "Planted"]
@@ -416,5 +416,29 @@ FAULTS = (
         "        self.record.owe(self.changes.owed if self.changes else ())\n"
         "        self.changes = None\n"
         "        # Not only",
+    ),
+    Planted(
+        "a parked message that has arrived gets a new number",
+        *(parking, OUTBOX),
+        "            if each.may_have_arrived:\n                # Under",
+        "            if not each:\n                # Under",
+    ),
+    Planted(
+        "messages pass a parked message that may have arrived",
+        *(parking, RECORD),
+        "        return not self.due and (not self.is_parked or self.may_have_arrived)\n",
+        "        return not (self.due or self.is_parked)\n",
+    ),
+    Planted(
+        "messages pass a parked message before that is stored",
+        *(parking, OUTBOX),
+        "        if activation.output.committed < self._settled:\n",
+        "        if self._settled < 0:\n",
+    ),
+    Planted(
+        "an early answer tells that a parked message has not arrived",
+        *(parking, OUTBOX),
+        "            if message.question is self._question:\n",
+        "            if message.question is not None:\n",
     ),
 )

@@ -9,11 +9,11 @@ from typing import Any
 from ergo_py.testing.world.simulation import Simulation, SimulationError
 
 from .clusters import groups, leases, names
-from .entities import bank
+from .entities import bank, parking
 from .networks import messages, watches
 
 WORLDS: dict[str, Any] = {
-    each.__name__: each for each in (messages, watches, leases, names, groups, bank)
+    each.__name__: each for each in (messages, watches, leases, names, groups, bank, parking)
 }
 
 

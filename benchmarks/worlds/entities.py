@@ -5,6 +5,8 @@ that crashes, with a disk that fails and is late.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import permutations
 from random import Random
 from typing import Any
 
@@ -22,7 +24,7 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
-from ergo_py.entities import Entities, Entity
+from ergo_py.entities import Entities, Entity, EntityInspector
 from ergo_py.entities.record import Origin, Record
 from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import Address
@@ -32,7 +34,7 @@ from ergo_py.testing.world.node import WorldNode
 
 from .disk_store import DiskStore
 
-__all__ = ["bank"]
+__all__ = ["bank", "parking"]
 
 ACCOUNTS = ("ada", "bob", "eve")
 REGISTERS = ("one", "two", "gone")
@@ -327,6 +329,7 @@ class Client:
     def __init__(self, world: World, node: WorldNode, book: Book, number: int) -> None:
         self.world, self.node, self.book, self.number = world, node, book, number
         self.random = Random(repr((world.plan.seed, "client", number)))
+        self.pauses = Random(repr((world.plan.seed, "pauses", number)))
 
     async def run(self) -> None:
         """Do all steps."""
@@ -407,6 +410,20 @@ class Client:
         else:
             history.finish(operation, answer, None)
 
+    async def retry_parked(self) -> None:
+        """Try parked messages again, again and again."""
+        for _ in range(STEPS * 2):
+            await trio.sleep(self.pauses.choice((0.1, 0.3, 1.0, 2.0)))
+            await self.retry_all()
+
+    async def retry_all(self) -> None:
+        """Try the parked messages of all accounts again."""
+        for key in ACCOUNTS:
+            try:
+                await self.node.run(partial(_retry, key))
+            except ErgoError:
+                pass  # an operator tries it later
+
     async def ask(
         self, kind: type[Entity[Any]], key: str, request: Any, id: str, tries: int
     ) -> Any:
@@ -423,6 +440,10 @@ class Client:
         raise AssertionError
 
 
+async def _retry(key: str, node: Node) -> None:
+    await EntityInspector(node).retry(Account, key)
+
+
 async def _call(node: Node, kind: type[Entity[Any]], key: str, request: Any, id: str) -> Any:
     entity = node.entity(kind, key)
     if isinstance(request, Credit):
@@ -432,6 +453,33 @@ async def _call(node: Node, kind: type[Entity[Any]], key: str, request: Any, id:
 
 async def bank(world: World) -> None:
     """Acknowledged commands are kept, each takes effect once, and no money is lost."""
+    book, clients = await _open(world, attempts=1000)
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(client.run)
+    await world.heal()
+    # Before any other command: those wake entities that nothing else would wake.
+    await _settle(book)
+    await _check(world, book, clients, transfers_keep_their_order)
+
+
+async def parking(world: World) -> None:
+    """The same if messages are parked after few attempts, and an operator tries them again, also
+    while their receivers have them.
+    """
+    book, clients = await _open(world, attempts=world.plan.seed % 3 + 1)
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(client.run)
+            nursery.start_soon(client.retry_parked)
+    await world.heal()
+    for _ in range(TRIES):
+        await clients[0].retry_all()
+        await _settle(book, 5.0)
+    await _check(world, book, clients)
+
+
+async def _open(world: World, attempts: int) -> tuple[Book, list[Client]]:
     book = Book()
 
     async def start(node: Node) -> None:
@@ -445,7 +493,7 @@ async def bank(world: World) -> None:
             now=trio.current_time,
             max_awake=AWAKE,
             idle=1.0,
-            attempts=1000,
+            attempts=attempts,
             backoff=Backoff(0.1, 2.0),
         )
         await node.supervise([ChildSpec("entities", entities)], intensity=1000)
@@ -461,13 +509,21 @@ async def bank(world: World) -> None:
         pause=0.03,
         victims=["Account", "Register", "entities"],
     )
-    clients = [Client(world, node, book, number) for number in range(CLIENTS)]
-    async with trio.open_nursery() as nursery:
-        for client in clients:
-            nursery.start_soon(client.run)
-    await world.heal()
-    # Before any other command: those wake entities that nothing else would wake.
-    await _settle(book)
+    return book, [Client(world, node, book, number) for number in range(CLIENTS)]
+
+
+async def _settle(book: Book, seconds: float = 25.0) -> None:
+    """Wait until no message is owed: for less than the time after which a keeper looks for
+    forgotten work.
+    """
+    for _ in range(int(seconds * 2)):
+        assert book.store is not None
+        if not any(record.owed for record in book.store.records().values()):
+            return
+        await trio.sleep(0.5)
+
+
+async def _check(world: World, book: Book, clients: list[Client], *more: "Check") -> None:
     world.check(_checker(book, no_message_is_owed))
     for key in ACCOUNTS:  # service returns, and each command can be carried out
         await clients[0].ask(Account, key, Deposit(f"last {key}", 1), f"last {key}", TRIES)
@@ -475,16 +531,8 @@ async def bank(world: World) -> None:
     await _settle(book)
     world.check(
         linearizable(RegisterModel(), key=lambda request: request.key),
-        *(_checker(book, find) for find in CHECKS),
+        *(_checker(book, find) for find in (*CHECKS, *more)),
     )
-
-
-async def _settle(book: Book) -> None:
-    for _ in range(50):  # less than the time after which a keeper looks for forgotten work
-        assert book.store is not None
-        if not any(record.owed for record in book.store.records().values()):
-            return
-        await trio.sleep(0.5)
 
 
 # -- the checks ------------------------------------------------------------------------------------
@@ -550,23 +598,38 @@ def each_moment_goes_well(
 
 
 def transfers_arrive(_book: Book, balances: dict[str, Balance], _history: History) -> Iterator[str]:
-    """Y6: each stored transfer arrives, in order for each pair."""
-    for key, balance in balances.items():
-        for other in ACCOUNTS:
-            prefix = f"to {other} "
-            sent = [each[len(prefix) :] for each in balance.entries if each.startswith(prefix)]
-            at_once = [each for each in sent if not each.startswith("later ")]
-            entries = balances[other].entries if other in balances else []
-            prefix = f"from {key} "
-            got = [each[len(prefix) :] for each in entries if each.startswith(prefix)]
-            if key == other:
-                continue
-            for each in sent:
-                if each.removeprefix("later ") not in got:
-                    yield f"{key} has paid {each} to {other}, where it has not arrived"
-            arrived = [each for each in got if each in at_once]
-            if arrived != [each for each in at_once if each in arrived]:
-                yield f"{key} has paid {at_once} to {other}, where {arrived} arrived"
+    """Y6: each stored transfer arrives."""
+    for key, other, sent, got in _transfers(balances):
+        for each in sent:
+            if each.removeprefix("later ") not in got:
+                yield f"{key} has paid {each} to {other}, where it has not arrived"
+
+
+def transfers_keep_their_order(
+    _book: Book, balances: dict[str, Balance], _history: History
+) -> Iterator[str]:
+    """Y6: transfers arrive in order for each pair, unless one is parked."""
+    for key, other, sent, got in _transfers(balances):
+        at_once = [each for each in sent if not each.startswith("later ")]
+        arrived = [each for each in got if each in at_once]
+        if arrived != [each for each in at_once if each in arrived]:
+            yield f"{key} has paid {at_once} to {other}, where {arrived} arrived"
+
+
+def _transfers(balances: dict[str, Balance]) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """For each pair of accounts: what the first has sent, and what the second has got."""
+    for key, other in permutations(ACCOUNTS, 2):
+        yield (
+            key,
+            other,
+            _entries(balances, key, f"to {other} "),
+            _entries(balances, other, f"from {key} "),
+        )
+
+
+def _entries(balances: dict[str, Balance], key: str, prefix: str) -> list[str]:
+    entries = balances[key].entries if key in balances else []
+    return [each.removeprefix(prefix) for each in entries if each.startswith(prefix)]
 
 
 def money_is_conserved(

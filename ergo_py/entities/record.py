@@ -47,12 +47,24 @@ class Owed(msgspec.Struct, array_like=True):
     """The attempts that were counted. The first is not counted: it costs no write."""
     is_parked: bool = False
     """It is kept, and not tried any more."""
+    may_have_arrived: bool = False
+    """It is parked, and its receiver has not told yet whether it has taken effect."""
 
     def count(self, most: int) -> bool:
         """Count an attempt. False if it was the last: the message is parked."""
         self.attempts += 1
         self.is_parked = self.attempts >= most
+        # A message to itself has not: it would have been removed with its effect.
+        self.may_have_arrived = self.is_parked and bool(self.kind)
         return not self.is_parked
+
+    def settle(self) -> None:
+        """Note that it has not taken effect: it was parked before its receiver could handle it."""
+        self.may_have_arrived = False
+
+    def unpark(self) -> None:
+        """Try it again under its number, as if it had never been tried."""
+        self.attempts, self.is_parked, self.may_have_arrived = 0, False, False
 
     def again(self, number: int) -> "Owed":
         """The same message under another number, as if it had never been tried."""
@@ -68,9 +80,10 @@ class Owed(msgspec.Struct, array_like=True):
     @property
     def keeps_place(self) -> bool:
         """Whether later messages to its receiver come after it. A timer takes its place when it
-        fires, and a parked message when it is tried again: each gets a new number then.
+        fires, and a parked message that has not arrived when it is tried again: each gets a new
+        number then.
         """
-        return not (self.is_parked or self.due)
+        return not self.due and (not self.is_parked or self.may_have_arrived)
 
     @property
     def target(self) -> Address | None:
@@ -227,16 +240,17 @@ class Record:
                 return True
         return False
 
-    def before(self, number: int) -> int:
-        """The number of the message before this one to the same receiver; 0 if it is the first."""
+    def before(self, number: int) -> Owed | None:
+        """The message before this one to the same receiver; None if it is the first."""
         target = self.owed[number].target
         return max(
             (
-                each.number
+                each
                 for each in self.owed.values()
                 if each.number < number and each.target == target and each.keeps_place
             ),
-            default=0,
+            key=lambda each: each.number,
+            default=None,
         )
 
     def forget_done(self, before: float, most: int) -> None:

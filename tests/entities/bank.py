@@ -142,7 +142,8 @@ class Life(MemoryStore):
 async def open_bank(store: Store, **options: Any) -> AsyncIterator[Node]:
     """A node that keeps accounts. Its wall clock is trio's."""
     keywords: dict[str, Any] = {"types": TYPES, "now": trio.current_time, **options}
-    async with open_node("bank@test", log_level="critical") as node:
+    env = keywords.pop("env", None)
+    async with open_node("bank@test", log_level="critical", env=env) as node:
         await node.supervise(
             [
                 ChildSpec(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.worlds.entities import bank
+from benchmarks.worlds.entities import bank, parking
 from ergo_py.testing.world.simulation import Simulation
 from tests.support import THOROUGH
 
@@ -14,5 +14,12 @@ SEEDS = 5_000 if THOROUGH else 40
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
 def test_entities_keep_their_promises_through_crashes_and_faults_of_the_disk(first: int) -> None:
     simulation = Simulation(bank, PART)
+
+    assert simulation.run(range(first, first + PART)) == PART
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS // 4, PART))
+def test_parked_messages_that_are_retried_take_effect_once(first: int) -> None:
+    simulation = Simulation(parking, PART)
 
     assert simulation.run(range(first, first + PART)) == PART

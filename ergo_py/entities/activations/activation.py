@@ -18,7 +18,7 @@ from ..state_types import LARGE, StateType
 from ..stores.store import Row, Write
 from .changes import Action, Changes
 from .commands import Commands
-from .deliveries import Deliver, Delivery, Done, Forget, Inquire, Run
+from .deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire, Run
 from .held_output import HeldOutput
 from .outbox import Outbox
 
@@ -367,6 +367,8 @@ class Activation:
             self.outbox.was_done(message)
         elif isinstance(message, Forget):
             self._forget(message)
+        elif isinstance(message, Ask):
+            self._tell_mark(message)
         elif isinstance(message, Inquire):
             self.outbox.answer(message)
         else:
@@ -400,8 +402,17 @@ class Activation:
         changes.after.append(tell)
         return decoded, self.handle(sender)
 
+    def _tell_mark(self, message: Ask) -> None:
+        """Tell a sender which of its messages have taken effect. Those that it has sent before its
+        question have been handled, and it sends none of them again while it has parked them.
+        """
+        origin = message.origin
+        number = self.record.seen.get(origin, 0)
+        answer = Inquire(origin, number, self.address, message.question)
+        self.output.hold(partial(self.outbox.tell, Address(origin.kind, origin.key), answer))
+
     def _forget(self, message: Forget) -> None:
-        if self.record.seen.get(message.origin, 0) != message.number:
+        if self.record.seen.get(message.origin) != message.number:
             return
         # Stored with the next commit, or before the sleep: a mark too many does no harm.
         self.record.forget_seen(message.origin)

@@ -1,5 +1,5 @@
-"""The messages of the framework to an entity: `Deliver`, `Done`, `Forget`, `Inquire`, `Run` and
-`Look`.
+"""The messages of the framework to an entity: `Deliver`, `Done`, `Forget`, `Ask`, `Inquire`, `Run`
+and `Look`.
 """
 
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from ...entity_handles import Address
 from ..record import Origin
 
-__all__ = ["INTERNAL", "Deliver", "Delivery", "Done", "Forget", "Inquire", "Look", "Run"]
+__all__ = ["INTERNAL", "Ask", "Deliver", "Delivery", "Done", "Forget", "Inquire", "Look", "Run"]
 
 
 class Deliver(NamedTuple):
@@ -33,14 +33,25 @@ class Forget(NamedTuple):
     number: int
 
 
+class Ask(NamedTuple):
+    """The sender has parked a message, and asks which of its messages have taken effect. The
+    receiver answers with `Inquire`.
+    """
+
+    origin: Origin
+    question: object
+    """The answer has the same object."""
+
+
 class Inquire(NamedTuple):
-    """The receiver wakes up with a mark: messages up to this number have taken effect. The sender
-    answers with `Forget`.
+    """The receiver wakes up with a mark, or was asked for it: messages up to this number have taken
+    effect. The sender answers with `Forget`.
     """
 
     origin: Origin
     number: int
     receiver: Address
+    question: object = None
 
 
 class Run(NamedTuple):
@@ -53,7 +64,7 @@ class Look(NamedTuple):
     """Look for messages that are due."""
 
 
-Delivery = Deliver | Done | Forget | Inquire | Run | Look
+Delivery = Deliver | Done | Forget | Ask | Inquire | Run | Look
 
-INTERNAL: Final = frozenset({Deliver, Done, Forget, Inquire, Run, Look})
+INTERNAL: Final = frozenset({Deliver, Done, Forget, Ask, Inquire, Run, Look})
 """The classes of these messages."""

@@ -12,7 +12,7 @@ from ...entity_handles import Address, EntityKindUnknownError
 from ...network.messages.listed_class import RefusedValueError
 from ..record import Origin, Owed
 from .changes import Changes
-from .deliveries import Deliver, Done, Forget, Inquire, Look, Run
+from .deliveries import Ask, Deliver, Done, Forget, Inquire, Look, Run
 
 if TYPE_CHECKING:
     from .activation import Activation
@@ -32,8 +32,10 @@ class Outbox:
         "_keeping",
         "_looks_again",
         "_next_try",
+        "_question",
         "_record",
         "_running",
+        "_settled",
     )
 
     def __init__(self, activation: "Activation") -> None:
@@ -52,6 +54,14 @@ class Outbox:
         """The entity was to look for messages that are due while a callback was in progress."""
         self._running = 0
         """The number of the message to itself that the entity handles; 0 for none."""
+        self._question = object()
+        """The present question about parked messages. Another message that is parked, or tried
+        again, is not covered by the answer to an earlier one.
+        """
+        self._settled = 0
+        """The version that says which parked messages have not arrived. No message passes these
+        before it is stored: a later activation would take them for arrived.
+        """
 
     # -- new messages ------------------------------------------------------------------------------
 
@@ -97,9 +107,16 @@ class Outbox:
         """
         parked = [each for each in self._record.owed.values() if each.is_parked]
         for each in parked:
-            # Under a new number: its receiver may have seen later messages.
-            changes.removed.append(each.number)
-            changes.owed.append(each.again(self._next_number(changes)))
+            if each.may_have_arrived:
+                # Under its number, which its receiver knows if it has arrived.
+                each.unpark()
+            else:
+                # Under a new number: its receiver may have seen later messages.
+                self._record.renumber(each.number)
+        if parked:
+            self._question = object()
+            changes.count()
+            changes.after.append(partial(self.confirm, self._record.last))
         return len(parked)
 
     def _next_number(self, changes: Changes) -> int:
@@ -155,7 +172,7 @@ class Outbox:
                 own.append(each)
             elif each.due:
                 fired.append(each)
-            elif each.number in self._next_try and not self._record.before(each.number):
+            elif each.number in self._next_try and self._is_first(each):
                 counted.append(each)
             else:
                 # A message behind another one was not tried, so it is not counted.
@@ -168,6 +185,11 @@ class Outbox:
             self._count(counted)
         if earliest < inf:
             self._look_in(earliest)
+
+    def _is_first(self, owed: Owed) -> bool:
+        """Whether it is the first message to its receiver that is tried."""
+        before = self._record.before(owed.number)
+        return before is None or before.is_parked
 
     def _delay(self, owed: Owed) -> float:
         """Seconds until a message is due, or is to be tried again."""
@@ -211,13 +233,14 @@ class Outbox:
                 changes.after.append(partial(self._try, each))
             else:
                 self.drop(each.number)
+                self._question = object()
                 self._keeping.note_parked(activation.address, each)
                 self._looks_again = True
         activation.finish()
 
     def _try(self, owed: Owed) -> None:
         activation, record = self._activation, self._record
-        if owed.number not in record.owed or activation.is_over():
+        if owed.number not in record.owed or owed.is_parked or activation.is_over():
             return
         target = owed.target
         if target is None:
@@ -226,13 +249,22 @@ class Outbox:
             self._running = owed.number
             self._send_itself(Run(owed.number))
             return
+        if activation.output.committed < self._settled:
+            activation.output.hold(partial(self._try, owed))
+            return
         pause = self._keeping.pause(owed.attempts)
         self._next_try[owed.number] = trio.current_time() + pause
         self._look_in(pause)
-        before = record.before(owed.number)
-        self.tell(target, Deliver(self._origin(), owed.number, before, owed.message))
+        before, origin = record.before(owed.number), self._origin()
+        if before is not None and before.is_parked:
+            # Nothing passes a message that may have arrived: its receiver remembers the number of
+            # the last message only.
+            self.tell(target, Ask(origin, self._question))
+            return
+        after = 0 if before is None else before.number
+        self.tell(target, Deliver(origin, owed.number, after, owed.message))
 
-    def tell(self, address: Address, message: Deliver | Done | Forget | Inquire) -> None:
+    def tell(self, address: Address, message: Deliver | Done | Forget | Ask | Inquire) -> None:
         """Send a message of the framework to another entity."""
         try:
             self._keeping.handle(address, None).send(message)
@@ -285,7 +317,7 @@ class Outbox:
         target = owed.target
         changes = self._activation.begin()
         changes.removed.append(number)
-        # A parked message, and a timer, have a new number when they are tried.
+        # A parked message that has not arrived, and a timer, have a new number when they are tried.
         if not any(
             each.target == target and each.number != number and each.keeps_place
             for each in self._record.owed.values()
@@ -303,6 +335,22 @@ class Outbox:
                 is_seen = each.target == message.receiver and each.number <= message.number
                 if is_seen and each.keeps_place:
                     self.was_done(Done(each.number))
+            if message.question is self._question:
+                self._settle(message.receiver)
         forget = Forget(message.origin, message.number)
         # Held back: until it is stored that a message is not owed, the message may come again.
         self._activation.output.hold(partial(self.tell, message.receiver, forget))
+
+    def _settle(self, receiver: Address) -> None:
+        """Note that the parked messages to a receiver have not arrived, and let others pass."""
+        there = [each for each in self._record.owed.values() if each.target == receiver]
+        if not any(each.may_have_arrived for each in there):
+            return
+        changes = self._activation.begin()
+        changes.count()
+        for each in there:
+            each.settle()
+            self.drop(each.number)
+        changes.after.append(self.look)
+        self._activation.finish()
+        self._settled = self._activation.output.version
