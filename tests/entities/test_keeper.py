@@ -10,6 +10,8 @@ import trio.testing
 
 from ergo_py import BadInputError, InitError, Node, TargetDownError, ask, exposed
 from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
+from ergo_py.entities.record import Record
+from ergo_py.entities.stores.store import Write
 from ergo_py.entity_handles import Address, EntityKindUnknownError
 from ergo_py.errors import ServiceGoneError
 from ergo_py.supervision.specs import Backoff
@@ -80,6 +82,26 @@ class Chain(Entity[Log]):
         self.state.numbers.append(message)
         if message == 99:
             self.delete()
+
+
+class Echo(Entity[Log]):
+    """Answers a number to its sender."""
+
+    @exposed
+    def ping(self, to: str) -> None:
+        """Send a number to another entity."""
+        self.send(self.entity(Echo, to), 1)
+
+    @exposed
+    def look(self) -> list[int]:
+        """The numbers."""
+        return self.state.numbers
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Keep a number, and answer the first."""
+        self.state.numbers.append(message)
+        if message == 1:
+            self.send(sender, 2)
 
 
 CHAIN: dict[str, Any] = {"kinds": [Chain], "backoff": Backoff(0.1, 1.0), "attempts": 3}
@@ -165,6 +187,30 @@ def test_messages_between_entities_arrive_once_and_in_order() -> None:
             await node.entity(Chain, "b").call(ask(Chain.refuse, []))
             await node.entity(Chain, "b").call(ask(Chain.refuse, [0]))
             assert records(store)["b"].seen == {}  # forgotten, with the next write
+
+    run_virtual(program)
+
+
+def test_an_answer_to_the_sender_of_a_message_is_stored_and_wakes_it() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        owed: list[tuple[str, Address | None]] = []
+
+        async def note(_commit: int, writes: Sequence[Write]) -> None:
+            for write in writes:
+                if write.record is not None:
+                    record = Record.decode(write.record)
+                    owed.extend((write.address.key, each.target) for each in record.owed.values())
+
+        store.before_commit = note
+        # A single entity is awake: the sender sleeps when its message is handled.
+        async with open_bank(store, kinds=[Echo], max_awake=1) as node:
+            await node.entity(Echo, "a").call(ask(Echo.ping, "b"))
+            await trio.sleep(20)
+            assert ("b", Address("Echo", "a")) in owed
+            assert await node.entity(Echo, "a").call(ask(Echo.look)) == [2]
+            assert await node.entity(Echo, "b").call(ask(Echo.look)) == [1]
+            assert not any(record.owed for record in records(store).values())
 
     run_virtual(program)
 
