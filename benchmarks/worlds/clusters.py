@@ -187,6 +187,10 @@ def _pid(address: PID | Name) -> PID:
 # -- groups ----------------------------------------------------------------------------------------
 
 
+KEEPER = "ergo.cluster.groups"
+"""The process of a node that knows its groups; it starts again when it is killed."""
+
+
 class Member(Actor):
     """A member of the group."""
 
@@ -213,7 +217,7 @@ async def groups(world: World) -> None:
         pause=0.05,
         crash=0.05,
         kill=0.3,
-        victims=[f"member {number}" for number in range(2)],
+        victims=[*(f"member {number}" for number in range(2)), KEEPER],
     )
     await trio.sleep(40)
     await world.heal()

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from random import Random
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from ergo_py.network import Memory
 from ergo_py.testing import seeded
 from tests.actors import Puppet, Recorder
 from tests.network.pairs import TYPES, Add, Echo, Total, two_nodes, until
-from tests.support import THOROUGH, running_node
+from tests.support import running_node
 
 
 class Member(Actor):
@@ -111,45 +110,6 @@ async def test_a_monitor_hears_of_members_of_other_nodes_and_of_their_loss(
         network.heal()
         await trio.sleep(20)
         assert told[2:] == [GroupJoined(name, pid)]
-
-
-@pytest.mark.parametrize("seed", range(50 if THOROUGH else 4))
-async def test_groups_agree_again_after_every_cut(seed: int, autojump_clock: Any) -> None:
-    chance = Random(seed)
-    network = Memory(types=TYPES)
-    names = ["a", "b", "c", "d"]
-    async with nodes(network, *names) as running:
-        handles = [await Cluster(node).group("room") for node in running]
-        members: list[tuple[Node, Any]] = []
-        for _ in range(60):
-            await trio.sleep(chance.expovariate(0.5))
-            one, other = chance.sample(names, 2)
-            match chance.choice(("cut", "heal", "join", "leave", "freeze", "keeper", "lose")):
-                case "cut":
-                    network.cut(f"{one}@test", f"{other}@test")
-                case "heal":
-                    network.heal()
-                    for name in names:
-                        network.thaw(f"{name}@test")
-                case "join":
-                    node = chance.choice(running)
-                    members.append((node, await node.spawn(Member, "room", [])))
-                case "leave" if members:
-                    node, pid = members.pop(chance.randrange(len(members)))
-                    node.kill(pid)
-                case "freeze":
-                    network.freeze(f"{one}@test")
-                case "keeper":
-                    chance.choice(running).kill("ergo.cluster.groups")
-                case "lose":
-                    network.lose(chance.choice((0.0, 0.2)), seed=seed)
-        network.heal()
-        network.lose(0.0)
-        for name in names:
-            network.thaw(f"{name}@test")
-        await trio.sleep(40)
-        expected = {pid for _, pid in members}
-        assert [set(handle.members()) for handle in handles] == [expected] * 4
 
 
 async def test_a_restarted_keeper_leaves_no_stranger_behind(autojump_clock: Any) -> None:

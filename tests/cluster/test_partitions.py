@@ -1,5 +1,5 @@
-"""No two singletons run at once, in seeded partitions; `python -m benchmarks partitions` runs many
-more seeds.
+"""No two leases have the same number, in seeded partitions with a store that is rolled back;
+`python -m benchmarks partitions` runs many more seeds.
 """
 
 from typing import Any
@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from ergo_py import PID
-from ergo_py.cluster import lease
 from ergo_py.cluster.lease import LeaseKeeper, LeaseTerms
 from ergo_py.network.stores.memory_store import StoreTable
 from ergo_py.network.stores.seen_revisions import SeenRevisions
@@ -18,21 +17,14 @@ from tests.network.support import largest_number
 from tests.support import THOROUGH
 
 
-def test_no_two_holders_in_seeded_partitions_with_bad_clocks_and_stopped_programs() -> None:
-    starts = [simulate_keepers(seed) for seed in range(1000 if THOROUGH else 15)]
-
-    assert sum(began for began, _ in starts) > 3 * len(starts)
-    assert sum(acts for _, acts in starts) > 100 * len(starts)
-
-
 def test_no_number_twice_in_seeded_partitions_with_a_store_that_is_rolled_back() -> None:
-    starts = [simulate_keepers(seed, rollbacks=True) for seed in range(1000 if THOROUGH else 3)]
+    starts = [simulate_keepers(seed) for seed in range(1000 if THOROUGH else 3)]
 
-    assert sum(began for began, _ in starts) > 3 * len(starts)
+    assert sum(starts) > 3 * len(starts)
 
 
 def test_no_number_twice_on_nodes_with_a_store_that_is_rolled_back() -> None:
-    starts = [simulate_nodes(seed, rollbacks=True) for seed in range(1000 if THOROUGH else 2)]
+    starts = [simulate_nodes(seed) for seed in range(1000 if THOROUGH else 2)]
 
     assert sum(starts) > 3 * len(starts)
 
@@ -145,14 +137,6 @@ async def test_a_store_that_was_lost_uses_no_revision_again(autojump_clock: Any)
     assert table.set("key", b"value", 0, 1).revision > first.revision
 
 
-def test_the_simulation_notices_a_lease_without_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "MARGIN", -0.3)
-
-    with pytest.raises(Violation):
-        for seed in range(30):
-            simulate_keepers(seed)
-
-
 def test_the_simulation_notices_numbers_without_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_clock(seen: SeenRevisions) -> int:
         return largest_number(seen) + 1
@@ -161,4 +145,4 @@ def test_the_simulation_notices_numbers_without_a_clock(monkeypatch: pytest.Monk
 
     with pytest.raises(Violation):
         for seed in range(30):
-            simulate_keepers(seed, rollbacks=True)
+            simulate_keepers(seed)

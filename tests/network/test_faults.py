@@ -47,24 +47,6 @@ async def test_a_break_shorter_than_the_patience_is_invisible(autojump_clock: An
         assert heard == []
 
 
-@pytest.mark.parametrize("seed", range(5))
-async def test_lost_frames_are_sent_again(seed: int, autojump_clock: Any) -> None:
-    got: list[Any] = []
-    network = make_network("memory")
-    async with two_nodes(network, limit=10_000) as (a, b):
-        pid = await b.spawn(Recorder, got)
-        await a.call(pid, None)
-        network.lose(0.3, seed=seed)
-        for number in range(200):
-            a.send(pid, number)
-            await trio.sleep(0.01)
-        while len(got) < 200:  # noqa: ASYNC110
-            await trio.sleep(0.1)
-        network.lose(0.0)
-
-    assert got == list(range(200))
-
-
 async def test_both_nodes_end_the_session_in_a_partition_and_begin_another(
     autojump_clock: Any,
 ) -> None:

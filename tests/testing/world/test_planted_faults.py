@@ -6,6 +6,9 @@ import pytest
 
 from benchmarks.planted import find, planted
 from benchmarks.planted_faults import FAULTS, Planted
+from ergo_py.testing import World
+from ergo_py.testing.world.plan import Plan
+from ergo_py.testing.world.world import run_world
 from tests.support import THOROUGH
 
 SHORT = (
@@ -14,6 +17,8 @@ SHORT = (
     "an answer leaves before the commit",
 )
 """The faults that each run of the tests searches for: those with short worlds."""
+SEEN = ("a lease has no margin", "an entity sleeps with held output")
+"""Faults that nearly each seed sees, and whose worlds are long: they are not shrunk."""
 
 
 @pytest.mark.parametrize(
@@ -27,6 +32,16 @@ def test_a_planted_fault_is_found_and_shrunk(fault: Planted) -> None:
     assert error is not None
     assert len(error.plan.faults) <= 8
     assert error.runs <= 100
+
+
+@pytest.mark.parametrize(
+    "fault", [fault for fault in FAULTS if fault.name in SEEN], ids=lambda each: each.name
+)
+def test_the_first_worlds_see_a_planted_fault(fault: Planted) -> None:
+    with planted(fault):
+        seen = any(run_world(World(Plan(seed)), fault.world) for seed in range(10))
+
+    assert seen
 
 
 def test_each_fault_has_a_name_of_its_own() -> None:
