@@ -68,7 +68,7 @@ class Actor(StreamVerbs, IdleVerbs):
     only refuses the call. ``self.stop(reason)`` ends the process after the callback.
     """
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
+    def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
         serve_methods(cls)
         serve_idle(cls)

@@ -115,7 +115,7 @@ def serve_idle(cls: type[Any]) -> None:
 
 def _noticing(own: Callable[..., Any], waits: bool, is_message: bool) -> Callable[..., Any]:
     @wraps(own)
-    def callback(self: Any, *args: Any) -> Any:
+    def callback(self: Any, *args: object) -> Any:
         if is_message and type(args[0]) is IdleTimeout:
             return self.handle_idle() if _is_idle(self, args[0]) else None
         try:
@@ -125,7 +125,7 @@ def _noticing(own: Callable[..., Any], waits: bool, is_message: bool) -> Callabl
                 self._idle.begin()
 
     @wraps(own)
-    async def callback_async(self: Any, *args: Any) -> Any:
+    async def callback_async(self: Any, *args: object) -> Any:
         if is_message and type(args[0]) is IdleTimeout:
             result = self.handle_idle() if _is_idle(self, args[0]) else None
             return await result if inspect.iscoroutine(result) else result

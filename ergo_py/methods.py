@@ -109,7 +109,7 @@ class _Method:
         given = [*map(repr, self.args), *(f"{key}={value!r}" for key, value in self.kwargs.items())]
         return f"{type(self).__qualname__}({', '.join(given)})"
 
-    def run(self, behaviour: Any) -> Any:
+    def run(self, behaviour: object) -> Any:
         """Call the method of the behaviour.
 
         Raises:

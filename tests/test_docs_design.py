@@ -12,7 +12,7 @@ LIMITS = {
     "public names at the root": test_moved_names.MOST_AT_THE_ROOT,
     "public names of all modules": test_moved_names.MOST,
     "classes with 20 attributes or more": test_architecture.MOST_LARGE_CLASSES,
-    "lines with `: Any` or `-> Any`": test_architecture.MOST_ANY,
+    "annotations `: Any` and `-> Any`": test_architecture.MOST_ANY,
     "functions from an accepted socket to its first HTTP response": test_walks.FIRST_REQUEST[0],
     "files on that way": test_walks.FIRST_REQUEST[1],
     "functions from the end of a child to its restart": test_walks.RESTART,

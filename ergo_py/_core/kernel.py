@@ -268,7 +268,7 @@ class Kernel:
         wanted = self.log.wants("debug")
         self.publisher.log_dead_letters(self._log_dead_letter if wanted else None)
 
-    def attach(self, node: Any) -> None:
+    def attach(self, node: object) -> None:
         """Take the public `Node`, which it belongs to."""
         self.node = node
 

@@ -96,7 +96,7 @@ async def _to_its_end(work: Awaitable[T], keep: Any) -> T:
     return result
 
 
-def open_node(name: str = "node@localhost", **options: Any) -> OpenNode:
+def open_node(name: str = "node@localhost", **options: object) -> OpenNode:
     """Open a node in a thread of its own, for ``async with`` in an asyncio program. The options are
     those of :func:`ergo_py.open_node`.
 

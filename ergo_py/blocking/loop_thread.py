@@ -163,7 +163,7 @@ import_module("concurrent.futures.thread")
 getattr(threading, "_register_atexit", atexit.register)(_close_forgotten)
 
 
-def open_node(name: str = "node@localhost", **options: Any) -> OwnedNode:
+def open_node(name: str = "node@localhost", **options: object) -> OwnedNode:
     """Open a node whose loop runs in a background thread. The options are those of
     :func:`ergo_py.open_node`.
 

@@ -1,7 +1,5 @@
 """The network of a node, for the parts of a cluster."""
 
-from typing import Any
-
 from .._core.kernel import Kernel
 from .._core.vocabulary.errors import NotAllowedError
 from ..network.network import Network
@@ -15,7 +13,7 @@ def network_of(kernel: Kernel) -> Network:
     Raises:
         NotAllowedError: it has none.
     """
-    network: Any = kernel.router.remote
+    network: object = kernel.router.remote
     if not isinstance(network, Network):
         raise NotAllowedError(
             f"the node {kernel.pid.node!r} has no network, and a cluster needs one; open it with "

@@ -121,7 +121,7 @@ class Connection:
         self._update_events()
         return bytes(line)
 
-    def begin(self, pending: Any) -> None:
+    def begin(self, pending: object) -> None:
         """Note the request in progress."""
         self.pending = pending
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .._core.vocabulary.text import printable
+from .protocol import ControlError
 
 __all__ = [
     "SORTS",
@@ -225,12 +226,12 @@ def facts(answer: Mapping[str, Any]) -> tuple[dict[str, str], str]:
     return shown, stack
 
 
-def stack_text(error: Any) -> str:
+def stack_text(error: ControlError) -> str:
     """The stack of a blocked loop, if the error contains a report; without the frames of the
     scheduler, which help no reader.
     """
     report = error.more.get("report")
-    if not report:
+    if not isinstance(report, dict):
         return ""
     lines = [printable(line) for line in report["stack"].split("\n")]
     last = max(

@@ -107,7 +107,7 @@ class Entity(Actor, Generic[S]):
         ),
     )
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
+    def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
         if "kind" not in vars(cls):
             cls.kind = cls.__name__
@@ -286,7 +286,7 @@ class Entity(Actor, Generic[S]):
     def call(
         self,
         to: Target | Service,
-        request: Any,
+        request: object,
         *,
         timeout: float | None = 5.0,
         priority: Priority | None = None,
@@ -299,7 +299,7 @@ class Entity(Actor, Generic[S]):
     async def _call(
         self,
         to: Target | Service,
-        request: Any,
+        request: object,
         timeout: float | None,
         priority: Priority | None,
     ) -> Any:
@@ -335,7 +335,7 @@ class Entity(Actor, Generic[S]):
         unregister_event = _refused("events of its own")
         unsubscribe = _refused("subscriptions")
 
-        def request(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        def request(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Not for entities."""
             no_request()
 

@@ -64,7 +64,7 @@ class HeldService(Service):
 
     if not TYPE_CHECKING:
 
-        def request(self, *_args: Any, **_options: Any) -> NoReturn:
+        def request(self, *_args: object, **_options: object) -> NoReturn:
             """Not for entities."""
             no_request()
 
@@ -96,6 +96,6 @@ class HeldEntity(EntityHandle):
 
     if not TYPE_CHECKING:
 
-        def request(self, *_args: Any, **_options: Any) -> NoReturn:
+        def request(self, *_args: object, **_options: object) -> NoReturn:
             """Not for entities."""
             no_request()

@@ -139,7 +139,7 @@ class StateType:
             raise ValueError(f"upgrade raised {type(error).__name__}: {error}") from error
         return self._converted(upgraded)
 
-    def _converted(self, data: Any) -> Any:
+    def _converted(self, data: object) -> Any:
         try:
             state = self._decode(_encode(data))
         except msgspec.ValidationError as error:
@@ -151,7 +151,7 @@ class StateType:
         return state
 
 
-def _unknown(data: Any, kept: Any, path: str) -> str:
+def _unknown(data: object, kept: object, path: str) -> str:
     """The path of the first part of ``data`` that is not in ``kept``; empty if there is none."""
     if isinstance(data, dict):
         if not isinstance(kept, dict):
@@ -176,7 +176,7 @@ def _unknown(data: Any, kept: Any, path: str) -> str:
 # -- closed types ----------------------------------------------------------------------------------
 
 
-def _is_class(cls: Any) -> bool:
+def _is_class(cls: object) -> bool:
     return isinstance(cls, type) and (
         dataclasses.is_dataclass(cls)
         or issubclass(cls, msgspec.Struct)
@@ -185,7 +185,7 @@ def _is_class(cls: Any) -> bool:
     )
 
 
-def _check(annotation: Any, where: str, state: str, seen: set[Any]) -> None:
+def _check(annotation: object, where: str, state: str, seen: set[Any]) -> None:
     """Check that values of an annotation can be loaded as they were stored."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -221,7 +221,7 @@ def _check(annotation: Any, where: str, state: str, seen: set[Any]) -> None:
         raise _open(where, annotation, _instead(annotation))
 
 
-def _hints(cls: Any, where: str) -> dict[str, Any]:
+def _hints(cls: object, where: str) -> dict[str, Any]:
     try:
         hints = get_type_hints(cls, include_extras=True)
     except NameError as error:
@@ -237,7 +237,7 @@ def _hints(cls: Any, where: str) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in names}
 
 
-def _instead(annotation: Any) -> str:
+def _instead(annotation: object) -> str:
     if annotation in _SEQUENCES:
         return f"the type of the elements, too: `{annotation.__name__}[str]`"
     if annotation is dict:
@@ -248,7 +248,7 @@ def _instead(annotation: Any) -> str:
     )
 
 
-def _open(where: str, annotation: Any, instead: str) -> StateTypeError:
+def _open(where: str, annotation: object, instead: str) -> StateTypeError:
     name = getattr(annotation, "__name__", None)
     written = name if isinstance(annotation, type) and name else str(annotation)
     return StateTypeError(

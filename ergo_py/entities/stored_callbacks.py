@@ -39,7 +39,7 @@ def _as_kind(storing: Callback, own: Callback) -> Callback:
 
 def _as_async(function: Callback) -> Callback:
     @wraps(function)
-    async def run(*args: Any) -> Any:
+    async def run(*args: object) -> Any:
         result = function(*args)
         return await result if isinstance(result, CoroutineType) else result
 
@@ -64,7 +64,7 @@ def _storing_messages(own: Callback) -> Callback:
     return handle_message
 
 
-def _run(activation: Activation, own: Callback, *args: Any) -> Any:
+def _run(activation: Activation, own: Callback, *args: object) -> Any:
     try:
         result = own(*args)
         if type(result) is CoroutineType:

@@ -202,7 +202,7 @@ class _Job:
     def __str__(self) -> str:
         return name_of_request(self._order)
 
-    def run(self, target: object) -> Any:
+    def run(self, target: object) -> object:
         return self._order.run(target)
 
 

@@ -1,14 +1,14 @@
 """Checks of the data in messages to bridges, and fast setters for the fields of frozen messages."""
 
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
 
 from .._core.vocabulary.errors import BadInputError
 
 __all__ = ["check_bytes", "check_text", "setters"]
 
 
-def setters(message: type) -> Any:
+def setters(message: type) -> tuple[Callable[[object, object], None], ...]:
     """The functions that fill the fields of a frozen message; they cost two thirds of
     ``object.__setattr__``.
     """

@@ -101,7 +101,9 @@ class _Segment:
         self.kinds: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
         """The arguments and the last state of each kind."""
 
-    def add(self, node: str, kind: str, arguments: dict[str, Any], value: Any, at: float) -> None:
+    def add(
+        self, node: str, kind: str, arguments: dict[str, Any], value: dict[str, Any], at: float
+    ) -> None:
         """Add the state of a kind at a moment."""
         if self._size > _MOST_BYTES and kind != "sample":
             return

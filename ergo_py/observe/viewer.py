@@ -144,11 +144,13 @@ class Viewer(Actor):
         except ControlError as error:
             self._refuse(id, error)
 
-    async def _enter(self, said: Any) -> None:
+    async def _enter(self, said: object) -> None:
         if self._is_asked:
             return
-        token = said.get("token") if isinstance(said, dict) else None
-        if not isinstance(token, str) or said.get("hello") != VERSION:
+        token = None
+        if isinstance(said, dict) and said.get("hello") == VERSION:
+            token = said.get("token")
+        if not isinstance(token, str):
             token = ""
         self._is_asked = True
         entered: Entered = await self.call(self._node_list, Enter(token), timeout=None)

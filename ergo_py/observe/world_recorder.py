@@ -131,7 +131,7 @@ class _Start:
 
 
 def _ask(client: Client, kind: str, arguments: dict[str, Any]) -> Any:
-    answer: Any = _VIEWS[kind](client, Arguments(kind, arguments), Beat())
+    answer: object = _VIEWS[kind](client, Arguments(kind, arguments), Beat())
     return json.loads(json.dumps(as_json(answer)))
 
 

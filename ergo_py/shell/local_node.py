@@ -264,7 +264,7 @@ def _simulation(target: str) -> Simulation:
         raise Leave(
             Status.USAGE, f"{target!r} names no test; write tests/test_shop.py::test_orders"
         )
-    found: Any = load_test_file(Path(file))
+    found: object = load_test_file(Path(file))
     for part in name.split("::"):
         found = getattr(found, part, None)
     simulation = getattr(found, "simulation", None)

@@ -115,7 +115,7 @@ class StateMachine(Actor):
     _is_moving = True
     _timers: dict[Key, tuple[_Due, Timer]]
 
-    def __init_subclass__(cls: Any, **keywords: Any) -> None:
+    def __init_subclass__(cls: Any, **keywords: object) -> None:
         for name in ("init", "handle_message", "handle_call"):
             if name in cls.__dict__:
                 raise BehaviourError(

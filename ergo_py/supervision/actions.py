@@ -130,7 +130,7 @@ class Answer:
     """Tell the caller of an operation that it is done, or why it failed."""
 
     asker: Any
-    pid: Any = None
+    pid: object = None
     error: BaseException | None = None
 
 

@@ -80,7 +80,7 @@ class Child:
         """Its place in the drawing above."""
         self.pid: Any = None
         """Its process, while it is up."""
-        self.last_pid: Any = None
+        self.last_pid: object = None
         """Its last process; None if there was none."""
         self.reason: Reason | None = None
         """Why its last process ended."""

@@ -411,7 +411,7 @@ class _Inside:
 
     def __init__(self) -> None:
         self.done = False
-        self._pid: Any = None
+        self._pid: object = None
         self._error: BaseException | None = None
 
     def settle(self, pid: object, error: BaseException | None) -> bool:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from .._core.vocabulary.errors import BadInputError, BehaviourError
 from .._core.vocabulary.ids import PID
@@ -95,7 +94,7 @@ class Supervisor(SupervisionDriver):
     def __init__(self, spec: SupervisorSpec | Sequence[ChildSpec] | None = None) -> None:
         self._given = spec
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
+    def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
         if "init" in cls.__dict__:
             raise BehaviourError(
@@ -140,7 +139,7 @@ class Supervisor(SupervisionDriver):
 
     # -- operations --------------------------------------------------------------------------------
 
-    async def start_child(self, child: str, *args: Any) -> PID:
+    async def start_child(self, child: str, *args: object) -> PID:
         """Start a child that is down. With SIMPLE_ONE_FOR_ONE, name the template and give the
         further arguments.
 

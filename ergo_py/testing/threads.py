@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from dis import opname
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -235,7 +235,7 @@ def _idle_worker(thread: threading.Thread) -> bool | None:
     trio removes a worker from its idle set before it assigns a job, and adds it again before it
     delivers the result.
     """
-    worker: Any = getattr(getattr(thread, "_target", None), "__self__", None)
+    worker: object = getattr(getattr(thread, "_target", None), "__self__", None)
     cache = getattr(worker, "_thread_cache", None)
     return None if cache is None else worker in cache._idle_workers
 

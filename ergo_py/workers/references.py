@@ -43,7 +43,7 @@ def reference_of(value: Callable[..., Any] | type | ModuleType, what: str) -> st
 def referent_of(reference: str) -> Any:
     """The module, function or class with this reference."""
     module, _, name = reference.partition(":")
-    found: Any = import_module(module)
+    found: object = import_module(module)
     for part in name.split(".") if name else ():
         found = getattr(found, part)
     return found

@@ -67,7 +67,7 @@ class TaskCaller(Caller):
         """Whether the call has a timeout."""
         return not hasattr(self, "_endless")
 
-    def settle(self, value: Any, error: BaseException | None) -> bool:
+    def settle(self, value: object, error: BaseException | None) -> bool:
         if self.settled:
             return False
         self.settled = True

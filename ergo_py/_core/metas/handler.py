@@ -280,7 +280,7 @@ class Handler:
         kernel = self.meta.kernel
         # A copy, since a context can be entered by a single thread at a time.
         before = own.copy()
-        context: Any = before.copy()
+        context = before.copy()
         # A loop that is never idle must not starve the worker thread.
         kernel.thread_fairness.watch()
         parent: Any = ThreadParent(self.meta.router.bridge, host)

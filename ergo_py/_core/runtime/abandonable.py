@@ -295,7 +295,7 @@ def abort_sleep(abort: Any) -> bool:
 def frames_of(task: Task) -> list[FrameType]:
     """The frames of a task's coroutines, the outermost first, including those behind a relay."""
     frames: list[FrameType] = []
-    part: Any = task.coro
+    part: object = task.coro
     while (frame := _frame(part)) is not None:
         frames.append(frame)
         part = _awaited(part)

@@ -50,10 +50,12 @@ class CancelScopes:
         return scopes
 
     @classmethod
-    def all_of(cls, task: Any) -> "CancelScopes":
+    def all_of(cls, task: Task) -> "CancelScopes":
         """The snapshot as of the start of the task: all its scopes were opened since."""
         scopes = cls(task)
-        scopes._status, scopes._depth = task._parent_nursery._cancel_status, 0
+        nursery = task.parent_nursery
+        assert nursery is not None
+        scopes._status, scopes._depth = nursery._cancel_status, 0
         return scopes
 
     def force(self, task: Task) -> None:

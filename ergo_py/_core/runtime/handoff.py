@@ -263,11 +263,11 @@ class Handoff(TrioTurns):
             self._runner.instruments.call("before_task_step", outer)
 
     @enable_ki_protection
-    def finish(self, task: Any, value: object, error: BaseException | None) -> None:
+    def finish(self, task: Task, value: object, error: BaseException | None) -> None:
         """Let a task end whose last step the C extension has run."""
         self._runner.task_exited(task, Value(value) if error is None else Error(error))
 
-    def _wait(self, task: Any, trap: Any) -> None:
+    def _wait(self, task: Task, trap: Any) -> None:
         """Let a task wait in a trap."""
         task._schedule_points += 1
         if type(trap) is _traps.WaitTaskRescheduled:

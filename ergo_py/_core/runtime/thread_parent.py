@@ -99,7 +99,7 @@ class ThreadParent:
     def __getitem__(self, _index: int) -> RaiseCancel | None:
         return None if self._host is None else self._host.raise_cancel
 
-    def run_sync_soon(self, job: Any) -> None:
+    def run_sync_soon(self, job: object) -> None:
         """Take the function that this thread has passed to ``trio.from_thread``, on its way to the
         loop. trio waits next for its outcome.
         """

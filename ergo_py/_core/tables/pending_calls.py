@@ -147,7 +147,7 @@ class Caller(Expiry):
         """Note which callee has the request now, and so has to answer."""
         self.callee = callee
 
-    def redirect(self, to: Any, request: object) -> None:
+    def redirect(self, to: object, request: object) -> None:
         """Note that the callee passes the call on: to another address, perhaps with another
         request.
         """
@@ -173,7 +173,7 @@ class Caller(Expiry):
             if callee is not None and callee.deferred is not None:
                 callee.deferred.pop(self, None)
 
-    def settle(self, value: Any, error: BaseException | None) -> bool:
+    def settle(self, value: object, error: BaseException | None) -> bool:
         """End the call with an answer or an error. False if it was settled before: the caller waits
         no longer.
         """

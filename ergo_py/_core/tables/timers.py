@@ -34,7 +34,7 @@ class Timer:
     __slots__ = ("_queued", "_table", "message", "owner", "period", "priority", "to")
 
     def __init__(
-        self, table: "Timers", owner: Any, to: Any, message: Any, priority: Any, period: float
+        self, table: "Timers", owner: Any, to: Any, message: object, priority: Any, period: float
     ) -> None:
         self._table: Timers | None = table
         self._queued = True

@@ -18,7 +18,7 @@ __all__ = ["Waits", "callee_of", "cycles_of"]
 _HOUR = 3600.0
 
 
-def callee_of(waiting: Any) -> Process | Meta | None:
+def callee_of(waiting: object) -> Process | Meta | None:
     """The process that has to act before a waiting process continues; None if there is none."""
     if isinstance(waiting, Caller):
         waiting = None if waiting.settled else present(waiting.callee)

@@ -8,7 +8,7 @@ import socket
 import stat
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Self, Unpack
+from typing import Final, Self, Unpack
 
 import trio
 
@@ -228,7 +228,7 @@ def _check_path(path: object) -> str:
     return text
 
 
-def _shown(address: Any) -> str:
+def _shown(address: str | bytes) -> str:
     text = os.fsdecode(address)
     return "@" + text[1:] if text.startswith("\0") else text
 

@@ -375,12 +375,12 @@ class Executor:
         )
         return Unreadable(str(error))
 
-    def _reject_unread(self, sender: PID | Alias, to: Any, body: bytes, why: Why) -> None:
+    def _reject_unread(self, sender: PID | Alias, to: object, body: bytes, why: Why) -> None:
         """Turn a message into a dead letter without decoding it: only its type is kept."""
         kind = self._peer.network.types.type_of(body) or Unreadable
         self.router.dead_letters.add_type(sender, to, kind, why)
 
-    def _reject(self, sender: PID | Alias, to: Any, message: Unreadable) -> None:
+    def _reject(self, sender: PID | Alias, to: object, message: Unreadable) -> None:
         self._refusals.refuse("unreadable")
         self.router.dead_letters.add(sender, to, message, Why.UNREADABLE)
 

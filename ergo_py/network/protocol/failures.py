@@ -98,7 +98,7 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
     return Failure.REJECTED, types.encode(RemoteError(type(error).__qualname__, text_of(error)))
 
 
-def error_of(kind: str, to: Any, request: object, payload: Any) -> BaseException:
+def error_of(kind: str, to: object, request: object, payload: object) -> BaseException:
     """The error that a call to ``to`` raises here for a failure of this kind."""
     try:
         return _error_of(kind, to, request, payload)
@@ -161,7 +161,7 @@ def _part(value: object, types: MessageTypes) -> object:
     return value
 
 
-def _rebuilt(payload: Any, to: Any, request: object) -> BaseException:
+def _rebuilt(payload: object, to: object, request: object) -> BaseException:
     """An error of the framework, from its parts. Its constructor does not run: the text is the text
     of the other node.
     """

@@ -66,7 +66,7 @@ class RecordingProcess:
     def count_unhandled(self) -> None:
         """The log has the message."""
 
-    def use_logger(self, logger: Any) -> None:
+    def use_logger(self, logger: object) -> None:
         """Log with another logger from now on."""
         self.log = logger
 

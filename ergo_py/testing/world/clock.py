@@ -106,12 +106,12 @@ class _Deadlines:
         owner = self._owners.of(next(iter(tasks))) if tasks else self._owners.of_present_task()
         self._push(cancel_scope, next(self._numbers), owner, deadline)
 
-    def _push(self, scope: Any, number: int, owner: str, deadline: float) -> None:
+    def _push(self, scope: object, number: int, owner: str, deadline: float) -> None:
         moment = self._moment_of(owner, deadline)
         self._entries[scope] = moment, number, owner, deadline
         heappush(self._heap, (moment, number, scope))
 
-    def remove(self, _deadline: float, cancel_scope: Any) -> None:
+    def remove(self, _deadline: float, cancel_scope: object) -> None:
         """Called by trio."""
         self._entries.pop(cancel_scope, None)
 

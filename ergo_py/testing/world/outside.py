@@ -75,7 +75,7 @@ class Threads(Protocol):
         """Stand in for the worker threads of trio."""
         ...
 
-    def send_message_to_trio(self, token: Any, message: Any, /) -> Any:
+    def send_message_to_trio(self, token: object, message: object, /) -> Any:
         """Stand in for the way of ``trio.from_thread``."""
         ...
 

@@ -216,7 +216,7 @@ class World:
         """Start a node, or start it again."""
         self._soon(node.live)
 
-    def _soon(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+    def _soon(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
         if self._nursery is None:
             raise NotAllowedError("this world does not run")
         self._nursery.start_soon(function, *args)

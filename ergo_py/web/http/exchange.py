@@ -67,7 +67,7 @@ class Exchange(Caller):
         """Write the response."""
         self._settled(self)
 
-    def go_to(self, to: Any) -> None:
+    def go_to(self, to: object) -> None:
         """Note the address that is called."""
         self.to = to
 

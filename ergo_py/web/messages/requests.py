@@ -153,7 +153,7 @@ class HTTPRequest(Request[Response]):
         # Without query and headers: they may hold secrets.
         return f"<HTTPRequest {self.method} /{'/'.join(self.path)}>"
 
-    def begin(self, exchange: Any, prefix: int) -> None:
+    def begin(self, exchange: object, prefix: int) -> None:
         """Note the exchange of this request. For the server."""
         self.exchange = exchange
         self.prefix = prefix
