@@ -56,6 +56,11 @@ class InheritedSockets:
         """
         return bool(self._other_pid)
 
+    def pass_on(self) -> None:
+        """Let the program that this process executes next inherit the sockets."""
+        for _, number in self._descriptors:
+            os.set_inheritable(number, True)
+
     def open(self, name: str) -> socket.socket:
         """A copy of the socket with a name.
 

@@ -230,10 +230,15 @@ class _Grammar:
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     grammar = _Grammar()
-    grammar.program(
+    command = grammar.program(
         "run",
         "run a program: a behaviour class, or an async function that takes the node",
         is_needed=True,
+    )
+    command.add_argument(
+        "--reload",
+        action="store_true",
+        help="for development: start the program again when one of its files changes",
     )
     command = grammar.program(
         "shell",

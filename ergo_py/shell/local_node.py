@@ -6,7 +6,10 @@ The other commands talk to a running node, and import neither this module nor th
 
 import argparse
 import os
+import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,6 +30,8 @@ from .exit_codes import Leave, Status
 from .output import complain, show
 from .program_loader import Program, load, load_module, load_test_file
 from .prompt import Prompt, write
+from .reload.restart import Restart
+from .reload.source_files import SourceFiles
 
 __all__ = ["run", "shell", "simulate"]
 
@@ -77,9 +82,24 @@ def _network(options: argparse.Namespace, program: Program | None) -> Any:
 
 
 def run(options: argparse.Namespace) -> Status:
-    """Run a program: ``ergo run``."""
+    """Run a program: ``ergo run``. With ``--reload``, run it again when its files change."""
+    if not options.reload:
+        return _run(options, lambda: None)
+    # Python takes a file of the same size, changed within a second, for the one in its cache.
+    sys.dont_write_bytecode = True
+    files = SourceFiles()
+    files.add(options.target.partition(":")[0])
+    restart = Restart(files)
+    status = restart.run(partial(_run, options))
+    if status is None:
+        restart.execute()
+    return status
+
+
+def _run(options: argparse.Namespace, loaded: Callable[[], None]) -> Status:
     program = load(options.target, options.arguments, needs_app=True)
     settings = _settings(options, program)
+    loaded()
     try:
         result = run_program(
             program.app,

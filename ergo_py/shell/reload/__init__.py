@@ -1,0 +1,1 @@
+"""``ergo run --reload``: a program that starts again when its files change."""

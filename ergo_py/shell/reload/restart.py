@@ -1,0 +1,142 @@
+"""`Restart`: starts a program again when one of its files changes. For ``ergo run --reload``.
+
+The program stops gracefully, and then its process executes the same command again: a terminal, a
+debugger and a service manager see the same process, with the sockets that it was given.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Final, NoReturn
+
+from ..._core.runtime.bridge import Parker, ReaderThread, get_ident
+from ...meta.inherited_sockets import inherited_sockets
+from ..exit_codes import Leave, Status
+from ..output import complain
+from .source_files import SourceFiles
+
+__all__ = ["Restart"]
+
+_PERIOD: Final = 0.1
+"""Seconds between two looks at the files: a developer does not notice the delay."""
+
+
+class _ChangedError(BaseException):
+    """A file has changed before the program has begun. Not for handlers of the program."""
+
+
+class Restart:
+    """Watches the files of a program while it runs, and after it has failed.
+
+    Args:
+        files: the files of the program.
+        period: seconds between two looks at them.
+    """
+
+    def __init__(self, files: SourceFiles, period: float = _PERIOD) -> None:
+        self._files = files
+        self._period = period
+        self._environ = dict(os.environ)
+        """The environment of the first start, which the program may change."""
+        self._directory = os.getcwd()
+        """The directory of the first start, likewise."""
+        self._main = get_ident()
+        """The thread of the program."""
+        self._is_running = False
+        """The program is loaded, and has not ended."""
+        self._has_changed = False
+        """A file has changed: the program starts again."""
+        self._change: Parker[None] = Parker()
+        """Ends the wait of a program that has failed."""
+        self._over: Parker[None] = Parker()
+        """The program is over: no file is watched any more."""
+        self._unwatched: Parker[None] = Parker()
+        """The watching thread is at its end."""
+        self._thread: ReaderThread | None = None
+
+    def run(self, program: Callable[[Callable[[], None]], Status]) -> Status | None:
+        """Run a program, which calls the function that it gets when it is loaded. Returns its
+        status; None if it is to start again.
+        """
+        before = signal.signal(signal.SIGTERM, self._terminate)
+        try:
+            status = self._run(program)
+            if status is not Status.DONE and not self._has_changed:
+                self._begin()
+                complain("ergo: waiting for a change of its files")
+                self._change.wait(None)
+            return None if self._has_changed else status
+        finally:
+            self._over.settle(None)
+            if self._thread is not None:
+                # A signal that it is about to send must not reach the next program.
+                self._unwatched.wait(None)
+            signal.signal(signal.SIGTERM, before)
+
+    def execute(self) -> NoReturn:
+        """Execute the command of this process again."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.chdir(self._directory)
+        inherited_sockets().pass_on()
+        os.execve(sys.executable, sys.orig_argv, self._environ)
+
+    def _run(self, program: Callable[[Callable[[], None]], Status]) -> Status:
+        try:
+            return program(self._loaded)
+        except _ChangedError:
+            return Status.DONE
+        except Leave as leave:
+            self._files.add_failed(leave.__context__)
+            complain(f"ergo: {leave.text}")
+            return leave.status
+        finally:
+            self._is_running = False
+
+    def _loaded(self) -> None:
+        self._is_running = True
+        self._begin()
+
+    def _begin(self) -> None:
+        """Watch the files, once the program is loaded or has failed."""
+        if self._thread is None:
+            self._files.changed()
+            self._thread = ReaderThread("ergo-reload-0", self._watch)
+            self._thread.start()
+
+    def _watch(self) -> None:
+        try:
+            while not (self._has_changed or self._over.wait(self._period)):
+                path = self._files.changed()
+                if path is not None and _has_syntax(path):
+                    complain(f"ergo: {os.path.relpath(path, self._directory)} has changed")
+                    self._has_changed = True
+                    self._change.settle(None)
+                    if self._is_running:
+                        # As a service manager does: `run` begins the graceful shutdown.
+                        signal.pthread_kill(self._main, signal.SIGTERM)
+        finally:
+            self._unwatched.settle(None)
+
+    def _terminate(self, number: int, _frame: FrameType | None) -> None:
+        """Handle SIGTERM while `run` does not: before the program has begun, or after its end."""
+        if not self._has_changed:
+            raise SystemExit(128 + number)
+        if self._is_running:
+            raise _ChangedError
+
+
+def _has_syntax(path: str) -> bool:
+    """Whether a file is Python. If it is not, the program of before goes on."""
+    try:
+        with open(path, "rb") as file:
+            compile(file.read(), path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        complain("".join(traceback.format_exception_only(error)).rstrip())
+        return False
+    except OSError:  # an editor is replacing it
+        return False
+    return True

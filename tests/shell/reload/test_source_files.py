@@ -1,0 +1,77 @@
+"""`SourceFiles`: the watched files of a program."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ergo_py
+from ergo_py.shell.reload.source_files import SourceFiles
+
+
+def module(path: Path) -> ModuleType:
+    made = ModuleType(path.stem)
+    made.__file__ = str(path)
+    return made
+
+
+def test_a_changed_file_of_a_module_is_told_once(tmp_path: Path) -> None:
+    program, later = tmp_path / "program.py", tmp_path / "later.py"
+    program.write_text("a = 1", encoding="utf-8")
+    later.write_text("b = 1", encoding="utf-8")
+    modules = {"program": module(program), "builtin": ModuleType("builtin")}
+    files = SourceFiles(modules)
+    assert files.changed() is None
+
+    program.write_text("a = 10", encoding="utf-8")
+    modules["later"] = module(later)
+    assert files.changed() == str(program)
+    assert files.changed() is None
+    later.write_text("b = 10", encoding="utf-8")
+    assert files.changed() == str(later)
+
+
+def test_a_file_that_is_replaced_has_changed_and_a_missing_file_has_not(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("a = 1", encoding="utf-8")
+    files = SourceFiles({})
+    files.add(str(program))
+
+    program.unlink()
+    assert files.changed() is None
+    program.write_text("a = 10", encoding="utf-8")
+    assert files.changed() == str(program)
+
+
+@pytest.mark.parametrize("own", [ergo_py, json, pytest])
+def test_files_of_python_of_packages_and_of_ergo_py_are_not_watched(
+    own: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def look(path: str) -> None:
+        looked.append(path)
+
+    monkeypatch.setattr("ergo_py.shell.reload.source_files._stamp", look)
+    SourceFiles({"own": own}).changed()
+    assert looked == []
+
+
+def test_files_of_a_failed_import_are_watched(tmp_path: Path) -> None:
+    broken, raising = tmp_path / "broken.py", tmp_path / "raising.py"
+    broken.write_text("def", encoding="utf-8")
+    raising.write_text("import broken", encoding="utf-8")
+    files = SourceFiles({})
+    sys.path.insert(0, str(tmp_path))
+    try:
+        __import__("raising")
+    except SyntaxError as error:
+        files.add_failed(error)
+    finally:
+        sys.path.remove(str(tmp_path))
+
+    for path in (broken, raising):
+        path.write_text("fixed = True", encoding="utf-8")
+        assert files.changed() == str(path)
