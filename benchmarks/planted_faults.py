@@ -429,16 +429,4 @@ FAULTS = (
         "        return not self.due and (not self.is_parked or self.may_have_arrived)\n",
         "        return not (self.due or self.is_parked)\n",
     ),
-    Planted(
-        "messages pass a parked message before that is stored",
-        *(parking, OUTBOX),
-        "        if activation.output.committed < self._settled:\n",
-        "        if self._settled < 0:\n",
-    ),
-    Planted(
-        "an early answer tells that a parked message has not arrived",
-        *(parking, OUTBOX),
-        "            if message.question is self._question:\n",
-        "            if message.question is not None:\n",
-    ),
 )

@@ -27,7 +27,7 @@ from ergo_py import (
 from ergo_py.entities import Entities, Entity, EntityInspector
 from ergo_py.entities.record import Origin, Record
 from ergo_py.entities.stores.store import Write
-from ergo_py.entity_handles import Address
+from ergo_py.entity_handles import Address, entities_of
 from ergo_py.testing import World, linearizable
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
@@ -159,10 +159,13 @@ class Account(Entity[Balance]):
                     self.state.entries.append(f"early {id}")
 
     def terminate(self, reason: object) -> None:
-        """Y9: an entity sleeps, or ends with its keeper, only with a stored state."""
-        book = self.env["book"]
+        """Y9: an entity sleeps only with a stored state. With a keeper that was killed it may end
+        before its commit.
+        """
+        book, keeper = self.env["book"], entities_of(self.node)[Account].keeper
         assert isinstance(book, Book)
-        if isinstance(reason, Shutdown) and self.state.entries:
+        assert keeper is not None
+        if isinstance(reason, Shutdown) and keeper.accepting and self.state.entries:
             book.check_stored(self.key, self.state.entries[-1], "the sleep")
 
 
