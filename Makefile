@@ -9,8 +9,11 @@ MINUTES ?= 10
 SEED    ?= 1
 FUZZ_MINUTES ?= 3
 # Cores plus 1: many tests wait for a thread, a socket or a program of their own. A worker without
-# tests takes some from the others. `make test WORKERS=` shows their output.
+# tests takes some from the others. `make test WORKERS=` shows their output. Each worker imports all
+# tests for itself, which takes seconds.
 WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --dist=worksteal
+# For the counted tests, beside which `make check` runs the type checkers.
+FEWER_WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)') --dist=worksteal
 # For the tests of the other rooms, which wait for more than half of their time.
 MORE_WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 2)') --dist=worksteal
 
@@ -23,9 +26,6 @@ AXE   := .axe/package/axe.min.js
 BENCH := benchmarks/pyproject.toml
 # The C extension was built from its sources as they are, or cannot be built.
 SPEED := $(VENV)/.built-speed
-# The tests of the C extension, and of the functions that it replaces. `make test` runs all tests
-# with it.
-SPEED_TESTS = tests/_core/speed $(shell cat .ci/speed-tests)
 CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -92,17 +92,18 @@ $(VENV)/.prepared: $(DEV)
 	@touch $@
 
 # First the tests of the kernel, of supervision, of the parsers and of the promises in pure Python,
-# with the lines of these rooms counted; then the tests of the functions that the C extension
-# replaces, with it; then the tests of the other rooms. tests/conftest.py says which are which.
+# with the lines of these rooms counted; then, with the C extension, its tests and others that run
+# lines which pure Python does not; then, with it and uncounted, the other tests of the functions
+# that it replaces, and the tests of the other rooms. tests/conftest.py says which are which.
 coverage: $(VENV)/.prepared
-	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(WORKERS) -m "counted" --cov --cov-report= $(ARGS)
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "counted" --cov --cov-append --cov-report= $(SPEED_TESTS)
+	HYPOTHESIS_PROFILE=counted ERGO_PURE=1 $(BIN)/python -m pytest $(FEWER_WORKERS) -m "counted" --cov --cov-report= $(ARGS)
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -m "counted" --cov --cov-append --cov-report= tests/_core/speed $$(cat .ci/counted-speed-tests)
 	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py,ergo_py/web/parsing/*' --fail-under=100
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(MORE_WORKERS) -m "not counted" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(MORE_WORKERS) -m "not counted or replaced" $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
-# Messages and calls without direct hand-off.
+# Messages and calls without direct hand-off. They take seconds, and workers as long to start.
 trio-turns: $(DEV)
-	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
+	ERGO_DIRECT_HANDOFF=0 HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest tests/_core/messaging tests/_core/processes/test_message_loop.py tests/_core/processes/test_process.py
 
 check: lint     ## Run all checks: format, lint, types, docs, tests, coverage
 	$(MAKE) --jobs=2 coverage pyright mypy site trio-turns  # the tests often wait: others use that time

@@ -72,20 +72,25 @@ if _PROFILE != "thorough":
 
 
 _ROOT = Path(__file__).parent.parent
+_REPLACED_FILES = tuple((_ROOT / ".ci" / "speed-tests").read_text(encoding="utf-8").split())
+"""The tests of the functions that the C extension replaces: `make check` runs them in pure Python,
+and with the extension beside the uncounted tests. It counts the lines of tests/_core/speed and of
+.ci/counted-speed-tests with the extension: these run lines that pure Python does not.
+"""
 _COUNTED_FILES = (
     "tests/_core/",
     "tests/meta/parsing/",
     "tests/supervision/",
     "tests/test_promises.py",
     "tests/web/parsing/",
-    *(_ROOT / ".ci" / "speed-tests").read_text(encoding="utf-8").split(),
+    *_REPLACED_FILES,
 )
 """The tests of the rooms whose lines `make check` counts, of the promises, and of the functions
 that the C extension replaces. The mark ``counted`` adds single tests of other rooms that run lines
 which these do not. `make check` runs all other tests with the C extension, without counting.
 """
 _COUNTED_RUN = "counted"
-_UNCOUNTED_RUN = "not counted"
+_UNCOUNTED_RUN = "not counted or replaced"
 """The values of ``-m`` in the two runs of `make coverage`."""
 
 
@@ -102,13 +107,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if selected == _COUNTED_RUN:
         return (not path.startswith(_COUNTED_FILES) and "mark.counted" not in text) or None
     is_left = not path.startswith(_COUNTED_FILES) or "no_cover" in text
-    return not is_left or None
+    return not (is_left or path.startswith(_REPLACED_FILES)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_COUNTED_FILES) and not item.get_closest_marker("no_cover"):
             item.add_marker(pytest.mark.counted)
+        if item.nodeid.startswith(_REPLACED_FILES):
+            item.add_marker(pytest.mark.replaced)
 
 
 @pytest.hookimpl(wrapper=True)

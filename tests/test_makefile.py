@@ -142,3 +142,12 @@ def test_the_tests_know_the_selections_of_the_counted_and_the_uncounted_run() ->
     selections = set(re.findall(r' -m "(.+?)"', makefile))
 
     assert selections == set(re.findall(r'^_\w+_RUN = "(.+)"$', rules, re.MULTILINE))
+
+
+def test_the_files_with_tests_of_replaced_functions_exist() -> None:
+    # tests/conftest.py marks their tests by these paths: a file that has moved would have none.
+    lists = [ROOT / ".ci" / name for name in ("speed-tests", "counted-speed-tests")]
+    files = [path for each in lists for path in each.read_text(encoding="utf-8").split()]
+
+    assert files
+    assert [path for path in files if not (ROOT / path).is_file()] == []
