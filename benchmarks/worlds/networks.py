@@ -89,7 +89,8 @@ async def messages(world: World) -> None:
         double=0.1,
         delay=0.2,
         pause=0.05,
-        limits={"delay": (0.01, 8.0)},  # longer than the patience: frames of earlier sessions
+        # Longer than the patience, or than two sessions: frames of earlier sessions arrive.
+        limits={"delay": (0.01, world.random.choice((8.0, 40.0)))},
     )
     for _ in range(20):
         a.node.send("source", world.random.choice((1, 3, 40)))
