@@ -433,25 +433,33 @@ class Client:
         """Call an entity, and repeat the call."""
         for left in reversed(range(tries)):
             try:
-                return await self.node.run(lambda node: _call(node, kind, key, request, id))
-            except ErgoError as error:
-                if isinstance(error, TargetDownError) and isinstance(error.reason, Shutdown):
-                    self.book.complaints.append(f"{key} sleeps, and tells its caller: {error}")
+                return await self.node.run(lambda node: self.call(node, kind, key, request, id))
+            except ErgoError:
                 if not left or isinstance(request, Break):
                     raise
                 await trio.sleep(self.random.choice((0.0, 0.1, 1.0)))
         raise AssertionError
 
+    async def call(
+        self, node: Node, kind: type[Entity[Any]], key: str, request: Any, id: str
+    ) -> Any:
+        """Call an entity once. Callers are told of its end, unless it sleeps: it ends so, too, with
+        a keeper that was killed.
+        """
+        entity, keeper = node.entity(kind, key), entities_of(node)[kind].keeper
+        assert keeper is not None
+        try:
+            if isinstance(request, Credit):
+                return await entity.post(request, once=id, timeout=2.0)
+            return await entity.call(request, once=id or None, timeout=2.0)
+        except TargetDownError as error:
+            if isinstance(error.reason, Shutdown) and keeper.accepting:
+                self.book.complaints.append(f"{key} sleeps, and tells its caller: {error}")
+            raise
+
 
 async def _retry(key: str, node: Node) -> None:
     await EntityInspector(node).retry(Account, key)
-
-
-async def _call(node: Node, kind: type[Entity[Any]], key: str, request: Any, id: str) -> Any:
-    entity = node.entity(kind, key)
-    if isinstance(request, Credit):
-        return await entity.post(request, once=id, timeout=2.0)
-    return await entity.call(request, once=id or None, timeout=2.0)
 
 
 async def bank(world: World) -> None:
