@@ -29,6 +29,7 @@ from .inspection import KeeperInspection
 from .record import Owed
 from .schedule import Bell, Schedule
 from .settings import Totals
+from .state_types import LARGE
 from .stores.store import Row, Store
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Keeping:
         self.active: OrderedDict[str, Activation] = OrderedDict()
         """The entities that are awake or start, the longest idle first."""
         self.settings = keeper.settings
+        self.small_state = min(LARGE, self.settings.max_state)
+        """Bytes of a state whose size needs no further look."""
         self.kernel = keeper._process.kernel
         self.totals = Totals()
         self.inspection = KeeperInspection(self)
@@ -128,7 +131,7 @@ class Keeping:
         if self._idle_bell:
             self._idle_bell = False
             self._bell.ring()
-        return trio.current_time()
+        return self.kernel.clock.now()
 
     def note_parked(self, address: Address, owed: Owed) -> None:
         """Note that a message is not tried any more."""

@@ -57,14 +57,11 @@ class GroupCommit:
             await self._store.commit(writes)
         except EntityStoreError as error:
             for activation, write in zip(written.values(), writes, strict=True):
-                if self._gathered.pop(write.address, None) is not None:
-                    activation.take_write()  # a later version, of the same memory
-                activation.fail(error, write)
+                self._gathered.pop(write.address, None)  # a later version, of the same memory
+                activation.fail(error, write.due)
             raise
         except BaseException:
             # Cancelled: the keeper ends, and with it all entities.
-            for activation, write in zip(written.values(), writes, strict=True):
-                activation.return_write(write)
             self._gathered = {**written, **self._gathered}
             raise
         finally:
@@ -88,8 +85,7 @@ class GroupCommit:
         self._is_closed = True
         gathered, self._gathered = self._gathered, {}
         for activation in gathered.values():
-            error = EntityStoreError("the keeper of the entity has ended")
-            activation.fail(error, activation.take_write())
+            activation.fail(EntityStoreError("the keeper of the entity has ended"))
         self._tell_finished()
 
     def _tell_finished(self) -> None:

@@ -87,27 +87,21 @@ class StateType:
                 f"{self.name}(), so give every field a default"
             ) from error
 
-    def encode(self, state: object) -> bytes:
-        """The bytes of a state.
+    def encode(self, state: object, before: bytes | None = None) -> bytes:
+        """The bytes of a state: the very bytes of ``before`` if they are equal. Others can be
+        loaded again: encoding alone accepts a text in a field for numbers.
 
         Raises:
-            StateTypeError: a value has no encoding.
+            StateTypeError: a value has no encoding, or does not have the type of its field.
         """
         try:
-            return _encode(state)
-        except Exception as error:
-            raise self._wrong(error) from error
-
-    def check(self, encoded: bytes) -> None:
-        """Check that bytes can be loaded again: encoding accepts a text in a field for numbers.
-
-        Raises:
-            StateTypeError: a value does not have the type of its field.
-        """
-        try:
+            encoded = _encode(state)
+            if encoded == before:
+                return before
             self._decode(encoded)
         except Exception as error:
-            raise self._wrong(error) from None
+            raise self._wrong(error) from error
+        return encoded
 
     def _wrong(self, error: Exception) -> StateTypeError:
         return StateTypeError(

@@ -96,13 +96,13 @@ def _storing_calls(own: Callback) -> Callback:
             once, request = request.id, request.request
             if activation.commands.answer(once, caller):
                 return NO_REPLY
-        changes = activation.begin()
+        activation.begin()
         result: object = None
         try:
             if type(request) is Post:
                 _post(activation, request)
             elif type(request) is Retry:
-                result = activation.outbox.retry(changes)
+                result = activation.outbox.retry(activation.in_callback())
             else:
                 result = own(self, request, caller)
         except Reject as rejection:

@@ -52,10 +52,6 @@ _ACTIVATION: Final[Any] = Activation
 
 
 def _break_replies() -> None:
-    def at_once(_self: HeldOutput, action: Any) -> None:
-        action()
-
-    _OUTPUT.hold = at_once
     _OUTPUT.is_stored = lambda _self: True
 
 
@@ -66,8 +62,8 @@ def _break_ids() -> None:
 def _break_waking() -> None:
     fail = Activation.fail
 
-    def forget(self: Activation, error: EntityStoreError, write: Write) -> None:
-        fail(self, error, write)
+    def forget(self: Activation, error: EntityStoreError, due: float | None = None) -> None:
+        fail(self, error, due)
         self.due = None
 
     _ACTIVATION.fail = forget

@@ -123,10 +123,6 @@ def test_each_effect_happens_once_with_a_fault_at_every_third_write() -> None:
 
 
 def _break_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at_once(_self: HeldOutput, action: Any) -> None:
-        action()
-
-    monkeypatch.setattr(HeldOutput, "hold", at_once)
     monkeypatch.setattr(HeldOutput, "is_stored", lambda _self: True)
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._core.processes.process import Process
+from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import STOP
 from ..._core.vocabulary.errors import ErgoError, NotAllowedError
 from ..._core.vocabulary.reasons import Crashed, Reason
@@ -16,7 +17,7 @@ from ..held_handles import HeldEntity
 from ..record import Record
 from ..state_types import LARGE, StateType
 from ..stores.store import Row, Write
-from .changes import Action, Changes
+from .changes import NO_CHANGES, Action, Changes
 from .commands import Commands
 from .deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire, Run
 from .held_output import HeldOutput
@@ -41,7 +42,7 @@ class Activation:
     __slots__ = (
         *("_base", "_entity", "_is_over", "_state_type", "_stored", "address", "changes"),
         *("commands", "due", "is_started", "keeping", "name", "output", "record"),
-        *("_has_stored_marks", "_outbox", "_unstored", "types", "used"),
+        *("_has_stored_marks", "_outbox", "types", "used"),
     )
 
     def __init__(
@@ -74,9 +75,7 @@ class Activation:
         self._is_over = False
         """Its process has ended."""
         self._base = version
-        """The version that the store has, or gets next; 0 for no row."""
-        self._unstored: Write | None = None
-        """The last version, while it waits for the store."""
+        """The version that the store has, or gets with the commit under way; 0 for no row."""
         self._state_type: StateType = kind.__state_type__
         self._stored = b""
         """The bytes of the state as it was after the last callback."""
@@ -110,9 +109,7 @@ class Activation:
             StateTypeError: ``init`` has put a value into the state that cannot be stored.
         """
         # Not the stored bytes: an older version of the class may have written them.
-        encoded, stored = self._state_type.encode(self.entity.state), self.record.state
-        # The record's own bytes if they are equal: not twice in memory.
-        self._stored = stored if stored is not None and encoded == stored else encoded
+        self._stored = self._state_type.encode(self.entity.state, self.record.state)
         self.is_started = True
         self.rest()
         if self.record.owed:
@@ -185,7 +182,7 @@ class Activation:
 
     # -- callbacks ---------------------------------------------------------------------------------
 
-    def begin(self) -> Changes:
+    def begin(self) -> None:
         """Begin a callback.
 
         Raises:
@@ -193,11 +190,19 @@ class Activation:
         """
         if self.output.error is not None:
             raise self.output.error
-        self.changes = changes = Changes()
-        return changes
+        self.changes = NO_CHANGES
+
+    def begin_changes(self) -> Changes:
+        """Begin a callback of the framework, which changes more than the state.
+
+        Raises:
+            EntityStoreError: a commit has failed.
+        """
+        self.begin()
+        return self.in_callback()
 
     def in_callback(self, verb: str = "") -> Changes:
-        """The changes of the callback in progress.
+        """The changes of the callback in progress, to add some.
 
         Raises:
             NotAllowedError: no callback that is stored is in progress.
@@ -207,14 +212,23 @@ class Activation:
                 f"self.{verb} belongs to the commit of a callback: use it in handle_message, "
                 "handle_call or an exposed method"
             )
+        if self.changes is NO_CHANGES:
+            self.changes = Changes()
         return self.changes
 
     def leave(self, action: Action) -> None:
         """Do an action when the callback in progress is stored."""
+        self._leave(None, action, None)
+
+    def reply(self, caller: Caller, value: object, error: BaseException | None) -> None:
+        """Answer a call when the callback in progress is stored."""
+        self._leave(caller, value, error)
+
+    def _leave(self, caller: Caller | None, value: Any, error: BaseException | None) -> None:
         if self.changes is not None:
-            self.changes.after.append(action)
+            self.in_callback().after.append((caller, value, error))
         else:
-            self.output.hold(action)
+            self.output.leave(caller, value, error)
 
     def undo(self) -> None:
         """Put the state back as it was before the callback, and drop all that it has done."""
@@ -237,58 +251,55 @@ class Activation:
             StateTypeError: the state cannot be stored; the callback was undone.
             StateTooLargeError: the same.
         """
-        changes = self.in_callback()
-        is_unused = changes.is_unused()
+        changes, before = self.changes, self._stored
+        assert changes is not None
         try:
-            if self._take_over(changes, is_unused):
-                self._commit(changes)
+            if changes.deleted:
+                self.entity.put_state(self._state_type.new())
+            encoded = self._state_type.encode(self.entity.state, before)
+            is_same = encoded is before and (changes is NO_CHANGES or changes.is_empty())
+            if not is_same and (len(encoded) > self.keeping.small_state or changes.owed):
+                self._check_size(encoded, changes)
         except ErgoError:
             self.undo()
             raise
         self.changes = None
-        if not is_unused:
+        if not is_same:
+            self._stored = encoded
+            if changes is NO_CHANGES:
+                self.record.keep(encoded)
+            else:
+                self._record_changes(changes, encoded if encoded is not before else None)
+            self.output.next_version()
+            self.keeping.commits.submit(self)
+        if changes is not NO_CHANGES:
             self.commands.forget(changes.answered)
-            for action in changes.after:
-                self.output.hold(action)
-        self.rest()
+            for each in changes.after:
+                self.output.leave(*each)
+        self.used = self.keeping.note_used(self.name)
         if self._outbox is not None:
             self._outbox.after_callback()
 
-    def _take_over(self, changes: Changes, is_unused: bool) -> bool:
-        """Put the changes of a callback into the record. False if nothing is to be stored."""
-        state_type = self._state_type
-        if changes.deleted:
-            self.entity.put_state(state_type.new())
-        encoded = state_type.encode(self.entity.state)
-        is_new_state = encoded != self._stored
-        if not is_new_state and (is_unused or changes.is_empty()):
-            return False
-        if is_new_state:
-            state_type.check(encoded)
-        # Checked before anything changes, so that nothing is half done.
-        size = len(encoded)
-        if changes.owed:
-            size += sum(len(each.message) for each in changes.owed)
+    def _check_size(self, encoded: bytes, changes: Changes) -> None:
+        """Check the size before anything changes, so that nothing is half done."""
+        size = len(encoded) + sum(len(each.message) for each in changes.owed)
         if size > self.keeping.settings.max_state:
             raise StateTooLargeError(self.address.kind, size, self.keeping.settings.max_state)
-        if size > LARGE and state_type.is_first_large(encoded):
+        if size > LARGE and self._state_type.is_first_large(encoded):
             self.process.log.warning(
                 "a large state is encoded after every callback, also of callbacks that only read",
                 bytes=len(encoded),
-                state=state_type.name,
+                state=self._state_type.name,
                 instead="keep the parts in entities of their own",
             )
-        self._stored = encoded
-        if changes.deleted:
-            self.record.delete()
-        elif is_new_state or self.record.state is not None:
-            self.record.keep(encoded)
-        if not is_unused:
-            self._record_messages(changes)
-        return True
 
-    def _record_messages(self, changes: Changes) -> None:
+    def _record_changes(self, changes: Changes, state: bytes | None) -> None:
+        """Put the changes of a callback into the record, and its state if that is another."""
         record, settings = self.record, self.keeping.settings
+        if changes.deleted:
+            record.delete()
+        elif state is not None or record.state is not None:
+            record.keep(self._stored)
         for number in changes.removed:
             record.drop(number)
             self.outbox.drop(number)
@@ -303,44 +314,29 @@ class Activation:
             for id, answer in changes.done.items():
                 record.remember(id, now, answer)
             record.forget_done(now - settings.remember, settings.max_remembered)
-
-    def _commit(self, changes: Changes) -> None:
-        encoded = self.record.encode()
-        self._has_stored_marks = False
-        version = self.output.next_version()
-        waiting = self._unstored
-        # Of several versions that wait, only the last is written, over the base of the first.
-        base = self._base if waiting is None else waiting.base
-        write = Write(self.address, base, version, _TOKEN, self.record.due(), encoded)
-        self._base = 0 if encoded is None else version
-        self._unstored = write
-        if waiting is None:
-            self.keeping.commits.submit(self)
         if changes.owed:
-            changes.after.append(partial(self.outbox.confirm, self.record.last))
+            changes.leave(partial(self.outbox.confirm, record.last))
 
     # -- commits -----------------------------------------------------------------------------------
 
     def take_write(self) -> Write:
-        """The last version, which the store gets now."""
-        write, self._unstored = self._unstored, None
-        assert write is not None
-        return write
-
-    def return_write(self, write: Write) -> None:
-        """Let a version that the store has not taken wait again, unless a later one does."""
-        if self._unstored is None:
-            self._unstored = write
+        """The last version, which the store gets now. Of several versions that have waited, only
+        the last is written, and encoded.
+        """
+        record, version, base = self.record.encode(), self.output.version, self._base
+        self._has_stored_marks = False
+        self._base = 0 if record is None else version
+        return Write(self.address, base, version, _TOKEN, self.record.due(), record)
 
     def release(self, write: Write) -> None:
         """Note that a version is stored, and let go all that waited for it."""
         self.due = write.due
         self.output.release(write.version)
 
-    def fail(self, error: EntityStoreError, write: Write) -> None:
+    def fail(self, error: EntityStoreError, due: float | None = None) -> None:
         """Note that a commit has failed. Nothing that was held back leaves."""
-        if write.due is not None:
-            self.due = write.due  # the write may have happened
+        if due is not None:
+            self.due = due  # the write may have happened
         if self.output.error is not None:
             return
         process, reason = self.process, Crashed(error)
@@ -381,9 +377,9 @@ class Activation:
         if owed is None:
             return None
         decoded = self.types.decode(owed.message)
-        changes = self.begin()
+        changes = self.begin_changes()
         changes.removed.append(owed.number)
-        changes.after.append(self.outbox.look)
+        changes.leave(self.outbox.look)
         return decoded, self.handle(self.address)
 
     def _take_message(self, message: Deliver) -> tuple[object, EntityHandle] | None:
@@ -397,9 +393,9 @@ class Activation:
         if message.after > last:
             return None  # one before it is missing; the sender repeats both
         decoded = self.types.decode(message.message)
-        changes = self.begin()
+        changes = self.begin_changes()
         changes.see(origin, message.number)
-        changes.after.append(tell)
+        changes.leave(tell)
         return decoded, self.handle(sender)
 
     def _tell_mark(self, message: Ask) -> None:
@@ -425,6 +421,6 @@ class Activation:
         """Store that marks were removed. False if the stored record has no such marks."""
         if not self._has_stored_marks:
             return False
-        self.begin().count()
+        self.begin_changes().count()
         self.finish()
         return True

@@ -1,13 +1,17 @@
 """`Changes`: all that a callback of an entity does besides changing the state."""
 
 from collections.abc import Callable
+from typing import Any, Final
 
+from ..._core.tables.pending_calls import Caller
 from ..record import Origin, Owed
 
-__all__ = ["Action", "Changes"]
+__all__ = ["NO_CHANGES", "Action", "Changes", "Leaving"]
 
 Action = Callable[[], object]
-"""A reply or a message that leaves an entity: it is called when the callback is stored."""
+"""A message that leaves an entity: it is called when the callback is stored."""
+Leaving = tuple[Caller | None, Any, BaseException | None]
+"""A caller with its answer, a value or an error; or None with an action."""
 
 
 class Changes:
@@ -19,7 +23,7 @@ class Changes:
     )
 
     def __init__(self) -> None:
-        self.after: list[Action] = []
+        self.after: list[Leaving] = []
         """Replies and messages that leave when the callback is stored, in order."""
         self.owed: list[Owed] = []
         self.removed: list[int] = []
@@ -36,9 +40,9 @@ class Changes:
         self.is_counted = False
         """Attempts were counted, or a mark was removed: the record has changed already."""
 
-    def is_unused(self) -> bool:
-        """Whether the callback has done nothing but change the state."""
-        return not (self.after or self.answered) and self.is_empty()
+    def leave(self, action: Action) -> None:
+        """Do an action when the callback is stored."""
+        self.after.append((None, action, None))
 
     def delete(self) -> None:
         """Delete the entity, also its timers and jobs of this callback."""
@@ -69,3 +73,9 @@ class Changes:
             or self.deleted
             or self.is_counted
         )
+
+
+NO_CHANGES: Final = Changes()
+"""Stands for the changes of all callbacks that have done nothing but change the state, as most do.
+`Activation.in_callback` replaces it.
+"""

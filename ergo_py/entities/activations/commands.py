@@ -9,7 +9,6 @@ from ..._core.vocabulary.errors import Reject
 from ..._core.vocabulary.messages import NO_REPLY
 from ...network.messages.listed_class import RefusedValueError
 from ..errors import StateTooLargeError, StateTypeError
-from .held_output import Reply
 
 if TYPE_CHECKING:
     from .activation import Activation
@@ -47,7 +46,7 @@ class Commands:
         if done is not None:
             encoded = done[1]
             value = self._activation.types.decode(encoded) if encoded else None
-            self._activation.output.hold(self._reply(caller, value, None))
+            self._activation.output.leave(caller, value, None)
             self._activation.rest()
             return True
         callers = None if self._in_progress is None else self._in_progress.get(id)
@@ -71,11 +70,7 @@ class Commands:
             if once is not None and not caller.settled:
                 self._keep_open(once, caller)
             return NO_REPLY
-        output = activation.output
-        if output.is_stored():
-            return value
-        output.keep(Reply(activation.keeping.kernel.calls, caller, value, None))
-        return NO_REPLY
+        return activation.output.answer(caller, value)
 
     def _keep_open(self, once: str, caller: Caller) -> None:
         if self._in_progress is None or self._id_of is None:
@@ -90,7 +85,7 @@ class Commands:
         activation.rest()
         if activation.output.is_stored():
             raise rejection
-        activation.output.hold(self._reply(caller, None, rejection.error))
+        activation.output.leave(caller, None, rejection.error)
         return NO_REPLY
 
     def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
@@ -99,7 +94,7 @@ class Commands:
         Raises:
             StateTypeError: the command has an id, and its answer cannot be stored.
         """
-        activation, callers = self._activation, list[Caller]()
+        activation, callers = self._activation, [caller]
         once = None if self._id_of is None else self._id_of.get(caller)
         if once is not None and self._in_progress is not None:
             changes = activation.in_callback("reply(caller, …) to a command with an id")
@@ -107,7 +102,8 @@ class Commands:
                 changes.done[once] = self._encode(once, value)
             changes.answered.append(once)
             callers = self._in_progress[once]
-        activation.leave(self._reply(callers or caller, value, error))
+        for each in callers:
+            activation.reply(each, value, error)
         return not caller.settled
 
     def forget(self, ids: list[str]) -> None:
@@ -126,8 +122,3 @@ class Commands:
                 f"the answer to a command with once={once!r} is stored, and this one cannot be: "
                 f"{error}; the command was undone"
             ) from None
-
-    def _reply(
-        self, callers: Caller | list[Caller], value: object, error: BaseException | None
-    ) -> Reply:
-        return Reply(self._activation.keeping.kernel.calls, callers, value, error)

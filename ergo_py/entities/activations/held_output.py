@@ -3,14 +3,13 @@
 The rule: whatever leaves an entity waits for the version that the entity had when it was made.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ..._core.messaging.calls import Calls
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.errors import ErgoError, TargetDownError
+from ..._core.vocabulary.messages import NO_REPLY
 from ..._core.vocabulary.reasons import Reason
 from ..errors import EntityStoreError
 from .changes import Action
@@ -18,51 +17,7 @@ from .changes import Action
 if TYPE_CHECKING:
     from .activation import Activation
 
-__all__ = ["HeldOutput", "Reply"]
-
-
-class Reply:
-    """The answer to a call, and to its repetitions."""
-
-    __slots__ = ("_callers", "_calls", "_error", "_value")
-
-    def __init__(
-        self,
-        calls: Calls,
-        callers: Caller | list[Caller],
-        value: object,
-        error: BaseException | None,
-    ) -> None:
-        self._calls = calls
-        self._callers = callers
-        """A list only for a command with an id: the most frequent reply has no list."""
-        self._value = value
-        self._error = error
-
-    def __call__(self) -> None:
-        """Answer the callers."""
-        callers = self._callers
-        if not isinstance(callers, list):
-            if not callers.settle(self._value, self._error):
-                self._calls.count_late_reply()
-            return
-        for caller in callers:
-            if not caller.settle(self._value, self._error):
-                self._calls.count_late_reply()
-
-    def outlive(self) -> None:
-        """Leave when it is stored, although the process of the entity has ended by then."""
-        for caller in self._all():
-            caller.undefer()
-
-    def fail(self, reason: Reason) -> None:
-        """Tell the callers that the entity has ended."""
-        for caller in self._all():
-            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
-
-    def _all(self) -> Sequence[Caller]:
-        callers = self._callers
-        return callers if isinstance(callers, list) else (callers,)
+__all__ = ["HeldOutput"]
 
 
 class HeldOutput:
@@ -76,9 +31,10 @@ class HeldOutput:
         self.error: EntityStoreError | None = None
         """A commit has failed: memory is ahead of the store, and nothing leaves any more."""
         self._activation = activation
-        self._held: list[tuple[int, Action]] | None = None
-        """What waits, in order. Made when something waits: most entities that are awake do
-        nothing.
+        self._held: list[tuple[int, Caller | None, Any, BaseException | None]] | None = None
+        """What waits, in order: the version, and the caller with its answer, or None with an
+        action. Tuples, since each command makes one. The list is made when something waits: most
+        entities that are awake do nothing.
         """
         self._waiting: list[trio.Event] | None = None
 
@@ -102,17 +58,29 @@ class HeldOutput:
 
     def hold(self, action: Action) -> None:
         """Do an action when all that the entity has done so far is stored."""
-        if self.is_stored():
-            self._let_go(action)
-        else:
-            self.keep(action)
+        self.leave(None, action, None)
 
-    def keep(self, action: Action) -> None:
-        """Do an action when the version in memory is stored, which it is not yet."""
-        if self._held is None:
-            self._held = [(self.version, action)]
+    def answer(self, caller: Caller, value: object) -> object:
+        """Answer a call when all that the entity has done so far is stored. Returns the result for
+        the kernel.
+        """
+        if self.is_stored():
+            return value
+        self._keep(caller, value, None)
+        return NO_REPLY
+
+    def leave(self, caller: Caller | None, value: Any, error: BaseException | None) -> None:
+        """Answer a call, or do an action, when all that the entity has done so far is stored."""
+        if self.is_stored():
+            self._let_go(caller, value, error)
         else:
-            self._held.append((self.version, action))
+            self._keep(caller, value, error)
+
+    def _keep(self, caller: Caller | None, value: object, error: BaseException | None) -> None:
+        if self._held is None:
+            self._held = [(self.version, caller, value, error)]
+        else:
+            self._held.append((self.version, caller, value, error))
 
     async def wait_stored(self) -> None:
         """Wait until all earlier callbacks are stored.
@@ -137,8 +105,10 @@ class HeldOutput:
             # All stay in the list until the last has left: what these actions hold back in turn
             # must not overtake them.
             count = 0
-            while count < len(held) and held[count][0] <= version:
-                self._let_go(held[count][1])
+            for made_in, caller, value, error in held:
+                if made_in > version:
+                    break
+                self._let_go(caller, value, error)
                 count += 1
             if count == len(held):
                 self._held = None
@@ -149,25 +119,29 @@ class HeldOutput:
 
     def outlive(self) -> None:
         """Let replies leave when they are stored, although the process has ended by then."""
-        for _, action in self._held or ():
-            if isinstance(action, Reply):
-                action.outlive()
+        for _, caller, _, _ in self._held or ():
+            if caller is not None:
+                caller.undefer()
 
     def fail(self, error: EntityStoreError, reason: Reason) -> None:
         """Note that a commit has failed. Nothing that waited leaves."""
         self.error = error
         held, self._held = self._held, None
-        for _, action in held or ():
-            if isinstance(action, Reply):
-                action.fail(reason)
+        for _, caller, _, _ in held or ():
+            if caller is not None:
+                caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         self._wake_waiting()
 
-    def _let_go(self, action: Action) -> None:
+    def _let_go(self, caller: Caller | None, value: Any, error: BaseException | None) -> None:
+        if caller is not None:
+            if not caller.settle(value, error):
+                self._activation.keeping.kernel.calls.count_late_reply()
+            return
         try:
-            action()
-        except ErgoError as error:
+            value()
+        except ErgoError as failure:
             # The callback is stored, so it cannot fail any more.
-            self._activation.warn(error)
+            self._activation.warn(failure)
 
     def _wake_waiting(self) -> None:
         waiting, self._waiting = self._waiting, None

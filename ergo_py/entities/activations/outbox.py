@@ -226,11 +226,11 @@ class Outbox:
 
     def _count(self, counted: list[Owed]) -> None:
         activation = self._activation
-        changes = activation.begin()
+        changes = activation.begin_changes()
         changes.count()
         for each in counted:
             if each.count(self._keeping.settings.attempts):
-                changes.after.append(partial(self._try, each))
+                changes.leave(partial(self._try, each))
             else:
                 self.drop(each.number)
                 self._question = object()
@@ -315,7 +315,7 @@ class Outbox:
         if owed is None or owed.target is None:
             return
         target = owed.target
-        changes = self._activation.begin()
+        changes = self._activation.begin_changes()
         changes.removed.append(number)
         # A parked message that has not arrived, and a timer, have a new number when they are tried.
         if not any(
@@ -323,7 +323,7 @@ class Outbox:
             for each in self._record.owed.values()
         ):
             forget = Forget(self._origin(), number)
-            changes.after.append(partial(self.tell, target, forget))
+            changes.leave(partial(self.tell, target, forget))
         self._activation.finish()
 
     def answer(self, message: Inquire) -> None:
