@@ -5,7 +5,7 @@ make the messages that call them.
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
-from types import CoroutineType
+from types import CoroutineType, MethodType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
 from ._core.tables.callbacks import READING
@@ -157,7 +157,8 @@ def ask(method: Callable[..., Any], /, *args: object, **kwargs: object) -> Metho
         BadInputError: the method is not marked with ``@exposed``, or the arguments do not fit.
     """
     mark = _mark_of("ask", method)
-    return mark.call(*mark.bind("ask", args, kwargs))
+    mark.check("ask", args, kwargs)
+    return mark.call(mark.name, args, kwargs)
 
 
 def cast(
@@ -171,12 +172,13 @@ def cast(
         BadInputError: the method is not marked with ``@exposed``, or the arguments do not fit.
     """
     mark = _mark_of("cast", method)
-    return mark.cast(*mark.bind("cast", args, kwargs))
+    mark.check("cast", args, kwargs)
+    return mark.cast(mark.name, args, kwargs)
 
 
 def _mark_of(verb: str, method: object) -> "_Exposed":
     mark = getattr(method, _MARK, None)
-    if isinstance(mark, _Exposed) and not inspect.ismethod(method):
+    if type(mark) is _Exposed and type(method) is not MethodType:
         return mark
     name = getattr(method, "__qualname__", "Counter.add")
     if isinstance(mark, _Exposed):
@@ -195,27 +197,26 @@ def _mark_of(verb: str, method: object) -> "_Exposed":
 class _Exposed:
     """The mark of an exposed method: the types of its messages, and its signature."""
 
-    __slots__ = ("_method", "_shapes", "_signature", "call", "cast")
+    __slots__ = ("_method", "_shapes", "_signature", "call", "cast", "name")
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
         self._signature: inspect.Signature | None = None
-        self._shapes: set[tuple[object, ...]] = set()
-        """The arguments that fit, by their number and names: `bind` looks at nothing else, and
-        takes longer than the rest of a call.
+        self.name: str = method.__name__
+        self._shapes: set[object] = set()
+        """The arguments that fit, by their number and names: `bind` of the signature looks at
+        nothing else, and takes longer than the rest of a call.
         """
         # Logs show the type of a message and not its content, so the type has the method's name.
         self.call: type[MethodCall[Any]] = _named(MethodCall, method)
         self.cast: type[MethodCast] = _named(MethodCast, method)
 
-    def bind(
-        self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """Check the arguments where they are given, and return the parts of the message."""
-        method = self._method
-        shape = (len(args), *kwargs)
+    def check(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Check the arguments where they are given."""
+        shape = (len(args), *kwargs) if kwargs else len(args)
         if shape in self._shapes:
-            return method.__name__, args, kwargs
+            return
+        method = self._method
         if self._signature is None:
             self._signature = inspect.signature(method, **READING)
         try:
@@ -228,7 +229,6 @@ class _Exposed:
             ) from None
         if len(self._shapes) < _SHAPES:
             self._shapes.add(shape)
-        return method.__name__, args, kwargs
 
 
 def _named(base: type[Any], method: Callable[..., Any]) -> type[Any]:
@@ -259,7 +259,10 @@ def _serving_calls(
     @wraps(own)
     def handle_call(self: Any, request: Any, caller: Caller) -> object:
         if isinstance(request, kind):
-            return _answer(self, request)
+            try:
+                return request.run(self)
+            except MethodUnknownError as error:
+                raise Reject(error) from None
         if isinstance(request, MethodCast):
             raise Reject(NotAllowedError(_wrong_verb("call", request, "ask", "send", "cast")))
         return own(self, request, caller)
@@ -310,13 +313,6 @@ def _marked(serving: Callable[..., Any], own: Callable[..., Any]) -> Callable[..
     serving.__dict__.pop("__is_default__", None)
     serving.__dict__.pop("__wrapped__", None)
     return serving
-
-
-def _answer(behaviour: object, request: _Method) -> Any:
-    try:
-        return request.run(behaviour)
-    except MethodUnknownError as error:
-        raise Reject(error) from None
 
 
 def _wrong_verb(verb: str, message: _Method, right: str, other: str, made_by: str) -> str:
