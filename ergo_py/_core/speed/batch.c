@@ -238,12 +238,8 @@ static int batch_call(Batch* batch, PyObject* caller, PyObject* request, PyObjec
     if (!batch->call_is_async && PyCoro_CheckExact(reply))
         return check_result(batch, str_handle_call, reply);
     int is_settled = reply == bound.NO_REPLY ? 0 : settle(caller, reply);
-    if (is_settled == 0) { /* deferred, or settled before */
-        PyObject* noted = PyObject_CallFunctionObjArgs(bound.note_late_reply, batch->process,
-                                                       caller, reply, NULL);
-        if (noted == NULL) is_settled = -1;
-        Py_XDECREF(noted);
-    }
+    if (is_settled == 0) /* deferred, or settled before */
+        is_settled = note_late_reply(batch->process, caller, reply);
     Py_DECREF(reply);
     return is_settled < 0 ? -1 : 1;
 }

@@ -91,10 +91,29 @@ static int serves_in_step(PyObject* callee, PyObject* router) {
            may_step(SLOT(router, of_router.turns), callee);
 }
 
+#define FEW 15    /* of calls.py */
+#define STRETCH 8 /* of calls.py */
+
+/* The lines of Calls._look(task) for a task that has not called last: a new budget. */
+static int begin_budget(PyObject* calls, PyObject* task) {
+    double now;
+    if (read_slice_clock(&now) < 0) return -1;
+    PyObject* end = PyFloat_FromDouble(now + SLICE);
+    if (end == NULL) return -1;
+    /* Small numbers: no error. */
+    Py_XSETREF(SLOT(calls, of_calls.budget), PyLong_FromLong(FEW));
+    Py_XSETREF(SLOT(calls, of_calls.free), PyLong_FromLong(STRETCH - 1));
+    Py_XSETREF(SLOT(calls, of_calls.later), PyLong_FromLong(FEW - STRETCH));
+    Py_XSETREF(SLOT(calls, of_calls.slice_end), end);
+    slot_set(calls, of_calls.turn_of, task);
+    return 0;
+}
+
 /* Calls._pause_is_due(task), but 1 means that Calls.call has to make this call, and to count it. */
 static int budget_is_over(PyObject* calls, PyObject* task) {
+    if (SLOT(calls, of_calls.turn_of) != task) return begin_budget(calls, task);
     PyObject* free = SLOT(calls, of_calls.free);
-    long left = SLOT(calls, of_calls.turn_of) == task ? PyLong_AsLong(free) : 0;
+    long left = PyLong_AsLong(free);
     if (left > 0) {
         SLOT(calls, of_calls.free) = PyLong_FromLong(left - 1); /* a small number: no error */
         Py_DECREF(free);
@@ -226,6 +245,16 @@ static PyObject* reply_of(PyObject* caller) {
     return NULL;
 }
 
+/* UnfinishedCall(caller, left, is_due) */
+static PyObject* unfinished(PyObject* caller, PyObject* left, int is_due) {
+    PyObject* made = bound.UnfinishedCall->tp_alloc(bound.UnfinishedCall, 0);
+    if (made == NULL) return NULL;
+    SLOT(made, of_unfinished.caller) = Py_NewRef(caller);
+    SLOT(made, of_unfinished.left) = Py_NewRef(left);
+    SLOT(made, of_unfinished.is_due) = Py_NewRef(is_due ? Py_True : Py_False);
+    return made;
+}
+
 /* current_task() */
 static PyObject* running_task(PyObject* router) {
     PyObject *turns = SLOT(router, of_router.turns), *task = NULL;
@@ -275,8 +304,7 @@ PyObject* short_cut(PyObject* Py_UNUSED(module), PyObject* const* args, Py_ssize
         if (is_done && process != Py_None) slot_set(process, of_process.waiting, Py_None);
         if (is_done) result = reply_of(caller);
         if (result == NULL && !PyErr_Occurred())
-            result = PyObject_CallFunctionObjArgs(bound.UnfinishedCall, caller, left,
-                                                  is_due ? Py_True : Py_False, NULL);
+            result = unfinished(caller, left, is_due);
     } else if (missed == 1 && !PyErr_Occurred()) {
         result = Py_NewRef(bound.NOT_MADE);
     }

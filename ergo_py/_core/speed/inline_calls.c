@@ -39,6 +39,27 @@ int call_failed(PyObject* process, PyObject* caller) {
     return noted == NULL ? -1 : 0;
 }
 
+/* note_late_reply(process, caller, reply), and Caller.defer(process) of a call that the process still
+   has. */
+int note_late_reply(PyObject* process, PyObject* caller, PyObject* reply) {
+    if (reply == bound.NO_REPLY && Py_IS_TYPE(caller, bound.TaskCaller) && is_process(process) &&
+        SLOT(caller, of_caller.settled) == Py_False && SLOT(caller, of_caller.callee) == process) {
+        if (SLOT(process, of_process.deferred) == Py_None) {
+            PyObject* made = PyDict_New();
+            if (made == NULL) return -1;
+            Py_SETREF(SLOT(process, of_process.deferred), made);
+        }
+        if (PyDict_CheckExact(SLOT(process, of_process.deferred))) {
+            slot_set(caller, of_caller.deferred, Py_True);
+            return PyDict_SetItem(SLOT(process, of_process.deferred), caller, Py_None);
+        }
+    }
+    PyObject* noted =
+        PyObject_CallFunctionObjArgs(bound.note_late_reply, process, caller, reply, NULL);
+    Py_XDECREF(noted);
+    return noted == NULL ? -1 : 0;
+}
+
 /* The lines of answer_now() that run handle_call and keep its reply. -1 with an error. */
 static int answer_call(PyObject* process, PyObject* caller, PyObject* request) {
     PyObject *stack[4] = {NULL, Py_NewRef(SLOT(process, of_process.behaviour)), request, caller};
@@ -54,10 +75,7 @@ static int answer_call(PyObject* process, PyObject* caller, PyObject* request) {
     if (reply == NULL) return call_failed(process, caller);
     int done = 0;
     if (reply == bound.NO_REPLY || SLOT(caller, of_caller.settled) != Py_False) {
-        PyObject* noted =
-            PyObject_CallFunctionObjArgs(bound.note_late_reply, process, caller, reply, NULL);
-        done = noted == NULL ? -1 : 0;
-        Py_XDECREF(noted);
+        done = note_late_reply(process, caller, reply);
     } else {
         slot_set(caller, of_caller.settled, Py_True);
         slot_set(caller, of_caller.value, reply);

@@ -7,6 +7,7 @@ struct OfTurn of_turn;
 struct OfRouter of_router;
 struct OfOutbox of_outbox;
 struct OfCalls of_calls;
+struct OfUnfinished of_unfinished;
 struct OfCaller of_caller;
 struct OfMailbox of_mailbox;
 struct OfTask of_task;
@@ -30,7 +31,7 @@ static const SlotName slots[] = {
     IN(Process, of_process, priority), IN(Process, of_process, router),
     IN(Process, of_process, task), IN(Process, of_process, accepting),
     IN(Process, of_process, behaviour), IN(Process, of_process, callback_task),
-    IN(Process, of_process, state), IN(Process, of_process, turn),
+    IN(Process, of_process, state), IN(Process, of_process, turn), IN(Process, of_process, deferred),
     IN(Process, of_process, history),
     IN(Process, of_process, kernel), IN(Process, of_process, mailbox),
     IN(Process, of_process, waiting), {"Process", "inline", &of_process.inline_calls},
@@ -49,8 +50,12 @@ static const SlotName slots[] = {
     IN(Meta, of_meta, outbox), IN(Meta, of_meta, priority), IN(Meta, of_meta, router),
     IN(Meta, of_meta, serve_inline), IN(Meta, of_meta, served_inline),
     {"Handler", "state", &state_of_handler},
-    {"Calls", "_free", &of_calls.free}, {"Calls", "_router", &of_calls.router},
-    {"Calls", "_turn_of", &of_calls.turn_of}, IN(Calls, of_calls, serving), IN(TaskCaller, of_caller, callee),
+    {"Calls", "_budget", &of_calls.budget}, {"Calls", "_free", &of_calls.free},
+    {"Calls", "_later", &of_calls.later}, {"Calls", "_router", &of_calls.router},
+    {"Calls", "_slice_end", &of_calls.slice_end}, {"Calls", "_turn_of", &of_calls.turn_of},
+    IN(Calls, of_calls, serving), IN(UnfinishedCall, of_unfinished, caller),
+    IN(UnfinishedCall, of_unfinished, is_due), IN(UnfinishedCall, of_unfinished, left),
+    IN(TaskCaller, of_caller, callee),
     {"TaskCaller", "_deferred", &of_caller.deferred},
     {"TaskCaller", "_endless", &of_caller.endless}, IN(TaskCaller, of_caller, error),
     IN(TaskCaller, of_caller, number), IN(TaskCaller, of_caller, pid),
@@ -76,9 +81,9 @@ static const ObjectName names[] = {
     CLASS(Alias), CLASS(Calls), CLASS(CancelStatus), CLASS(Handoff), CLASS(Mailbox),
     CLASS(Meta), CLASS(Outbox), CLASS(PID),
     CLASS(Process), CLASS(Registry), CLASS(Router), CLASS(RunQueue), CLASS(Task), CLASS(TaskCaller), CLASS(TaskPlaceholder),
-    CLASS(Turn), OBJECT(META_SLEEP), OBJECT(NORMAL), OBJECT(NOT_MADE), OBJECT(NO_REPLY), OBJECT(NO_TURN), OBJECT(PARKED),
+    CLASS(Turn), CLASS(UnfinishedCall), OBJECT(META_SLEEP), OBJECT(NORMAL), OBJECT(NOT_MADE), OBJECT(NO_REPLY), OBJECT(NO_TURN), OBJECT(PARKED),
     OBJECT(RUNNING), OBJECT(Reject), OBJECT(SLEEP), OBJECT(STOPPING), OBJECT(TRAP),
-    OBJECT(UnfinishedCall), OBJECT(WAIT_RESPONSE), OBJECT(abort), OBJECT(answer_now),
+    OBJECT(WAIT_RESPONSE), OBJECT(abort), OBJECT(answer_now),
     OBJECT(begin_wait), OBJECT(check_plain), OBJECT(current_task), OBJECT(note_error),
     OBJECT(note_late_reply), OBJECT(open_scopes), OBJECT(perf_counter),
     OBJECT(serve), OBJECT(serve_in_place), OBJECT(sources), OBJECT(wake_with),

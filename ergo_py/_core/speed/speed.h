@@ -96,9 +96,9 @@ extern PyTypeObject LaneIteratorType;
 
 extern struct Bound {
     PyTypeObject *Alias, *Calls, *CancelStatus, *Handoff, *Mailbox, *Meta, *Outbox, *PID, *Process,
-        *Registry, *Router, *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Turn;
+        *Registry, *Router, *RunQueue, *Task, *TaskCaller, *TaskPlaceholder, *Turn, *UnfinishedCall;
     PyObject *META_SLEEP, *NORMAL, *NOT_MADE, *NO_REPLY, *NO_TURN, *PARKED, *RUNNING, *Reject, *SLEEP, *STOPPING,
-        *TRAP, *UnfinishedCall, *WAIT_RESPONSE;
+        *TRAP, *WAIT_RESPONSE;
     PyObject *abort, *answer_now, *begin_wait, *behaviour_call, *behaviour_send, *calls_call,
         *check_plain, *current_task, *handoff_serve, *note_error, *note_late_reply, *open_scopes, *outbox_deliver,
         *perf_counter, *router_send, *serve, *serve_in_place, *sources, *wake_with;
@@ -106,7 +106,7 @@ extern struct Bound {
 
 extern struct OfProcess {
     Py_ssize_t id, last_receiver, main, priority, router, sent, takes_direct, task;
-    Py_ssize_t accepting, behaviour, callback_task, history, inline_calls, kernel,
+    Py_ssize_t accepting, behaviour, callback_task, deferred, history, inline_calls, kernel,
         mailbox, state, turn, waiting;
 } of_process;
 
@@ -123,8 +123,12 @@ extern struct OfOutbox {
 } of_outbox;
 
 extern struct OfCalls {
-    Py_ssize_t free, router, serving, turn_of;
+    Py_ssize_t budget, free, later, router, serving, slice_end, turn_of;
 } of_calls;
+
+extern struct OfUnfinished {
+    Py_ssize_t caller, is_due, left;
+} of_unfinished;
 
 extern struct OfCaller {
     Py_ssize_t callee, deferred, endless, error, number, pid, request, settled, task, to, value;
@@ -305,6 +309,7 @@ PyObject* short_cut(PyObject* module, PyObject* const* args, Py_ssize_t count);
 /* inline_calls.c */
 PyObject* answer(PyObject* process, PyObject* caller, PyObject* request);
 int call_failed(PyObject* process, PyObject* caller);
+int note_late_reply(PyObject* process, PyObject* caller, PyObject* reply);
 PyObject* take_exception(void);
 void put_exception(PyObject* error);
 
