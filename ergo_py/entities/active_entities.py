@@ -29,7 +29,6 @@ from .inspection import KeeperInspection
 from .record import Owed
 from .schedule import Bell, Schedule
 from .settings import Totals
-from .state_types import LARGE
 from .stores.store import Row, Store
 
 if TYPE_CHECKING:
@@ -71,8 +70,6 @@ class Keeping:
         self.active: OrderedDict[str, Activation] = OrderedDict()
         """The entities that are awake or start, the longest idle first."""
         self.settings = keeper.settings
-        self.small_state = min(LARGE, self.settings.max_state)
-        """Bytes of a state whose size needs no further look."""
         self.kernel = keeper._process.kernel
         self.totals = Totals()
         self.inspection = KeeperInspection(self)

@@ -224,7 +224,7 @@ class Activation:
         """Answer a call when the callback in progress is stored."""
         self._leave(caller, value, error)
 
-    def _leave(self, caller: Caller | None, value: Any, error: BaseException | None) -> None:
+    def _leave(self, caller: Caller | None, value: object, error: BaseException | None) -> None:
         if self.changes is not None:
             self.in_callback().after.append((caller, value, error))
         else:
@@ -258,7 +258,7 @@ class Activation:
                 self.entity.put_state(self._state_type.new())
             encoded = self._state_type.encode(self.entity.state, before)
             is_same = encoded is before and (changes is NO_CHANGES or changes.is_empty())
-            if not is_same and (len(encoded) > self.keeping.small_state or changes.owed):
+            if not is_same:
                 self._check_size(encoded, changes)
         except ErgoError:
             self.undo()
@@ -282,7 +282,9 @@ class Activation:
 
     def _check_size(self, encoded: bytes, changes: Changes) -> None:
         """Check the size before anything changes, so that nothing is half done."""
-        size = len(encoded) + sum(len(each.message) for each in changes.owed)
+        size = len(encoded)
+        if changes.owed:
+            size += sum(len(each.message) for each in changes.owed)
         if size > self.keeping.settings.max_state:
             raise StateTooLargeError(self.address.kind, size, self.keeping.settings.max_state)
         if size > LARGE and self._state_type.is_first_large(encoded):

@@ -1,7 +1,7 @@
 """`Changes`: all that a callback of an entity does besides changing the state."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from ..._core.tables.pending_calls import Caller
 from ..record import Origin, Owed
@@ -10,7 +10,7 @@ __all__ = ["NO_CHANGES", "Action", "Changes", "Leaving"]
 
 Action = Callable[[], object]
 """A message that leaves an entity: it is called when the callback is stored."""
-Leaving = tuple[Caller | None, Any, BaseException | None]
+Leaving = tuple[Caller | None, object, BaseException | None]
 """A caller with its answer, a value or an error; or None with an action."""
 
 

@@ -3,7 +3,7 @@
 The rule: whatever leaves an entity waits for the version that the entity had when it was made.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -31,7 +31,7 @@ class HeldOutput:
         self.error: EntityStoreError | None = None
         """A commit has failed: memory is ahead of the store, and nothing leaves any more."""
         self._activation = activation
-        self._held: list[tuple[int, Caller | None, Any, BaseException | None]] | None = None
+        self._held: list[tuple[int, Caller | None, object, BaseException | None]] | None = None
         """What waits, in order: the version, and the caller with its answer, or None with an
         action. Tuples, since each command makes one. The list is made when something waits: most
         entities that are awake do nothing.
@@ -69,7 +69,7 @@ class HeldOutput:
         self._keep(caller, value, None)
         return NO_REPLY
 
-    def leave(self, caller: Caller | None, value: Any, error: BaseException | None) -> None:
+    def leave(self, caller: Caller | None, value: object, error: BaseException | None) -> None:
         """Answer a call, or do an action, when all that the entity has done so far is stored."""
         if self.is_stored():
             self._let_go(caller, value, error)
@@ -132,13 +132,13 @@ class HeldOutput:
                 caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         self._wake_waiting()
 
-    def _let_go(self, caller: Caller | None, value: Any, error: BaseException | None) -> None:
+    def _let_go(self, caller: Caller | None, value: object, error: BaseException | None) -> None:
         if caller is not None:
             if not caller.settle(value, error):
                 self._activation.keeping.kernel.calls.count_late_reply()
             return
         try:
-            value()
+            cast(Action, value)()
         except ErgoError as failure:
             # The callback is stored, so it cannot fail any more.
             self._activation.warn(failure)

@@ -216,12 +216,12 @@ class Outbox:
         """Give timers to other entities their places among the messages to these. Before, they had
         none: later messages did not wait for them.
         """
-        changes = self._activation.begin()
+        changes = self._activation.begin_changes()
         changes.count()
         for each in timers:
             self.drop(each.number)
             self._record.renumber(each.number)
-        changes.after.append(partial(self.confirm, self._record.last))
+        changes.leave(partial(self.confirm, self._record.last))
         self._activation.finish()
 
     def _count(self, counted: list[Owed]) -> None:
