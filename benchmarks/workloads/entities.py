@@ -1,5 +1,5 @@
 """Entities on SQLite with ``synchronous=FULL``: the CPU time of a command, beside the same by hand
-on asyncio, and beside a call to an actor that stores nothing.
+on asyncio and on trio, and beside a call to an actor that stores nothing.
 """
 
 import asyncio
@@ -163,12 +163,70 @@ def _asyncio(limit: float | None, clients: int, size: int) -> Figures:
     return asyncio.run(_by_hand(limit, clients, size))
 
 
+class Waiting:
+    """A command by hand on trio: the task that waits for it, and its answer."""
+
+    __slots__ = ("_answer", "_task")
+
+    def __init__(self) -> None:
+        self._task = trio.lowlevel.current_task()
+        self._answer = 0
+
+    async def answer(self) -> int:
+        await trio.lowlevel.wait_task_rescheduled(_give_up)
+        return self._answer
+
+    def settle(self, answer: int) -> None:
+        self._answer = answer
+        trio.lowlevel.reschedule(self._task)
+
+
+def _give_up(_raise_cancel: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.SUCCEEDED
+
+
+async def _on_trio(limit: float | None, clients: int, size: int) -> Figures:
+    """The same with the cheapest wait that trio has: the limit of all code on trio. With a limit,
+    ``trio.fail_after``.
+    """
+    loop, watch = trio.lowlevel.current_trio_token(), Stopwatch()
+
+    def release(waiting: list[tuple[Waiting, int]]) -> None:
+        for each, value in waiting:
+            each.settle(value)
+
+    def tell(waiting: list[tuple[Waiting, int]]) -> None:
+        loop.run_sync_soon(release, waiting)
+
+    with tempfile.TemporaryDirectory() as directory:
+        commit = GroupCommit(Path(directory) / "accounts.db", tell)
+        accounts = HandMade(commit)
+        keys = [f"account {number}" for number in range(clients)]
+
+        async def deposit(number: int) -> int:
+            waiting = Waiting()
+            accounts.deposit(keys[number], 1, waiting)
+            return await waiting.answer()
+
+        async def deposit_within(number: int) -> int:
+            with trio.fail_after(LIMIT):
+                return await deposit(number)
+
+        try:
+            await _measure(deposit if limit is None else deposit_within, clients, size, watch)
+        finally:
+            await trio.to_thread.run_sync(commit.close)
+    return watch.each(max(1, size // clients) * clients)
+
+
 def _variants(clients: int) -> dict[str, Variant]:
     return {
         "ergo": on_loop(_ergo, clients),
         "ergo actor": on_loop(_actor, clients),
         "asyncio": partial(_asyncio, LIMIT, clients),
         "asyncio, no limits": partial(_asyncio, None, clients),
+        "trio": on_loop(_on_trio, LIMIT, clients),
+        "trio, no limits": on_loop(_on_trio, None, clients),
     }
 
 
@@ -188,6 +246,8 @@ def _case(clients: int, size: int, most: float) -> Case:
             Line("a command, stored", "ergo", goals=(Goal("durable", most, "asyncio"),)),
             Line("a call to an actor", "ergo actor"),
             Line("by hand, without time limits", "asyncio, no limits"),
+            Line("by hand on trio", "trio"),
+            Line("on trio, without time limits", "trio, no limits"),
         ],
         reference="asyncio",
     )
