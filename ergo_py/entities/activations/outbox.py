@@ -116,7 +116,7 @@ class Outbox:
         if parked:
             self._question = object()
             changes.count()
-            changes.after.append(partial(self.confirm, self._record.last))
+            changes.leave(partial(self.confirm, self._record.last))
         return len(parked)
 
     def _next_number(self, changes: Changes) -> int:
@@ -346,11 +346,11 @@ class Outbox:
         there = [each for each in self._record.owed.values() if each.target == receiver]
         if not any(each.may_have_arrived for each in there):
             return
-        changes = self._activation.begin()
+        changes = self._activation.begin_changes()
         changes.count()
         for each in there:
             each.settle()
             self.drop(each.number)
-        changes.after.append(self.look)
+        changes.leave(self.look)
         self._activation.finish()
         self._settled = self._activation.output.version
