@@ -393,13 +393,16 @@ class EntityHandle(Service):
         await self.call(Post(message), once=once, timeout=timeout)
 
     def _present(self, message: object) -> ChildSlot:
-        slot = self._table.slot(self.address)
+        slot = self._own_slot()
         if slot.gone is not None:
             raise ServiceGoneError(slot.name, message, slot.gone)
         return slot
 
+    def _own_slot(self) -> ChildSlot:
+        return self._table.slots.get(self._name) or self._table.slot(self.address)
+
     def _join(self, slot: ChildSlot, claim: Claim, message: object) -> None:
-        super()._join(self._table.slot(self.address), claim, message)
+        super()._join(self._own_slot(), claim, message)
         self._table.want(self.address)
 
 

@@ -4,7 +4,6 @@ and finds those that have work to do.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from inspect import iscoroutinefunction
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ import trio
 from .._core.processes.process import Process, processes_of
 from .._core.processes.spawn import spawn_process
 from .._core.runtime.parking import PARKED
+from .._core.tables.child_slot import ChildSlot
 from .._core.vocabulary.errors import SpawnError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import read_options
@@ -286,20 +286,22 @@ class Keeping:
     async def _wake(self, address: Address, row: Row | None) -> None:
         kind = self.kinds[address.kind]
         try:
-            name = self.table.slot(address).name
-            activation = Activation(self, address, name, kind, row)
+            slot = self.table.slot(address)
+            activation = Activation(self, address, slot.name, kind, row)
         except EntityStoreError as error:
             self._fail_start(address, row, error)
             return
         # Before anything waits: another message must not wake it a second time.
-        self.active[name] = activation
-        if iscoroutinefunction(kind.init):
-            self.keeper.start_task(self._start, activation, kind, row, name=f"start {name}")
+        self.active[slot.name] = activation
+        if "init" in self.kernel.callbacks_of(kind).asynchronous:
+            self.keeper.start_task(
+                self._start, activation, kind, row, slot, name=f"start {slot.name}"
+            )
         else:
-            await self._start(activation, kind, row)
+            await self._start(activation, kind, row, slot)
 
     async def _start(
-        self, activation: Activation, kind: type[Entity[Any]], row: Row | None
+        self, activation: Activation, kind: type[Entity[Any]], row: Row | None, slot: ChildSlot
     ) -> None:
         address, keeper = activation.address, self.keeper._process
         try:
@@ -310,7 +312,7 @@ class Keeping:
                 kind,
                 (),
                 read_options({}),
-                self.table.slot(address),
+                slot,
             )
         except (SpawnError, EntityStoreError) as error:
             del self.active[str(address)]

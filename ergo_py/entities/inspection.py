@@ -77,7 +77,7 @@ class KeeperInspection:
             wakings=totals.wakings,
             sleeps=totals.sleeps,
             seconds=totals.seconds,
-            held=sum(each.output.held for each in active),
+            held=sum(each.held for each in active),
             owed=sum(each.record.count_owed(now) for each in active),
         )
 

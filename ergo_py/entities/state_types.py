@@ -96,7 +96,7 @@ class StateType:
         """
         try:
             encoded = _encode(state)
-            if encoded == before:
+            if before is not None and encoded == before:
                 return before
             self._decode(encoded)
         except Exception as error:
@@ -120,6 +120,12 @@ class StateType:
         Raises:
             ValueError: the data does not fit, and there is no ``upgrade`` that makes it fit.
         """
+        try:
+            state = self._decode(encoded)
+            if _encode(state) == encoded:
+                return state  # no field is missing or unknown
+        except msgspec.MsgspecError:
+            pass
         data = _decode_any(encoded)
         try:
             return self._converted(data)

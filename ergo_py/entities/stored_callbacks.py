@@ -12,6 +12,7 @@ from .._core.vocabulary.messages import NO_REPLY
 from ..entity_handles import Once, Post, Retry
 from .activations.activation import Activation
 from .activations.deliveries import INTERNAL
+from .errors import StateTooLargeError, StateTypeError
 
 if TYPE_CHECKING:
     from .entity import Entity
@@ -106,15 +107,30 @@ def _storing_calls(own: Callback) -> Callback:
             else:
                 result = own(self, request, caller)
         except Reject as rejection:
-            return activation.commands.refuse(caller, rejection)
+            return activation.refuse(caller, rejection)
         except BaseException:
             activation.crash()
             raise
         if type(result) is CoroutineType:
             return _answer_later(activation, result, caller, once)
-        return activation.commands.end(caller, result, once)
+        return _end(activation, result, caller, once)
 
     return handle_call
+
+
+def _end(activation: Activation, value: object, caller: Caller, once: str | None) -> object:
+    """End the callback of a call, and hold its answer back. Returns the result for the kernel."""
+    try:
+        if once is not None and value is not NO_REPLY:
+            activation.commands.note_done(once, value)
+        activation.finish()
+    except (StateTypeError, StateTooLargeError) as error:
+        return activation.refuse(caller, Reject(error))
+    if value is not NO_REPLY:
+        return activation.answer(caller, value)
+    if once is not None and not caller.settled:
+        activation.commands.keep_open(once, caller)
+    return NO_REPLY
 
 
 def _post(activation: Activation, request: Post) -> None:
@@ -131,8 +147,8 @@ async def _answer_later(
     try:
         result = await running
     except Reject as rejection:
-        return activation.commands.refuse(caller, rejection)
+        return activation.refuse(caller, rejection)
     except BaseException:
         activation.crash()
         raise
-    return activation.commands.end(caller, result, once)
+    return _end(activation, result, caller, once)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import STOP
-from ..._core.vocabulary.errors import ErgoError, NotAllowedError
+from ..._core.vocabulary.errors import ErgoError, NotAllowedError, Reject
+from ..._core.vocabulary.messages import NO_REPLY
 from ..._core.vocabulary.reasons import Crashed, Reason
 from ...entity_handles import Address, EntityHandle
 from ..errors import EntityStoreError, StateTooLargeError, StateUnreadableError
@@ -41,7 +42,7 @@ class Activation:
 
     __slots__ = (
         *("_base", "_entity", "_is_over", "_state_type", "_stored", "address", "changes"),
-        *("commands", "due", "is_started", "keeping", "name", "output", "record"),
+        *("_commands", "due", "is_started", "keeping", "name", "_output", "record"),
         *("_has_stored_marks", "_outbox", "types", "used"),
     )
 
@@ -65,16 +66,16 @@ class Activation:
         """The changes of the callback in progress."""
         self.used = 0.0
         """When its last callback ended."""
-        version = 0 if row is None else row.version
-        self.output = HeldOutput(version, self)
+        # Made on first use: most entities that are awake owe nothing and change nothing.
+        self._output: HeldOutput | None = None
         self._outbox: Outbox | None = None
-        self.commands = Commands(self)
+        self._commands: Commands | None = None
         self._entity: Entity[Any] | None = None
         self.is_started = False
         """Its process has started, so that it may sleep."""
         self._is_over = False
         """Its process has ended."""
-        self._base = version
+        self._base = 0 if row is None else row.version
         """The version that the store has, or gets with the commit under way; 0 for no row."""
         self._state_type: StateType = kind.__state_type__
         self._stored = b""
@@ -116,9 +117,10 @@ class Activation:
             self.outbox.begin(moments)
         # The end of its messages may have come while this entity could not store it, or their
         # sender has ended before it could tell. Few at a time: each wakes its sender.
-        for origin, number in islice(self.record.seen.items(), _INQUIRIES):
-            sender = Address(origin.kind, origin.key)
-            self.outbox.tell(sender, Inquire(origin, number, self.address))
+        if self.record.seen:
+            for origin, number in islice(self.record.seen.items(), _INQUIRIES):
+                sender = Address(origin.kind, origin.key)
+                self.outbox.tell(sender, Inquire(origin, number, self.address))
 
     def end(self) -> None:
         """Note that its process has ended. The commits under way end, and their replies and
@@ -128,11 +130,11 @@ class Activation:
 
     def is_over(self) -> bool:
         """Whether its process has ended, is ending, or cannot store anything."""
-        return self._is_over or self.output.error is not None or not self.process.accepting
+        return self._is_over or self._error is not None or not self.process.accepting
 
     def stop(self, reason: Reason) -> None:
         """End the process. Answers that wait for the store leave all the same."""
-        self.output.outlive()
+        self._outlive()
         self.process.end(STOP, reason)
 
     @property
@@ -142,8 +144,31 @@ class Activation:
         return self._entity
 
     @property
+    def output(self) -> HeldOutput:
+        """The replies and messages that wait for the store."""
+        if self._output is None:
+            self._output = HeldOutput(self._base, self)
+        return self._output
+
+    @property
+    def held(self) -> int:
+        """How many replies and messages wait for the store. From any thread."""
+        return 0 if self._output is None else self._output.held
+
+    @property
+    def _error(self) -> EntityStoreError | None:
+        return None if self._output is None else self._output.error
+
+    @property
+    def commands(self) -> Commands:
+        """The calls whose answers are deferred, and commands with ids."""
+        if self._commands is None:
+            self._commands = Commands(self)
+        return self._commands
+
+    @property
     def outbox(self) -> Outbox:
-        """The messages that it owes. Made on first use: most entities owe none."""
+        """The messages that it owes."""
         if self._outbox is None:
             self._outbox = Outbox(self)
         return self._outbox
@@ -170,9 +195,9 @@ class Activation:
         another, it may also end while it waits until messages have taken effect elsewhere: perhaps
         just there. The answer wakes it again, or the moment of the next attempt.
         """
-        if self.changes is not None or not self.output.is_empty():
+        if self.changes is not None or not (self._output is None or self._output.is_empty()):
             return False
-        if self.process.deferred or self.commands.are_open():
+        if self.process.deferred or (self._commands is not None and self._commands.are_open()):
             return False
         soon = self.keeping.now() + 1.0
         return all(
@@ -188,8 +213,8 @@ class Activation:
         Raises:
             EntityStoreError: a commit has failed.
         """
-        if self.output.error is not None:
-            raise self.output.error
+        if self._output is not None and self._output.error is not None:
+            raise self._output.error
         self.changes = NO_CHANGES
 
     def begin_changes(self) -> Changes:
@@ -242,7 +267,26 @@ class Activation:
         """
         self.undo()
         self.end()
-        self.output.outlive()
+        self._outlive()
+
+    def _outlive(self) -> None:
+        if self._output is not None:
+            self._output.outlive()
+
+    def answer(self, caller: Caller, value: object) -> object:
+        """Answer a call when all that the entity has done so far is stored. Returns the result for
+        the kernel.
+        """
+        return value if self._output is None else self._output.answer(caller, value)
+
+    def refuse(self, caller: Caller, rejection: Reject) -> object:
+        """Undo the callback of a call, and hold its refusal back."""
+        self.undo()
+        self.rest()
+        if self._output is None or self._output.is_stored():
+            raise rejection
+        self._output.leave(caller, None, rejection.error)
+        return NO_REPLY
 
     def finish(self) -> None:
         """End a callback, and store its changes.
@@ -273,7 +317,8 @@ class Activation:
             self.output.next_version()
             self.keeping.commits.submit(self)
         if changes is not NO_CHANGES:
-            self.commands.forget(changes.answered)
+            if changes.answered:
+                self.commands.forget(changes.answered)
             for each in changes.after:
                 self.output.leave(*each)
         self.used = self.keeping.note_used(self.name)
@@ -339,7 +384,7 @@ class Activation:
         """Note that a commit has failed. Nothing that was held back leaves."""
         if due is not None:
             self.due = due  # the write may have happened
-        if self.output.error is not None:
+        if self._error is not None:
             return
         process, reason = self.process, Crashed(error)
         self.output.fail(error, reason)

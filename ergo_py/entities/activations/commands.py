@@ -1,14 +1,10 @@
-"""`Commands`: the calls of an entity. Answers wait for the store; a command with an id is done
-once.
-"""
+"""`Commands`: the commands with ids of an entity, each of which is done once."""
 
 from typing import TYPE_CHECKING
 
 from ..._core.tables.pending_calls import Caller
-from ..._core.vocabulary.errors import Reject
-from ..._core.vocabulary.messages import NO_REPLY
 from ...network.messages.listed_class import RefusedValueError
-from ..errors import StateTooLargeError, StateTypeError
+from ..errors import StateTypeError
 
 if TYPE_CHECKING:
     from .activation import Activation
@@ -17,7 +13,7 @@ __all__ = ["Commands"]
 
 
 class Commands:
-    """The calls to an entity that is awake."""
+    """The commands with ids of an entity that is awake, and deferred answers."""
 
     __slots__ = ("_activation", "_id_of", "_in_progress")
 
@@ -55,38 +51,20 @@ class Commands:
         callers.append(caller)
         return True
 
-    def end(self, caller: Caller, value: object, once: str | None) -> object:
-        """End the callback of a call, and hold its answer back. Returns the result for the
-        kernel.
-        """
-        activation = self._activation
-        try:
-            if value is not NO_REPLY and once is not None:
-                activation.in_callback().done[once] = self._encode(once, value)
-            activation.finish()
-        except (StateTypeError, StateTooLargeError) as error:
-            return self.refuse(caller, Reject(error))
-        if value is NO_REPLY:
-            if once is not None and not caller.settled:
-                self._keep_open(once, caller)
-            return NO_REPLY
-        return activation.output.answer(caller, value)
+    def note_done(self, id: str, value: object) -> None:
+        """Note that a command is done with the callback in progress, and its answer.
 
-    def _keep_open(self, once: str, caller: Caller) -> None:
+        Raises:
+            StateTypeError: the answer cannot be stored.
+        """
+        self._activation.in_callback().done[id] = self._encode(id, value)
+
+    def keep_open(self, id: str, caller: Caller) -> None:
+        """Note that the answer to a command is deferred."""
         if self._in_progress is None or self._id_of is None:
             self._in_progress, self._id_of = {}, {}
-        self._in_progress[once] = [caller]
-        self._id_of[caller] = once
-
-    def refuse(self, caller: Caller, rejection: Reject) -> object:
-        """Undo the callback of a call, and hold its refusal back."""
-        activation = self._activation
-        activation.undo()
-        activation.rest()
-        if activation.output.is_stored():
-            raise rejection
-        activation.output.leave(caller, None, rejection.error)
-        return NO_REPLY
+        self._in_progress[id] = [caller]
+        self._id_of[caller] = id
 
     def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
         """Answer a call that was deferred, when the callback in progress is stored.
