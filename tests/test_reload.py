@@ -200,6 +200,7 @@ async def test_a_reload_changes_the_log_level_also_of_loggers_that_were_made_bef
             pass
 
 
+@pytest.mark.counted
 async def test_a_reload_changes_the_permissions_of_the_control_socket() -> None:
     permissions = Settings("")
     async with running_node(control=permissions) as node:
