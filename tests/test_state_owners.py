@@ -96,6 +96,8 @@ FOREIGN: Final = {
         "member.__module__",
     },
     "_core/vocabulary/reasons.py": {"error.__traceback__", "error.obj"},
+    # Before it loads the program that it runs: nothing else has begun in this process.
+    "shell/local_node.py": {"sys.dont_write_bytecode"},
     "shell/program_loader.py": {"sys.argv"},
     "shell/prompt.py": {"_compiler.compiler.flags"},
     "meta/sockets/tls.py": {
