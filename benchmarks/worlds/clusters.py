@@ -203,7 +203,8 @@ async def groups(world: World) -> None:
     """K5: after every cut, all nodes know the same members: those that live."""
 
     async def start(node: Node) -> None:
-        members = [ChildSpec(f"member {number}", Member) for number in range(2)]
+        # A program that is stopped while it starts needs longer than the usual time.
+        members = [ChildSpec(f"member {number}", Member, init_timeout=60.0) for number in range(2)]
         await node.supervise(members, intensity=1000)
 
     nodes = await world.start(3, start)

@@ -231,6 +231,8 @@ class GroupKeeper(Actor):
                 self._lose(peer, Unregistered())
             self._peers[pid.node] = peer = _Peer(pid, number)
             self.monitor(pid)
+        # The other keeper may have taken an earlier number back: it has lost this node meanwhile.
+        peer.number = number
         for group in self._groups:
             local = self._offered(self._members(group))
             for start in range(0, len(local), _PART):

@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from benchmarks.worlds.clusters import groups, leases, names
+from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.simulation import Simulation
 from tests.support import THOROUGH
 
+STOPPED = "seed=2000052 order=plain; 15 pause c@world 6; 19 kill b@world 0.5 0.095"
+"""The keeper of b is killed while c is stopped: c takes the greeting of its successor too late."""
 PART = 10
 """Seeds of a test: several workers share them."""
 SEEDS = 1_000 if THOROUGH else 20
@@ -19,3 +22,9 @@ def test_clusters_keep_their_promises_through_faults(world: Any, first: int) -> 
     simulation = Simulation(world, PART)
 
     assert simulation.run(range(first, first + PART)) == PART
+
+
+def test_a_new_keeper_of_groups_knows_a_node_that_was_stopped() -> None:
+    world = Simulation(groups, 1).run_plan(Plan.read(STOPPED))
+
+    assert len(world.plan.faults) == 2
