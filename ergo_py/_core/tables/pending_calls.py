@@ -147,7 +147,7 @@ class Caller(Expiry):
         """Note which callee has the request now, and so has to answer."""
         self.callee = callee
 
-    def redirect(self, to: object, request: object) -> None:
+    def redirect(self, to: Any, request: object) -> None:
         """Note that the callee passes the call on: to another address, perhaps with another
         request.
         """
