@@ -244,27 +244,28 @@ FAULTS = (
     ),
     Planted(
         "an answer leaves before the commit",
-        *(bank, COMMANDS),
-        "        if output.is_stored():\n            return value\n",
-        "        if activation:\n            return value\n",
+        *(bank, HELD),
+        "        if self.is_stored():\n            return value\n",
+        "        if self:\n            return value\n",
     ),
     Planted(
         "a refusal leaves before the commit",
-        *(bank, COMMANDS),
-        "        if activation.output.is_stored():\n            raise rejection\n",
-        "        if activation:\n            raise rejection\n",
+        *(bank, ACTIVATION),
+        "        if self._output is None or self._output.is_stored():\n"
+        "            raise rejection\n",
+        "        if self:\n            raise rejection\n",
     ),
     Planted(
         "a commit releases output of the next version",
         *(bank, HELD),
-        "            while count < len(held) and held[count][0] <= version:\n",
-        "            while count < len(held) and held[count][0] <= version + 1:\n",
+        "                if made_in > version:\n",
+        "                if made_in > version + 1:\n",
     ),
     Planted(
         "output does not wait for the store",
         *(bank, HELD),
-        "        if self.is_stored():\n            self._let_go(action)\n",
-        "        if self:\n            self._let_go(action)\n",
+        "        if self.is_stored():\n            self._let_go(",
+        "        if self:\n            self._let_go(",
     ),
     Planted(
         "the ids of commands are ignored",
@@ -296,9 +297,8 @@ FAULTS = (
     Planted(
         "a message to itself stays after its effect",
         *(bank, ACTIVATION),
-        "        changes.removed.append(owed.number)\n"
-        "        changes.after.append(self.outbox.look)\n",
-        "        changes.after.append(self.outbox.look)\n",
+        "        changes.removed.append(owed.number)\n        changes.leave(self.outbox.look)\n",
+        "        changes.leave(self.outbox.look)\n",
     ),
     Planted(
         "a delivered message is not removed",
@@ -309,14 +309,14 @@ FAULTS = (
     Planted(
         "a failed commit counts as stored",
         *(bank, COMMITS),
-        "                activation.fail(error, write)\n            raise\n",
+        "                activation.fail(error, write.due)\n            raise\n",
         "                activation.release(write)\n            raise\n",
     ),
     Planted(
         "an entity sleeps with held output",
         *(bank, ACTIVATION),
-        "        if self.changes is not None or not self.output.is_empty():\n",
-        "        if self.changes is not None:\n",
+        " or not (self._output is None or self._output.is_empty()):\n",
+        ":\n",
     ),
     Planted(
         "an entity that has an unstored version is loaded",
@@ -351,7 +351,7 @@ FAULTS = (
     Planted(
         "an entity confirms a message before its commit",
         *(bank, ACTIVATION),
-        "        changes.after.append(tell)\n",
+        "        changes.leave(tell)\n",
         "        tell()\n",
     ),
     Planted(
@@ -369,8 +369,8 @@ FAULTS = (
     Planted(
         "a stored message is not due",
         *(bank, ACTIVATION),
-        "_TOKEN, self.record.due(), encoded)",
-        "_TOKEN, None, encoded)",
+        "_TOKEN, self.record.due(), record)",
+        "_TOKEN, None, record)",
     ),
     Planted(
         "a start looks for no work",
