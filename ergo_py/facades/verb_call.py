@@ -1,5 +1,6 @@
 """`VerbCall`: a verb of an asyncio facade that has been called, and not awaited yet."""
 
+import sys
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from warnings import warn
@@ -78,4 +79,10 @@ class VerbCall(Coroutine[Any, Any, R]):
         def _refuse(self, *_: object) -> NoReturn:
             raise TypeError(f"`await` is missing: write `await {self._text()}`")
 
-        __bool__ = __contains__ = __getitem__ = __iter__ = __len__ = _refuse
+        __contains__ = __getitem__ = __iter__ = __len__ = _refuse
+
+        def __bool__(self) -> bool:
+            # The repr of a task looks whether it has a coroutine, from Python 3.13 on.
+            if sys._getframe(1).f_globals.get("__name__") != "asyncio.base_tasks":
+                self._refuse()
+            return True

@@ -50,11 +50,14 @@ def test_root_is_told_to_become_the_user_of_a_foreign_directory(
     place.mkdir(mode=0o700)
     found = os.lstat(place)
     owner = SimpleNamespace(st_mode=found.st_mode, st_uid=1234)
-    monkeypatch.setattr("os.lstat", lambda _place: owner)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-
-    with pytest.raises(ControlSocketError, match=r"you are user 0 \(write `sudo -u '#1234' …`\)"):
-        directory()
+    # Only here: the directory is removed before all patches are.
+    with monkeypatch.context() as patches:
+        patches.setattr("os.lstat", lambda _place: owner)
+        patches.setattr("os.geteuid", lambda: 0)
+        with pytest.raises(
+            ControlSocketError, match=r"you are user 0 \(write `sudo -u '#1234' …`\)"
+        ):
+            directory()
 
 
 def test_the_error_about_a_foreign_directory_suggests_xdg_runtime_dir(
