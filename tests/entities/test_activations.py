@@ -149,6 +149,34 @@ def test_a_crash_leaves_the_commit_under_way_to_the_next_activation(
     run_virtual(program)
 
 
+def test_a_failed_commit_drops_later_versions_of_the_same_entities_only() -> None:
+    async def program() -> None:
+        store = MemoryStore()
+        answers: list[object] = []
+        async with open_bank(store, **THINGS) as node, trio.open_nursery() as nursery:
+            # Awake: nothing is loaded during a commit.
+            assert await node.entity(Thing, "b").call(ask(Thing.read)) == []
+            gate = Gate(store)
+            gate.fails = True
+
+            async def add(key: str, name: str) -> None:
+                try:
+                    answers.append(await node.entity(Thing, key).call(ask(Thing.add, name)))
+                except TargetDownError:
+                    answers.append(f"{name} failed")
+
+            # The second and the third version wait for the next commit, which both would share.
+            for key, name in (("a", "x"), ("a", "y"), ("b", "z")):
+                nursery.start_soon(add, key, name)
+                await until_blocked()
+            gate.is_open.set()
+            await until_blocked()
+            assert {*answers} == {"x failed", "y failed", 1}
+            assert await node.entity(Thing, "a").call(ask(Thing.read)) == []
+
+    run_virtual(program)
+
+
 def test_an_entity_is_loaded_behind_its_versions_that_wait_for_the_store() -> None:
     async def program() -> None:
         store = MemoryStore()
