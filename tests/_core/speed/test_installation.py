@@ -1,8 +1,10 @@
 """`install`: the extension is used where it fits, and the package is complete without it."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -179,3 +181,21 @@ class TestRefusals:
 def test_a_replaced_method_keeps_its_documentation_and_signature(method: Any) -> None:
     assert method.__doc__.strip().endswith(".")
     assert method.__text_signature__.startswith("($self, ")
+
+
+PACKAGE = Path(ergo_py.__file__).parent
+COPIED = re.compile(r"#define (\w+) +([\d.]+) +/\*(?: (_[A-Z_]+))?.*\bof (\w+\.py) \*/")
+
+
+def test_constants_of_the_extension_are_those_of_the_modules_that_they_name() -> None:
+    copied = [
+        (wanted or name, value, module)
+        for source in sorted((PACKAGE / "_core/speed").glob("*.[ch]"))
+        for name, value, wanted, module in COPIED.findall(source.read_text(encoding="utf-8"))
+    ]
+
+    for name, value, module in copied:
+        texts = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob(module)]
+        defined = rf"^_?{name}: Final = {re.escape(value)}$"
+        assert any(re.search(defined, text, re.MULTILINE) for text in texts), (name, value, module)
+    assert len(copied) >= 6
