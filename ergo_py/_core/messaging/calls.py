@@ -143,15 +143,7 @@ class Calls:
                 if begun.left is not None:
                     await begun.left.close()
                 if not caller.settled:
-                    self._begin_wait(process, caller, timeout)
-                    try:
-                        await park_as(caller.task, caller)
-                    except BaseException:
-                        caller.abandon()
-                        raise
-                    finally:
-                        if process is not None:
-                            process.end_wait()
+                    await self.wait(process, caller, timeout)
                     return caller.result()
                 if process is not None:
                     process.end_wait()
@@ -323,7 +315,12 @@ class Calls:
 
     async def wait(self, process: Asker | None, caller: TaskCaller, timeout: float | None) -> None:
         """Wait until a call is settled. Cancelling the wait abandons the call."""
-        self._begin_wait(process, caller, timeout)
+        if timeout is not None:
+            self._router.clock.arm_call(caller, timeout)
+        else:
+            caller.wait_without_limit()
+        if process is not None:
+            process.begin_wait(caller)
         try:
             await park_as(caller.task, caller)
         except BaseException:
@@ -332,14 +329,6 @@ class Calls:
         finally:
             if process is not None:
                 process.end_wait()
-
-    def _begin_wait(self, process: Asker | None, caller: TaskCaller, timeout: float | None) -> None:
-        if timeout is not None:
-            self._router.clock.arm_call(caller, timeout)
-        else:
-            caller.wait_without_limit()
-        if process is not None:
-            process.begin_wait(caller)
 
     def post(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
         """Send a request to a callee that is open. Returns the waiter if the request waits for room
