@@ -34,11 +34,11 @@ class Device:
         self.meeting = threading.Barrier(3)
         self.lock = threading.Lock()
 
-    def work(self, what: object, seconds: float = 0.0) -> object:
+    def work(self, what: object) -> object:
         with self.lock:
             self.busy += 1
             self.most_busy = max(self.most_busy, self.busy)
-        time.sleep(seconds)
+        time.sleep(0)  # a turn for other threads: one at work is seen
         with self.lock:
             self.busy -= 1
             self.used_by.append(threading.get_ident())
@@ -71,7 +71,7 @@ async def test_a_call_invokes_the_method_of_the_object_and_answers_its_result() 
         calls = await owned.spawn(BlockingCalls(device))
 
         assert await owned.node.call(calls, Invoke("work", 7)) == 7
-        assert await owned.node.call(calls, Invoke("work", what=None, seconds=0.001)) is None
+        assert await owned.node.call(calls, Invoke("work", what=None)) is None
         assert (
             await owned.node.call(calls, Apply(lambda target, plus: len(target.done) + plus, 10))
             == 12
@@ -148,7 +148,7 @@ async def test_calls_run_in_order_in_the_thread_that_created_the_object() -> Non
         calls = await owned.spawn(BlockingCalls(factory=make))
         async with trio.open_nursery() as nursery:
             for number in range(20):
-                nursery.start_soon(owned.node.call, calls, Invoke("work", number, 0.001))
+                nursery.start_soon(owned.node.call, calls, Invoke("work", number))
                 await trio.testing.wait_all_tasks_blocked()
         owned.node.send_exit(calls)
         await owned.down()
