@@ -48,9 +48,13 @@ def load(target: str, arguments: list[str], *, needs_app: bool) -> Program:
             module = _import_module(where, arguments)
     app = _app(module, attribute, where)
     if app is None and needs_app:
+        found = _candidates(module)
+        instead = (
+            f"it has {', '.join(found)}: write {where}:{found[0]}" if found else f"write {_WANTED}"
+        )
         raise Leave(
             Status.USAGE,
-            f"{where} has neither `main` nor `app`; name {_WANTED}, such as {where}:start",
+            f"{where} has neither a `main` nor an `app` that can be run; {instead}",
         )
     stem = (
         Path(where).stem
@@ -161,22 +165,24 @@ def _app(module: ModuleType, attribute: str, where: str) -> object:
         if attribute:
             raise Leave(Status.USAGE, f"{where}:{name} is {_kind(app)}; it must be {_WANTED}")
     if attribute:
-        candidates = [
-            name
-            for name, value in vars(module).items()
-            if inspect.iscoroutinefunction(value) or _is_app(value, module)
-        ]
+        candidates = _candidates(module)
         hint = f"; it has {', '.join(candidates)}" if candidates else ""
         raise Leave(Status.USAGE, f"{where} has no {attribute!r}{hint}")
     return None
 
 
-def _is_app(value: object, module: ModuleType) -> bool:
-    return (
-        isinstance(value, type)
-        and issubclass(value, Behaviour)
-        and value.__module__ == module.__name__
-    )
+def _candidates(module: ModuleType) -> list[str]:
+    """The names of what a module defines and `ergo run` can run."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.iscoroutinefunction(value)
+        or (
+            isinstance(value, type)
+            and issubclass(value, Behaviour)
+            and value.__module__ == module.__name__
+        )
+    ]
 
 
 def _check_takes_node(function: Any, name: str) -> None:

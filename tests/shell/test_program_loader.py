@@ -70,8 +70,18 @@ def test_a_module_without_an_app_is_enough_for_a_prompt() -> None:
     program = load("neighbour", [], needs_app=False)
 
     assert program.app is None
-    with pytest.raises(Leave, match="neither `main` nor `app`"):
+    with pytest.raises(Leave, match=r"neither a `main` nor an `app` .*; write an `async def main"):
         load("neighbour", [], needs_app=True)
+
+
+def test_the_error_about_a_program_without_main_names_what_can_be_run(tmp_path: Path) -> None:
+    path = tmp_path / "prog.py"
+    path.write_text("from ergo_py import Actor\napp = 7\nclass Clock(Actor): ...")
+
+    with pytest.raises(Leave) as caught:
+        load(str(path), [], needs_app=True)
+
+    assert caught.value.text.endswith(f"it has Clock: write {path}:Clock")
 
 
 @pytest.mark.parametrize(
