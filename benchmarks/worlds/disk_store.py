@@ -62,7 +62,7 @@ class DiskStore:
         else:
             self.rows[address] = Row(version, record), due
 
-    async def open(self, owner: Actor) -> None:
+    async def open(self, owner: Actor, *, shared: bool = False) -> None:
         """Open the log, which another process may have left in the middle of a commit."""
         self._recover()
 
@@ -73,7 +73,7 @@ class DiskStore:
     async def close(self) -> None:
         """Do nothing."""
 
-    async def claim(self, token: int) -> None:
+    async def claim(self, shard: int, token: int) -> None:
         """Do nothing: the disk has a single writer."""
 
     async def load(self, addresses: Sequence[Address]) -> list[Row | None]:

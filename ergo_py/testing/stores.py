@@ -174,21 +174,47 @@ async def older_tokens_are_refused(make: Callable[[], Store]) -> None:
     other = Write(_BOB, 0, 1, 5, None, b"b")
     async with opened_store(make()) as store:
         await store.commit([Write(_BOB, 0, 1, 1, None, b"before")])
-        await store.claim(5)
-        await store.claim(5)
-        await _expect_refused(store.claim(4), "claim(4) after claim(5)")
+        await store.claim(0, 5)
+        await store.claim(0, 5)
+        await _expect_refused(store.claim(0, 4), "claim of 4 after 5")
         for batch in ([old], [other._replace(base=1, version=2), old]):
-            await _expect_refused(store.commit(batch), "a write with the token 4 after claim(5)")
+            await _expect_refused(
+                store.commit(batch), "a write with the token 4 after the claim of 5"
+            )
             await _expect_rows(store, None, Row(1, b"before"))
     async with opened_store(make()) as store:
-        await _expect_refused(store.claim(4), "claim(4) in a later program")
+        await _expect_refused(store.claim(0, 4), "claim of 4 in a later program")
         await _expect_refused(store.commit([old]), "the token 4 in a later program")
         await store.commit([new])
         await _expect_rows(store, Row(1, b"new"), Row(1, b"before"))
-        await store.claim(2**62)
+        await store.claim(0, 2**62)
         await _expect_refused(store.commit([Write(_ADA, 1, 2, 5, None, b"")]), "token 5 of 2**62")
         await store.commit([Write(_ADA, 1, 2, 2**62, None, b"newest")])
         await _expect_rows(store, Row(2, b"newest"), Row(1, b"before"))
+
+
+async def each_shard_has_its_token(make: Callable[[], Store]) -> None:
+    """A claim refuses older writes to its own shard. A batch with a single refused write is refused
+    whole, and each of its writes is accepted with the right token.
+    """
+    ada, bob = Write(_ADA, 0, 1, 5, None, b"a", shard=5), Write(_BOB, 0, 1, 6, None, b"b", shard=6)
+    async with opened_store(make()) as store:
+        await store.claim(5, 5)
+        await store.claim(6, 7)
+        await store.claim(63, 2**62)
+        await _expect_refused(store.claim(6, 6), "claim of 6 after 7 for the shard")
+        for batch in ([ada, bob], [bob, ada], [bob]):
+            await _expect_refused(store.commit(batch), "the token 6 of a shard with 7")
+            await _expect_rows(store, None, None)
+        await store.commit([ada])
+        await store.claim(5, 6)
+    async with opened_store(make()) as store:
+        late = ada._replace(base=1, version=2)
+        for batch in ([late], [bob._replace(token=7), late]):
+            await _expect_refused(store.commit(batch), "the token 5 of a shard with 6")
+            await _expect_rows(store, Row(1, b"a"), None)
+        await store.commit([late._replace(token=6), bob._replace(token=7)])
+        await _expect_rows(store, Row(2, b"a"), Row(1, b"b"))
 
 
 async def due_rows_come_earliest_first(make: Callable[[], Store]) -> None:
@@ -255,7 +281,7 @@ async def a_closed_store_fails(make: Callable[[], Store]) -> None:
         for attempt in (
             lambda: store.commit([_write(_BOB, 0, b"b")]),
             lambda: store.load([_ADA]),
-            lambda: store.claim(1),
+            lambda: store.claim(0, 1),
             lambda: store.due(1.0, 1),
             lambda: store.keys("Account", "", 1),
         ):
@@ -323,6 +349,7 @@ STORE_RULES: Final[tuple[StoreRule, ...]] = (
     deleted_rows_are_gone,
     other_versions_are_refused,
     older_tokens_are_refused,
+    each_shard_has_its_token,
     due_rows_come_earliest_first,
     keys_come_in_pages,
     a_cancelled_commit_is_whole_or_absent,

@@ -1,14 +1,21 @@
 """The private parts of entities and their stores that tests look at."""
 
+from collections.abc import Callable
 from typing import Any
 
-from ergo_py import Actor, Node
-from ergo_py.entities import SQLite, Store
+import pytest
+
+from ergo_py import Actor, InitError, Node, Shutdown
+from ergo_py.entities import FencedError, SQLite, Store
 from ergo_py.entities.active_entities import Keeping
 from ergo_py.entities.schedule import Schedule
+from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entities.stores.threaded import ThreadedStore
+from ergo_py.entity_handles import Address
 
 __all__ = [
+    "Sharing",
+    "check_shared_shards",
     "checkpoint_often",
     "database_setting",
     "fill_file",
@@ -16,6 +23,50 @@ __all__ = [
     "set_synchronous",
     "table_sizes",
 ]
+
+
+class Sharing(Actor):
+    """A process that has a store open, and shares it."""
+
+    def __init__(self, store: Store, shared: bool = True) -> None:
+        self.store = store
+        self.shared = shared
+
+    async def init(self) -> None:
+        await self.store.open(self, shared=self.shared)
+
+    async def terminate(self, reason: object) -> None:
+        await self.store.close()
+
+
+async def check_shared_shards(node: Node, make: Callable[[], Store]) -> None:
+    """Check that two owners share a store, that the claim of one refuses the writes of the other to
+    that shard only, and that no owner has the store alone meanwhile.
+    """
+    one, two = make(), make()
+    owners = [await node.spawn(Sharing, each) for each in (one, two)]
+    with pytest.raises(InitError, match="open"):
+        await node.spawn(Sharing, make(), False)
+    ada, bob = Address("Account", "ada"), Address("Account", "bob")
+    await one.claim(1, 10)
+    await one.claim(2, 11)
+    await one.commit([Write(ada, 0, 1, 10, None, b"a1", 1), Write(bob, 0, 1, 11, None, b"b1", 2)])
+
+    await two.claim(1, 12)
+
+    assert await two.load([ada]) == [Row(1, b"a1")]
+    late = [Write(bob, 1, 2, 11, None, b"b2", 2), Write(ada, 1, 2, 10, None, b"late", 1)]
+    with pytest.raises(FencedError):
+        await one.commit(late)
+    with pytest.raises(FencedError):
+        await one.claim(1, 10)
+    await one.commit(late[:1])
+    await two.commit([Write(ada, 1, 2, 12, None, b"a2", 1)])
+    assert await one.load([ada, bob]) == [Row(2, b"a2"), Row(2, b"b2")]
+    for owner in owners:
+        node.send_exit(owner, Shutdown("done"))
+        await node.wait_ended(owner)
+    await node.spawn(Sharing, make(), False)
 
 
 def keeping_of(node: Node, kind: type[Actor]) -> Keeping:

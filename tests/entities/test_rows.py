@@ -262,10 +262,10 @@ async def test_a_file_of_a_later_version_is_refused_and_stays(tmp_path: Path) ->
     path = tmp_path / "state.db"
     _restore(ROWS / "1.sql", path)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("pragma user_version = 2")
+        connection.execute("pragma user_version = 3")
     before = path.read_bytes()
 
-    with pytest.raises(InitError, match="has the layout 2"):
+    with pytest.raises(InitError, match="has the layout 3"):
         async with opened_store(SQLite(path)):
             pass
 

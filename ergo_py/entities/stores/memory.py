@@ -34,33 +34,37 @@ class MemoryStore:
         self.before_commit: Callable[[int, Sequence[Write]], Awaitable[None]] | None = None
         self.after_commit: Callable[[int, Sequence[Write]], Awaitable[None]] | None = None
         self.before_load: Callable[[Sequence[Address]], Awaitable[None]] | None = None
-        self._token = 0
-        self._is_open = False
+        self._tokens: dict[int, int] = {}
+        self._owners = 0
+        self._is_shared = False
 
-    async def open(self, owner: "Actor") -> None:
+    async def open(self, owner: "Actor", *, shared: bool = False) -> None:
         """Open it.
 
         Raises:
-            EntityStoreError: another process has it open.
+            EntityStoreError: another process has it open, and does not share it.
         """
-        if self._is_open:
+        if self._owners and not (shared and self._is_shared):
             raise EntityStoreError("this MemoryStore is open already; give each Entities its own")
-        self._is_open = True
+        self._is_shared = shared
+        self._owners += 1
 
     async def close(self) -> None:
         """Close it; the rows stay."""
-        self._is_open = False
+        self._owners -= 1
 
     def _check_open(self) -> None:
-        if not self._is_open:
+        if not self._owners:
             raise EntityStoreError("this MemoryStore is not open")
 
-    async def claim(self, token: int) -> None:
-        """Refuse writes with lower tokens from now on."""
+    async def claim(self, shard: int, token: int) -> None:
+        """Refuse writes to a shard with lower tokens from now on."""
         self._check_open()
-        if token < self._token:
-            raise FencedError(f"the token {token} is older than {self._token}")
-        self._token = token
+        await trio.lowlevel.checkpoint()
+        claimed = self._tokens.get(shard, 0)
+        if token < claimed:
+            raise FencedError(f"the token {token} of shard {shard} is older than {claimed}")
+        self._tokens[shard] = token
 
     async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
         """The rows at these addresses."""
@@ -82,9 +86,14 @@ class MemoryStore:
         for write in writes:
             found = self.rows.get(write.address)
             version = 0 if found is None else found[0].version
-            if version != write.base or write.token < self._token:
+            if version != write.base:
                 raise FencedError(
                     f"{write.address} has the version {version}, and the write expects {write.base}"
+                )
+            claimed = self._tokens.get(write.shard, 0)
+            if write.token < claimed:
+                raise FencedError(
+                    f"the token {write.token} of {write.address} is older than {claimed}"
                 )
         for write in writes:
             if write.record is None:

@@ -26,31 +26,46 @@ __all__ = ["Postgres"]
 R = TypeVar("R")
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-_LAYOUT: Final = 1
+_LAYOUT: Final = 2
 """The layout of the tables. A later layout is refused."""
 
 # The text of a key sorts by its bytes, as in every store, whatever the database sorts by.
 _SCHEMA: Final = """
     create schema if not exists {schema};
-    create table if not exists {schema}.entities (
+    create table {schema}.entities (
         kind text collate "C" not null, key text collate "C" not null,
         version bigint not null, due double precision, record bytea not null,
         primary key (kind, key)
     );
-    create index if not exists entities_due on {schema}.entities (due) where due is not null;
-    create table if not exists {schema}.owner (
+    create index entities_due on {schema}.entities (due) where due is not null;
+    create table {schema}.owner (
         id integer primary key check (id = 1),
-        layout integer not null, opening bigint not null, token bigint not null
+        layout integer not null, opening bigint not null, is_shared boolean not null
     );
-    insert into {schema}.owner values (1, 1, 0, 0) on conflict do nothing;
+    create table {schema}.shards (shard integer primary key, token bigint not null);
+    insert into {schema}.owner values (1, 2, 0, false);
 """
 
 # A single statement, and not a transaction of several: a program that is stopped between two
 # statements would hold the locks of its rows for as long as it stands, and no other could write
 # them. If a row has another version, a division by zero undoes the whole statement.
+#
+# The rows of the shards are locked until the end of the commit, and a claim changes them: it waits
+# for the commits before it, and refuses all behind it.
 _COMMIT: Final = """
-    with fence as (
-        select 1 from {schema}.owner where opening = %(opening)s and token <= %(token)s for share
+    with opened as (
+        select 1 from {schema}.owner where opening = %(opening)s for share
+    ),
+    held as (
+        select * from unnest(%(shards)s::int[], %(tokens)s::bigint[]) as held(shard, token)
+    ),
+    valid as (
+        select 1 from {schema}.shards as claimed join held using (shard)
+        where claimed.token <= held.token for share of claimed
+    ),
+    fence as (
+        select 1 where exists (select from opened) and (select count(*) from valid)
+            = (select count(*) from {schema}.shards join held using (shard))
     ),
     given as (
         select * from unnest(
@@ -103,12 +118,22 @@ _KEYS: Final = """
     order by key limit %(limit)s
 """
 _CLAIM: Final = """
-    update {schema}.owner set token = %(token)s
-    where opening = %(opening)s and token <= %(token)s returning token
+    insert into {schema}.shards as claimed
+    select %(shard)s, %(token)s::bigint from {schema}.owner where opening = %(opening)s
+    on conflict (shard) do update set token = excluded.token where claimed.token <= excluded.token
+    returning 1
+"""
+# From layout 1, whose single token no program has claimed.
+_UPGRADE: Final = """
+    create table {schema}.shards (shard integer primary key, token bigint not null);
+    alter table {schema}.owner drop column token, add is_shared boolean not null default false;
+    update {schema}.owner set layout = 2;
 """
 _OPEN: Final = """
-    update {schema}.owner set opening = opening + 1
-    where layout = %s and (%s::bigint is null or opening = %s) returning opening
+    update {schema}.owner
+    set opening = opening + (not (is_shared and %(shared)s))::int, is_shared = %(shared)s
+    where layout = %(layout)s and (%(last)s::bigint is null or opening = %(last)s)
+    returning opening
 """
 _SESSION: Final = """
     select pid, backend_start from pg_stat_activity where pid = pg_backend_pid()
@@ -140,7 +165,8 @@ _LIMITS: Final = {
 
 
 class Postgres(ThreadedStore):
-    """A PostgreSQL database with a row for each entity. One program has it open at a time.
+    """A PostgreSQL database with a row for each entity. One program has it open at a time, or the
+    nodes of a cluster share it.
 
     A commit is confirmed by the server, so it survives as much as the server's own
     ``synchronous_commit`` and ``fsync`` let it; a server with ``synchronous_commit = off`` is
@@ -172,7 +198,7 @@ class Postgres(ThreadedStore):
         full = make_conninfo("", **(_LIMITS | given))
         place = "/".join(str(given[part]) for part in ("host", "dbname") if given.get(part))
         self._place = f"{place or 'postgres'} schema {schema}"
-        super().__init__(lambda: _Database(full, schema, self._place))
+        super().__init__(lambda shared: _Database(full, schema, self._place, shared))
 
     def __repr__(self) -> str:
         return f"Postgres({self._place})"
@@ -181,13 +207,16 @@ class Postgres(ThreadedStore):
 class _Database:
     """The open database, in its thread. After an error its connection is not used again."""
 
-    def __init__(self, conninfo: str, schema: str, place: str) -> None:
+    def __init__(self, conninfo: str, schema: str, place: str, shared: bool) -> None:
         self._conninfo = conninfo
+        self._is_shared = shared
         self._schema = schema
         self._place = place
         self._connection: Connection | None = None
         self._opening: int | None = None
-        """The number of this opening. Another program that opens the database takes the next."""
+        """The number of this opening. Another program that opens the database takes the next.
+        Programs that share the database have the same.
+        """
         self._session: tuple[object, ...] | None = None
         """The session of the last connection, as the server knows it."""
         self._do("open", lambda connection: None)
@@ -230,8 +259,7 @@ class _Database:
             if _show(connection, "synchronous_commit") == "off":
                 connection.execute("set synchronous_commit = on")
             self._lock(connection)
-            with connection.transaction():
-                connection.execute(self._sql(_SCHEMA))
+            self._make_tables(connection)
             self._take(connection)
             self._session = connection.execute(_SESSION).fetchone()
         except BaseException:
@@ -239,36 +267,60 @@ class _Database:
             raise
         return connection
 
+    def _make_tables(self, connection: Connection) -> None:
+        with connection.transaction():
+            # Two programs that share the database must not make them at the same time.
+            connection.execute("select pg_advisory_xact_lock(7365, 1)")
+            if not self._is_there(connection):
+                connection.execute(self._sql(_SCHEMA))
+            elif self._layout(connection) == 1:
+                connection.execute(self._sql(_UPGRADE))
+
+    def _is_there(self, connection: Connection) -> bool:
+        found = connection.execute(
+            "select 1 from pg_tables where schemaname = %s and tablename = 'owner'", (self._schema,)
+        )
+        return found.fetchone() is not None
+
+    def _layout(self, connection: Connection) -> object:
+        row = connection.execute(self._sql("select layout from {schema}.owner")).fetchone()
+        return None if row is None else row[0]
+
     def _lock(self, connection: Connection) -> None:
-        """Keep other programs away for as long as this connection lives."""
+        """Keep other programs away for as long as this connection lives, except those that share
+        the database.
+        """
         if self._session is not None:
             # The server may not know yet that this program has lost its connection.
             connection.execute(_END_SESSION, self._session)
         name = f"ergo_py entities {self._schema}"
+        lock = "pg_advisory_lock_shared" if self._is_shared else "pg_advisory_lock"
         try:
             # Wait: a program that has just ended may still have a session for a moment.
             with connection.transaction():
                 connection.execute("set local lock_timeout = '3s'")
-                connection.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (name,))
+                connection.execute(
+                    sql.SQL("select {}(hashtextextended(%s, 0))").format(sql.Identifier(lock)),
+                    (name,),
+                )
         except psycopg.errors.LockNotAvailable:
             raise EntityStoreError(
                 f"{self._place} is open in another program, or in another Entities of this "
-                "program; a schema belongs to a single one"
+                "program; a schema belongs to a single one, or to nodes that share it"
             ) from None
 
     def _take(self, connection: Connection) -> None:
         """Take the next number of an opening, unless another program has had one meanwhile."""
-        last = self._opening
-        row = connection.execute(self._sql(_OPEN), (_LAYOUT, last, last)).fetchone()
+        layout = self._layout(connection)
+        given = {"layout": _LAYOUT, "last": self._opening, "shared": self._is_shared}
+        row = connection.execute(self._sql(_OPEN), given).fetchone()
         if row is not None:
             self._opening = int(row[0])
             return
-        layout = connection.execute(self._sql("select layout from {schema}.owner")).fetchone()
-        if layout != (_LAYOUT,):
+        if layout != _LAYOUT:
             raise EntityStoreError(
-                f"the tables of {self._place} have the layout {layout and layout[0]}, and this "
-                f"version of ergo_py knows {_LAYOUT}; use the version that made them, or a later "
-                "one"
+                f"the tables of {self._place} have the layout {layout}, and this version of "
+                f"ergo_py knows {_LAYOUT}; use the version that made them, or a later one"
             )
         raise EntityStoreError(
             f"another program had {self._place} open while this one had lost its connection; "
@@ -281,13 +333,16 @@ class _Database:
         if connection is not None:
             connection.close()
 
-    def claim(self, token: int) -> None:
-        """Refuse writes with lower tokens."""
+    def claim(self, shard: int, token: int) -> None:
+        """Refuse writes to a shard with lower tokens."""
 
         def work(connection: Connection) -> None:
-            given = {"opening": self._opening, "token": token}
+            given = {"opening": self._opening, "shard": shard, "token": token}
             if connection.execute(self._sql(_CLAIM), given).fetchone() is None:
-                raise FencedError(f"the token {token} is older than the one of {self._place}")
+                raise FencedError(
+                    f"the token {token} is older than the one that {self._place} has for shard "
+                    f"{shard}"
+                )
 
         self._do("write to", work)
 
@@ -300,11 +355,15 @@ class _Database:
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Write rows, by a single statement."""
+        tokens: dict[int, int] = {}
+        for each in writes:
+            tokens[each.shard] = min(each.token, tokens.get(each.shard, each.token))
 
         def work(connection: Connection) -> None:
             given = {
                 "opening": self._opening,
-                "token": min(each.token for each in writes),
+                "shards": list(tokens),
+                "tokens": list(tokens.values()),
                 "kinds": [each.address.kind for each in writes],
                 "keys": [each.address.key for each in writes],
                 "bases": [each.base for each in writes],

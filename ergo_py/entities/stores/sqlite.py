@@ -24,16 +24,18 @@ _SCHEMA: Final = """
         primary key (kind, key)
     ) without rowid;
     create index if not exists entities_due on entities (due) where due is not null;
-    create table if not exists tokens (only integer primary key check (only = 1), token integer);
-    insert or ignore into tokens values (1, 0);
+    create table if not exists shards (shard integer primary key, token integer not null);
+    drop table if exists tokens;
     pragma application_id = {mark};
     pragma user_version = {layout};
     commit;
 """
 _APPLICATION: Final = 0x6572676F
 """The mark of such a file: SQLite's ``application_id``."""
-_LAYOUT: Final = 1
-"""The version of the tables: SQLite's ``user_version``."""
+_LAYOUT: Final = 2
+"""The version of the tables: SQLite's ``user_version``. Layout 1 had a single token for all shards,
+which no program has claimed.
+"""
 _MANY: Final = 200
 """Rows that a statement reads."""
 _INSERT: Final = "insert or ignore into entities values (?, ?, ?, ?, ?)"
@@ -49,6 +51,10 @@ _UPDATE: Final = (
     "where kind = ?4 and key = ?5 and version = ?6"
 )
 _DELETE: Final = "delete from entities where kind = ? and key = ? and version = ?"
+_CLAIM: Final = (
+    "insert into shards values (?1, ?2) "
+    "on conflict do update set token = ?2 where token <= excluded.token"
+)
 
 
 class SQLite(ThreadedStore):
@@ -77,7 +83,15 @@ class SQLite(ThreadedStore):
             raise BadInputError("SQLite(synchronous)", synchronous, '"FULL" or "NORMAL"')
         self.path = Path(path)
         self._synchronous = synchronous
-        super().__init__(lambda: _File(self.path, self._synchronous))
+        super().__init__(self._open_file)
+
+    def _open_file(self, shared: bool) -> "_File":
+        if shared:
+            raise EntityStoreError(
+                f"{self.path} belongs to a single program, and several nodes are to share it; use "
+                "Postgres for entities on several nodes"
+            )
+        return _File(self.path, self._synchronous)
 
     def __repr__(self) -> str:
         return f"SQLite({str(self.path)!r})"
@@ -94,8 +108,10 @@ class _File:
         """The write-ahead log, a file beside it."""
         self._identity: tuple[int, int] | None = None
         self._log_identity: tuple[int, int] | None = None
-        self._token = 0
-        """The highest token that was claimed. No other program writes to the file."""
+        self._tokens: dict[int, int] = {}
+        """The highest token that was claimed for each shard. No other program writes to the
+        file, so that a commit need not read them.
+        """
         self._lock = _lock(path)
         try:
             self._open()
@@ -131,7 +147,7 @@ class _File:
             connection.execute("pragma secure_delete = on")
             if is_new:  # and no write otherwise: a full disk can be read
                 connection.executescript(_SCHEMA.format(mark=_APPLICATION, layout=_LAYOUT))
-            (self._token,) = connection.execute("select token from tokens").fetchone()
+            self._tokens = dict(connection.execute("select shard, token from shards"))
             self._identity = _identity(self._path)
             self._log_identity = _identity(self._log)
             return connection
@@ -189,19 +205,23 @@ class _File:
         self._drop()
         os.close(self._lock)
 
-    def claim(self, token: int) -> None:
-        """Refuse writes with lower tokens."""
+    def claim(self, shard: int, token: int) -> None:
+        """Refuse writes to a shard with lower tokens."""
         connection = self._open()
         try:
-            done = connection.execute(
-                "update tokens set token = ?1 where token <= ?1", (token,)
-            ).rowcount
+            done = connection.execute(_CLAIM, (shard, token)).rowcount
         except sqlite3.Error as error:
             self._drop()
             raise self._failed("write to", error) from error
         if not done:
-            raise FencedError(f"the token {token} is older than the one that {self._path} has")
-        self._token = token
+            raise self._fenced(shard, token)
+        self._tokens[shard] = token
+
+    def _fenced(self, shard: int, token: int) -> FencedError:
+        return FencedError(
+            f"the token {token} is older than the token {self._tokens[shard]} that {self._path} "
+            f"has for shard {shard}"
+        )
 
     def load(self, addresses: Sequence[Address]) -> list[Row | None]:
         """Read rows."""
@@ -234,9 +254,10 @@ class _File:
         new: list[tuple[object, ...]] = []
         gone: list[tuple[object, ...]] = []
         never: list[Address] = []
-        for (kind, key), base, version, token, due, record in writes:
-            if token < self._token:
-                raise FencedError(f"the token {token} is older than the one of {self._path}")
+        tokens = self._tokens
+        for (kind, key), base, version, token, due, record, shard in writes:
+            if shard in tokens and token < tokens[shard]:
+                raise self._fenced(shard, token)
             if record is None:
                 if base:
                     gone.append((kind, key, base))

@@ -28,11 +28,15 @@ class Write(NamedTuple):
     version: int
     """The version that it gets."""
     token: int
-    """The fencing token of the writer. A store refuses tokens lower than the highest claimed."""
+    """The fencing token of the writer. A store refuses tokens lower than the highest that was
+    claimed for the shard.
+    """
     due: float | None
     """The moment at which the entity has work to do; None for none."""
     record: bytes | None
     """None deletes the row."""
+    shard: int = 0
+    """The part of all entities that this one belongs to: a program claims each shard by itself."""
 
 
 class Due(NamedTuple):
@@ -53,24 +57,31 @@ class Store(Protocol):
     The rules of ``ergo_py.testing.STORE_RULES`` check a store of your own.
     """
 
-    async def open(self, owner: "Actor") -> None:
+    async def open(self, owner: "Actor", *, shared: bool = False) -> None:
         """Open it for a process, which calls no other operation before: they raise
         `EntityStoreError`, as they do after ``close``.
 
+        Args:
+            owner: the process.
+            shared: other programs may have it open, too, if all of them share it. Each of them
+                claims its shards, and writes to no others.
+
         Raises:
-            EntityStoreError: it cannot be opened, or another program has it open.
+            EntityStoreError: it cannot be opened, or another program has it open, or it cannot be
+                shared.
         """
 
     async def close(self) -> None:
         """Close it. Nothing is written after that."""
 
-    async def claim(self, token: int) -> None:
-        """Refuse writes with lower tokens from now on, also after a restart. A writer that was
-        replaced by another, with a higher token, can write no longer.
+    async def claim(self, shard: int, token: int) -> None:
+        """Refuse writes to a shard with lower tokens from now on, also after a restart. A writer
+        that was replaced by another, with a higher token, can write no longer, and a load after the
+        claim finds all that the earlier writer has committed.
 
         Raises:
-            FencedError: a higher token was claimed before.
-            EntityStoreError: it cannot write.
+            FencedError: a higher token was claimed for the shard before.
+            EntityStoreError: it cannot write. The claim may have happened.
         """
 
     async def load(self, addresses: Sequence[Address]) -> Sequence[Row | None]:

@@ -22,8 +22,8 @@ R = TypeVar("R")
 class BlockingStore(Protocol):
     """The operations of a store, in its thread."""
 
-    def claim(self, token: int) -> None:
-        """Refuse writes with lower tokens from now on."""
+    def claim(self, shard: int, token: int) -> None:
+        """Refuse writes to a shard with lower tokens from now on."""
 
     def load(self, addresses: Sequence[Address]) -> Sequence[Row | None]:
         """The rows at these addresses."""
@@ -47,26 +47,26 @@ class BlockingStore(Protocol):
 class ThreadedStore:
     """A store in a thread. It closes with the process that has opened it."""
 
-    def __init__(self, factory: Callable[[], BlockingStore]) -> None:
+    def __init__(self, factory: Callable[[bool], BlockingStore]) -> None:
         self._factory = factory
         self._calls: BlockingCalls | None = None
 
-    async def open(self, owner: "Actor") -> None:
+    async def open(self, owner: "Actor", *, shared: bool = False) -> None:
         """Open it, in a thread that belongs to ``owner``.
 
         Raises:
             EntityStoreError: it cannot be opened, or another program has it open.
         """
-        calls = BlockingCalls(factory=self._factory, max_waiting=10)
+        calls = BlockingCalls(factory=lambda: self._factory(shared), max_waiting=10)
         await owner.spawn_meta(calls)
         self._calls = calls
 
     async def close(self) -> None:
         """Do nothing: it closes with the process that has opened it."""
 
-    async def claim(self, token: int) -> None:
-        """Refuse writes with lower tokens from now on."""
-        await self.run(lambda store: store.claim(token))
+    async def claim(self, shard: int, token: int) -> None:
+        """Refuse writes to a shard with lower tokens from now on."""
+        await self.run(lambda store: store.claim(shard, token))
 
     async def load(self, addresses: Sequence[Address]) -> Sequence[Row | None]:
         """The rows at these addresses."""

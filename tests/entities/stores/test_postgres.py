@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import trio
 
 from ergo_py import InitError, TargetDownError, ask, open_node
 from ergo_py.entities import EntityStoreError, FencedError, Store
@@ -17,7 +18,7 @@ from ergo_py.entity_handles import Address
 from ergo_py.errors import BadInputError
 from ergo_py.testing import STORE_RULES, opened_store
 from ergo_py.testing.stores import StoreRule
-from tests.entities.support import database_setting
+from tests.entities.support import check_shared_shards, database_setting
 from tests.postgres import PostgresServer, needs_postgres, running_postgres
 from tests.support import short_directory
 
@@ -124,11 +125,68 @@ async def test_a_program_comes_back_although_the_server_keeps_its_lost_session(
             assert await store.load([ADA]) == [Row(1, b"1")]
 
 
+async def test_nodes_share_a_database_and_write_to_their_own_shards(
+    server: PostgresServer, schema: str
+) -> None:
+    async with open_node("store@test", log_level="critical") as node:
+        await check_shared_shards(node, lambda: database(server, schema))
+
+
+async def test_a_claim_waits_for_the_commits_before_it_and_refuses_those_behind_it(
+    server: PostgresServer, schema: str
+) -> None:
+    import psycopg
+
+    async with opened_store(database(server, schema)) as store:
+        await store.claim(3, 1)
+        with psycopg.connect(server.conninfo) as other:
+            # Another program has claimed the shard, and that is not stored yet.
+            other.execute(f"update {schema}.shards set token = 2".encode())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(expect_fenced, store, Write(ADA, 0, 1, 1, None, b"late", 3))
+                await wait_until_blocked(server)
+                other.commit()
+        assert await store.load([ADA]) == [None]
+
+
+async def expect_fenced(store: Store, write: Write) -> None:
+    with pytest.raises(FencedError):
+        await store.commit([write])
+
+
+async def wait_until_blocked(server: PostgresServer) -> None:
+    """Wait until a statement waits for a lock."""
+    import psycopg
+
+    with psycopg.connect(server.conninfo, autocommit=True) as looking, trio.fail_after(20):
+        statement = "select from pg_locks where not granted"
+        while looking.execute(statement).fetchone() is None:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def test_tables_of_the_first_layout_are_upgraded(server: PostgresServer, schema: str) -> None:
+    import psycopg
+
+    async with opened_store(database(server, schema)) as store:
+        await store.commit([Write(ADA, 0, 1, 0, None, b"1")])
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(f"drop table {schema}.shards".encode())
+        connection.execute(
+            f"alter table {schema}.owner drop column is_shared, add token bigint".encode()
+        )
+        connection.execute(f"update {schema}.owner set layout = 1, token = 0".encode())
+    for _ in range(2):
+        async with opened_store(database(server, schema)) as store:
+            assert await store.load([ADA]) == [Row(1, b"1")]
+            await store.claim(0, 1)
+            await expect_fenced(store, Write(ADA, 1, 2, 0, None, b"late"))
+
+
 async def test_a_refused_write_leaves_the_connection_open(
     server: PostgresServer, schema: str
 ) -> None:
     async with opened_store(database(server, schema)) as store:
-        await store.claim(2)
+        await store.claim(0, 2)
         with pytest.raises(FencedError):
             await store.commit([Write(ADA, 0, 1, 1, None, b"1")])
         await store.commit([Write(ADA, 0, 1, 2, None, b"2")])
@@ -164,8 +222,8 @@ async def test_tables_of_a_later_layout_are_refused(server: PostgresServer, sche
     async with opened_store(database(server, schema)):
         pass
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute(f"update {schema}.owner set layout = 2".encode())
-    with pytest.raises(InitError, match="the layout 2, and this version of ergo_py knows 1"):
+        connection.execute(f"update {schema}.owner set layout = 3".encode())
+    with pytest.raises(InitError, match="the layout 3, and this version of ergo_py knows 2"):
         async with opened_store(database(server, schema)):
             pass
 

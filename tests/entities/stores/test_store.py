@@ -9,12 +9,13 @@ from typing import Any, Final
 import pytest
 import trio
 
-from ergo_py import InitError
+from ergo_py import InitError, open_node
 from ergo_py.entities import FencedError, MemoryStore, SQLite
 from ergo_py.entities.stores.store import Due, Row, Write
 from ergo_py.entity_handles import Address
 from ergo_py.testing import STORE_RULES, opened_store
 from ergo_py.testing.stores import StoreRule
+from tests.entities.support import Sharing, check_shared_shards
 
 with_each_rule = pytest.mark.parametrize(
     "rule", STORE_RULES, ids=[rule.__name__ for rule in STORE_RULES]
@@ -101,8 +102,28 @@ class OneByOne(MemoryStore):
 class Tokenless(MemoryStore):
     """Accepts every token."""
 
-    async def claim(self, token: int) -> None:
+    async def claim(self, shard: int, token: int) -> None:
         pass
+
+
+class SingleToken(MemoryStore):
+    """Has a single token for all shards."""
+
+    async def claim(self, shard: int, token: int) -> None:
+        await super().claim(0, token)
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        await super().commit([each._replace(shard=0) for each in writes])
+
+
+class FirstShard(MemoryStore):
+    """Compares the token of the first write of a batch only."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        first = writes[0]
+        await super().commit(
+            [each._replace(shard=first.shard, token=first.token) for each in writes]
+        )
 
 
 class OldWriter(MemoryStore):
@@ -180,6 +201,8 @@ BROKEN: Final[list[tuple[Callable[[], MemoryStore], str]]] = [
     (Tokenless, "older_tokens_are_refused"),
     (OldWriter, "older_tokens_are_refused"),
     (LateTokens, "older_tokens_are_refused"),
+    (SingleToken, "each_shard_has_its_token"),
+    (FirstShard, "each_shard_has_its_token"),
     (AnyOrder, "due_rows_come_earliest_first"),
     (Inclusive, "keys_come_in_pages"),
     (Late, "a_cancelled_commit_is_whole_or_absent"),
@@ -200,3 +223,15 @@ async def test_a_rule_finds_a_store_that_breaks_it(
 
 def test_every_rule_has_a_store_that_breaks_it() -> None:
     assert {rule for _, rule in BROKEN} == {rule.__name__ for rule in STORE_RULES}
+
+
+async def test_programs_that_share_a_store_write_to_their_own_shards() -> None:
+    store = MemoryStore()
+    async with open_node("store@test", log_level="critical") as node:
+        await check_shared_shards(node, lambda: store)
+
+
+async def test_a_file_is_not_shared(tmp_path: Path) -> None:
+    async with open_node("store@test", log_level="critical") as node:
+        with pytest.raises(InitError, match="use Postgres for entities on several nodes"):
+            await node.spawn(Sharing, SQLite(tmp_path / "state.db"))
