@@ -131,7 +131,7 @@ class BlockingCalls(MetaProcess):
         number = next(meta.router.references)
         caller = TaskCaller(self.parent, number, meta.id, request, current_task(), meta)
         if not meta.accepting:
-            raise TargetDownError(meta.id, request, meta.reason or NoProcess())
+            raise TargetDownError(meta.id, request, meta.reason or NoProcess(), begun=False)
         caller.defer(meta)
         await self._take(_Job(request, caller))
         await meta.kernel.calls.wait(None, caller, None)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from .._core.runtime.time_slices import in_slices
-from .._core.vocabulary.errors import TargetDownError
 from .._core.vocabulary.reasons import NoNode, Reason, Shutdown
 from .._core.vocabulary.text import shown
 from .access.limits import ADDRESS, ANSWERS, LARGEST
@@ -188,7 +187,7 @@ class NodeConnection:
         calls = peer.forget_calls()
         peer.mailbox.refuse_waiters()
         for caller in calls:
-            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+            caller.fail_begun(reason)
         if lost:
             name = f"network: lost {peer.node}"
             self._network.kernel.start(self._add_dead_letters, lost, bool(creation), name=name)

@@ -18,7 +18,6 @@ from .._core.vocabulary.envelopes import (
     Lane,
     Overflow,
 )
-from .._core.vocabulary.errors import TargetDownError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Reason
@@ -363,7 +362,7 @@ class _Passing:
     def refuse(self, reason: Reason, /) -> None:
         _, sender, caller, payload = self._envelope
         if isinstance(caller, Caller):
-            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+            caller.fail_queued(reason)
         else:
             self._pool.router.dead_letters.add(sender, self._pool.id, payload, Why.NO_PROCESS)
 

@@ -391,7 +391,7 @@ class Calls:
         check_priority(priority)
         origin.redirect(to, message)
         if receiver is None or not receiver.accepting:
-            origin.settle(None, self._down(receiver, to, message))
+            origin.settle(None, self._down(receiver, to, message, begun=origin.begun))
             return False
         ring = ring_of(waiting_process(origin, self._router.processes), receiver)
         if ring:
@@ -443,11 +443,14 @@ class Calls:
         """Count a reply that arrived after its caller had stopped waiting."""
         self.late_replies += 1
 
-    def _down(self, callee: Receiver | None, to: Any, request: object) -> TargetDownError:
+    def _down(
+        self, callee: Receiver | None, to: Any, request: object, *, begun: bool = False
+    ) -> TargetDownError:
         if callee is None:
             router = self._router
-            return TargetDownError(to, request, router.missing(to), router.names_beside(to))
-        return TargetDownError(to, request, callee.reason or NoProcess())
+            names = router.names_beside(to)
+            return TargetDownError(to, request, router.missing(to), names, begun=begun)
+        return TargetDownError(to, request, callee.reason or NoProcess(), begun=begun)
 
     def _refuse_ring(self, process: Asker, callee: Receiver, to: object, request: object) -> None:
         ring = ring_of(process, callee)

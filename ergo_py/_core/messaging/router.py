@@ -38,7 +38,6 @@ from ..vocabulary.errors import (
     DeadlockError,
     MailboxFullError,
     NodeStoppedError,
-    TargetDownError,
 )
 from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.messages import Diverted, Why
@@ -246,7 +245,7 @@ class Router(Addresses):
         while lane:
             _, sender, ref, message = lane.popleft()
             if isinstance(ref, Caller):
-                ref.settle(None, TargetDownError(ref.to, ref.request, NoProcess()))
+                ref.fail_queued(NoProcess())
             else:
                 self._add_dead_letter(sender, pid, message)
 
@@ -367,9 +366,7 @@ class Router(Addresses):
             if why in (Why.FULL, Why.DISPLACED):
                 ref.settle(None, MailboxFullError(ref.to, ref.request, receiver.mailbox.limit))
             else:
-                ref.settle(
-                    None, TargetDownError(ref.to, ref.request, receiver.reason or NoProcess())
-                )
+                ref.fail_queued(receiver.reason or NoProcess())
         elif kind <= EVENT:
             self.dead_letters.add(sender, to, payload, why)
 

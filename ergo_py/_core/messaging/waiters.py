@@ -10,7 +10,6 @@ from ..runtime.bridge import Parker
 from ..runtime.parking import TrioTurns, wake_with
 from ..tables.pending_calls import Callee, Caller
 from ..vocabulary.envelopes import Envelope, Lane
-from ..vocabulary.errors import TargetDownError
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.messages import Why
 from ..vocabulary.reasons import NoProcess
@@ -134,7 +133,7 @@ class CallWaiter:
         callee = self.caller.callee
         if not admitted and callee is not None:
             reason = callee.reason or NoProcess()
-            self.caller.settle(None, TargetDownError(self.caller.to, self.caller.request, reason))
+            self.caller.fail_queued(reason)
 
 
 class ThreadWaiter:

@@ -21,7 +21,7 @@ from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller, OwedCalls
 from ..tables.timers import Owned
 from ..vocabulary.envelopes import MESSAGE, Envelope, Lane, Priority, kind_name
-from ..vocabulary.errors import NotAllowedError, TargetDownError
+from ..vocabulary.errors import NotAllowedError
 from ..vocabulary.hints import explain
 from ..vocabulary.ids import PID, Alias, Ref, Target
 from ..vocabulary.messages import Why
@@ -375,7 +375,7 @@ class Meta:
         if self.kernel.log.wants("error"):
             self.kernel.log_crash(self, "meta-process crashed", callback, message_type, reason)
         if handling is not None and isinstance(caller := handling[2], Caller):
-            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+            caller.fail_begun(reason)
         if callback != "start" or not self.reader.has_thread:
             self.pass_on(error)
         return reason

@@ -8,7 +8,7 @@ from ..runtime.cancel_scopes import left_open
 from ..tables.child_slot import ChildSlot, Decision
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EVENT, STARTED, STOP, kind_name
-from ..vocabulary.errors import CallFailedError, TargetDownError
+from ..vocabulary.errors import CallFailedError
 from ..vocabulary.hints import MAY_NEED_HINT, explain
 from ..vocabulary.reasons import Crashed, Reason
 from ..vocabulary.text import shortened
@@ -47,7 +47,7 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     if isinstance(ref, Caller):
         # This caller learns of the crash at once; the callers of queued calls learn of it after
         # terminate.
-        ref.settle(None, TargetDownError(ref.to, ref.request, reason))
+        ref.fail_begun(reason)
     return reason
 
 

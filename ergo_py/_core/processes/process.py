@@ -269,6 +269,8 @@ class Process(Owner):
             return
         if self.postponed is None:
             self.postponed = deque()
+        if isinstance(envelope[2], Caller):
+            envelope[2].note_begun()
         self.postponed.append(envelope)
         self.turn.postpone()
 

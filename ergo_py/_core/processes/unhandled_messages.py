@@ -18,7 +18,7 @@ from ..runtime.time_slices import at_once, in_slices
 from ..tables.child_slot import ChildSlot, Fate, Redirect
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EVENT, MAIN_LANE, Envelope, Lane, Priority
-from ..vocabulary.errors import MailboxFullError, TargetDownError
+from ..vocabulary.errors import MailboxFullError
 from ..vocabulary.messages import Why
 from ..vocabulary.reasons import Reason
 from ..vocabulary.states import TERMINATED
@@ -68,7 +68,7 @@ def answer(process: "Process", reason: Reason) -> Iterator[None]:
 def refuse(callers: Iterable[Caller], reason: Reason) -> Iterator[None]:
     """Fail calls because their callee has ended."""
     for number, caller in enumerate(callers, 1):
-        caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+        caller.fail_begun(reason)
         if not number % _CHUNK:
             yield
 
@@ -88,7 +88,7 @@ def _settle_calls(envelopes: Iterable[Envelope], reason: Reason) -> list[Envelop
     for envelope in envelopes:
         caller = envelope[2]
         if isinstance(caller, Caller):
-            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+            caller.fail_queued(reason)
         elif envelope[0] <= EVENT:
             messages.append(envelope)
     return messages
@@ -109,7 +109,7 @@ def _hand_on(
             # The message has become a dead letter. Its sender is not waiting for a result any more.
             return
     elif caller is not None:
-        caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+        caller.fail_queued(reason)
     elif kind <= EVENT:
         slot.count_dropped()
 

@@ -171,6 +171,7 @@ static void caller_release(PyObject* caller) {
     Py_CLEAR(SLOT(caller, of_caller.value));
     Py_CLEAR(SLOT(caller, of_caller.error));
     Py_CLEAR(SLOT(caller, of_caller.endless));
+    Py_CLEAR(SLOT(caller, of_caller.begun));
     Py_XSETREF(spare_caller, caller);
 }
 

@@ -55,7 +55,7 @@ static const SlotName slots[] = {
     {"Calls", "_slice_end", &of_calls.slice_end}, {"Calls", "_turn_of", &of_calls.turn_of},
     IN(Calls, of_calls, serving), IN(UnfinishedCall, of_unfinished, caller),
     IN(UnfinishedCall, of_unfinished, is_due), IN(UnfinishedCall, of_unfinished, left),
-    IN(TaskCaller, of_caller, callee),
+    {"TaskCaller", "_begun", &of_caller.begun}, IN(TaskCaller, of_caller, callee),
     {"TaskCaller", "_deferred", &of_caller.deferred},
     {"TaskCaller", "_endless", &of_caller.endless}, IN(TaskCaller, of_caller, error),
     IN(TaskCaller, of_caller, number), IN(TaskCaller, of_caller, pid),

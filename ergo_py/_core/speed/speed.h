@@ -131,7 +131,7 @@ extern struct OfUnfinished {
 } of_unfinished;
 
 extern struct OfCaller {
-    Py_ssize_t callee, deferred, endless, error, number, pid, request, settled, task, to, value;
+    Py_ssize_t begun, callee, deferred, endless, error, number, pid, request, settled, task, to, value;
 } of_caller;
 
 extern struct OfMailbox {

@@ -14,7 +14,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from ..vocabulary.errors import CallTimeoutError, UnhandledCallError
+from ..vocabulary.errors import CallTimeoutError, TargetDownError, UnhandledCallError
 from ..vocabulary.ids import PID, Alias, Ref
 from ..vocabulary.messages import answer_but_not_none
 from ..vocabulary.public_names import show_public_names
@@ -98,6 +98,7 @@ class Caller(Expiry):
     """
 
     __slots__ = (
+        "_begun",
         "_deferred",
         "_mark",
         "callee",
@@ -143,6 +144,16 @@ class Caller(Expiry):
         """Carry the mark of a sampled trace."""
         self._mark = mark
 
+    @property
+    def begun(self) -> bool:
+        """Whether a callee that does not have the request any more has begun to handle it."""
+        return hasattr(self, "_begun")
+
+    def note_begun(self) -> None:
+        """Note that a callee has begun to handle the request, and puts it back or passes it on."""
+        # Not set by the constructor: the other calls do not pay for it.
+        self._begun = True
+
     def assign(self, callee: Callee) -> None:
         """Note which callee has the request now, and so has to answer."""
         self.callee = callee
@@ -186,6 +197,14 @@ class Caller(Expiry):
         self.error = error
         self.awaken()
         return True
+
+    def fail_begun(self, reason: Reason) -> None:
+        """End the call: the callee has ended while it had the request."""
+        self.settle(None, TargetDownError(self.to, self.request, reason))
+
+    def fail_queued(self, reason: Reason) -> None:
+        """End the call: the callee has ended without handling the request."""
+        self.settle(None, TargetDownError(self.to, self.request, reason, begun=self.begun))
 
     def settle_in(self, _turns: Any, value: Any, error: BaseException | None) -> bool:
         """The same in the turn of a reader: if it is a root, the waiting task runs in this turn."""

@@ -276,6 +276,8 @@ class Behaviour(LinksAndEvents):
         """
         process = self._process
         process.count_sent()
+        if isinstance(origin, Caller):
+            origin.note_begun()
         sent = process.kernel.calls.forward(
             to, message, origin, process.priority if priority is None else priority
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 from ..._core.tables.pending_calls import Caller
-from ..._core.vocabulary.errors import ErgoError, TargetDownError
+from ..._core.vocabulary.errors import ErgoError
 from ..._core.vocabulary.messages import NO_REPLY
 from ..._core.vocabulary.reasons import Reason
 from ..errors import EntityStoreError
@@ -129,7 +129,7 @@ class HeldOutput:
         held, self._held = self._held, None
         for _, caller, _, _ in held or ():
             if caller is not None:
-                caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+                caller.fail_begun(reason)
         self._wake_waiting()
 
     def _let_go(self, caller: Caller | None, value: object, error: BaseException | None) -> None:

@@ -198,7 +198,9 @@ class Executor:
         to = self._routes.address(decode_route(op.route).to)
         self._refusals.refuse("draining")
         self._peer.send_answer(
-            op.number, None, TargetDownError(to, None, Shutdown("its node is draining"))
+            op.number,
+            None,
+            TargetDownError(to, None, Shutdown("its node is draining"), begun=False),
         )
 
     # -- messages and calls ------------------------------------------------------------------------
@@ -305,7 +307,7 @@ class Executor:
             return
         if to not in self._processes and self._is_missing(to):
             self._refusals.refuse("undelivered")
-            error = TargetDownError(to, None, self.router.missing(to))
+            error = TargetDownError(to, None, self.router.missing(to), begun=False)
             self._peer.send_answer(op.number, None, error)
             return
         try:

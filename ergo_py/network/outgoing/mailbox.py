@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from ..._core.tables.mailbox import Mailbox, Verdict
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import Envelope, Lane, Overflow
-from ..._core.vocabulary.errors import TargetDownError
 from ..._core.vocabulary.messages import Why
 from ..._core.vocabulary.reasons import NoNode
 from ..errors import NodeBusyError
@@ -102,6 +101,6 @@ class CallerWaiter:
         """Send the message, or fail: the node is lost."""
         caller = self._caller
         if not admitted:
-            caller.settle(None, TargetDownError(caller.to, caller.request, NoNode(caller.to.node)))
+            caller.fail_queued(NoNode(caller.to.node))
         elif not caller.settled:
             self._push()

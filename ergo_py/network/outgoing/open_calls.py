@@ -134,7 +134,8 @@ class OpenCalls:
             payload = self.network.types.decode(op.body)
         except UnreadableValueError as error:
             payload = RemoteError("unreadable", str(error))
-        caller.settle(None, error_of(op.kind, caller.to, caller.request, payload))
+        failure = error_of(op.kind, caller.to, caller.request, payload, op.begun)
+        caller.settle(None, failure)
 
     async def send_wait(
         self,

@@ -12,6 +12,7 @@ import trio
 from ..._core.messaging.router import LANES
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import MESSAGE, Lane, Priority
+from ..._core.vocabulary.errors import TargetDownError
 from ..._core.vocabulary.ids import PID, Alias, Target
 from ..._core.vocabulary.messages import Why
 from ..._core.vocabulary.reasons import Reason
@@ -243,7 +244,12 @@ class Peer(OpenCalls, Notices):
             )
             kind = Failure.UNSENDABLE
             body = self.network.types.encode([why, utf8(str(refusal))])
-        op = (_FAILED, number, kind, body) if kind else (_ANSWER, number, body)
+        if not kind:
+            op: tuple[object, ...] = (_ANSWER, number, body)
+        elif isinstance(error, TargetDownError) and not error.begun:
+            op = (_FAILED, number, kind, body, False)
+        else:
+            op = (_FAILED, number, kind, body)
         self.session.push(encode_operation(op))
         self._wake_for_call()
 

@@ -98,19 +98,19 @@ def failure_of(error: BaseException, types: MessageTypes) -> tuple[str, bytes]:
     return Failure.REJECTED, types.encode(RemoteError(type(error).__qualname__, text_of(error)))
 
 
-def error_of(kind: str, to: object, request: object, payload: object) -> BaseException:
+def error_of(kind: str, to: object, request: object, payload: object, begun: bool) -> BaseException:
     """The error that a call to ``to`` raises here for a failure of this kind."""
     try:
-        return _error_of(kind, to, request, payload)
+        return _error_of(kind, to, request, payload, begun)
     except Exception:
         # The payload is not that of this kind. The call fails nevertheless.
         return RemoteError(kind, brief(payload, 200))
 
 
-def _error_of(kind: str, to: Any, request: object, payload: Any) -> BaseException:
+def _error_of(kind: str, to: Any, request: object, payload: Any, begun: bool) -> BaseException:
     match kind:
         case Failure.DOWN:
-            return TargetDownError(to, request, reason_of(payload))
+            return TargetDownError(to, request, reason_of(payload), begun=begun)
         case Failure.CRASHED if isinstance(payload, Crashed):
             return CallFailedError(to, request, payload)
         case Failure.FULL:

@@ -120,6 +120,8 @@ class Failed(msgspec.Struct, array_like=True, tag=4, frozen=True):
     number: int
     kind: str
     body: bytes
+    begun: bool = True
+    """Whether a process may have begun to handle the request."""
 
 
 class Watch(msgspec.Struct, array_like=True, tag=5, frozen=True):

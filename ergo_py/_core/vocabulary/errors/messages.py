@@ -55,13 +55,22 @@ class CallError(ErgoError):
 
 
 class TargetDownError(CallError):
-    """The callee ended before it answered, or did not exist. ``reason`` says why."""
+    """The callee ended before it answered, or did not exist. ``reason`` says why. ``begun`` is
+    False if no callback has begun to handle the request: it is safe to call again.
+    """
 
     def __init__(
-        self, target: object, request: object, reason: Reason, names: Sequence[str] = ()
+        self,
+        target: object,
+        request: object,
+        reason: Reason,
+        names: Sequence[str] = (),
+        *,
+        begun: bool = True,
     ) -> None:
         super().__init__(f"{target!r} cannot answer: {reason}", target, request)
         self.reason = reason
+        self.begun = begun
         self._names = names
         if isinstance(reason, Crashed):
             self.__cause__ = reason.error
