@@ -15,13 +15,14 @@ from .._core import sources
 from .._core.messaging.waiters import TaskCaller
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
-from .._core.vocabulary.errors import BadInputError, NodeStoppedError, TargetDownError
+from .._core.vocabulary.errors import BadInputError, TargetDownError
 from .._core.vocabulary.ids import Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Crashed, NoProcess, Reason
 from .invocations import Apply, Invoke, as_exception, name_of_request
+from .readers import post_to_loop
 from .receivers import check_receiver
 
 __all__ = ["BlockingCalls", "Poller"]
@@ -236,15 +237,15 @@ class _Worker(MetaProcess):
             self._target = self._make()
         except BaseException as error:
             self.failure = as_exception(error)
-            self._post(self.made.set)
+            post_to_loop(self._meta, self.made.set)
             return
-        self._post(self.made.set)
+        post_to_loop(self._meta, self.made.set)
         try:
             while not self.stopping and (job := self._next_job()) is not None:
                 self._is_busy = True
                 result = outcome.capture(job.run, self._target)
                 self._is_busy = False
-                self._post(self._finished, self, job, result)
+                post_to_loop(self._meta, self._finished, self, job, result)
         finally:
             if self._close is not None:
                 self._close(self._target)
@@ -261,12 +262,6 @@ class _Worker(MetaProcess):
     async def terminate(self, reason: Reason) -> None:
         if self.failure is None:
             self._lost(reason)
-
-    def _post(self, function: Callable[..., object], *args: object) -> None:
-        try:
-            self._meta.router.bridge.post(function, *args)
-        except NodeStoppedError:  # the thread was abandoned, and no caller waits for it
-            return
 
 
 class Poller(MetaProcess):

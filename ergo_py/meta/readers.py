@@ -16,7 +16,7 @@ from .._core.runtime.bridge import Parker
 from .._core.tables.pending_calls import Caller, Deadline
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.envelopes import FENCE, Lane
-from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.errors import BadInputError, NodeStoppedError
 from .._core.vocabulary.ids import PID, Alias, Target
 from .._core.vocabulary.states import MetaState, State
 
@@ -28,6 +28,7 @@ __all__ = [
     "has_receiver",
     "has_served",
     "is_asleep",
+    "post_to_loop",
     "run_at_once",
     "start_beside",
     "when_served",
@@ -128,6 +129,14 @@ def start_beside(process: MetaProcess, work: Callable[[], Awaitable[None]]) -> N
     # In an empty context: the task must not see the context variables of the process that runs now.
     name = f"{meta.callbacks.behaviour}: beside its reader"
     Context().run(lambda: meta.kernel.start(run, name=name))
+
+
+def post_to_loop(meta: Meta, function: Callable[..., object], *args: object) -> None:
+    """Call a function on the loop, from a reader thread, without waiting for it."""
+    try:
+        meta.router.bridge.post(function, *args)
+    except NodeStoppedError:  # the thread was abandoned, and nothing waits for it
+        return
 
 
 def run_at_once(steps: Coroutine[Any, Any, None]) -> None:
