@@ -13,6 +13,7 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 import ergo_py
 import ergo_py.blocking
 import ergo_py.cluster
+import ergo_py.devices
 import ergo_py.meta
 import ergo_py.network
 import ergo_py.testing
@@ -184,6 +185,7 @@ PUBLIC = {
     for module in (
         ergo_py.workers,
         ergo_py.cluster,
+        ergo_py.devices,
         ergo_py.network,
         ergo_py.testing,
         ergo_py.blocking,

@@ -118,6 +118,7 @@ NOUNS = {
     "testing",
     "parsing",
     "messaging",
+    "opening",
     "outgoing",
     "incoming",
 }

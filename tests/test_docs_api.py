@@ -16,6 +16,7 @@ import ergo_py
 import ergo_py.aio
 import ergo_py.blocking
 import ergo_py.cluster
+import ergo_py.devices
 import ergo_py.entities
 import ergo_py.errors
 import ergo_py.groups
@@ -38,6 +39,7 @@ MODULES = (
     ergo_py.aio,
     ergo_py.blocking,
     ergo_py.cluster,
+    ergo_py.devices,
     ergo_py.errors,
     ergo_py.groups,
     ergo_py.info,

@@ -20,8 +20,10 @@ from ergo_py.moved_names import MOVED
 from tests.test_docs_api import MODULES
 
 MOST_AT_THE_ROOT = 80
-MOST = 260
-"""The next name needs a reason why it is not a member, a parameter or a name of its module."""
+MOST = 266
+"""266: the six names of devices, which receivers match and callers catch.
+
+The next name needs a reason why it is not a member, a parameter or a name of its module."""
 
 
 def old_value(old: str) -> tuple[object, list[str]]:

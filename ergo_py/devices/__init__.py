@@ -1,0 +1,31 @@
+"""Devices behind blocking libraries: serial lines, buses, brokers. One address for both directions,
+opened again whenever the device is lost.
+
+`DeviceBridge` is the base class.
+"""
+
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from .bridge import DeviceBridge
+    from .messages import DeviceClosedError, DeviceData, DeviceLost, DeviceOpened, DeviceSend
+
+__all__ = [
+    "DeviceBridge",
+    "DeviceClosedError",
+    "DeviceData",
+    "DeviceLost",
+    "DeviceOpened",
+    "DeviceSend",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "bridge": "DeviceBridge",
+            "messages": "DeviceClosedError DeviceData DeviceLost DeviceOpened DeviceSend",
+        },
+    )

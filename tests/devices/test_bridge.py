@@ -1,0 +1,393 @@
+"""Devices that come and go: every gap is told, in order, and a stuck library costs a thread."""
+
+from typing import Any, ClassVar
+
+import pytest
+import trio
+
+from ergo_py import Alias, Backoff, BadInputError, Crashed, Node, Normal
+from ergo_py.devices import (
+    DeviceBridge,
+    DeviceClosedError,
+    DeviceData,
+    DeviceLost,
+    DeviceOpened,
+    DeviceSend,
+)
+from ergo_py.errors import UnhandledCallError
+from ergo_py.meta import Delimiter, FixedLength
+from tests.devices.outlet import FullDuplex, HalfDuplex, Outlet, wait_for
+from tests.meta.owner import eventually, owning
+from tests.meta.wires import MovableClock
+
+AT_ONCE = Backoff(0.0, 0.0)
+KINDS = pytest.mark.parametrize("kind", [HalfDuplex, FullDuplex])
+
+
+def data_of(messages: list[Any]) -> list[object]:
+    return [message.data for message in messages if isinstance(message, DeviceData)]
+
+
+@KINDS
+async def test_a_device_is_read_and_written(kind: type[HalfDuplex]) -> None:
+    outlet = Outlet()
+    outlet.say(b"one\ntw", b"o\nthree\n")
+    async with owning() as owned:
+        device = await owned.spawn(kind(outlet, framing=Delimiter()))
+
+        heard = [await owned.next() for _ in range(4)]
+        assert heard == [
+            DeviceOpened(device),
+            DeviceData(device, b"one"),
+            DeviceData(device, b"two"),
+            DeviceData(device, b"three"),
+        ]
+        owned.node.send(device, DeviceSend(b"first"))
+        await owned.node.call(device, DeviceSend(b"second"))
+        assert outlet.written == [b"first", b"second"]
+
+        shown = await owned.node.inspect_meta(device)
+        assert shown == {
+            "state": "open",
+            "why": "",
+            "openings": "1",
+            "losses": "0",
+            "frames_in": "3",
+            "bytes_in": "14",
+            "frames_out": "2",
+            "bytes_out": "11",
+        }
+
+    assert len(outlet.closed) == 1
+
+
+async def test_a_device_without_a_framing_delivers_each_read_as_it_is() -> None:
+    outlet = Outlet()
+    outlet.say(["a", "frame"], b"", 7)
+    async with owning() as owned:
+        await owned.spawn(HalfDuplex(outlet))
+
+        await owned.until(DeviceOpened)
+        assert [(await owned.next()).data for _ in range(3)] == [["a", "frame"], b"", 7]
+
+
+async def test_a_device_that_is_absent_at_first_is_a_device_that_is_lost() -> None:
+    outlet = Outlet(is_plugged=False)
+    async with owning() as owned:
+        device = await owned.spawn(HalfDuplex(outlet, reopen=AT_ONCE))
+        lost = await owned.next()
+        await eventually(lambda: outlet.tries >= 5)
+        with pytest.raises(DeviceClosedError, match="no such device") as caught:
+            await owned.node.call(device, DeviceSend(b"x"))
+        shown = await owned.node.inspect_meta(device)
+        outlet.plug()
+
+        # However many tries there were, a single message tells the gap.
+        assert await owned.next() == DeviceOpened(device)
+        assert lost == DeviceLost(device, "FileNotFoundError: no such device")
+        assert caught.value.device == device
+        assert (shown["state"], shown["openings"], shown["losses"]) == ("lost", "0", "1")
+        assert shown["why"] == lost.why
+
+
+@KINDS
+async def test_every_gap_is_told_in_order_with_the_bytes_of_a_broken_frame(
+    kind: type[HalfDuplex],
+) -> None:
+    outlet = Outlet()
+    async with owning() as owned:
+        device = await owned.spawn(kind(outlet, framing=FixedLength(4), reopen=AT_ONCE))
+        for number in range(20):
+            await owned.until(DeviceOpened)
+            outlet.say(b"%04d" % number, b"cut"[: number % 4])
+            outlet.unplug()
+            await owned.until(DeviceLost)
+            outlet.plug()
+        await owned.until(DeviceOpened)
+        shown = await owned.node.inspect_meta(device)
+
+    expected: list[object] = []
+    for number in range(20):
+        expected += [
+            DeviceOpened(device),
+            DeviceData(device, b"%04d" % number),
+            DeviceLost(device, "OSError: unplugged", number % 4),
+        ]
+    assert owned.heard == [*expected, DeviceOpened(device)]
+    assert len(outlet.closed) == 21
+    assert (shown["openings"], shown["losses"], shown["frames_in"]) == ("21", "20", "20")
+
+
+async def test_bytes_that_break_the_framing_lose_the_device_after_the_frames_before() -> None:
+    outlet = Outlet()
+    outlet.say(b"good\n" + b"x" * 20)
+    async with owning() as owned:
+        device = await owned.spawn(
+            HalfDuplex(outlet, framing=Delimiter(max_frame=10), reopen=AT_ONCE)
+        )
+
+        assert [await owned.next() for _ in range(2)] == [
+            DeviceOpened(device),
+            DeviceData(device, b"good"),
+        ]
+        assert "FramingError" in (await owned.next()).why
+        assert await owned.next() == DeviceOpened(device)
+
+
+@KINDS
+async def test_a_failed_write_loses_the_device(kind: type[HalfDuplex]) -> None:
+    outlet = Outlet()
+    async with owning() as owned:
+        device = await owned.spawn(kind(outlet, reopen=AT_ONCE))
+        await owned.until(DeviceOpened)
+
+        with pytest.raises(DeviceClosedError, match="unplugged during a write") as caught:
+            await owned.node.call(device, DeviceSend("unplugged"))
+
+        assert isinstance(caught.value.__cause__, OSError)
+        assert await owned.next() == DeviceLost(device, "OSError: unplugged during a write")
+        assert await owned.next() == DeviceOpened(device)
+        await owned.node.call(device, DeviceSend(b"again"))
+
+
+@KINDS
+async def test_data_that_the_library_refuses_is_the_fault_of_the_caller(
+    kind: type[HalfDuplex],
+) -> None:
+    outlet = Outlet()
+    async with owning() as owned:
+        device = await owned.spawn(kind(outlet))
+        await owned.until(DeviceOpened)
+
+        owned.node.send(device, DeviceSend("text"))
+        with pytest.raises(BadInputError):
+            await owned.node.call(device, DeviceSend("text"))
+        with pytest.raises(UnhandledCallError):
+            await owned.node.call(device, "text")
+
+        await owned.node.call(device, DeviceSend(b"bytes"))
+        assert outlet.written == [b"bytes"]
+        assert owned.of(DeviceLost) == []
+
+
+async def test_a_message_to_a_lost_device_becomes_a_dead_letter() -> None:
+    outlet = Outlet(is_plugged=False)
+    async with owning() as owned:
+        device = await owned.spawn(HalfDuplex(outlet, reopen=AT_ONCE))
+        await owned.until(DeviceLost)
+
+        owned.node.send(device, DeviceSend(b"x"))
+        with pytest.raises(DeviceClosedError):
+            await owned.node.call(device, DeviceSend(b"after it"))
+
+        assert [letter.target for letter in owned.node.dead_letters()] == [device]
+
+
+@KINDS
+async def test_a_stuck_write_is_abandoned_and_the_next_opening_has_a_new_thread(
+    kind: type[HalfDuplex], clock: MovableClock
+) -> None:
+    outlet = Outlet()
+    begun, over = outlet.stick("write")
+    failed: list[BaseException] = []
+
+    async def write(node: Node, device: Alias) -> None:
+        with pytest.raises(DeviceClosedError) as caught:
+            await node.call(device, DeviceSend(b"stuck"), timeout=None)
+        failed.append(caught.value)
+
+    async with owning(limit=1e6) as owned, trio.open_nursery() as nursery:
+        device = await owned.spawn(
+            kind(outlet, reopen=AT_ONCE, stuck_after=1000.0), stop_timeout=0.0
+        )
+        await owned.until(DeviceOpened)
+        nursery.start_soon(write, owned.node, device)
+        await wait_for(begun)
+        stuck = outlet.connect()
+        outlet.plug()
+
+        clock.move(1001)
+        lost = await owned.next()
+        assert await owned.next() == DeviceOpened(device)
+        await owned.node.call(device, DeviceSend(b"next"))
+        # The reader waits with `close` for the writing thread: both are abandoned.
+        assert owned.node.info().threads_abandoned == (2 if kind is FullDuplex else 1)
+
+        # The abandoned thread closes its own device, not the device of the next opening.
+        over.set()
+        await eventually(lambda: len(outlet.closed) == 1)
+        outlet.say(b"still open")
+        assert await owned.next() == DeviceData(device, b"still open")
+
+    assert lost == DeviceLost(device, "the library did not return for 1000 s")
+    assert len(failed) == 1
+    assert outlet.closed[0] is stuck
+
+
+@pytest.mark.parametrize("function", ["open", "close"])
+async def test_a_library_that_is_stuck_elsewhere_is_abandoned_too(
+    function: str, clock: MovableClock
+) -> None:
+    outlet = Outlet()
+    begun, over = outlet.stick(function)
+    async with owning(limit=1e6) as owned:
+        device = await owned.spawn(
+            HalfDuplex(outlet, reopen=AT_ONCE, stuck_after=1000.0), stop_timeout=0.0
+        )
+        if function == "close":
+            await owned.until(DeviceOpened)
+            outlet.unplug()
+            outlet.plug()
+            # The loss does not wait for `close`.
+            assert await owned.next() == DeviceLost(device, "OSError: unplugged")
+        await wait_for(begun)
+
+        clock.move(1001)
+        if function == "open":
+            assert "did not return" in (await owned.next()).why
+        assert await owned.next() == DeviceOpened(device)
+        assert owned.node.info().threads_abandoned == 1
+        over.set()
+
+    assert len(owned.of(DeviceLost)) == 1
+
+
+async def test_a_slow_receiver_is_no_stuck_library(clock: MovableClock) -> None:
+    outlet = Outlet()
+    async with owning(limit=1e6) as owned, trio.open_nursery() as nursery:
+        device = await owned.spawn_elsewhere(
+            HalfDuplex(outlet, stuck_after=1000.0, receiver=owned.owner), backlog=1
+        )
+        await owned.until(DeviceOpened)
+        let_go = await owned.hold()
+        outlet.say(*range(10))
+        (opening,) = owned.node.meta_info(device).children
+        await eventually(lambda: owned.node.meta_info(opening).reader_waits)
+        nursery.start_soon(lambda: owned.node.call(device, DeviceSend(b"x"), timeout=None))
+        await eventually(lambda: owned.node.meta_info(device).callback is not None)
+
+        for _ in range(5):
+            clock.move(1001)
+            await trio.lowlevel.checkpoint()
+        let_go()
+
+        heard = [await owned.next() for _ in range(10)]
+        assert data_of(heard) == list(range(10))
+        assert (await owned.node.inspect_meta(device))["openings"] == "1"
+
+
+@KINDS
+async def test_a_stop_ends_a_read_a_write_and_a_pause(kind: type[HalfDuplex]) -> None:
+    outlet, absent = Outlet(), Outlet(is_plugged=False)
+    async with owning() as owned:
+        await owned.spawn(kind(outlet))
+        await owned.spawn(kind(absent, reopen=Backoff(1000.0, 1000.0)))
+        await owned.until(DeviceOpened)
+        while not owned.of(DeviceLost):
+            await owned.next()
+
+    assert len(outlet.closed) == 1
+    # An orderly stop is no loss.
+    assert len(owned.of(DeviceLost)) == 1
+
+
+async def test_an_orderly_stop_drains_the_writes_that_wait() -> None:
+    outlet = Outlet()
+    begun, over = outlet.stick("write")
+    async with owning() as owned:
+        device = await owned.spawn(HalfDuplex(outlet), drain=60.0)
+        await owned.until(DeviceOpened)
+        for number in range(5):
+            owned.node.send(device, DeviceSend(b"%d" % number))
+        await wait_for(begun)
+        owned.node.send_exit(device, Normal())
+        over.set()
+        await owned.down()
+
+    assert outlet.written == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_another_exception_of_the_library_is_a_crash() -> None:
+    outlet = Outlet()
+    outlet.say(LookupError("a mistake in the bridge"))
+    async with owning() as owned:
+        await owned.spawn(HalfDuplex(outlet))
+
+        reason = await owned.down()
+        assert isinstance(reason, Crashed)
+        assert isinstance(reason.error, LookupError)
+        assert len(outlet.closed) == 1
+
+
+async def test_at_the_limit_of_reader_threads_the_device_is_lost() -> None:
+    outlet = Outlet()
+    async with owning(max_reader_threads=1) as owned:
+        await owned.spawn(HalfDuplex(outlet))
+        await owned.until(DeviceOpened)
+        await owned.spawn(HalfDuplex(Outlet()))
+
+        assert "TooManyReadersError" in (await owned.until(DeviceLost)).why
+
+
+class Steps(Backoff):
+    """Notes the tries in a row, and never waits."""
+
+    asked: ClassVar[list[int]] = []
+    is_well: ClassVar[bool] = False
+
+    def delay(self, tries: int, chance: float) -> float:
+        self.asked.append(tries)
+        return 0.0
+
+    def is_healthy(self, seconds: float) -> bool:
+        return self.is_well
+
+
+async def test_the_delays_between_tries_follow_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Steps, "asked", asked)
+    outlet = Outlet(is_plugged=False)
+    async with owning() as owned:
+        await owned.spawn(HalfDuplex(outlet, reopen=Steps(0.0, 0.0)))
+        await eventually(lambda: len(asked) >= 3)
+        outlet.plug()
+        await owned.until(DeviceOpened)
+        failed = len(asked)
+
+        # A short opening changes nothing; after a healthy opening the first delay comes again.
+        for is_well in (False, True):
+            monkeypatch.setattr(Steps, "is_well", is_well)
+            outlet.unplug()
+            outlet.plug()
+            await owned.until(DeviceOpened)
+
+    assert asked == [*range(failed + 1), 0]
+
+
+async def test_a_read_that_does_not_block_costs_pauses() -> None:
+    class Idle(DeviceBridge):
+        reads = 0
+
+        def open(self) -> None:
+            pass
+
+        def read(self) -> object:
+            type(self).reads += 1
+            return None
+
+    async with owning() as owned:
+        device = await owned.spawn(Idle())
+        await owned.until(DeviceOpened)
+        await eventually(lambda: Idle.reads > 1)
+
+        with pytest.raises(BadInputError, match="only reads"):
+            await owned.node.call(device, DeviceSend(b"x"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"framing": b"\n"}, {"reopen": 1.0}, {"stuck_after": 0.0}, {"receiver": 5}],
+)
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError):
+        HalfDuplex(Outlet(), **options)
