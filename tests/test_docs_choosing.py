@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ergo_py import Actor, Node
+from ergo_py import Actor, DeadLetter, Node
 from ergo_py.entities import Entity, EntityHandle
+from ergo_py.supervision import Fate
 from tests.pages import ROOT
 from tests.test_docs_api import MODULES
 
@@ -17,8 +18,10 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "self": (Actor, Entity),
     "node": (Node,),
     "entity": (EntityHandle,),
+    "DeadLetter": (DeadLetter,),
+    "Fate": (Fate,),
 }
-"""The classes of the variables on the page."""
+"""The classes of the variables on the page, and the classes whose members it names."""
 OF_THE_READER = {"Account", "Driver", "Worker"}
 """Classes that a reader writes."""
 PUBLIC = {name for module in MODULES for name in module.__all__}

@@ -36,7 +36,7 @@ from .vocabulary.choices import PERMISSIONS
 from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
 from .vocabulary.hints import explain
 from .vocabulary.info import Ended, ExitReport
-from .vocabulary.options import NodeOptions, Output, Rereadable, read_now
+from .vocabulary.options import KeepMessages, NodeOptions, Output, Rereadable, read_now
 from .vocabulary.reasons import Shutdown
 
 __all__ = ["Beside", "ControlSocket", "NodeContext", "open_node", "read_permissions"]
@@ -482,7 +482,7 @@ def open_node(
     *,
     max_processes: int | None = None,
     burst: int = 256,
-    dead_letters: int = 1000,
+    dead_letters: int | KeepMessages = 1000,
     stop_timeout: float = 30.0,
     log_level: Rereadable[str] = "warning",
     log_output: Output = "auto",
@@ -541,6 +541,7 @@ def open_node(
         burst: after how many messages a busy process yields to the others. A publication counts for
             each of its receivers as well.
         dead_letters: how many dead letters the node keeps for inspection. It counts all of them.
+            ``DeadLetter.Keep(bytes=…)`` keeps their messages, too, for ``node.resend``.
         stop_timeout: seconds that the graceful shutdown may take before the node kills the
             remaining processes.
         log_level: debug, info, warning, error, critical or off; or a function that returns one of

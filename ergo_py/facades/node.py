@@ -224,6 +224,7 @@ class NodeVerbs(Facade):
     crashes = verb(Node.crashes)
     ended = verb(Node.ended)
     dead_letters = verb(Node.dead_letters)
+    resend = verb(Node.resend)
     alive = verb(Node.alive)
     add_logger = verb(Node.add_logger)
     remove_logger = verb(Node.remove_logger)

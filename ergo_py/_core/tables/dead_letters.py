@@ -1,29 +1,39 @@
-"""`DeadLetters`: counts of undelivered messages, and a record of the last few, without contents."""
+"""`DeadLetters`: counts of undelivered messages, and a record of the last few, by default without
+contents.
+"""
 
+import gc
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Final
 
 from ..vocabulary.envelopes import Envelope
 from ..vocabulary.ids import PID, Alias
-from ..vocabulary.messages import DeadLetter, MayBeLate, Why
+from ..vocabulary.messages import DeadLetter, MayBeLate, Published, Why
+from ..vocabulary.options import KeepMessages
 
 __all__ = ["DeadLetters"]
 
 _ENDED: Final = frozenset({Why.NO_PROCESS, Why.STOPPING, Why.UNHANDLED_AT_EXIT})
 """Causes that mean the receiver has ended or is ending."""
+_SHARED: Final = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType)
+"""Objects of the program: a message refers to them, and they are no part of its size."""
+_ENCODED: Final = object()
+"""Stands for a message that this node has not decoded."""
 
 
 class DeadLetters:
-    """Counts by cause, and a ring buffer of the last ``capacity``. Adding must stay cheap: senders
-    may flood a process that has ended.
+    """Counts by cause, and a ring buffer of the last ones. Adding must stay cheap: senders may
+    flood a process that has ended.
     """
 
-    __slots__ = ("_kept", "announce", "counts", "late")
+    __slots__ = ("_kept", "_messages", "_number", "announce", "counts", "late")
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, keep: int | KeepMessages) -> None:
         self.counts: Counter[Why] = Counter()
         self.late = 0
         """Messages that came after the end of their receiver and are declared harmless then; see
@@ -31,8 +41,12 @@ class DeadLetters:
         """
         self.announce: Callable[[DeadLetter], None] | None = None
         """Called with each dead letter, if the node publishes them."""
+        capacity = keep if isinstance(keep, int) else keep.count
         # maxlen: the ring drops its oldest entry on purpose; the counts stay complete.
-        self._kept: deque[tuple[PID | Alias, object, str, Why, float]] = deque(maxlen=capacity)
+        self._kept: deque[tuple[PID | Alias, object, str, Why, float, int]] = deque(maxlen=capacity)
+        self._messages = None if isinstance(keep, int) else _Messages(keep)
+        """The messages themselves, if the node keeps them."""
+        self._number = 0
 
     def announce_to(self, function: Callable[[DeadLetter], None] | None) -> None:
         """Call ``function`` with each dead letter from now on; None calls none."""
@@ -45,22 +59,32 @@ class DeadLetters:
 
     def add(self, sender: PID | Alias, target: object, message: object, why: Why) -> None:
         """Count an undelivered message, and record its sender, target and type."""
-        self.add_type(sender, target, type(message), why)
+        self.add_type(sender, target, type(message), why, message)
 
-    def add_type(self, sender: PID | Alias, target: object, kind: type, why: Why) -> None:
+    def add_type(
+        self,
+        sender: PID | Alias,
+        target: object,
+        kind: type,
+        why: Why,
+        message: object = _ENCODED,
+    ) -> None:
         """Count an undelivered message of a type, which may still be encoded."""
         if issubclass(kind, MayBeLate) and why in _ENDED:
             self.late += 1
             return
         self.counts[why] += 1
-        entry = (sender, target, kind.__qualname__, why, time.time())
+        self._number += 1
+        entry = (sender, target, kind.__qualname__, why, time.time(), self._number)
         self._kept.append(entry)
+        if self._messages is not None:
+            self._messages.put(self._number, message)
         if self.announce is not None:
             self.announce(DeadLetter(*entry))
 
     def add_all(self, envelopes: Sequence[Envelope], target: object, why: Why) -> None:
         """Count the messages that a receiver left unhandled. Faster than `add` for each of them."""
-        if self.announce is not None:
+        if self.announce is not None or self._messages is not None:
             for _, sender, _, message in envelopes:
                 self.add(sender, target, message, why)
             return
@@ -77,12 +101,72 @@ class DeadLetters:
             now = time.time()
             self._kept.extend(
                 [
-                    (sender, target, type(message).__qualname__, why, now)
-                    for _, sender, _, message in dead
+                    (sender, target, type(message).__qualname__, why, now, number)
+                    for number, (_, sender, _, message) in enumerate(dead, self._number + 1)
                 ]
             )
+            self._number += len(dead)
 
     def last(self, count: int | None = None) -> list[DeadLetter]:
         """The most recent dead letters, newest last."""
         skip = 0 if count is None else max(0, len(self._kept) - count)
         return [DeadLetter(*entry) for entry in islice(self._kept, skip, None)]
+
+    def message_of(self, number: int, default: object) -> object:
+        """The message of a dead letter; ``default`` if it is not kept."""
+        return default if self._messages is None else self._messages.get(number, default)
+
+    def take(self, number: int, default: object) -> object:
+        """Hand out the message of a dead letter, and forget it; ``default`` if it is not kept."""
+        return default if self._messages is None else self._messages.pop(number, default)
+
+
+class _Messages:
+    """The messages of the newest dead letters, by number, of a bounded size."""
+
+    __slots__ = ("_bytes", "_keep", "_kept")
+
+    def __init__(self, keep: KeepMessages) -> None:
+        self._keep = keep
+        self._kept: dict[int, tuple[object, int]] = {}
+        """Each message with its size, oldest first."""
+        self._bytes = 0
+
+    def put(self, number: int, message: object) -> None:
+        """Keep the message of the newest dead letter, and forget old ones that have no room."""
+        if message is not _ENCODED and type(message) is not Published:
+            size = _size(message, self._keep.bytes)
+            if size <= self._keep.bytes:
+                self._kept[number] = message, size
+                self._bytes += size
+        oldest = number - self._keep.count
+        while self._kept and (self._bytes > self._keep.bytes or next(iter(self._kept)) <= oldest):
+            self.pop(next(iter(self._kept)), None)
+
+    def get(self, number: int, default: object) -> object:
+        """The message of a dead letter."""
+        return self._kept.get(number, (default, 0))[0]
+
+    def pop(self, number: int, default: object) -> object:
+        """Forget the message of a dead letter, and return it."""
+        message, size = self._kept.pop(number, (default, 0))
+        self._bytes -= size
+        return message
+
+
+def _size(message: object, most: int) -> int:
+    """Estimate the bytes of a message with everything that it refers to. Stops above ``most``."""
+    # The garbage collector's view runs no code of the message: a lazy proxy would ask the object
+    # behind it. `__sizeof__` is looked up in the type.
+    size, seen, left = 0, set[int](), [message]
+    while left and size <= most:
+        each = left.pop()
+        if id(each) in seen or issubclass(type(each), _SHARED):
+            continue
+        seen.add(id(each))
+        try:
+            size += sys.getsizeof(each)
+        except Exception:
+            return most + 1  # a faulty `__sizeof__`: of unknown size, so not kept
+        left += gc.get_referents(each)
+    return size

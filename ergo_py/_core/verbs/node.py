@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 import trio
 from trio.lowlevel import current_task
@@ -24,7 +24,7 @@ from ..vocabulary.errors import (
 )
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.info import ExitReport
-from ..vocabulary.messages import Request
+from ..vocabulary.messages import DeadLetter, Request
 from ..vocabulary.options import Options, SpawnKeywords, check_name, check_number, read_options
 from ..vocabulary.reasons import Reason, Shutdown
 from .behaviour import Behaviour, behaviour_of
@@ -203,6 +203,34 @@ class Node(NodeInspection):
             NodeStoppedError: the node has stopped.
         """
         return self._router.send(self._kernel.pid, to, message, priority)
+
+    def resend(self, letter: DeadLetter, to: Target | None = None) -> bool:
+        """Send the message of a dead letter again, from any thread, in the name of its sender: to
+        its address, or to ``to``. False if there is no receiver: the message is a new dead letter.
+
+        The node forgets the message of ``letter``, so that it is sent a single time.
+
+        Raises:
+            BadInputError: the node does not keep the message of this dead letter, or no longer.
+            MailboxFullError: as from ``send``; the message is a new dead letter.
+            TargetTypeError: the message had no address of a process; give it in ``to``.
+            NodeStoppedError: the node has stopped.
+        """
+        return self._run(self._resend, letter, to)
+
+    def _resend(self, letter: DeadLetter, to: Target | None) -> bool:
+        missing = object()
+        message = self._router.dead_letters.take(letter.number, missing)
+        if message is missing:
+            raise BadInputError(
+                "letter",
+                letter,
+                "a dead letter whose message this node keeps: "
+                "open_node(dead_letters=DeadLetter.Keep(bytes=…)) keeps the newest, until each is "
+                "sent again",
+            )
+        target = cast(Target, letter.target) if to is None else to
+        return self._router.send(letter.sender, target, message, Priority.NORMAL)
 
     async def send_wait(
         self,

@@ -3,6 +3,7 @@ letters.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Final, TypeVar, cast
 
@@ -10,6 +11,7 @@ from trio.lowlevel import current_task
 
 from ..inspection.census import count_living
 from ..inspection.snapshots import describe_living, event_info, meta_info, node_info, process_info
+from ..inspection.state import show
 from ..inspection.watchdog import of_program
 from ..kernel import Kernel
 from ..messaging.publisher import BLOCKED
@@ -21,7 +23,7 @@ from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
 from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.info import BlockedReport, EventInfo, MetaInfo, NodeInfo, ProcessInfo
 from ..vocabulary.messages import DeadLetter
-from ..vocabulary.options import check_level
+from ..vocabulary.options import check_flag, check_level
 from .common import check_timeout
 
 __all__ = ["NodeSnapshots"]
@@ -149,9 +151,28 @@ class NodeSnapshots:
         publishing = self._kernel.publisher
         return self._run(lambda: event_info(publishing.events.get(publishing.name(event))))
 
-    def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
-        """Return the most recent dead letters, newest last."""
-        return self._router.dead_letters.last(count)
+    def dead_letters(self, count: int | None = None, *, contents: bool = False) -> list[DeadLetter]:
+        """Return the most recent dead letters, newest last.
+
+        Shows only the types of their messages, unless ``contents`` is True; then the messages that
+        the node keeps as text, after the node's ``redact``. A node keeps messages with
+        ``open_node(dead_letters=DeadLetter.Keep(bytes=…))``.
+        """
+        check_flag("contents", contents)
+        letters = self._router.dead_letters
+        return self._run(self._with_contents, count) if contents else letters.last(count)
+
+    def _with_contents(self, count: int | None) -> list[DeadLetter]:
+        letters, missing = self._router.dead_letters, object()
+        found = [
+            (letter, letters.message_of(letter.number, missing)) for letter in letters.last(count)
+        ]
+        return [
+            letter
+            if message is missing
+            else replace(letter, contents=show(self._kernel, "message", message))
+            for letter, message in found
+        ]
 
     def add_logger(self, to: Target, level: str = "info") -> None:
         """Send log records of at least ``level`` to a process, which gets them in ``handle_log``.

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from .errors import BadInputError
 from .ids import PID, Address, Alias, EventName, NodeName, Ref
-from .options import check_number
+from .options import KeepMessages, check_number
 from .public_names import show_public_names
 from .reasons import Reason
 
@@ -237,7 +237,9 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An undelivered message. Only its type is kept, since the message itself may hold secrets."""
+    """An undelivered message. By default only its type is kept, since the message itself may hold
+    secrets; :class:`DeadLetter.Keep` keeps the message, too.
+    """
 
     sender: PID | Alias
     target: object
@@ -246,6 +248,14 @@ class DeadLetter:
     why: Why
     at: float
     """When the message became a dead letter, as ``time.time()`` counts."""
+    number: int = 0
+    """The number of the dead letter on its node, from 1."""
+    contents: str | None = None
+    """The message as text, after the node's ``redact``: only if it was asked for, and if the node
+    keeps the message.
+    """
+
+    Keep = KeepMessages
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ __all__ = [
     "MetaOptions",
     "read_meta_options",
     "DEFAULTS",
+    "KeepMessages",
     "LEVELS",
     "NodeOptions",
     "Options",
@@ -235,13 +236,32 @@ class MetaOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepMessages:
+    """A value of ``open_node(dead_letters=…)``: keep the messages of dead letters, so that
+    ``node.dead_letters(contents=True)`` shows them and ``node.resend`` sends them again.
+
+    The node keeps the newest messages whose sizes, by estimate, sum up to at most ``bytes``, and
+    forgets the older ones. A publication, a message larger than ``bytes``, and a message that this
+    node has not decoded or has encoded for another node keep their types only.
+    """
+
+    bytes: int
+    count: int = 1000
+    """How many dead letters the node keeps, with or without messages."""
+
+    def __post_init__(self) -> None:
+        check_number("bytes", self.bytes, least=0, whole=True)
+        check_number("count", self.count, least=0, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeOptions:
     """The checked options of ``open_node``, whose docstring explains each of them."""
 
     name: str = "node@localhost"
     max_processes: int | None = None
     burst: int = 256
-    dead_letters: int = 1000
+    dead_letters: int | KeepMessages = 1000
     stop_timeout: float = 30.0
     log_level: Rereadable[str] = "warning"
     log_output: Output = "auto"
@@ -270,28 +290,18 @@ class NodeOptions:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if self.max_processes is not None:
-            check_number(
-                "max_processes",
-                self.max_processes,
-                least=1,
-                whole=True,
-                hint=", or None for no limit",
-            )
+        for count, without in (("max_processes", "limit"), ("mailbox_warning", "warning")):
+            if (given := getattr(self, count)) is not None:
+                check_number(count, given, least=1, whole=True, hint=f", or None for no {without}")
         check_number("burst", self.burst, least=1, whole=True)
-        for count in ("max_reader_threads", "dead_letters", "obituaries", "recent_messages"):
+        for count in ("max_reader_threads", "obituaries", "recent_messages"):
             check_number(count, getattr(self, count), least=0, whole=True)
+        if not isinstance(self.dead_letters, KeepMessages):
+            hint = ", or DeadLetter.Keep(bytes=…)"
+            check_number("dead_letters", self.dead_letters, least=0, whole=True, hint=hint)
         check_number("stop_timeout", self.stop_timeout, least=0.0)
         if self.watchdog is not None:
             check_number("watchdog", self.watchdog, least=0.001, hint=", or None for no watchdog")
-        if self.mailbox_warning is not None:
-            check_number(
-                "mailbox_warning",
-                self.mailbox_warning,
-                least=1,
-                whole=True,
-                hint=", or None for no warning",
-            )
         check_level(read_now(self.log_level))
         check_output(self.log_output)
         if not isinstance(self.beside, list | tuple) or not all(

@@ -101,7 +101,14 @@ def dead_letters_of(node: Node, count: int) -> dict[str, Any]:
     return {
         "counts": as_json(read_again(lambda: dict(letters.counts))),
         "last": [
-            {**as_json(letter), "target": str(letter.target)}
+            {
+                "sender": as_json(letter.sender),
+                "target": str(letter.target),
+                "message_type": letter.message_type,
+                "why": as_json(letter.why),
+                "at": letter.at,
+                "number": letter.number,
+            }
             for letter in read_again(lambda: letters.last(count))
         ],
     }

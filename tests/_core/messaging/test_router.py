@@ -16,7 +16,9 @@ from ergo_py import (
     PID,
     Actor,
     Alias,
+    BadInputError,
     ChildSpec,
+    DeadLetter,
     Name,
     NodeStoppedError,
     Normal,
@@ -794,6 +796,54 @@ async def test_a_dead_letter_keeps_the_type_of_the_message_and_not_the_message(
 
         assert "a secret" not in repr(node.dead_letters())
         assert node.dead_letters()[0].message_type == "str"
+
+
+async def test_kept_messages_of_dead_letters_are_shown_on_demand_and_after_redact(
+    autojump_clock: MockClock,
+) -> None:
+    keep = DeadLetter.Keep(bytes=10_000)
+    async with running_node(dead_letters=keep, redact=lambda _, value: value[:4]) as node:
+        node.send("nobody", "tea, and a secret")
+
+        assert "tea" not in repr(node.dead_letters())
+        assert [letter.contents for letter in node.dead_letters(contents=True)] == ["'tea,'"]
+
+
+async def test_the_message_of_a_dead_letter_is_sent_again_in_the_name_of_its_sender(
+    autojump_clock: MockClock,
+) -> None:
+    received: list[Any] = []
+
+    class Receiver(Actor):
+        def handle_message(self, message: Any, sender: PID) -> None:
+            received.append((message, sender))
+
+    async with running_node(dead_letters=DeadLetter.Keep(bytes=10_000)) as node:
+        puppet = await node.spawn(Puppet)
+        await node.call(puppet, lambda me: me.send("late", "first"))
+        node.send("nobody", "second")
+        await node.spawn(Receiver, name="late")
+        first, second = node.dead_letters()
+
+        assert node.resend(first)
+        assert not node.resend(second, "nobody either")
+        assert await trio.to_thread.run_sync(node.resend, node.dead_letters()[-1], "late")
+        await wait_all_tasks_blocked()
+
+        assert received == [("first", puppet), ("second", node.pid)]
+        with pytest.raises(BadInputError, match="whose message this node keeps"):
+            node.resend(first)
+
+
+async def test_a_node_that_keeps_no_messages_cannot_send_a_dead_letter_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as node:
+        node.send("nobody", "text")
+
+        with pytest.raises(BadInputError, match=r"DeadLetter\.Keep"):
+            node.resend(node.dead_letters()[0])
+        assert node.dead_letters(contents=True) == node.dead_letters()
 
 
 @pytest.mark.no_cover

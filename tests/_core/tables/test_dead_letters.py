@@ -8,10 +8,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from ergo_py import BadInputError
 from ergo_py._core.tables.dead_letters import DeadLetters
 from ergo_py._core.vocabulary.envelopes import MESSAGE
-from ergo_py._core.vocabulary.ids import PID, Alias
-from ergo_py._core.vocabulary.messages import DeadLetter, MayBeLate, Why
+from ergo_py._core.vocabulary.ids import PID, Alias, EventName
+from ergo_py._core.vocabulary.messages import DeadLetter, MayBeLate, Published, Why
 from tests.support import replace_private
 
 NODE = "demo@localhost"
@@ -208,3 +209,83 @@ def test_a_lazy_proxy_without_an_object_is_a_dead_letter(is_announced: bool) -> 
 
     assert [letter.message_type for letter in letters.last()] == ["Unbound", "Unbound"]
     assert letters.late == 0
+
+
+def kept(letters: DeadLetters) -> list[Any]:
+    """The message of each dead letter, None for a dead letter without its message."""
+    return [letters.message_of(letter.number, None) for letter in letters.last()]
+
+
+def test_kept_messages_have_at_most_the_given_size_and_the_newest_stay() -> None:
+    each = bytes(1000)
+    letters = DeadLetters(DeadLetter.Keep(bytes=3500))
+
+    for number in range(5):
+        letters.add(SENDERS[0], "db", each[:-1] + bytes([number]), Why.NO_PROCESS)
+    letters.add(SENDERS[0], "db", bytes(4000), Why.NO_PROCESS)
+
+    assert [message and message[-1] for message in kept(letters)] == [None, None, 2, 3, 4, None]
+
+
+def test_the_size_of_a_message_includes_its_attributes_and_no_classes() -> None:
+    letters = DeadLetters(DeadLetter.Keep(bytes=3500))
+    order = Order()
+    vars(order).update(lines=[{"text": bytes(2000)}], kind=Order, check=kept)
+    again = [order, order]
+
+    letters.add(SENDERS[0], "db", again, Why.NO_PROCESS)
+    letters.add(SENDERS[0], "db", [bytes(2000), bytes(2000)], Why.NO_PROCESS)
+
+    assert kept(letters) == [again, None]
+
+
+def test_a_dead_letter_that_leaves_the_ring_takes_its_message_with_it() -> None:
+    letters = DeadLetters(DeadLetter.Keep(bytes=10_000, count=1))
+    order = Order()
+    witness = weakref.ref(order)
+
+    letters.add(SENDERS[0], "db", order, Why.NO_PROCESS)
+    del order
+    letters.add_type(SENDERS[0], "db", str, Why.UNCONFIRMED)
+
+    assert witness() is None
+    assert kept(letters) == [None]
+
+
+def test_a_message_is_handed_out_once() -> None:
+    letters = DeadLetters(DeadLetter.Keep(bytes=10_000))
+    letters.add_all(
+        [(MESSAGE, SENDERS[0], None, one) for one in ("first", "second")],
+        "db",
+        Why.UNHANDLED_AT_EXIT,
+    )
+
+    assert [letters.take(2, None), letters.take(2, None)] == ["second", None]
+    assert kept(letters) == ["first", None]
+
+
+class Sizeless:
+    """A message with a fault."""
+
+    def __sizeof__(self) -> int:
+        raise ValueError("no size")
+
+
+def test_late_messages_publications_and_faulty_messages_are_not_kept() -> None:
+    letters = DeadLetters(DeadLetter.Keep(bytes=10_000))
+
+    letters.add(SENDERS[0], "db", Goodbye(), Why.NO_PROCESS)
+    letters.add(SENDERS[0], "db", Sizeless(), Why.NO_PROCESS)
+    letters.add(SENDERS[0], "db", Published(EventName("tick"), 1, 0.0), Why.FULL)
+    letters.add(SENDERS[0], "db", proxy := Unbound(), Why.NO_PROCESS)
+
+    found = kept(letters)
+
+    assert [message is proxy for message in found] == [False, False, True]
+    assert found[:2] == [None, None]
+
+
+@pytest.mark.parametrize("options", [{"bytes": -1}, {"bytes": 1, "count": 0.5}])
+def test_a_wrong_limit_of_kept_messages_is_refused(options: Any) -> None:
+    with pytest.raises(BadInputError):
+        DeadLetter.Keep(**options)
