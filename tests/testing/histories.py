@@ -1,5 +1,4 @@
-"""Histories of three nodes in a network that is cut, as digests: `python -m
-tests.testing.histories 1 2 3` prints a digest for each seed.
+"""Histories of three nodes in a network that is cut, as digests.
 
 The nodes compete for a singleton, whose child crashes and is restarted after a random delay. They
 share a group, send each other messages in bursts, and call processes that answer late, or end
@@ -8,7 +7,6 @@ with its time.
 """
 
 import re
-import sys
 from contextlib import AsyncExitStack
 from hashlib import sha256
 from random import Random
@@ -153,8 +151,3 @@ def history_of(seed: int, seconds: float = 3.0) -> list[str]:
 def digest_of(seed: int, seconds: float = 3.0) -> str:
     """The digest of a history."""
     return sha256("\n".join(history_of(seed, seconds)).encode()).hexdigest()
-
-
-if __name__ == "__main__":
-    for seed in sys.argv[1:]:
-        print(digest_of(int(seed)))  # noqa: T201

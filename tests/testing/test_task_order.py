@@ -1,9 +1,6 @@
 """A seed decides the order of tasks; the order can be reproduced."""
 
-import os
 import random
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,7 +9,7 @@ import trio
 from ergo_py import Actor
 from ergo_py.testing import VirtualClock, explore, seeded
 from ergo_py.testing.task_order import RaceError
-from tests.support import THOROUGH, running_node
+from tests.support import running_node
 
 
 async def order(tasks: int = 8) -> tuple[int, ...]:
@@ -66,30 +63,6 @@ def test_seeded_restores_the_random_state_of_trio() -> None:
         raise ZeroDivisionError
 
     assert (run._r.getstate(), run._ALLOW_DETERMINISTIC_SCHEDULING) == before
-
-
-def test_a_seed_repeats_the_history_of_nodes_in_other_programs() -> None:
-    """Whatever the salt of their hashes is, and with or without the C extension."""
-    seeds = [str(seed) for seed in range(200 if THOROUGH else 4)]
-    command = [sys.executable, "-m", "tests.testing.histories", *seeds]
-    programs = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONHASHSEED": salt, "ERGO_PURE": pure},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for salt, pure in (("1", ""), ("2", "1"))
-    ]
-    try:
-        digests = [program.communicate(timeout=600)[0].split() for program in programs]
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-
-    assert digests[0] == digests[1]
-    assert len(set(digests[0])) == len(seeds)
 
 
 class Register(Actor):

@@ -1,4 +1,4 @@
-"""The digests of a world in two programs: with another salt of hashes, with and without the C
+"""The digests of worlds in two programs: with another salt of hashes, with and without the C
 extension.
 """
 
@@ -10,9 +10,10 @@ from collections.abc import Iterable
 __all__ = ["digests_of_programs"]
 
 
-def digests_of_programs(module: str, seeds: Iterable[int]) -> list[list[str]]:
-    """The digests of the world of a module, by several programs."""
-    command = [sys.executable, "-m", "tests.testing.world.digests", module, *map(str, seeds)]
+def digests_of_programs(modules: Iterable[str], seeds: Iterable[int]) -> list[list[str]]:
+    """The digests of the worlds of some modules, by several programs."""
+    worlds = ["-m", "tests.testing.world.digests", ",".join(modules)]
+    command = [sys.executable, *worlds, *map(str, seeds)]
     programs = [
         subprocess.Popen(
             command,

@@ -35,13 +35,21 @@ def run(test: Any, plan: Plan | None = None, *, is_drawn: bool = False) -> World
 
 
 def test_a_seed_repeats_its_history_in_other_programs() -> None:
-    """For any salt of hashes, and with or without the C extension."""
+    """For any salt of hashes, and with or without the C extension: the histories of worlds with
+    singletons, with sockets and with threads, and of nodes without a world.
+    """
+    modules = [
+        "tests.testing.world.singletons",
+        "tests.testing.world.machine.connected",
+        "tests.testing.world.machine.threaded",
+        "tests.testing.histories",
+    ]
     seeds = range(200 if THOROUGH else 4)
 
-    digests = digests_of_programs("tests.testing.world.singletons", seeds)
+    digests = digests_of_programs(modules, seeds)
 
     assert digests[0] == digests[1]
-    assert len(set(digests[0])) == len(seeds)
+    assert len(set(digests[0])) == len(modules) * len(seeds)
 
 
 def test_a_plan_repeats_the_history_of_its_seed() -> None:

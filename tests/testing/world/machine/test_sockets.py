@@ -15,9 +15,7 @@ from ergo_py.testing.world.node import WorldNode
 from ergo_py.testing.world.outside import OutsideError
 from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.world import run_world
-from tests.support import THOROUGH
 from tests.testing.world.machine.connected import CONNECTS, REQUEST, Client, over_tcp, start
-from tests.testing.world.programs import digests_of_programs
 
 LINES = [b"line %d\n" % step for step in range(20)]
 
@@ -32,16 +30,6 @@ def run(test: Any, plan: str = "seed=1") -> World:
 
 async def spawn_client(client: WorldNode, connect: Any, lines: list[bytes]) -> Any:
     return await client.run(lambda node: node.spawn(Client, connect, lines))
-
-
-def test_seeds_repeat_with_sockets_in_other_programs() -> None:
-    """For any salt of hashes, and with or without the C extension."""
-    seeds = range(100 if THOROUGH else 3)
-
-    digests = digests_of_programs("tests.testing.world.machine.connected", seeds)
-
-    assert digests[0] == digests[1]
-    assert len(set(digests[0])) == len(seeds)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ from ergo_py.testing.world.outside import OutsideError
 from ergo_py.testing.world.plan import Plan
 from ergo_py.testing.world.simulation import SimulationError
 from ergo_py.testing.world.world import run_world
-from tests.support import THOROUGH, replace_private
+from tests.support import replace_private
 from tests.testing.world.machine import threaded
-from tests.testing.world.programs import digests_of_programs
 
 
 def run(test: Any, plan: str = "seed=1") -> World:
@@ -65,16 +64,6 @@ def failure_of(work: Any) -> Exception | None:
         await run_in_thread(a, work, timeout=1.0)
 
     return run_world(World(Plan(1)), test)
-
-
-def test_seeds_repeat_with_threads_in_other_programs() -> None:
-    """For any salt of hashes, and with or without the C extension."""
-    seeds = range(100 if THOROUGH else 5)
-
-    digests = digests_of_programs("tests.testing.world.machine.threaded", seeds)
-
-    assert digests[0] == digests[1]
-    assert len(set(digests[0])) == len(seeds)
 
 
 def test_only_a_single_thread_runs_at_a_time_and_sleeps_take_no_real_time() -> None:
