@@ -1,4 +1,5 @@
 import difflib
+import gc
 import json
 import logging
 import re
@@ -56,6 +57,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+# The package has annotations only; the search for comments parses the source of each function.
+autodoc_use_type_comments = False
 python_maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 toc_object_entries = False
@@ -309,6 +312,9 @@ def mark_new_lines(app: Any, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
+    # The nodes of all pages stay until the end, and to search them for garbage again and again
+    # takes a sixth of the build.
+    gc.set_threshold(200_000, 20, 100)
     app.add_domain(Names, override=True)
     # Sphinx makes a record of each event, and prints it for `sphinx-build -vv` only.
     logging.getLogger("sphinx").setLevel(logging.INFO)
