@@ -223,7 +223,7 @@ class _Worker(MetaProcess):
         self._make, self._close, self._interrupt, self._finished = make, close, interrupt, finished
         self._lost = lost
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._target: Any = None
+        self._target: object = None
         self._is_busy = False
         self.made = trio.Event()
         self.failure: BaseException | None = None

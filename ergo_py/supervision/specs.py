@@ -176,7 +176,7 @@ class ChildSpec:
         args: the arguments of the class.
         restart: whether the child restarts, a `RestartPolicy`.
         shutdown: seconds the child has to stop before it is killed; 0 kills it at once,
-            ``math.inf`` waits. 5 for actors, ``math.inf`` for supervisors.
+            ``math.inf`` waits. 5 for actors, ``math.inf`` for supervisors and pipelines.
         backoff: the delay before a restart; None to restart at once.
         budget: its own limit on restarts, instead of the supervisor's.
         significant: its final end ends the supervisor.
@@ -233,8 +233,10 @@ class ChildSpec:
             ) from None
         supervises = getattr(cls, "is_supervisor", False)
         if shutdown is None:
-            shutdown = inf if supervises else 5.0
+            shutdown = inf if supervises or cls.bounds_its_end else 5.0
         keywords: dict[str, Any] = {"init_timeout": inf} if supervises else {}
+        if cls.bounds_its_end:
+            keywords["terminate_timeout"] = inf
         keywords |= options
         unknown = keywords.keys() - _KEYWORDS
         if unknown:

@@ -91,6 +91,10 @@ class Behaviour(LinksAndEvents):
 
     drains: ClassVar[bool] = False
     """Whether ``node.drain()`` calls the process with `Drain`, and waits for its answer."""
+    bounds_its_end: ClassVar[bool] = False
+    """Whether ``pre_stop`` limits its time by itself: under a supervisor, ``shutdown`` and
+    ``terminate_timeout`` have no limit then unless they are given.
+    """
 
     @classmethod  # pyright: ignore[reportArgumentType] - a class is a function of its arguments
     def spec(cls: Callable[P, B], *args: P.args, **kwargs: P.kwargs) -> Callable[[], B]:

@@ -1,0 +1,28 @@
+"""Pipelines: items of a broker on their way from a source through stages to a sink, acknowledged
+and bounded. See docs/pipelines.md.
+"""
+
+from typing import TYPE_CHECKING
+
+from .._core.vocabulary.public_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from .item import Item
+    from .lanes import Retry
+    from .pipeline import Pipeline
+    from .source import Source
+    from .steps import Sink, Stage, ToActor
+
+__all__ = ["Item", "Pipeline", "Retry", "Sink", "Source", "Stage", "ToActor"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__,
+        {
+            "item": "Item",
+            "lanes": "Retry",
+            "pipeline": "Pipeline",
+            "source": "Source",
+            "steps": "Sink Stage ToActor",
+        },
+    )

@@ -1,0 +1,36 @@
+"""`Item`: a message of a broker on its way through a pipeline."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from .._core.vocabulary.public_names import show_public_names
+
+__all__ = ["Item"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A message that a source has taken. Each stage makes an item with another body of it."""
+
+    body: Any
+    """The content: as the source has taken it, or as the last stage has returned it."""
+    key: Hashable = None
+    """Items with the same key keep their order. None for an item without an order."""
+    receipt: object = None
+    """The value by which the source acknowledges the item. Only the source reads it."""
+    redelivered: bool = False
+    """Whether the broker has delivered the item before."""
+    error: Exception | None = None
+    """The last error, if the item goes to ``poison``."""
+
+    def with_body(self, body: object) -> "Item":
+        """The item with another body."""
+        return Item(body, self.key, self.receipt, self.redelivered)
+
+    def with_error(self, error: Exception) -> "Item":
+        """The item with the error for which the pipeline has given it up."""
+        return Item(self.body, self.key, self.receipt, self.redelivered, error)
+
+
+show_public_names(__name__)

@@ -1,0 +1,194 @@
+"""`Pipeline`: the process of a pipeline, from its source to its sink."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import ClassVar, Final
+
+import trio
+
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.ids import Target
+from .._core.vocabulary.messages import NO_REPLY, Drain
+from .._core.vocabulary.options import check_number
+from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.reasons import Reason, is_failure
+from ..actor import Actor
+from ..supervision.specs import Backoff
+from .item import Item
+from .lanes import Entry, Lanes, Retry
+from .reader import SourceReader
+from .source import Source
+from .steps import Sink, Stage, Step, ToActor
+
+__all__ = ["Pipeline"]
+
+_RETRY: Final = Retry(3, Backoff(0.1, 5.0))
+_REOPEN: Final = Backoff(0.1, 10.0)
+_ON_STOP: Final = Drain(10.0)
+
+
+class Pipeline(Actor):
+    """Takes items from a source, passes them through stages to a sink, and acknowledges each.
+
+    An item is acknowledged when the sink has returned for it. Start it under a supervisor::
+
+        ChildSpec("jobs", Pipeline.spec(Jobs(), Parse().times(4), Insert(batch=500, within=0.05)))
+
+    Each start works with copies of the source, the stages and the sink.
+
+    Args:
+        source: the source.
+        steps: the stages, and at the end a sink or a stage.
+        most_unacknowledged: the bound: how many items may be open, counted from ``take`` until
+            ``ack`` has returned.
+        retry: how often a failed item is tried again.
+        poison: gets an item after its last try: the address of an actor, which is called with the
+            `Item`, or a sink. When it returns, the item is acknowledged. None leaves the item to
+            the broker, by ``Source.fail``.
+        on_stop: the time that an orderly stop has for the open items.
+        reopen: the delays between tries to open a source or a step that is lost.
+
+    Raises:
+        BadInputError: an argument has a wrong type or value.
+    """
+
+    drains: ClassVar[bool] = True
+    bounds_its_end: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        source: Source,
+        *steps: Step,
+        most_unacknowledged: int = 1000,
+        retry: Retry = _RETRY,
+        poison: Target | Step | None = None,
+        on_stop: Drain = _ON_STOP,
+        reopen: Backoff = _REOPEN,
+    ) -> None:
+        check_number("most_unacknowledged", most_unacknowledged, least=1, whole=True)
+        _check_parts(source, steps)
+        for name, given, kind in (
+            ("retry", retry, Retry),
+            ("on_stop", on_stop, Drain),
+            ("reopen", reopen, Backoff),
+        ):
+            if not isinstance(given, kind):
+                raise BadInputError(name, given, f"a {kind.__name__}")
+        self._on_stop = on_stop
+        self._reader = SourceReader(copy(source), most_unacknowledged, reopen, self._take)
+        self._most = most_unacknowledged
+        self._delay = 0.0
+        self._failed = 0
+        self._poison: Lanes | None = None
+        if poison is not None:
+            step = poison if isinstance(poison, Step) else ToActor(poison)
+            self._poison = Lanes(step, retry, reopen, self._acknowledge, self._leave)
+        # From the last step to the first: each passes its entries on to the next.
+        self._steps: list[Lanes] = []
+        done = self._acknowledge
+        for step in reversed(steps):
+            lanes = Lanes(step, retry, reopen, done, self._give_up)
+            self._steps.insert(0, lanes)
+            done = lanes.put
+
+    async def init(self) -> None:
+        """Start the threads. The source and the steps open later, and may be absent for now."""
+        for lanes in self._all_lanes():
+            await lanes.start(self)
+        await self.spawn_meta(self._reader, needed=True)
+
+    # -- the way of an item ------------------------------------------------------------------------
+
+    def _take(self, items: list[Item]) -> None:
+        now = trio.current_time()
+        self._steps[0].put([Entry(item, now) for item in items])
+
+    def _acknowledge(self, entries: Sequence[Entry]) -> None:
+        self._settle(entries, None)
+
+    def _give_up(self, entry: Entry, error: Exception) -> None:
+        self._failed += 1
+        self.log.warning(
+            "a pipeline has given an item up",
+            error=f"{type(error).__qualname__}: {error}",
+            poison=self._poison is not None,
+        )
+        if self._poison is None:
+            self._settle([entry], error)
+        else:
+            entry.give_up(error)
+            self._poison.put([entry])
+
+    def _leave(self, entry: Entry, error: Exception) -> None:
+        """The poison step has failed, too: the broker keeps the item."""
+        self.log.error("an item did not reach its poison", error=str(error))
+        self._settle([entry], error)
+
+    def _settle(self, entries: Sequence[Entry], error: Exception | None) -> None:
+        self._delay = trio.current_time() - min(entry.taken for entry in entries)
+        self._reader.settle([entry.origin for entry in entries], error)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def pre_stop(self, reason: Reason) -> None:
+        """Finish the open items, and acknowledge them, within the time of ``on_stop``."""
+        if not is_failure(reason):
+            await self._drain(self._on_stop.timeout)
+
+    async def pre_restart(self, reason: Reason) -> None:
+        """The same, if a supervisor stops the pipeline in order to start it again."""
+        await self.pre_stop(reason)
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        """Answer `Drain`: take no more items, and finish those that are open."""
+        if not isinstance(request, Drain):
+            return super().handle_call(request, caller)
+        self.start_task(self._drain_for, request, caller)
+        return NO_REPLY
+
+    async def _drain_for(self, request: Drain, caller: Caller) -> None:
+        self.reply(caller, await self._drain(request.timeout))
+
+    async def _drain(self, seconds: float) -> int:
+        """Returns the number of items that are still open when the time is over."""
+        self._reader.begin_drain()
+        for lanes in self._all_lanes():
+            lanes.hurry()
+        with trio.move_on_after(seconds):
+            await self._reader.drained.wait()
+        return self._reader.open
+
+    def _all_lanes(self) -> list[Lanes]:
+        return self._steps if self._poison is None else [*self._steps, self._poison]
+
+    # -- looking inside ----------------------------------------------------------------------------
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """The counters of the items, and the state of the source."""
+        reader = self._reader
+        return {
+            "taken": str(reader.taken),
+            "open": str(reader.open),
+            "most": str(self._most),
+            "acknowledged": str(reader.acknowledged),
+            "failed": str(self._failed),
+            "redelivered": str(reader.redelivered),
+            "delay": f"{self._delay:.3f} s",
+            "source": f"lost: {reader.lost}" if reader.lost else "open",
+        }
+
+
+def _check_parts(source: object, steps: Sequence[object]) -> None:
+    if not isinstance(source, Source):
+        raise BadInputError("Pipeline(source, …)", source, "an object of a subclass of Source")
+    if not steps:
+        raise BadInputError("Pipeline(source, …)", steps, "a sink, or a stage, at the end")
+    for step in steps:
+        if not isinstance(step, Stage | Sink):
+            raise BadInputError("Pipeline(…)", step, "an object of a subclass of Stage or Sink")
+        if isinstance(step, Sink) and step is not steps[-1]:
+            raise BadInputError("Pipeline(…)", step, "stages before the sink, which comes last")
+
+
+show_public_names(__name__)

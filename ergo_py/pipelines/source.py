@@ -1,0 +1,56 @@
+"""`Source`: the first part of a pipeline, which takes items from a broker."""
+
+from collections.abc import Callable
+from time import sleep
+
+from .._core.vocabulary.public_names import show_public_names
+from .item import Item
+
+__all__ = ["Source"]
+
+
+class Source:
+    """Takes items from a broker, and acknowledges them. Subclass it for a broker of your own.
+
+    The pipeline calls all methods in the same thread, on a copy of the object that it was given: a
+    start of the pipeline begins with the attributes that the constructor has set. An exception of
+    any method but ``close`` means that the broker is lost: the pipeline calls ``close``, waits as
+    its ``reopen`` says, and calls ``open``. It acknowledges items of the opening before by the same
+    ``ack``.
+    """
+
+    _rest: Callable[[float], object] = staticmethod(sleep)
+
+    def open(self) -> None:
+        """Connect to the broker."""
+
+    def take(self, most: int) -> list[Item]:
+        """Return the items that there are now, at most ``most``, without waiting for others."""
+        raise NotImplementedError(f"{type(self).__qualname__} has no take(self, most)")
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be more items, after ``seconds`` at the latest. By default, after
+        that time or when there are items to acknowledge.
+        """
+        self._rest(seconds)
+
+    def ack(self, items: list[Item]) -> None:
+        """Acknowledge items, in the order in which the pipeline has finished them. If it raises,
+        the pipeline acknowledges all of them again after the next ``open``.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} has no ack(self, items)")
+
+    def fail(self, items: list[Item], error: Exception) -> None:
+        """Called with items that the pipeline has given up. By default nothing is done, and the
+        broker delivers them again by its own rules.
+        """
+
+    def close(self) -> None:
+        """Disconnect, also after an ``open`` that has failed."""
+
+    def rest_with(self, rest: Callable[[float], object]) -> None:
+        """Called by the pipeline: wait by this function of the seconds."""
+        self._rest = rest
+
+
+show_public_names(__name__)

@@ -1,0 +1,502 @@
+"""Pipelines: each item is acknowledged after the sink, within the bound, or given up."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Actor, Backoff, BadInputError, ChildSpec, Reject
+from ergo_py.pipelines import Item, Pipeline, Retry, Sink, Source, Stage, ToActor
+from tests.pipelines.broker import (
+    QUICK,
+    Broker,
+    BrokerSource,
+    Collect,
+    in_virtual_time,
+    running,
+    until,
+)
+from tests.support import running_node
+
+
+class Double(Stage):
+    def handle(self, item: Item) -> object:
+        return 2 * item.body
+
+
+class Stumble(Stage):
+    """Raises for some bodies, as often as it is told, and keeps the order of its tries."""
+
+    def __init__(self, **failures: int) -> None:
+        self.left = {int(body[1:]): count for body, count in failures.items()}
+        self.tried: list[int] = []
+
+    def handle(self, item: Item) -> object:
+        self.tried.append(item.body)
+        if self.left.get(item.body, 0) > 0:
+            self.left[item.body] -= 1
+            raise ValueError(item.body)
+        return item.body
+
+
+class Refuse(Collect):
+    """Raises for a batch with one of some bodies, as often as it is told."""
+
+    def __init__(self, bad: dict[int, int], **options: Any) -> None:
+        super().__init__(**options)
+        self.bad = bad
+        self.openings: list[str] = []
+        self.tries = 0
+
+    async def open(self) -> None:
+        self.openings.append("open")
+
+    async def close(self) -> None:
+        self.openings.append("close")
+
+    async def handle_batch(self, items: list[Item]) -> None:
+        await self.gate.wait()
+        self.tries += 1
+        for item in items:
+            if self.bad.get(item.body, 0) > 0:
+                self.bad[item.body] -= 1
+                raise OSError(f"no {item.body}")
+        self.batches.append([item.body for item in items])
+
+
+class Graveyard(Actor):
+    """Answers the calls with poison items."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[int, str]] = []
+        graveyards.append(self)
+
+    def handle_call(self, request: Item, caller: object) -> None:
+        self.items.append((request.body, str(request.error)))
+
+
+graveyards: list[Graveyard] = []
+
+
+@in_virtual_time
+async def test_items_pass_the_stages_and_are_acknowledged_in_a_single_thread() -> None:
+    broker, sink = Broker(*range(10)), Collect()
+
+    async with running(broker, Double(), sink) as node:
+        await until(lambda: broker.is_done)
+        figures = await node.inspect("jobs")
+
+    assert sorted(sink.bodies) == [2 * number for number in range(10)]
+    assert sorted(broker.acknowledged) == [*range(10)]
+    assert len(broker.threads) == 1
+    assert broker.openings == broker.closings == 1
+    assert {name: figures[name] for name in ("taken", "open", "acknowledged", "failed")} == {
+        "taken": "10",
+        "open": "0",
+        "acknowledged": "10",
+        "failed": "0",
+    }
+    assert figures["source"] == "open"
+
+
+@in_virtual_time
+async def test_nothing_is_acknowledged_before_the_sink_has_returned() -> None:
+    broker, sink = Broker(1, 2, 3), Collect()
+    sink.shut()
+
+    async with running(broker, sink):
+        await trio.sleep(5)
+        before = list(broker.acknowledged)
+        sink.gate.set()
+        await until(lambda: broker.is_done)
+
+    assert before == []
+    assert sorted(broker.acknowledged) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("most", [1, 7])
+@in_virtual_time
+async def test_a_slow_sink_slows_the_source_at_the_bound(most: int) -> None:
+    broker, sink = Broker(*range(50)), Collect(batch=3)
+    sink.shut()
+
+    async with running(broker, Double().times(2), sink, most_unacknowledged=most) as node:
+        await trio.sleep(5)
+        assert len(broker.delivered) == most
+        assert (await node.inspect("jobs"))["open"] == str(most)
+        sink.gate.set()
+        await until(lambda: broker.is_done)
+
+    assert broker.most == most
+
+
+@in_virtual_time
+async def test_an_acknowledgement_under_way_counts_as_open() -> None:
+    broker, sink = Broker(1, 2, 3), Collect()
+    broker.faults["ack"] = 3
+
+    async with running(broker, sink, most_unacknowledged=1):
+        await until(lambda: len(sink.bodies) == 1)
+        await until(lambda: broker.is_done)
+
+    assert broker.most == 1
+
+
+@in_virtual_time
+async def test_items_of_a_key_keep_their_order_across_retries_and_other_keys_go_on() -> None:
+    broker, sink = Broker(*range(12), key=lambda number: number % 3), Collect()
+    stage = Stumble(n0=2, n4=1)
+
+    async with running(broker, stage.times(2), sink):
+        await until(lambda: 2 in sink.bodies)
+        assert 0 not in sink.bodies
+        await until(lambda: broker.is_done)
+
+    for key in range(3):
+        assert [body for body in sink.bodies if body % 3 == key] == [*range(key, 12, 3)]
+    assert sorted(stage.tried) == sorted([*range(12), 0, 0, 4])
+
+
+@in_virtual_time
+async def test_items_behind_an_item_of_their_key_that_is_given_up_go_on_in_order() -> None:
+    broker, sink = Broker(*range(6), key=lambda _: "same"), Collect()
+
+    async with running(broker, Stumble(n0=1, n3=1), sink, retry=Retry(0, Backoff(1.0, 1.0))):
+        await until(lambda: broker.is_done)
+
+    assert sink.bodies == [1, 2, 4, 5]
+    assert broker.failed == [(0, "0"), (3, "3")]
+
+
+@in_virtual_time
+async def test_a_key_that_cannot_be_computed_gives_up_its_item_only() -> None:
+    broker, sink = Broker(0, 1), Collect()
+
+    async with running(broker, Double().times(2, key=lambda item: 1 // item.body), sink):
+        await until(lambda: broker.is_done)
+
+    assert sink.bodies == [2]
+    assert [number for number, _ in broker.failed] == [0]
+
+
+@in_virtual_time
+async def test_a_batch_that_fails_once_is_tried_again_and_acknowledged_once() -> None:
+    broker, sink = Broker(1, 2, 3), Refuse({2: 1})
+
+    async with running(broker, sink):
+        await until(lambda: broker.is_done)
+
+    assert sorted(sink.bodies) == [1, 2, 3]
+    assert sorted(broker.acknowledged) == [1, 2, 3]
+    assert sink.openings == ["open", "close", "open", "close"]
+
+
+@in_virtual_time
+async def test_a_poison_item_of_a_batch_goes_to_poison_with_its_error_and_others_pass() -> None:
+    broker, sink = Broker(*range(8), key=lambda _: "same"), Refuse({5: 1000}, batch=8, within=1.0)
+
+    async with running(broker, sink, poison="graveyard") as node:
+        await node.spawn(Graveyard, name="graveyard")
+        await until(lambda: broker.is_done)
+        failed = (await node.inspect("jobs"))["failed"]
+
+    assert sink.bodies == [0, 1, 2, 3, 4, 6, 7]
+    assert graveyards.pop().items == [(5, "no 5")]
+    assert sorted(broker.acknowledged) == [*range(8)]
+    assert failed == "1"
+
+
+@in_virtual_time
+async def test_poison_has_the_item_as_it_was_taken_and_may_be_a_sink() -> None:
+    broker, sink, dead = Broker(1, 2), Refuse({4: 1000}), Collect()
+
+    async with running(broker, Double(), sink, poison=dead):
+        await until(lambda: broker.is_done)
+
+    assert (sink.bodies, dead.bodies) == ([2], [2])
+    assert sorted(broker.acknowledged) == [1, 2]
+
+
+@pytest.mark.parametrize("poison", [None, "nobody"])
+@in_virtual_time
+async def test_an_item_without_poison_is_left_to_the_broker_and_not_acknowledged(
+    poison: str | None,
+) -> None:
+    broker, sink = Broker(1, 2), Refuse({2: 1000})
+
+    async with running(broker, sink, poison=poison):
+        await until(lambda: broker.is_done)
+
+    assert broker.acknowledged == [1]
+    assert broker.failed[0][0] == 2
+
+
+@pytest.mark.parametrize("method", ["open", "take", "ack", "close"])
+@in_virtual_time
+async def test_a_source_that_fails_is_opened_again_and_loses_nothing(method: str) -> None:
+    broker, sink = Broker(*range(5)), Collect()
+    broker.faults[method] = 2
+
+    async with running(broker, sink):
+        await until(lambda: broker.is_done)
+
+    assert {*sink.bodies} == {*range(5)}
+    assert sorted(broker.acknowledged) == [*range(5)]
+    # Doubles only where the broker has delivered again.
+    assert len(sink.bodies) == 5 + broker.redelivered
+    assert broker.openings == broker.closings == (1 if method == "close" else 3)
+
+
+@in_virtual_time
+async def test_a_failing_source_is_opened_with_growing_delays() -> None:
+    broker = Broker(1)
+    broker.faults["open"] = 4
+
+    async with running(broker, Collect()) as node:
+        await trio.sleep(0.5)
+        assert (await node.inspect("jobs"))["source"] == "lost: ConnectionError: open"
+        for opening, later in (2, 1.0), (3, 2.0), (4, 4.0), (5, 4.0):
+            assert broker.openings == opening - 1
+            await trio.sleep(later)
+            assert broker.openings == opening
+
+
+class Absent(Collect):
+    """Cannot be opened at first."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.left = [times]
+
+    async def open(self) -> None:
+        if self.left[0]:
+            self.left[0] -= 1
+            raise ConnectionError("absent")
+
+
+@in_virtual_time
+async def test_a_sink_that_does_not_open_costs_its_items_no_tries() -> None:
+    broker, sink = Broker(1), Absent(4)
+
+    async with running(broker, sink, poison="nobody"):
+        await until(lambda: broker.is_done)
+
+    assert sink.bodies == [1]
+    assert broker.failed == []
+
+
+@in_virtual_time
+async def test_a_batch_is_full_or_has_waited_long_enough() -> None:
+    broker, sink = Broker(*range(7), key=lambda _: 1), Collect(batch=5, within=3.0)
+
+    async with running(broker, sink, most_unacknowledged=100):
+        await until(lambda: len(sink.batches) == 1)
+        await trio.sleep(2.5)
+        assert sink.batches == [[0, 1, 2, 3, 4]]
+        await until(lambda: broker.is_done)
+
+    assert sink.batches == [[0, 1, 2, 3, 4], [5, 6]]
+
+
+class Slow(Collect):
+    async def handle_batch(self, items: list[Item]) -> None:
+        self.batches.append([item.body for item in items])
+        await trio.sleep(4.0)
+
+
+@in_virtual_time
+async def test_an_orderly_stop_finishes_and_acknowledges_the_open_items() -> None:
+    broker, sink = Broker(*range(2)), Slow(batch=1)
+
+    async with running(broker, sink):
+        await until(lambda: len(broker.delivered) == 2)
+        began = trio.current_time()
+
+    # Longer than the limit of 5 s for other children.
+    assert trio.current_time() - began > 6.0
+    assert sorted(broker.acknowledged) == [0, 1]
+    assert not broker.delivered
+
+
+@in_virtual_time
+async def test_a_stop_takes_no_more_items() -> None:
+    broker, sink = Broker(*range(9)), Slow(batch=1)
+
+    async with running(broker, sink, most_unacknowledged=1):
+        await until(lambda: len(sink.bodies) == 1)
+
+    assert broker.acknowledged == [0]
+    assert len(broker.ready) == 8
+
+
+@in_virtual_time
+async def test_a_stop_does_not_wait_for_full_batches() -> None:
+    broker, sink = Broker(1, 2), Collect(batch=5, within=1000.0)
+
+    async with running(broker, sink):
+        await until(lambda: len(broker.delivered) == 2)
+
+    assert sorted(broker.acknowledged) == [1, 2]
+
+
+@in_virtual_time
+async def test_a_stop_ends_in_time_and_leaves_unfinished_items_to_the_broker() -> None:
+    broker, sink = Broker(1, 2), Collect()
+    sink.shut()
+
+    async with running(broker, sink):
+        await until(lambda: len(broker.delivered) == 2)
+        began = trio.current_time()
+
+    assert 10.0 <= trio.current_time() - began < 12.0
+    assert broker.acknowledged == []
+    assert sorted(broker.delivered) == [1, 2]
+    assert broker.closings == 1
+
+
+@in_virtual_time
+async def test_a_drain_of_the_node_tells_the_items_that_were_cut_off() -> None:
+    broker, sink = Broker(1, 2), Collect()
+    sink.shut()
+
+    async with running(broker, sink) as node:
+        await until(lambda: len(broker.delivered) == 2)
+        cut = await node.drain(timeout=1.0)
+        sink.gate.set()
+        await until(lambda: broker.is_done)
+
+    assert len(cut) == 1
+    assert cut[0].endswith(": 2 cut off")
+
+
+@in_virtual_time
+async def test_a_killed_pipeline_loses_nothing_and_repeats_at_most_the_bound() -> None:
+    broker, sink = Broker(*range(40)), Collect(batch=4)
+
+    async with running(broker, sink, most_unacknowledged=6) as node:
+        for handled in (5, 15, 25):
+            await until(lambda handled=handled: len({*sink.bodies}) >= handled)  # type: ignore[misc]
+            node.kill("jobs")
+            await until(lambda: node.whereis("jobs") is not None)
+        await until(lambda: broker.is_done)
+
+    assert {*sink.bodies} == {*range(40)}
+    assert sorted(broker.acknowledged) == [*range(40)]
+    assert broker.redelivered <= 3 * 6
+    assert len(sink.bodies) <= 40 + broker.redelivered
+
+
+class Exploding(Stage):
+    """Ends its thread, once."""
+
+    def __init__(self) -> None:
+        self.left = [1]
+
+    def handle(self, item: Item) -> object:
+        if self.left:
+            self.left.pop()
+            raise SystemExit
+        return item.body
+
+
+@in_virtual_time
+async def test_a_stage_that_breaks_its_thread_restarts_the_pipeline_without_a_loss() -> None:
+    broker, sink = Broker(1, 2, 3), Collect()
+
+    async with running(broker, Exploding(), sink):
+        await until(lambda: broker.is_done)
+
+    assert {*sink.bodies} == {1, 2, 3}
+    assert broker.openings == 2
+
+
+class Counter(Actor):
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def handle_call(self, request: int, caller: object) -> int:
+        if request == 13:
+            raise Reject(ValueError("unlucky"))
+        self.seen.append(request)
+        return request + 100
+
+
+@in_virtual_time
+async def test_an_actor_is_a_stage_and_its_refusal_fails_the_item() -> None:
+    broker, sink = Broker(12, 13, 14), Collect()
+
+    async with running(broker, ToActor("counter").times(3), sink) as node:
+        await node.spawn(Counter, name="counter")
+        await until(lambda: broker.is_done)
+
+    assert sorted(sink.bodies) == [112, 114]
+    assert broker.failed == [(13, "unlucky")]
+
+
+@in_virtual_time
+async def test_an_actor_at_the_end_acknowledges_by_its_answer_and_may_be_absent_for_a_while() -> (
+    None
+):
+    broker = Broker(1, 2, key=lambda _: 1)
+
+    async with running(broker, ToActor("counter")) as node:
+        await until(lambda: broker.delivered)
+        await node.spawn(Counter, name="counter")
+        await until(lambda: broker.is_done)
+
+    assert broker.acknowledged == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Pipeline("source", Collect()),  # type: ignore[arg-type]
+        lambda: Pipeline(BrokerSource(Broker())),
+        lambda: Pipeline(BrokerSource(Broker()), Collect(), Double()),
+        lambda: Pipeline(BrokerSource(Broker()), "sink"),  # type: ignore[arg-type]
+        lambda: Pipeline(BrokerSource(Broker()), Collect(), most_unacknowledged=0),
+        lambda: Pipeline(BrokerSource(Broker()), Collect(), retry=3),  # type: ignore[arg-type]
+        lambda: Retry(-1, Backoff(1.0, 1.0)),
+        lambda: Retry(1, 2.0),  # type: ignore[arg-type]
+        lambda: Double().times(0),
+        lambda: Collect(batch=0),
+        lambda: ToActor(5),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_arguments_are_refused(make: Any) -> None:
+    with pytest.raises(BadInputError):
+        make()
+
+
+class Unfinished(Source, Stage, Sink):
+    """Has none of the methods."""
+
+
+def test_a_part_without_its_method_names_the_method() -> None:
+    part = Unfinished()
+
+    for call in (
+        lambda: part.take(1),
+        lambda: part.ack([]),
+        lambda: part.handle(Item(1)),
+        lambda: part.handle_batch([]),
+    ):
+        with pytest.raises(NotImplementedError, match="Unfinished has no"):
+            call()
+
+
+@in_virtual_time
+async def test_a_pipeline_without_a_supervisor_works_as_any_process() -> None:
+    broker, sink = Broker(1), Collect()
+
+    async with running_node() as node:
+        await node.spawn(Pipeline.spec(BrokerSource(broker), sink, retry=QUICK))
+        await until(lambda: broker.is_done)
+
+    assert sink.bodies == [1]
+
+
+def test_a_pipeline_has_no_limit_for_its_end_but_its_own() -> None:
+    spec = ChildSpec("jobs", Pipeline.spec(BrokerSource(Broker()), Collect()))
+
+    assert spec.shutdown == spec.options.terminate_timeout == float("inf")
