@@ -25,6 +25,7 @@ import ergo_py.meta
 import ergo_py.methods
 import ergo_py.network
 import ergo_py.observe
+import ergo_py.pipelines
 import ergo_py.state_machine
 import ergo_py.streams
 import ergo_py.supervision
@@ -48,6 +49,7 @@ MODULES = (
     ergo_py.methods,
     ergo_py.network,
     ergo_py.observe,
+    ergo_py.pipelines,
     ergo_py.state_machine,
     ergo_py.streams,
     ergo_py.supervision,

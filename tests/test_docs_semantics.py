@@ -33,6 +33,7 @@ PROMISES_IN_SECTION = {
     "U": 3,
     "Z": 5,
     "Y": 12,
+    "B": 7,
 }
 EXPECTED = [
     f"{section}{number}"

@@ -17,7 +17,7 @@ class Item:
     """The content: as the source has taken it, or as the last stage has returned it."""
     key: Hashable = None
     """Items with the same key keep their order. None for an item without an order."""
-    receipt: object = None
+    receipt: Any = None
     """The value by which the source acknowledges the item. Only the source reads it."""
     redelivered: bool = False
     """Whether the broker has delivered the item before."""

@@ -1,6 +1,6 @@
 """`Route`: which process answers a path. `Routes`: a table of them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
@@ -243,7 +243,7 @@ class Routes:
         self._only = self._places.get(()) if len(self._places) == 1 else None
         self._depths = sorted({len(parts) for parts in self._places}, reverse=True)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Place]:
         return iter(self._places.values())
 
     def find(self, path: tuple[str, ...]) -> Place | None:

@@ -80,7 +80,7 @@ class BrokerSource(Source):
         broker = self.broker
         broker.fault("ack")
         for item in items:
-            number, opening = item.receipt  # type: ignore[misc]
+            number, opening = item.receipt
             if broker.delivered.get(number) == opening:
                 del broker.delivered[number]
                 broker.acknowledged.append(number)
@@ -89,7 +89,7 @@ class BrokerSource(Source):
         broker = self.broker
         broker.fault("fail")
         for item in items:
-            number, _ = item.receipt  # type: ignore[misc]
+            number, _ = item.receipt
             broker.delivered.pop(number, None)
             broker.failed.append((number, str(error)))
 
