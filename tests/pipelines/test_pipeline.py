@@ -434,9 +434,7 @@ async def test_an_actor_is_a_stage_and_its_refusal_fails_the_item() -> None:
 
 
 @in_virtual_time
-async def test_an_actor_at_the_end_acknowledges_by_its_answer_and_may_be_absent_for_a_while() -> (
-    None
-):
+async def test_an_actor_at_the_end_acknowledges_by_its_answer_and_may_be_absent() -> None:
     broker = Broker(1, 2, key=lambda _: 1)
 
     async with running(broker, ToActor("counter")) as node:
