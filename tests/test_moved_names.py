@@ -21,7 +21,7 @@ from tests.test_docs_api import MODULES
 
 MOST_AT_THE_ROOT = 80
 MOST = 273
-"""273: the six names of devices, which receivers match and callers catch, and the seven of pipelines:
+"""273: the six names of devices, which receivers match and callers catch, and seven of pipelines:
 the classes that users subclass, and those that they write in each pipeline.
 
 The next name needs a reason why it is not a member, a parameter or a name of its module."""
