@@ -74,7 +74,7 @@ def test_a_module_without_an_app_is_enough_for_a_prompt() -> None:
         load("neighbour", [], needs_app=True)
 
 
-def test_the_error_about_a_program_without_main_names_what_can_be_run(tmp_path: Path) -> None:
+def test_the_error_about_a_program_without_main_names_its_actors(tmp_path: Path) -> None:
     path = tmp_path / "prog.py"
     path.write_text("from ergo_py import Actor\napp = 7\nclass Clock(Actor): ...")
 

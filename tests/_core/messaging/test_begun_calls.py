@@ -64,12 +64,14 @@ async def test_a_call_to_a_process_that_does_not_exist_has_not_begun(
         assert not await begun(node, ended, echo(1))
 
 
-async def test_a_call_whose_handler_crashes_has_begun(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_call_with_a_crashing_handler_has_begun(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         assert await begun(node, await asleep(node, way.server), crash)
 
 
-async def test_of_the_calls_of_a_killed_process_the_queued_ones_have_not_begun(
+async def test_queued_calls_of_a_killed_process_have_not_begun(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -85,7 +87,7 @@ async def test_of_the_calls_of_a_killed_process_the_queued_ones_have_not_begun(
         assert results == [True, True, False, False]
 
 
-async def test_of_the_calls_of_a_crashed_process_the_queued_ones_have_not_begun(
+async def test_queued_calls_of_a_crashed_process_have_not_begun(
     autojump_clock: MockClock,
 ) -> None:
     now = trio.Event()
