@@ -10,6 +10,7 @@ from typing import Any, Final
 from ._core.tables.callbacks import default
 from ._core.tables.timers import Timer
 from ._core.verbs.behaviour import Behaviour
+from ._core.vocabulary.errors import BehaviourError
 from ._core.vocabulary.options import check_number
 
 __all__ = ["IdleVerbs", "serve_idle"]
@@ -54,6 +55,21 @@ class IdleVerbs(Behaviour):
         self._idle = _IdleClock(self, seconds)
         self._idle.begin()
 
+    def _succeed(self, former: Behaviour) -> None:
+        """Go on with the idle timeout of the former behaviour, whose messages are under way."""
+        assert isinstance(former, IdleVerbs)
+        self._idle = former._idle
+        if self._idle is None:
+            return
+        if getattr(self.handle_idle, "__is_default__", False):
+            raise BehaviourError(
+                f"{type(self).__qualname__}.handle_idle",
+                None,
+                "a `handle_idle`: the process has an idle timeout; or call set_idle_timeout(None) "
+                "before the upgrade",
+            )
+        self._idle.serve(self)
+
     @default
     def handle_idle(self) -> Any:
         """Called when the actor has been idle for its idle timeout. ``self.stop()`` in it ends an
@@ -78,6 +94,10 @@ class _IdleClock:
         """Let the timer never fire."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def serve(self, actor: IdleVerbs) -> None:
+        """Go on for an actor that has taken the place of the former one."""
+        self._actor = actor
 
     def begin(self) -> None:
         """Note that the actor has been busy until now."""

@@ -79,6 +79,7 @@ class SupervisorVerbs(Facade):
     start_child = verb(SupervisorHandle.start_child)
     stop_child = verb(SupervisorHandle.stop_child)
     restart_child = verb(SupervisorHandle.restart_child)
+    upgrade_child = verb(SupervisorHandle.upgrade_child)
     add_child = verb(SupervisorHandle.add_child)
     remove_child = verb(SupervisorHandle.remove_child)
     enable_child = verb(SupervisorHandle.enable_child)

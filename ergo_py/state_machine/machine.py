@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from .._core.processes.envelope_handlers import callback
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
+from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.envelopes import EVENT, MESSAGE, Priority
 from .._core.vocabulary.errors import (
     BadInputError,
@@ -321,6 +322,22 @@ class StateMachine(Actor):
         entering = at.enter(previous)
         if entering is not None:
             await entering
+
+    def _succeed(self, former: Behaviour) -> None:
+        """Go on in the state of the former machine, without ``enter``, and with its timeouts."""
+        super()._succeed(former)
+        assert isinstance(former, StateMachine)
+        assert former._at is not None
+        left = former._at
+        plan = self._table[self._name_of("state of the machine before upgrade_child", left.name)]
+        if isinstance(plan, StateMethod):
+            self._at = AtMethod(plan, self)
+        else:
+            self._at = plan()
+            if not isinstance(left, AtMethod):
+                vars(self._at).update(vars(left))
+            self._at._belong_to(self)
+        self._since, self._timers, self._is_moving = former._since, former._timers, False
 
     # -- postponed messages ------------------------------------------------------------------------
 

@@ -246,6 +246,10 @@ class Child:
         self.wanted = False
         self.phase = Phase.DISABLED
 
+    def is_upgraded(self, spec: ChildSpec) -> None:
+        """Its process has another class now, and so have later processes."""
+        self.spec, self.args = spec, spec.args
+
     def take_asker(self) -> object:
         """Return the caller that waits, if any; it is about to get its answer."""
         asker, self.asker = self.asker, None

@@ -1,13 +1,15 @@
 """`SupervisionDriver`: performs the actions that a supervisor's strategy decides."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import trio
 from trio.lowlevel import checkpoint, current_task
 
+from .._core.inspection.state import ask
 from .._core.kernel import Kernel
 from .._core.messaging.publisher import RESTARTED
+from .._core.processes.message_loop import AGAIN
 from .._core.processes.process import Process
 from .._core.processes.spawn import spawn_process
 from .._core.processes.unhandled_messages import close_slot, drop_slot
@@ -15,6 +17,7 @@ from .._core.runtime.time_slices import in_slices
 from .._core.tables.child_slot import ChildSlot, Decision, Rules
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
+from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.envelopes import CONTROL, STOP, Lane
 from .._core.vocabulary.errors import BadInputError, InitError, NameTakenError, NotAllowedError
 from .._core.vocabulary.ids import PID
@@ -27,6 +30,7 @@ from .actions import Action, AddChild, Answer, End, Gone, Operation, Removed, St
 from .child import Child
 from .specs import ChildSpec, Strategy, SupervisorSpec
 from .strategies import Supervision
+from .upgrade import Migrate, Upgrade
 
 __all__ = ["SupervisionDriver"]
 
@@ -137,6 +141,40 @@ class SupervisionDriver(Actor):
                 self._plan.exited(child.name, ending.id, reason, slot.decision, trio.current_time())
             )
         return asker.result(process)
+
+    async def _upgrade(
+        self,
+        sender: PID,
+        name: str | PID,
+        behaviour: Callable[..., Behaviour],
+        args: tuple[Any, ...],
+        migrate: Migrate | None,
+        timeout: float | None,
+    ) -> PID:
+        """Replace the class of a child. The supervisor's mailbox takes no part in it: the record of
+        the child changes in the child's own turn, so that no failure comes in between.
+        """
+        self._check_planned()
+        child = self._plan.check_upgrade(name)
+        upgrade = Upgrade(child.name, child.spec.upgraded(behaviour, args), migrate)
+        kernel, process = self._process.kernel, self._running[child.name]
+        upgrade.check(kernel, process)
+
+        async def swap(process: Process, caller: Caller) -> Reason | None:
+            if caller.settled:
+                return None  # the caller has stopped waiting, and believes in the class before
+            try:
+                self._plan.check_upgrade(child.name)
+                upgrade.perform(process)
+            except Exception as error:
+                caller.settle(None, error)
+                return None
+            child.is_upgraded(upgrade.spec)
+            caller.settle(process.id, None)
+            return AGAIN
+
+        pid: PID = await ask(kernel, sender, process, process.id, "upgrade_child", swap, timeout)
+        return pid
 
     def _check_planned(self) -> None:
         if self._process.slots is None:

@@ -1,9 +1,11 @@
 """`SupervisorHandle`: the operations of a supervisor, for code outside its callbacks."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVarTuple
 
 from .._core.kernel import Kernel
 from .._core.processes.process import Process
+from .._core.verbs.behaviour import Behaviour
 from .._core.verbs.common import check_timeout
 from .._core.vocabulary.ids import PID, Target
 from .._core.vocabulary.info import ChildInfo
@@ -23,6 +25,8 @@ from .specs import ChildSpec
 from .supervisor import ChildCount, Supervisor
 
 __all__ = ["SupervisorHandle"]
+
+Ts = TypeVarTuple("Ts")
 
 
 class SupervisorHandle:
@@ -77,6 +81,20 @@ class SupervisorHandle:
         """As :meth:`Supervisor.restart_child`."""
         pid: PID = await self._operate(RestartChild(child), timeout)
         return pid
+
+    async def upgrade_child(
+        self,
+        child: str | PID,
+        behaviour: Callable[[*Ts], Behaviour],
+        *args: *Ts,
+        migrate: Callable[[Any, Any], None] | None = None,
+        timeout: float | None = None,
+    ) -> PID:
+        """As :meth:`Supervisor.upgrade_child`."""
+        check_timeout(timeout)
+        return await self._supervisor()._upgrade(
+            self._kernel.pid, child, behaviour, args, migrate, timeout
+        )
 
     async def add_child(self, spec: ChildSpec, *, timeout: float | None = None) -> PID:
         """As :meth:`Supervisor.add_child`."""

@@ -287,6 +287,17 @@ class ChildSpec:
         )
         return other
 
+    def upgraded(self, behaviour: Callable[..., Behaviour], args: tuple[Any, ...]) -> "ChildSpec":
+        """The same child with another class."""
+        other = copy(self)
+        for key, value in (
+            ("behaviour", behaviour),
+            ("args", args),
+            ("cls", behaviour_of(behaviour)),
+        ):
+            object.__setattr__(other, key, value)
+        return other
+
     def _check(self) -> None:
         allowed: list[tuple[str, bool, str]] = [
             (

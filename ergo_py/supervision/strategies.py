@@ -197,6 +197,21 @@ class Supervision:
                 assert_never(operation)
         return self._settle(now)
 
+    def check_upgrade(self, name: object) -> Child:
+        """Return a child whose class may be replaced.
+
+        Raises:
+            ChildError: there is no such child, it does not run, or another operation is under way.
+            NotAllowedError: the strategy has a template, whose class all children share.
+        """
+        self._refuse_simple("upgrade_child")
+        child = self._free(name)
+        if child.phase is STOPPING:
+            raise ChildBusyError(child.name, child.phase.value)
+        if child.phase is not RUNNING:
+            raise ChildNotRunningError(child.name, child.phase.value)
+        return child
+
     def find(self, child: object) -> Child:
         """Return a child by its name or its PID.
 

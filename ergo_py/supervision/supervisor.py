@@ -5,10 +5,12 @@ diagnostics.
 import inspect
 import time
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any, TypeVarTuple
 
+from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError, BehaviourError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.info import ChildInfo, Phase, RestartRecord, SupervisorInfo
@@ -28,6 +30,8 @@ from .driver import SupervisionDriver
 from .specs import ChildSpec, SupervisorSpec
 
 __all__ = ["ChildCount", "Supervisor", "describe", "read_spec"]
+
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,32 @@ class Supervisor(SupervisionDriver):
         """
         pid: PID = await self._operate(RestartChild(child))
         return pid
+
+    async def upgrade_child(
+        self,
+        child: str | PID,
+        behaviour: Callable[[*Ts], Behaviour],
+        *args: *Ts,
+        migrate: Callable[[Any, Any], None] | None = None,
+    ) -> PID:
+        """Replace the class of a running child, between two of its messages. The process goes on:
+        its PID, name, mailbox, links, monitors, children, timers and open calls stay. Later
+        restarts use the new class.
+
+        ``behaviour(*args)`` makes the new instance, without ``init``; then ``migrate(old, new)``
+        moves the state. Without ``migrate`` the new instance gets all attributes of the old one. If
+        either raises, the child goes on with the old instance.
+
+        Raises:
+            ChildError: of kind ``"unknown"``, ``"not running"``, ``"busy"``; the operation is
+                refused, and nothing is changed.
+            BehaviourError: the class cannot follow the class of the child.
+            NotAllowedError: the strategy is SIMPLE_ONE_FOR_ONE, or the callbacks of the child run
+                in a thread.
+            TargetDownError: the child ended before its turn came.
+            Exception: the constructor or ``migrate`` raised it; nothing is changed.
+        """
+        return await self._upgrade(self._process.id, child, behaviour, args, migrate, None)
 
     async def add_child(self, spec: ChildSpec) -> PID:
         """Start a further child, after all others.

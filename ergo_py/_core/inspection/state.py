@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ask",
+    "attributes_of",
     "get_state",
     "observe",
     "redacted",
@@ -69,7 +70,8 @@ async def ask(
 # -- state -----------------------------------------------------------------------------------------
 
 
-def _attributes(behaviour: object) -> dict[str, object]:
+def attributes_of(behaviour: object) -> dict[str, object]:
+    """The attributes of a behaviour, without those that the kernel adds."""
     found: dict[str, object] = {}
     for cls in reversed(type(behaviour).__mro__):
         slots = cls.__dict__.get("__slots__", ())
@@ -84,7 +86,7 @@ def _attributes(behaviour: object) -> dict[str, object]:
 
 async def get_state(process: "Process", caller: Caller) -> None:
     """Answer with the attributes of the behaviour."""
-    caller.settle(_attributes(process.behaviour_itself), None)
+    caller.settle(attributes_of(process.behaviour_itself), None)
 
 
 def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]]) -> Any:
@@ -92,7 +94,7 @@ def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]])
 
     async def replace(process: "Process", caller: Caller) -> None:
         behaviour = process.behaviour_itself
-        before = _attributes(behaviour)
+        before = attributes_of(behaviour)
         try:
             after = function(dict(before))
             if not isinstance(after, Mapping) or not all(isinstance(name, str) for name in after):
@@ -102,7 +104,7 @@ def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]])
             _put(behaviour, before, after)
         except Exception as error:
             # An error in the function must not harm the process: restore the former attributes.
-            _put(behaviour, _attributes(behaviour), before)
+            _put(behaviour, attributes_of(behaviour), before)
             caller.settle(None, error)
         else:
             caller.settle(dict(after), None)

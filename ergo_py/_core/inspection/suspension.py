@@ -32,7 +32,8 @@ async def suspend(process: "Process", caller: Caller) -> Reason | None:
         return await _hold(process, watch)
     finally:
         watch.resume()
-        process.allow_inline_calls(inline)
+        # Another class may have taken the place of its own meanwhile.
+        process.allow_inline_calls(inline and process.callbacks.answers_at_once)
         drop_if_unused(process, watch)
 
 

@@ -289,7 +289,8 @@ def call_with_trace(process: TracedProcess, fast: Callable[..., Any]) -> None:
     is_usual = type(behaviour.call) is _VERB and type(type(behaviour).call) is _METHOD
     if is_usual and not process.router.sees_all:
         process.own_verbs().push(
-            "call", Rank.FAST_CALL, lambda plain: fast("call", _current, behaviour, plain)
+            *("call", Rank.FAST_CALL),
+            lambda plain: fast("call", _current, process.behaviour_itself, plain),
         )
 
 

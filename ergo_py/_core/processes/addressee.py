@@ -87,11 +87,7 @@ class Addressee:
         """Whether senders may append to the main lane after checking only the mailbox's bound."""
         self.wake_requested = False
         """Whether a thread has already asked the loop to wake this process."""
-        self.inline = (
-            router.inline_calls
-            and "handle_call" in callbacks.defined
-            and "handle_call" not in callbacks.asynchronous
-        )
+        self.inline = router.inline_calls and callbacks.answers_at_once
         """Whether a call may be served inline, in the caller's task, while this process sleeps."""
         self.slot: ChildSlot | None = None
         """Its slot under a supervisor."""
@@ -128,6 +124,14 @@ class Addressee:
         """Show another text for its behaviour: in the log, in snapshots, in the tree."""
         self.callbacks = self.callbacks.shown_as(behaviour)
         self._logger = None
+
+    def use_callbacks(self, callbacks: Callbacks) -> None:
+        """Serve with the callbacks of another class from now on."""
+        self.callbacks = callbacks
+        if self._logger is not None:
+            self.use_logger(self._logger.try_unbind("behaviour"))
+        # Never back to True: a suspension, or a mailbox of another kind, may have said False.
+        self.inline = self.inline and callbacks.answers_at_once
 
     # -- mailbox -----------------------------------------------------------------------------------
 

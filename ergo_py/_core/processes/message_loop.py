@@ -56,8 +56,8 @@ Callback = Callable[..., Awaitable[object]]
 
 _KILLED: Final = Killed()
 AGAIN: Final = Normal()
-"""Returned instead of a reason: the behaviour was wrapped or unwrapped, so the loop must fetch its
-callbacks again.
+"""Returned instead of a reason: the behaviour was wrapped, unwrapped or replaced, so the message
+loop begins again with its callbacks.
 """
 
 
@@ -75,9 +75,6 @@ class Batch(Protocol):
     def serve_in_place(self) -> object:
         """Serve the lane in the turn of the root that has woken the process."""
         ...
-
-    def use(self, handle_message: Callback, handle_call: Callback, /) -> None:
-        """Call these callbacks from now on."""
 
     def start(self) -> None:
         """Begin the count of a burst: the process has slept."""
@@ -240,8 +237,6 @@ def _begin_first_turn(process: "Process", turn: Turn) -> None:
     turn.woken = woken = perf_counter()
     process.state = RUNNING  # hot path: Process.begin_turn
     process.history.extend((RUNNING, woken))
-    if process.callbacks.has_start_hooks:
-        process.mailbox.push_first((STARTED, process.id, None, None))
 
 
 def _reason_after(process: "Process", task: Task, error: BaseException) -> Reason | None:
@@ -364,9 +359,7 @@ async def serve(process: "Process") -> Reason | None:
                 if is_root:
                     is_root = turns.end(task)
                 reason = await handle_other(process, envelope)
-                if reason is AGAIN:
-                    handle_message, handle_call = _callbacks_of(process)
-                elif reason is not None:
+                if reason is not None:
                     return reason
             if handled & mask:
                 continue
@@ -485,10 +478,7 @@ async def serve_batches(process: "Process") -> Reason | None:
                 if is_root:
                     is_root = turns.end(task)
                 reason = await handle_other(process, envelope)
-                if reason is AGAIN:
-                    handle_message, handle_call = _callbacks_of(process)
-                    batch.use(handle_message, handle_call)
-                elif reason is not None:
+                if reason is not None:
                     return reason
             is_over = batch.is_over()
             continue
@@ -561,6 +551,14 @@ def _note_failure(process: "Process", error: BaseException) -> Reason:
     return _KILLED if process.turn.is_cancelled() else Crashed(error)
 
 
+def _end_for_others(process: "Process") -> None:
+    """End the turn, and drop the cancel scope: the process goes on with other callbacks, which may
+    be plain or async.
+    """
+    process.turn.interrupt_by(None)
+    process.end_turn()
+
+
 async def run_guarded(process: "Process") -> None:
     """Run a process in a task that can be abandoned from the beginning."""
     abandonable = Abandonable()
@@ -573,47 +571,49 @@ async def run(process: "Process") -> None:
     """Run a process until it has ended. No exception leaves this function: it would cancel all
     other tasks of the node.
     """
-    if process.ending is not None and process.ending.abandoned:
-        # Abandoned before its first step.
+    if process.abandoned:  # before its first step
         return
     task = current_task()
     process.task = process.callback_task = task  # hot path: Lifecycle.callback_task
     status = task._cancel_status
     serve_all = serve if Turn.begin_batch is None else serve_batches
-    # The reason if the cancel scope catches the cancellation of a kill.
-    reason: Reason | None = _KILLED
+    reason: Reason | None = AGAIN
     try:
         try:
             box = process.mailbox
             if not (process.callbacks.has_start_hooks or box.main or box.ahead or box.log):
-                # Most processes sleep first. The costs of serving, above all the cancel scope, can
-                # wait until there is something to serve.
+                # Most processes sleep first: the costs of serving, like the cancel scope, can wait.
                 await park_unless(task, box.main)
                 if process.state is TERMINATED:
                     return
-            if process.callbacks.any_async:
-                # The scope lets a kill interrupt a callback that waits for something else than its
-                # mailbox.
-                with trio.CancelScope() as scope:
-                    process.own_turn().interrupt_by(scope)
-                    scopes = CancelScopes(task)
+            if process.callbacks.has_start_hooks:
+                box.push_first((STARTED, process.id, None, None))
+            while reason is AGAIN:
+                # The reason if the cancel scope catches the cancellation of a kill.
+                reason = _KILLED
+                if process.callbacks.any_async:
+                    # A kill interrupts a callback that waits for something else than its mailbox.
+                    with trio.CancelScope() as scope:
+                        process.own_turn().interrupt_by(scope)
+                        scopes = CancelScopes(task)
+                        try:
+                            reason = await serve_all(process)
+                        finally:
+                            process.router.turns.end(task)
+                            if scopes.are_left() and not is_being_closed(task):
+                                await scopes.close()
+                else:
                     try:
                         reason = await serve_all(process)
                     finally:
                         process.router.turns.end(task)
-                        if scopes.are_left() and not is_being_closed(task):
-                            await scopes.close()
-            else:
-                try:
-                    reason = await serve_all(process)
-                finally:
-                    process.router.turns.end(task)
+                if reason is AGAIN:
+                    _end_for_others(process)
         except BaseException as error:
             if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
                 raise
             reason = _note_failure(process, error)
-        if task._cancel_status is not status:
-            # A plain callback left a cancel scope open.
+        if task._cancel_status is not status:  # a plain callback left a cancel scope open
             await CancelScopes.since(task, status).close()
         if reason is not None:
             if reason is _KILLED and process.reason is not None:
@@ -625,7 +625,5 @@ async def run(process: "Process") -> None:
     except BaseException as error:
         if isinstance(error, GeneratorExit) and is_being_closed(task):
             raise
-        if process.abandoned:
-            # The process was abandoned, so its exception has no receiver: drop it.
-            return
-        process.to_end().fail(error)
+        if not process.abandoned:  # else its exception has no receiver
+            process.to_end().fail(error)

@@ -5,6 +5,7 @@ its end.
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
@@ -227,6 +228,20 @@ class Process(Owner):
         """Put another object in the place of the behaviour, and return the former one."""
         former, self.behaviour = self.behaviour, behaviour
         return former
+
+    def change_class(self, behaviour: Handlers, callbacks: Callbacks) -> None:
+        """Go on with an instance of another class in the place of the behaviour. The changed verbs
+        of the behaviour are changed in the instance, too.
+        """
+        changed, self.verbs = self.verbs, None
+        self.behaviour = behaviour
+        before = self.callbacks.behaviour
+        self.kernel.lifetimes.past.rename(
+            *(partial(self.use_callbacks, callbacks), before, callbacks.behaviour),
+            *(self.turn.handled, self.sent, self.turn.time(perf_counter())),
+        )
+        if changed is not None:
+            self.own_verbs().take(changed)
 
     def lift_limits(self, *, init: bool, shutdown: bool) -> None:
         """Let ``init`` and the shutdown take any time, because the children have limits of their

@@ -126,7 +126,7 @@ void end_callbacks(struct Running outer) {
 static int batch_callback(PyObject* callback, int is_async, PyObject* first, PyObject* second,
                           PyObject** result) {
     PyObject *stack[4] = {NULL, NULL, first, second}, *returned = NULL;
-    Py_INCREF(callback); /* batch.use() may replace it meanwhile */
+    Py_INCREF(callback); /* the process may end meanwhile, and drop its batch */
     if (PyMethod_Check(callback)) {
         stack[1] = PyMethod_GET_SELF(callback);
         *result = PyObject_Vectorcall(PyMethod_GET_FUNCTION(callback), stack + 1,
@@ -317,15 +317,6 @@ static PyObject* batch_restart_method(Batch* batch, PyObject* Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-/* use(handle_message, handle_call): others, since the behaviour was wrapped or unwrapped. */
-static PyObject* batch_use(Batch* batch, PyObject* args) {
-    PyObject *handle_message, *handle_call;
-    if (!PyArg_ParseTuple(args, "OO", &handle_message, &handle_call)) return NULL;
-    Py_SETREF(batch->handle_message, Py_NewRef(handle_message));
-    Py_SETREF(batch->handle_call, Py_NewRef(handle_call));
-    Py_RETURN_NONE;
-}
-
 /* begin_turn(): the process has woken up. A turn that serve_in_place() has begun goes on, or fails
    with its exception. True if other tasks have to run first. */
 static PyObject* batch_begin_turn(Batch* batch, PyObject* Py_UNUSED(none)) {
@@ -475,7 +466,6 @@ static PyMethodDef batch_methods[] = {
     {"is_over", (PyCFunction)batch_is_over_method, METH_NOARGS, NULL},
     {"start", (PyCFunction)batch_start_method, METH_NOARGS, NULL},
     {"restart", (PyCFunction)batch_restart_method, METH_NOARGS, NULL},
-    {"use", (PyCFunction)batch_use, METH_VARARGS, NULL},
     {"begin_turn", (PyCFunction)batch_begin_turn, METH_NOARGS, NULL},
     {"end_turn", (PyCFunction)batch_end_turn, METH_NOARGS, NULL},
     {NULL},

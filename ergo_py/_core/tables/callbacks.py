@@ -108,6 +108,7 @@ class Callbacks:
     """The callbacks that a class defines, and the coroutine functions among them."""
 
     __slots__ = (
+        "answers_at_once",
         "any_async",
         "asynchronous",
         "behaviour",
@@ -143,6 +144,8 @@ class Callbacks:
         self.unmatched: Unmatched | None = None
         """Judges messages that the ``match`` in ``handle_message`` may not know."""
         self.asynchronous = frozenset(asynchronous)
+        self.answers_at_once = "handle_call" in defined - asynchronous
+        """Whether ``handle_call`` is plain, so that a call can be served in the caller's task."""
         self.has_start_hooks = bool(defined & {"post_start", "post_restart"})
         self.has_stop_hooks = bool(defined & {"pre_stop", "pre_restart"})
         # An async init alone does not count: it runs in the spawner's task. A supervisor counts in
@@ -168,6 +171,7 @@ class Callbacks:
         """A copy in which these callbacks count as coroutine functions."""
         changed = copy(self)
         changed.asynchronous |= names
+        changed.answers_at_once &= "handle_call" not in names
         changed.any_async = True
         return changed
 

@@ -117,6 +117,28 @@ class EndedTotals:
                 self._traffic[label] = before[0] + traffic[1], before[1] + traffic[2]
         self._left += 1
 
+    def rename(
+        self,
+        change: Callable[[], None],
+        before: str,
+        after: str,
+        handled: int,
+        sent: int,
+        busy: float,
+    ) -> None:
+        """Have ``change`` give a living process another behaviour. What the process has done so far
+        stays with the behaviour before, so that no counter falls.
+        """
+        self._leaving += 1
+        change()
+        for behaviour, sign in ((before, 1), (after, -1)):
+            sums = self._behaviours[_label(self._behaviours, behaviour, _Sums)]
+            sums.ended += sign
+            sums.handled += sign * handled
+            sums.sent += sign * sent
+            sums.busy += sign * busy
+        self._left += 1
+
     def count_crash(self, behaviour: str) -> None:
         """Count a crash, after which the process ends or continues."""
         sums = self._behaviours.get(behaviour)

@@ -55,6 +55,12 @@ class VerbChain:
             del self._wrappers[name][rank]
             self._build(name)
 
+    def take(self, other: "VerbChain") -> None:
+        """Change the verbs that another chain changes, in the same way."""
+        for name, wrappers in other._wrappers.items():
+            for rank, wrapper in wrappers.items():
+                self.push(name, rank, wrapper)
+
     def has(self, name: str, rank: Rank) -> bool:
         """Whether a verb has a wrapper of this rank."""
         return rank in self._wrappers.get(name, ())

@@ -119,6 +119,13 @@ class Behaviour(LinksAndEvents):
             ) from None
         return partial(kind, *args, **kwargs)
 
+    def _act_for(self, former: "Behaviour") -> None:
+        """Act for the process of the former behaviour, which `upgrade_child` replaces."""
+        self._process = former._process
+
+    def _succeed(self, former: "Behaviour") -> None:
+        """Take the values over that the base classes keep in the former behaviour."""
+
     # -- identity ----------------------------------------------------------------------------------
 
     @property
