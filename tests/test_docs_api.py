@@ -30,6 +30,7 @@ import ergo_py.supervision
 import ergo_py.tasks
 import ergo_py.telemetry
 import ergo_py.testing
+import ergo_py.testing.bridges
 import ergo_py.web
 import ergo_py.workers
 
@@ -54,6 +55,7 @@ MODULES = (
     ergo_py.tasks,
     ergo_py.telemetry,
     ergo_py.testing,
+    ergo_py.testing.bridges,
     ergo_py.web,
     ergo_py.workers,
 )

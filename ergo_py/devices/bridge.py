@@ -4,7 +4,7 @@ whenever the device is lost.
 
 from collections import Counter
 from copy import copy
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypedDict
 
 import trio
 
@@ -22,9 +22,18 @@ from ..supervision.specs import Backoff
 from .messages import DeviceClosedError, DeviceLost, DeviceSend
 from .opening import Driver, Opening, why_lost
 
-__all__ = ["REOPEN", "DeviceBridge"]
+__all__ = ["DeviceBridge", "DeviceKeywords"]
 
-REOPEN: Final = Backoff(0.1, 10.0)
+_REOPEN: Final = Backoff(0.1, 10.0)
+
+
+class DeviceKeywords(TypedDict, total=False):
+    """The options of a `DeviceBridge`, which explains each."""
+
+    framing: Framing | None
+    reopen: Backoff
+    stuck_after: float
+    receiver: Target | None
 
 
 class DeviceBridge(MetaProcess):
@@ -68,7 +77,7 @@ class DeviceBridge(MetaProcess):
         self,
         *,
         framing: Framing | None = None,
-        reopen: Backoff = REOPEN,
+        reopen: Backoff = _REOPEN,
         stuck_after: float = 10.0,
         receiver: Target | None = None,
     ) -> None:

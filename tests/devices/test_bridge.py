@@ -21,6 +21,8 @@ from tests.meta.owner import eventually, owning
 from tests.meta.wires import MovableClock
 
 AT_ONCE = Backoff(0.0, 0.0)
+LIMIT = 5100.0
+"""Of tests that move the clock, by up to 5,005 seconds."""
 KINDS = pytest.mark.parametrize("kind", [HalfDuplex, FullDuplex])
 
 
@@ -138,7 +140,7 @@ async def test_bytes_that_break_the_framing_lose_the_device_after_the_frames_bef
 async def test_a_failed_write_loses_the_device(kind: type[HalfDuplex]) -> None:
     outlet = Outlet()
     async with owning() as owned:
-        device = await owned.spawn(kind(outlet, reopen=AT_ONCE))
+        device = await owned.spawn(kind(outlet, reopen=AT_ONCE, stuck_after=1000.0))
         await owned.until(DeviceOpened)
 
         with pytest.raises(DeviceClosedError, match="unplugged during a write") as caught:
@@ -196,7 +198,7 @@ async def test_a_stuck_write_is_abandoned_and_the_next_opening_has_a_new_thread(
             await node.call(device, DeviceSend(b"stuck"), timeout=None)
         failed.append(caught.value)
 
-    async with owning(limit=1e6) as owned, trio.open_nursery() as nursery:
+    async with owning(limit=LIMIT) as owned, trio.open_nursery() as nursery:
         device = await owned.spawn(
             kind(outlet, reopen=AT_ONCE, stuck_after=1000.0), stop_timeout=0.0
         )
@@ -230,7 +232,7 @@ async def test_a_library_that_is_stuck_elsewhere_is_abandoned_too(
 ) -> None:
     outlet = Outlet()
     begun, over = outlet.stick(function)
-    async with owning(limit=1e6) as owned:
+    async with owning(limit=LIMIT) as owned:
         device = await owned.spawn(
             HalfDuplex(outlet, reopen=AT_ONCE, stuck_after=1000.0), stop_timeout=0.0
         )
@@ -254,7 +256,7 @@ async def test_a_library_that_is_stuck_elsewhere_is_abandoned_too(
 
 async def test_a_slow_receiver_is_no_stuck_library(clock: MovableClock) -> None:
     outlet = Outlet()
-    async with owning(limit=1e6) as owned, trio.open_nursery() as nursery:
+    async with owning(limit=LIMIT) as owned, trio.open_nursery() as nursery:
         device = await owned.spawn_elsewhere(
             HalfDuplex(outlet, stuck_after=1000.0, receiver=owned.owner), backlog=1
         )
@@ -273,6 +275,20 @@ async def test_a_slow_receiver_is_no_stuck_library(clock: MovableClock) -> None:
 
         heard = [await owned.next() for _ in range(10)]
         assert data_of(heard) == list(range(10))
+        assert (await owned.node.inspect_meta(device))["openings"] == "1"
+
+
+@KINDS
+async def test_the_time_before_a_write_does_not_count(
+    kind: type[HalfDuplex], clock: MovableClock
+) -> None:
+    outlet = Outlet()
+    async with owning(limit=LIMIT) as owned:
+        device = await owned.spawn(kind(outlet, stuck_after=1000.0))
+        await owned.until(DeviceOpened)
+        clock.move(1001)
+
+        await owned.node.call(device, DeviceSend(b"x"))
         assert (await owned.node.inspect_meta(device))["openings"] == "1"
 
 

@@ -15,6 +15,8 @@ ELSEWHERE = {
     "service_program": "tests/test_service_manager.py",
 }
 """Programs that need a server, and the tests that run them where it is installed."""
+NEEDS = {"serial_device": "serial"}
+"""Programs with an extra, and its module."""
 PROGRAMS = sorted(path for path in GUIDE.glob("*.py") if path.stem not in ELSEWHERE)
 
 
@@ -22,6 +24,8 @@ PROGRAMS = sorted(path for path in GUIDE.glob("*.py") if path.stem not in ELSEWH
 def test_a_program_of_the_guides_prints_its_recorded_output(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if program.stem in NEEDS:
+        pytest.importorskip(NEEDS[program.stem])
     runpy.run_path(str(program), run_name="__main__")
 
     assert capsys.readouterr().out == program.with_suffix(".txt").read_text(encoding="utf-8")

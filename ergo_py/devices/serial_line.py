@@ -1,0 +1,75 @@
+"""`Serial`: a serial line, with pyserial."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Unpack
+
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.public_names import show_public_names
+from .bridge import DeviceBridge, DeviceKeywords
+
+try:
+    import serial
+except ImportError as error:
+    text = "Serial needs pyserial; install it with: pip install 'ergo_py[serial]'"
+    raise ModuleNotFoundError(text, name="serial") from error
+
+__all__ = ["Serial"]
+
+
+class Serial(DeviceBridge):
+    """A serial line. `DeviceSend` takes bytes, and ``framing`` cuts the bytes that come.
+
+    Args:
+        port: the path of the device, such as ``/dev/ttyUSB0``, or a URL of pyserial such as
+            ``socket://10.0.0.7:4001``.
+        baudrate: the speed.
+        settings: further settings of ``serial.Serial``, such as ``{"parity": "E"}``.
+        options: those of `DeviceBridge`.
+    """
+
+    kind = "serial"
+    full_duplex = True
+
+    def __init__(
+        self,
+        port: str,
+        baudrate: int = 9600,
+        *,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        **options: Unpack[DeviceKeywords],
+    ) -> None:
+        super().__init__(**options)
+        if not isinstance(port, str):
+            raise BadInputError("port", port, "the path of a serial device, or a URL")
+        # A port behind a URL cannot be woken: let each read end soon.
+        timeout = 0.5 if "://" in port else None
+        self._settings = {"url": port, "baudrate": baudrate, "timeout": timeout, **settings}
+
+    def open(self) -> None:
+        """Open the line."""
+        self._line = serial.serial_for_url(**self._settings)
+
+    def read(self) -> bytes | None:
+        """The bytes that have come, at least one unless the time is over."""
+        return self._line.read(self._line.in_waiting or 1) or None
+
+    def write(self, data: object) -> None:
+        """Write bytes."""
+        if not isinstance(data, bytes):
+            raise BadInputError("DeviceSend", data, "bytes; encode text first")
+        if self._line.write(data) != len(data):
+            raise serial.SerialException("the write was interrupted")
+
+    def wake(self) -> None:
+        """Interrupt ``read`` and ``write``."""
+        if hasattr(self._line, "cancel_read"):
+            self._line.cancel_read()
+            self._line.cancel_write()
+
+    def close(self) -> None:
+        """Close the line."""
+        self._line.close()
+
+
+show_public_names(__name__)

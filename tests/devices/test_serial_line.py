@@ -1,0 +1,120 @@
+"""Serial lines over pseudo-terminals."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+pytest.importorskip("serial", reason="needs pyserial")
+
+from ergo_py import Alias, Backoff, BadInputError, Node
+from ergo_py.devices import (
+    DeviceClosedError,
+    DeviceData,
+    DeviceLost,
+    DeviceOpened,
+    DeviceSend,
+    Serial,
+)
+from ergo_py.testing.bridges import DEVICE_RULES
+from ergo_py.testing.bridges.devices import DeviceRule
+from tests.devices.cable import Cable
+from tests.meta.owner import eventually, owning
+from tests.meta.wires import MovableClock
+
+AT_ONCE = Backoff(0.0, 0.0)
+
+
+@pytest.fixture
+def cable(short_path: Path) -> Iterator[Cable]:
+    cable = Cable(short_path)
+    yield cable
+    cable.close()
+
+
+@pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.__name__)
+async def test_a_serial_line_keeps_the_rules_of_devices(cable: Cable, rule: DeviceRule) -> None:
+    await rule(cable)
+
+
+async def test_the_bytes_of_a_broken_line_are_dropped_and_told(cable: Cable) -> None:
+    cable.plug()
+    async with owning() as owned:
+        device = await owned.spawn(cable.bridge(reopen=AT_ONCE, stuck_after=60.0))
+        await owned.until(DeviceOpened)
+        cable.send(b"whole\nbrok")
+        assert await owned.next() == DeviceData(device, b"whole")
+        bytes_in = 0
+        while bytes_in < 10:  # the hang-up of a terminal may overtake its last bytes
+            bytes_in = int((await owned.node.inspect_meta(device))["bytes_in"])
+        cable.unplug()
+
+        lost = await owned.next()
+        cable.plug()
+        await owned.until(DeviceOpened)
+        cable.send(b"next\n")
+        assert await owned.next() == DeviceData(device, b"next")
+        assert isinstance(lost, DeviceLost)
+        assert lost.dropped == 4
+
+
+async def test_both_directions_of_a_line_flow_at_the_same_time(cable: Cable) -> None:
+    # Each direction is much larger than the buffers of a terminal: a thread that writes without
+    # reading would never return.
+    cable.plug()
+    sent = b"".join(b"%07d\n" % number for number in range(5000))
+    async with owning() as owned, trio.open_nursery() as nursery:
+        device = await owned.spawn(cable.bridge(reopen=AT_ONCE, stuck_after=60.0))
+        await owned.until(DeviceOpened)
+        nursery.start_soon(trio.to_thread.run_sync, cable.send, sent)
+        nursery.start_soon(lambda: owned.node.call(device, DeviceSend(sent), timeout=None))
+
+        lines = [(await owned.next()).data for _ in range(5000)]
+        assert b"\n".join([*lines, b""]) == sent
+        await eventually(lambda: cable.read() == sent)
+
+
+async def test_a_stuck_write_to_a_line_is_interrupted(cable: Cable, clock: MovableClock) -> None:
+    cable.plug()
+    failed: list[DeviceClosedError] = []
+
+    async def write(node: Node, device: Alias) -> None:
+        with pytest.raises(DeviceClosedError) as caught:
+            await node.call(device, DeviceSend(b"x" * 1_000_000), timeout=None)
+        failed.append(caught.value)
+
+    async with owning(limit=1100.0) as owned, trio.open_nursery() as nursery:
+        device = await owned.spawn(cable.bridge(reopen=AT_ONCE, stuck_after=1000.0))
+        await owned.until(DeviceOpened)
+        nursery.start_soon(write, owned.node, device)
+        await eventually(lambda: owned.node.meta_info(device).callback is not None)
+        clock.move(1001)
+
+        assert isinstance(await owned.next(), DeviceLost)
+        assert isinstance(await owned.next(), DeviceOpened)
+        assert owned.node.info().threads_abandoned == 0
+
+    assert len(failed) == 1
+
+
+async def test_a_line_takes_bytes_only(cable: Cable) -> None:
+    cable.plug()
+    with pytest.raises(BadInputError, match="path"):
+        Serial(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    async with owning() as owned:
+        device = await owned.spawn(cable.bridge(reopen=AT_ONCE, stuck_after=60.0))
+        await owned.until(DeviceOpened)
+        with pytest.raises(BadInputError, match="bytes"):
+            await owned.node.call(device, DeviceSend("text"))
+
+
+async def test_a_line_behind_a_url_is_read_and_written() -> None:
+    async with owning() as owned:
+        device = await owned.spawn(Serial("loop://", settings={"timeout": 0.01}))
+        await owned.until(DeviceOpened)
+        await owned.node.call(device, DeviceSend(b"echo"))
+
+        heard = b""
+        while heard != b"echo":
+            heard += (await owned.next()).data
