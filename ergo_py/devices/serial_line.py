@@ -52,7 +52,8 @@ class Serial(DeviceBridge):
 
     def read(self) -> bytes | None:
         """The bytes that have come, at least one unless the time is over."""
-        return self._line.read(self._line.in_waiting or 1) or None
+        data: bytes = self._line.read(self._line.in_waiting or 1)
+        return data or None
 
     def write(self, data: object) -> None:
         """Write bytes."""
