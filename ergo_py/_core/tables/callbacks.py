@@ -6,7 +6,14 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from copy import copy
-from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from types import (
+    AsyncGeneratorType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+)
 from typing import Any, Final, TypeVar
 
 from ..vocabulary.errors import BadInputError, BehaviourError, CallbackError
@@ -188,9 +195,29 @@ def _check_runs(cls: type[Any], name: str, function: object) -> None:
         )
 
 
+def _is_plain_method(
+    cls: type[Any], name: str, function: object, parameters: tuple[str, ...]
+) -> bool:
+    """Whether a callback is a method with as many parameters as it gets arguments, as most are.
+    Each node looks at each of its classes, and a signature takes many times as long.
+    """
+    found = next((each.__dict__[name] for each in cls.__mro__ if name in each.__dict__), None)
+    # A static method and a function in a wrapper show another function than the class has.
+    if found is not function or type(found) is not FunctionType or found.__dict__:
+        return False
+    code = found.__code__
+    return (
+        code.co_argcount == 1 + len(parameters)
+        and not code.co_kwonlyargcount
+        and "*items" not in parameters
+    )
+
+
 def _check_signature(
     cls: type[Any], name: str, function: object, parameters: tuple[str, ...]
 ) -> None:
+    if _is_plain_method(cls, name, function, parameters):
+        return
     wanted = f"def {name}({', '.join(('self', *parameters))})"
     if not callable(function):
         raise BehaviourError(f"{cls.__qualname__}.{name}", function, f"a method: {wanted}")

@@ -11,8 +11,9 @@ import linecache
 import textwrap
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from inspect import getattr_static, getblock
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 __all__ = ["Unmatched", "unmatched_of"]
@@ -125,13 +126,16 @@ def unmatched_of(cls: type[Any], behaviour: str, warn: Callable[[str], None]) ->
         return None
     if (function.__module__ or "").startswith("ergo_py."):  # None for a function made by exec()
         return None
-    patterns = _patterns(function)
+    patterns = _patterns(function.__code__, function.__code__.co_filename)
     return None if not patterns else Unmatched(behaviour, function, patterns, warn)
 
 
-def _patterns(function: FunctionType) -> list[ast.pattern]:
-    """The patterns of the match; none if a case matches everything, or may do."""
-    parsed = _parsed(function)
+@lru_cache(maxsize=1000)  # each node looks at the classes that it spawns
+def _patterns(code: CodeType, _file: str) -> list[ast.pattern]:
+    """The patterns of the match; none if a case matches everything, or may do. The file is named
+    since equal functions of two files have equal code.
+    """
+    parsed = _parsed(code)
     if parsed is None:
         return []
     parameters = parsed.args.posonlyargs + parsed.args.args
@@ -167,8 +171,7 @@ def _is_named(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def _parsed(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    code = function.__code__
+def _parsed(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     last = max((end or 0 for _, end, _, _ in code.co_positions()), default=0)
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
     # Most methods have no match: they need not be parsed.

@@ -143,6 +143,16 @@ WRONG: list[tuple[str, object, str]] = [
     ),
     (
         "handle_message",
+        staticmethod(lambda me, message, sender: None),
+        "def handle_message(self, message, sender)",
+    ),
+    (
+        "handle_message",
+        functools.wraps(lambda self, message: None)(lambda self, message, sender: None),
+        "def handle_message(self, message, sender)",
+    ),
+    (
+        "handle_message",
         classmethod(lambda cls, sender: None),
         "def handle_message(self, message, sender)",
     ),

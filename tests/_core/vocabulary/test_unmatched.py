@@ -3,7 +3,8 @@
 import ast
 import linecache
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -491,16 +492,34 @@ def test_other_classes_are_not_judged(cls: type[Actor]) -> None:
     ],
 )
 def test_a_source_that_has_changed_is_not_judged(
-    source: str, monkeypatch: pytest.MonkeyPatch
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A file of its own: patterns of a file that were read before stay known.
+    file = str(tmp_path / "changed.py")
+    code = Coroutine.handle_message.__code__.replace(co_filename=file)
+    function: Any = FunctionType(code, globals())
+    cls: Any = type("Changed", (Actor,), {"handle_message": function})
+
     def getlines(name: str, *_module: object) -> list[str]:
-        return ["\n"] * (Coroutine.handle_message.__code__.co_firstlineno - 1) + source.splitlines(
-            keepends=True
-        )
+        assert name == file
+        return ["\n"] * (code.co_firstlineno - 1) + source.splitlines(keepends=True)
 
     monkeypatch.setattr(linecache, "getlines", getlines)
 
-    assert unmatched_of(Coroutine, "A", print) is None
+    assert unmatched_of(cls, "A", print) is None
+
+
+def test_a_source_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = Coroutine.handle_message.__code__.replace(co_filename=str(tmp_path / "once.py"))
+    function: Any = FunctionType(code, globals())
+    cls: Any = type("Once", (Actor,), {"handle_message": function})
+    lines = linecache.getlines(__file__)
+    monkeypatch.setattr(linecache, "getlines", lambda name: lines)
+    assert unmatched_of(cls, "A", print) is not None
+
+    monkeypatch.setattr(linecache, "getlines", lambda name: [])
+
+    assert unmatched_of(cls, "A", print) is not None
 
 
 def test_types_that_are_made_at_run_time_are_forgotten() -> None:
