@@ -3,6 +3,7 @@ its workers.
 """
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVarTuple, Unpack
 
@@ -10,6 +11,7 @@ import trio
 
 from .._core.processes.process import Process
 from .._core.tables.child_slot import ChildSlot, Decision, Fate, Redirect
+from .._core.tables.pending_calls import Caller
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.envelopes import Divert, Overflow
 from .._core.vocabulary.errors import BadInputError, ChildError
@@ -17,9 +19,11 @@ from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
+from .._core.vocabulary.text import shown
 from .actions import Action, AddChild, Operation, RemoveChild
 from .child import Child
 from .handle import SupervisorHandle
+from .pool_growth import PoolGrowth, is_free
 from .pool_mailbox import PoolMailbox, Routing
 from .specs import (
     Backoff,
@@ -44,7 +48,9 @@ class PoolSpec:
     Args:
         behaviour: the class of the workers, called with ``args`` for each start.
         args: the arguments of the class.
-        size: the initial number of workers.
+        size: the number of workers. A pair such as ``(2, 16)`` sets bounds: the pool starts with
+            the first number, adds a worker when a message has waited longer than ``wait``, and
+            removes one when it has had a free worker for ten times as long.
         routing: ROUND_ROBIN, LEAST_LOADED or BY_KEY.
         key: for BY_KEY, maps a message or request to its key.
         overflow: the overflow rule for a message when no worker has room. A call is always
@@ -58,6 +64,7 @@ class PoolSpec:
             gets them by default.
         intensity: more than this many restarts within ``period`` seconds end the pool.
         period: see ``intensity``.
+        wait: seconds that a message may wait for a busy worker, in a pool with bounds.
         options: further keywords of ``spawn`` for the workers; ``mailbox_size`` bounds each
             worker.
 
@@ -67,18 +74,19 @@ class PoolSpec:
 
     worker: ChildSpec
     """The template of each worker."""
-    size: int
+    size: int | tuple[int, int]
     routing: Routing
     key: Callable[[Any], Hashable] | None = field(repr=False)
     overflow: Overflow | Divert
     intensity: int
     period: float
+    wait: float
 
     def __init__(
         self,
         behaviour: Callable[[*Ts], Behaviour],
         *args: *Ts,
-        size: int = 4,
+        size: int | tuple[int, int] = 4,
         routing: Routing = Routing.ROUND_ROBIN,
         key: Callable[[Any], Hashable] | None = None,
         overflow: Overflow | Divert = Overflow.RAISE,
@@ -90,9 +98,11 @@ class PoolSpec:
         mailbox: Fate | Redirect = Fate.KEEP,
         intensity: int = 3,
         period: float = 5.0,
+        wait: float = 0.1,
         **options: Unpack[WorkerKeywords],
     ) -> None:
-        check_number("PoolSpec(size)", size, least=1, whole=True)
+        _check_size(size)
+        check_number("PoolSpec(wait)", wait, least=0.001)
         if not isinstance(routing, Routing):
             raise BadInputError("PoolSpec(routing)", routing, "ROUND_ROBIN, LEAST_LOADED or BY_KEY")
         if (routing is Routing.BY_KEY) != (key is not None) or not (key is None or callable(key)):
@@ -121,9 +131,19 @@ class PoolSpec:
             **options,
         )
         SupervisorSpec([worker], intensity=intensity, period=period)
-        values = (worker, size, routing, key, overflow, intensity, period)
+        values = (worker, size, routing, key, overflow, intensity, period, wait)
         for field_, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field_.name, value)
+
+
+def _check_size(size: object) -> None:
+    match size:
+        case (int(least), int(most)) if isinstance(size, tuple):
+            check_number("PoolSpec(size)", least, least=1, whole=True)
+            check_number("PoolSpec(size)", most, least=least, whole=True)
+        case _:
+            hint = ", or a pair of bounds such as (2, 16)"
+            check_number("PoolSpec(size)", size, least=1, whole=True, hint=hint)
 
 
 class Pool(Supervisor):
@@ -159,8 +179,9 @@ class Pool(Supervisor):
                 spec,
                 "a PoolSpec, such as PoolSpec(Worker, size=4)",
             )
+        first = spec.size if isinstance(spec.size, int) else spec.size[0]
         return SupervisorSpec(
-            [self._next_worker() for _ in range(spec.size)],
+            [self._next_worker() for _ in range(first)],
             Strategy.ONE_FOR_ONE,
             intensity=spec.intensity,
             period=spec.period,
@@ -216,7 +237,8 @@ class Pool(Supervisor):
         process = self._process
         super()._take_slots(spec)
         assert self._spec is not None
-        options = self._spec.worker.options
+        options, size = self._spec.worker.options, self._spec.size
+        growth = None if isinstance(size, int) else PoolGrowth(*size, self._spec.wait)
         self._pool_mailbox = PoolMailbox(
             process,
             self._running,
@@ -224,9 +246,32 @@ class Pool(Supervisor):
             self._spec.key,
             options.mailbox_size or 0,
             self._spec.overflow,
+            growth,
         )
         # It routes every envelope. No call is answered inline.
         process.use_mailbox(self._pool_mailbox)
+
+    async def _control(self, sender: PID, caller: Caller | None, payload: object) -> None:
+        if isinstance(payload, PoolGrowth):
+            await self._look(payload)
+        else:
+            await super()._control(sender, caller, payload)
+
+    async def _look(self, growth: PoolGrowth) -> None:
+        """Add a worker if messages wait, remove one if workers have been free for long."""
+        workers = self._pool_mailbox.ring
+        change = growth.look(workers)
+        if change > 0:
+            await self._perform(self._ask(AddChild(self._next_worker()), _Unasked(self)))
+        elif change < 0:
+            # The youngest: an old worker owns most keys of BY_KEY, and may have warm caches.
+            slots = [worker.slot for worker in workers if is_free(worker)]
+            for name in [slot.name for slot in slots if slot is not None][-1:]:
+                # An operation of the program on this worker may be under way: it stays then.
+                with suppress(ChildError):
+                    await self._perform(self._ask(RemoveChild(name, drain=True), _Unasked(self)))
+        if growth.continues(self._pool_mailbox.ring):
+            self._pool_mailbox.look_later(growth)
 
     def _has_started(self, child: Child, started: Process, after: Reason | None) -> list[Action]:
         actions = super()._has_started(child, started, after)
@@ -275,6 +320,18 @@ class Pool(Supervisor):
             f"queue {name}": str(len(worker.mailbox)) for name, worker in self._running.items()
         }
         return {"routing": self._spec.routing.value, **queues, **super()._describe()}
+
+
+class _Unasked:
+    """Stands for the asker of an operation that the pool performs by itself."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._log = pool.log
+
+    def settle(self, pid: object, error: BaseException | None) -> bool:
+        if error is not None:
+            self._log.warning("the pool could not grow", error=shown(error))
+        return True
 
 
 class PoolHandle(SupervisorHandle):

@@ -8,6 +8,7 @@ from .._core.processes.process import Process
 from .._core.tables.child_slot import ChildSlot
 from .._core.tables.mailbox import Mailbox, Verdict, Waiter
 from .._core.tables.pending_calls import Caller
+from .._core.tables.timers import Timer
 from .._core.vocabulary.envelopes import (
     CALL,
     EVENT,
@@ -23,6 +24,7 @@ from .._core.vocabulary.messages import Why
 from .._core.vocabulary.reasons import Reason
 from .._core.vocabulary.states import State
 from .._core.vocabulary.text import shown
+from .pool_growth import PoolGrowth, is_free
 
 __all__ = ["Routing", "PoolMailbox"]
 
@@ -51,6 +53,7 @@ class PoolMailbox(Mailbox):
     """
 
     __slots__ = (
+        "_growth",
         "_held",
         "_key",
         "_next",
@@ -72,8 +75,11 @@ class PoolMailbox(Mailbox):
         key: Callable[[Any], Hashable] | None,
         size: int,
         overflow: Overflow | Divert,
+        growth: PoolGrowth | None = None,
     ) -> None:
         super().__init__(size, overflow)
+        self._growth = growth
+        """None for a pool whose size only its program changes."""
         self._pool = pool
         self._running = running
         self._routing = routing
@@ -225,8 +231,18 @@ class PoolMailbox(Mailbox):
     def _give(self, worker: Process, envelope: Envelope) -> None:
         if isinstance(envelope[2], Caller):
             envelope[2].assign(worker)
+        growth = self._growth
+        if growth is not None and not is_free(worker) and growth.note(worker):
+            self.look_later(growth)
         worker.mailbox.push(Lane.MAIN, envelope)
         worker.wake()
+
+    def look_later(self, growth: PoolGrowth) -> None:
+        """Send the pool the signal to look whether it has the right number of workers."""
+        clock = self._pool.kernel.clock
+        # Without a receiver name: a signal, which a full mailbox does not refuse.
+        timer = Timer(clock.timers, self._pool, None, growth, None, 0.0)
+        clock.arm_timer(timer, growth.wait)
 
     def _choose(self, envelope: Envelope, *, must_fit: bool) -> Process | None:
         match self._routing:

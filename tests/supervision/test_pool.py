@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 from trio.lowlevel import checkpoint
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     Actor,
@@ -729,6 +729,10 @@ async def test_a_process_that_is_no_pool_is_refused() -> None:
     [
         {"size": 0},
         {"size": 1.5},
+        {"size": (0, 4)},
+        {"size": (4, 2)},
+        {"size": [2, 4]},
+        {"size": (2, 4), "wait": 0},
         {"routing": "round robin"},
         {"routing": Routing.BY_KEY},
         {"key": len},
@@ -812,3 +816,121 @@ def test_workers_that_leave_get_no_work_and_give_no_room() -> None:
     running.clear()
     box.arrange()
     assert (box.ring, box.limit) == ([], 3)
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def has_timer(node: Node, pool: Any) -> bool:
+    """Whether the pool is going to look at its workers."""
+    return any(timer.active for timer in process_of(node, pool.pid).timers or ())
+
+
+async def test_a_pool_grows_while_messages_wait_and_shrinks_when_workers_are_free(
+    autojump_clock: MockClock,
+) -> None:
+    gate, done = trio.Event(), list[Any]()
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Worker, done, gate, size=(1, 3), wait=0.1))
+
+        for number in range(20):
+            node.send("pool", number)
+            await trio.sleep(0.07)  # never at the moment of a look
+        assert len(pool.workers()) == 3
+
+        gate.set()
+        await trio.sleep(0.85)
+        assert len(pool.workers()) == 3
+        await trio.sleep(6.0)
+        assert len(pool.workers()) == 1
+        assert not has_timer(node, pool)
+        assert sorted(number for _, number in done) == list(range(20))
+
+
+async def test_a_pool_does_not_grow_for_messages_that_a_further_worker_would_not_get(
+    autojump_clock: MockClock,
+) -> None:
+    gate = trio.Event()
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Worker, [], gate, size=(1, 9), wait=0.1))
+
+        for number in range(20):
+            node.send("pool", number)
+        await trio.sleep(0.15)
+        node.send("pool", "before the further worker")
+        await trio.sleep(0.7)
+
+        assert len(pool.workers()) == 2
+        gate.set()
+
+
+async def test_a_pool_does_not_grow_while_each_message_is_handled_in_time(
+    autojump_clock: MockClock,
+) -> None:
+    class Steady(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await trio.sleep(0.06)
+
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Steady, size=(1, 9), wait=0.1))
+
+        for _ in range(30):
+            node.send("pool", "first")
+            node.send("pool", "second")  # waits for 0.06 seconds
+            await trio.sleep(0.14)
+
+        assert len(pool.workers()) == 1
+
+
+async def test_a_pool_with_free_workers_keeps_its_least_size_and_sets_no_timer(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Worker, [], size=(2, 9), wait=0.1))
+
+        for number in range(20):
+            await node.call("pool", number)
+
+        assert len(pool.workers()) == 2
+        assert not has_timer(node, pool)
+
+
+async def test_a_pool_that_cannot_start_a_further_worker_goes_on_with_its_workers(
+    autojump_clock: MockClock,
+) -> None:
+    gate, done = trio.Event(), list[Any]()
+    starts = iter([None])
+
+    class Scarce(Worker):
+        def init(self) -> None:
+            next(starts)
+
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Scarce, done, gate, size=(1, 2), wait=0.1))
+
+        for number in range(5):
+            node.send("pool", number)
+            await trio.sleep(0.07)
+        gate.set()
+        await trio.sleep(6.0)
+
+        assert len(pool.workers()) == 1
+        assert [number for _, number in done] == list(range(5))
+
+
+async def test_a_pool_leaves_a_worker_alone_that_the_program_removes(
+    autojump_clock: MockClock,
+) -> None:
+    gate = trio.Event()
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Worker, [], gate, size=(1, 2), wait=0.1))
+        for number in range(6):
+            node.send("pool", number)
+            await trio.sleep(0.07)
+        assert len(pool.workers()) == 2
+        gate.set()
+
+        await pool.remove_workers()
+        await trio.sleep(6.0)
+
+        assert len(pool.workers()) == 1
