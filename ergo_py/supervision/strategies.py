@@ -357,7 +357,12 @@ class Supervision:
             if policy is not AutoShutdown.ALL_SIGNIFICANT or self._all_are_down():
                 self._end(Shutdown(f"its significant child {child.name!r} ended: {reason}"))
         elif policy is AutoShutdown.LAST_CHILD and self._all_are_down():
-            self._end(Shutdown(f"no child is left; the last was {child.name!r}: {reason}"))
+            self._end(
+                Shutdown(
+                    f"no child is left; the last was {child.name!r}: {reason} "
+                    "(auto_shutdown=False keeps the supervisor)"
+                )
+            )
 
     def _all_are_down(self) -> bool:
         """Whether all children have ended for good; with ALL_SIGNIFICANT, all significant ones."""

@@ -360,6 +360,16 @@ async def test_auto_shutdown_decides_whether_a_supervisor_ends_with_its_last_chi
         assert (node.whereis("top") is None) == automatic
 
 
+async def test_the_reason_of_a_supervisor_without_children_names_the_option_that_keeps_it() -> None:
+    async with running_node() as node:
+        spec = ChildSpec("a", Child, [], restart=RestartPolicy.TRANSIENT)
+        tree = await node.supervise([spec], name="top")
+
+        node.send("a", Normal())
+
+        assert "auto_shutdown=False keeps the supervisor" in str(await node.wait_ended(tree.pid))
+
+
 @pytest.mark.parametrize(
     "policy, ends_after",
     [
