@@ -10,6 +10,7 @@ from .._core.metas.meta import Meta
 from .._core.processes.process import Process
 from .._core.verbs.node import Node
 from .._core.verbs.node_access import kernel_of
+from .._core.vocabulary.hints import did_you_mean
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.info import BlockedReport
 from .evaluator import Evaluator
@@ -99,9 +100,10 @@ class Arguments:
                     return candidate
         found = router.resolve(str(to))
         if found is None:
+            hint = did_you_mean(to, router.names_beside(str(to))) or "; `ergo ps` lists all"
             raise ControlError(
                 "no_such_process",
-                f"no process on {node.name} has the number or the name {to!r}; `ergo ps` lists all",
+                f"no process on {node.name} has the number or the name {to!r}{hint}",
             )
         return found.id
 

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import re
 import sys
 from typing import NoReturn
 
@@ -176,6 +177,12 @@ class _Grammar:
         )
         return command
 
+    def note_own_options(self, command: argparse.ArgumentParser) -> None:
+        """Note the options of a command that runs a program: behind the program they are not its
+        own any more.
+        """
+        command.set_defaults(own=frozenset(re.findall(r"--[a-z-]+", command.format_usage())))
+
     def at_node(
         self,
         name: str,
@@ -240,12 +247,14 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="for development: start the program again when one of its files changes",
     )
+    grammar.note_own_options(command)
     command = grammar.program(
         "shell",
         "open a prompt with a node of its own, and perhaps a program on it",
         is_needed=False,
     )
     _for_simple_terminals(command, "the prompt that needs no package")
+    grammar.note_own_options(command)
     grammar.command(
         "new", "create a project: a supervised TCP service, with tests and types"
     ).add_argument("project", metavar="NAME", help="the name of its folder and package")

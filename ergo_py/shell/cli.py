@@ -1,9 +1,11 @@
 """`main`: the entry point of ``ergo``. Runs a command and returns a status for scripts."""
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable
+from typing import Final
 
 from .._core.vocabulary.errors import ErgoError
 from .arguments import make_parser
@@ -46,12 +48,25 @@ def main(arguments: list[str] | None = None) -> int:
         complain(f"ergo: {error}")
         return Status.FAILED
     except BrokenPipeError:
-        # The reader of the output has closed the pipe, such as `head`. Prevent an error message
-        # when Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # its reader has closed the pipe, such as `head`
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        _drop_output()
+        complain(f"ergo: the output cannot be written: {error.strerror}")
+        return Status.FAILED
     except KeyboardInterrupt:
         return Status.INTERRUPTED
     return Status.DONE
+
+
+def _drop_output() -> None:
+    """Prevent a second error when Python flushes the output at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+_CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""The errors of a full or failing disk, to which the output was directed."""
 
 
 def _command(name: str) -> Callable[[argparse.Namespace], None]:

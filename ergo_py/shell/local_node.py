@@ -96,8 +96,21 @@ def run(options: argparse.Namespace) -> Status:
     return status
 
 
+def _load(options: argparse.Namespace, *, needs_app: bool) -> Program:
+    """Load the program. At a terminal, tell which of its arguments look like options of ours: it
+    may have options of the same names, and a mistake would not be noticed.
+    """
+    late = [word for word in options.arguments if word.partition("=")[0] in options.own]
+    if late and sys.stderr.isatty():
+        complain(
+            f"ergo: {late[0]} stands behind the program, which gets it; for ergo itself, write "
+            f"`ergo {options.command} {late[0]} {options.target}`"
+        )
+    return load(options.target, options.arguments, needs_app=needs_app)
+
+
 def _run(options: argparse.Namespace, loaded: Callable[[], None]) -> Status:
-    program = load(options.target, options.arguments, needs_app=True)
+    program = _load(options, needs_app=True)
     settings = _settings(options, program)
     loaded()
     try:
@@ -133,9 +146,7 @@ def _run(options: argparse.Namespace, loaded: Callable[[], None]) -> Status:
 
 def shell(options: argparse.Namespace) -> Status:
     """Open a prompt with a node of its own: ``ergo shell``."""
-    program = (
-        None if options.target is None else load(options.target, options.arguments, needs_app=False)
-    )
+    program = None if options.target is None else _load(options, needs_app=False)
     name = options.name
     if name is None:
         name = "shell@localhost" if program is None else program.name

@@ -2,8 +2,11 @@
 with.
 """
 
+import errno
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -409,6 +412,34 @@ def test_without_a_node_the_error_shows_how_to_run_a_node(ergo: Ergo) -> None:
     assert ergo("nodes")[:2] == (Status.DONE, "no node offers a control socket\n")
 
 
+@pytest.mark.parametrize(
+    "who, hint", [("countr", "did you mean 'counter'?"), ("xyz", "`ergo ps` lists all")]
+)
+def test_the_error_about_an_unknown_process_helps_to_find_it(
+    node: OwnedNode, ergo: Ergo, who: str, hint: str
+) -> None:
+    status, _, err = ergo("info", "demo", who)
+
+    assert status == Status.NO_PROCESS
+    assert f"has the number or the name {who!r}; {hint}" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this platform has no /dev/full")
+def test_a_full_disk_under_the_output_is_reported_in_a_single_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ergo_py", "completion", "bash"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == Status.FAILED
+    why = os.strerror(errno.ENOSPC)
+    assert done.stderr == f"ergo: the output cannot be written: {why}\n"
+
+
 def test_the_error_about_an_unknown_node_lists_the_known_nodes(node: OwnedNode, ergo: Ergo) -> None:
     status, _, err = ergo("tree", "dmo")
 
@@ -585,6 +616,24 @@ def test_a_program_is_run_and_its_result_is_the_exit_status(
 
     assert got == status, err
     assert text in out + err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_option_behind_the_program_is_told_at_a_terminal(
+    ergo: Ergo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nasync def main(node):\n    print(sys.argv[1:])\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+
+    status, out, err = ergo("run", program, "--other", "--reload")
+
+    assert (status, out) == (Status.DONE, "['--other', '--reload']\n")
+    told = (
+        "ergo: --reload stands behind the program, which gets it; for ergo itself, write "
+        f"`ergo run --reload {program}`\n"
+    )
+    assert err == (told if is_terminal else "")
 
 
 def test_options_choose_the_log_level_and_the_log_output(ergo: Ergo, tmp_path: Path) -> None:
