@@ -40,20 +40,20 @@ _MANY: Final = 200
 """Rows that a statement reads."""
 _INSERT: Final = "insert or ignore into entities values (?, ?, ?, ?, ?)"
 _KEEP: Final = (
-    "update entities set version = ?1, record = ?3 "
-    "where kind = ?4 and key = ?5 and version = ?6 and due is null"
+    "update entities set version = ?, record = ? "
+    "where kind = ? and key = ? and version = ? and due is null"
 )
 """For rows that are not due, before and after: without a look at the index of moments, which took a
 fifth of an update.
 """
 _UPDATE: Final = (
-    "update entities set version = ?1, due = ?2, record = ?3 "
-    "where kind = ?4 and key = ?5 and version = ?6"
+    "update entities set version = ?, due = ?, record = ? "
+    "where kind = ? and key = ? and version = ?"
 )
 _DELETE: Final = "delete from entities where kind = ? and key = ? and version = ?"
 _CLAIM: Final = (
-    "insert into shards values (?1, ?2) "
-    "on conflict do update set token = ?2 where token <= excluded.token"
+    "insert into shards values (?, ?) "
+    "on conflict do update set token = excluded.token where token <= excluded.token"
 )
 
 
@@ -264,8 +264,10 @@ class _File:
                 else:
                     never.append(Address(kind, key))
             elif base:
-                row = (version, due, record, kind, key, base)
-                (kept if due is None else changed).append(row)
+                if due is None:
+                    kept.append((version, record, kind, key, base))
+                else:
+                    changed.append((version, due, record, kind, key, base))
             else:
                 new.append((kind, key, version, due, record))
         try:
@@ -276,7 +278,7 @@ class _File:
                 done += connection.executemany(_KEEP, kept).rowcount
                 if done < len(kept):
                     # Some were due. Rows that are written have another version now.
-                    changed += kept
+                    changed += [(version, None, *rest) for version, *rest in kept]
             for rows, statement in ((changed, _UPDATE), (new, _INSERT), (gone, _DELETE)):
                 if rows:
                     done += connection.executemany(statement, rows).rowcount
@@ -290,8 +292,9 @@ class _File:
         except FencedError:
             self._roll_back(connection)
             raise
-        except (sqlite3.Error, UnicodeError) as error:
-            # After a failed commit, the connection may show rows that are not on the disk.
+        except Exception as error:
+            # Whatever it was, the transaction must not stay open; and after a failed commit, the
+            # connection may show rows that are not on the disk.
             self._drop()
             raise self._failed("write to", error) from error
 
