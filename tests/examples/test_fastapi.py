@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
 
 import pytest
 import trio
@@ -12,17 +12,16 @@ from ergo_py import Node, open_node
 from tests.web.rig import Peer, get, post, until
 from tests.web.test_websocket import Client, upgrade
 
-if TYPE_CHECKING:
-    from examples.web.fastapi_shop import Shop
-else:
-    pytest.importorskip("fastapi")
-    from examples.web.fastapi_shop import Shop
+pytestmark = pytest.mark.skipif(find_spec("fastapi") is None, reason="FastAPI is not installed")
 
 JSON = "Content-Type: application/json"
 
 
 @asynccontextmanager
 async def shopping() -> AsyncIterator[tuple[Node, Peer]]:
+    # Not by each worker that collects tests: the import takes most of a second.
+    from examples.web.fastapi_shop import Shop
+
     async with open_node("shop@localhost", log_output="none") as node:
         await node.spawn(Shop, node, 0)
         peer = Peer(await trio.open_tcp_stream("127.0.0.1", await node.call("door", "port")))
