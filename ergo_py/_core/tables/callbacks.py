@@ -206,11 +206,11 @@ def _is_plain_method(
     if found is not function or type(found) is not FunctionType or found.__dict__:
         return False
     code = found.__code__
-    return (
-        code.co_argcount == 1 + len(parameters)
-        and not code.co_kwonlyargcount
-        and "*items" not in parameters
-    )
+    if code.co_kwonlyargcount:
+        return False
+    if parameters == ("*items",):
+        return code.co_argcount == 1 and bool(code.co_flags & inspect.CO_VARARGS)
+    return code.co_argcount == 1 + len(parameters)
 
 
 def _check_signature(
