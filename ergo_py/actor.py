@@ -178,7 +178,11 @@ class Actor(StreamVerbs, IdleVerbs):
 
     @default
     def handle_inspect(self, *items: str) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
-        """Called by ``node.inspect``. Return diagnostics for a human reader, as strings."""
+        """Called by ``node.inspect``. Return diagnostics for a human reader, as strings.
+
+        With a further parameter ``asker: PID | None = None`` it gets the PID of the process that
+        inspects, or of the node whose program or neighbour does.
+        """
         return {}
 
     @default

@@ -35,7 +35,7 @@ NOT_OURS = {
     "tell",
 }
 """Names of Python, trio and the framework that the page is for."""
-EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"} | {
+EXAMPLES = {"asker", "Class", "Session", "Worker", "args", "options", "cores", "Queue"} | {
     "fetch",
     "part",
     "task",

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from ergo_py import (
+    PID,
     Actor,
     Application,
     BadInputError,
@@ -45,6 +46,21 @@ class Inspected(Actor):
 
     def handle_message(self, message: Any, sender: Any) -> None:
         raise ValueError("broken")
+
+
+class Guarded(Actor):
+    """Its diagnostics depend on the asker."""
+
+    def handle_inspect(self, *items: str, asker: PID | None = None) -> dict[str, str]:
+        return {"asker": str(asker)}
+
+
+async def test_an_inspection_passes_the_node_of_its_asker(networks: Any) -> None:
+    async with two_nodes(networks(**LOOK)) as (a, b):
+        pid = await b.spawn(Guarded)
+
+        assert await a.inspect(pid) == {"asker": str(a.pid)}
+        assert await a.at(b.name).inspect(pid) == {"asker": str(a.pid)}
 
 
 class Choosy(Actor):

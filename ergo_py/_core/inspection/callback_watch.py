@@ -208,10 +208,10 @@ def _place(parameters: tuple[str, ...], wanted: tuple[str, ...]) -> int | None:
 
 
 def _plain(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: object) -> object:
+    def call(*args: object, **keywords: object) -> object:
         begun = reporter.begin()
         try:
-            result = function(*args)
+            result = function(*args, **keywords)
         except BaseException as error:
             reporter.end(args, begun, None, error)
             raise
@@ -222,10 +222,10 @@ def _plain(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callabl
 
 
 def _asynchronous(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: object) -> object:
+    async def call(*args: object, **keywords: object) -> object:
         begun = reporter.begin()
         try:
-            result = await function(*args)
+            result = await function(*args, **keywords)
         except BaseException as error:
             reporter.end(args, begun, None, error)
             raise

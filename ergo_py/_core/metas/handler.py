@@ -25,7 +25,7 @@ from ..tables.callbacks import check_plain, diagnostics, runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from ..vocabulary.errors import NodeStoppedError, Reject, TargetDownError
-from ..vocabulary.ids import PID, Target
+from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.states import HISTORY, MetaState, check_meta_transition
 from .shared_state import Flag
@@ -383,12 +383,13 @@ class Handler:
     # -- inspection --------------------------------------------------------------------------------
 
     def _reply_to_inspect(self, caller: Caller, items: tuple[str, ...]) -> None:
-        self.meta.kernel.calls.reply(caller, *self._call_handle_inspect(items))
+        self.meta.kernel.calls.reply(caller, *self._call_handle_inspect(caller.pid, items))
 
     @runs_callbacks
-    def _call_handle_inspect(self, items: tuple[str, ...]) -> _Answer:
+    def _call_handle_inspect(self, asker: PID | Alias, items: tuple[str, ...]) -> _Answer:
+        keywords = {"asker": asker} if self.meta.callbacks.takes_asker else {}
         try:
-            answer = self.meta.behaviour.handle_inspect(*items)
+            answer = self.meta.behaviour.handle_inspect(*items, **keywords)
             return diagnostics(self.meta, answer), None
         except Exception as error:
             # An inspection must not crash the inspected meta-process.
@@ -453,7 +454,7 @@ class Handler:
         self.handling = (INSPECT, sender, None, items)
         self.handled += 1
         try:
-            return self._call_handle_inspect(items)
+            return self._call_handle_inspect(sender, items)
         except BaseException as error:
             reason = self.meta.failed("handle_inspect", error)
             self.meta.finish(reason)

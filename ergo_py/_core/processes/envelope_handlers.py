@@ -197,8 +197,9 @@ HANDLERS: Final[Mapping[int, _Handler]] = {
 
 async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
     """Run ``handle_inspect`` and reply with its items as strings."""
+    keywords = {"asker": caller.pid} if process.callbacks.takes_asker else {}
     try:
-        told = diagnostics(process, await callback(process, "handle_inspect", *items))
+        told = diagnostics(process, await callback(process, "handle_inspect", *items, **keywords))
     except Exception as error:
         # An inspection must not kill the inspected process.
         process.log.error("handle_inspect raised", exception=Crashed(error).traceback)
@@ -207,12 +208,12 @@ async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, .
         process.kernel.calls.reply(caller, told, None)
 
 
-async def callback(process: "Process", name: str, *args: object) -> Any:
+async def callback(process: "Process", name: str, *args: object, **keywords: object) -> Any:
     """Call a callback of the behaviour, and await it if it is async."""
     unmatched = process.judge() if name == "handle_message" else None
     if unmatched is not None and id(type(args[0])) not in unmatched.seen:
         unmatched.look(args[0])
-    result = getattr(process.behaviour, name)(*args)
+    result = getattr(process.behaviour, name)(*args, **keywords)
     if name in process.callbacks.asynchronous:
         return await result
     check_plain(process, name, result)

@@ -124,6 +124,7 @@ class Callbacks:
         "has_stop_hooks",
         "suspects",
         "supervises",
+        "takes_asker",
         "unmatched",
     )
 
@@ -151,6 +152,8 @@ class Callbacks:
         self.unmatched: Unmatched | None = None
         """Judges messages that the ``match`` in ``handle_message`` may not know."""
         self.asynchronous = frozenset(asynchronous)
+        self.takes_asker = "handle_inspect" in defined and _takes(cls.handle_inspect, "asker")
+        """Whether ``handle_inspect`` has the optional parameter ``asker``."""
         self.answers_at_once = "handle_call" in defined - asynchronous
         """Whether ``handle_call`` is plain, so that a call can be served in the caller's task."""
         self.has_start_hooks = bool(defined & {"post_start", "post_restart"})
@@ -240,6 +243,13 @@ def _check_signature(
             signature,
             f"`{wanted}`, plain or async",
         ) from None
+
+
+def _takes(function: Callable[..., object], parameter: str) -> bool:
+    try:
+        return parameter in inspect.signature(function, **READING).parameters
+    except (TypeError, ValueError):  # a function written in C has no signature to check
+        return False
 
 
 def check_plain(process: Any, name: str, result: object) -> None:

@@ -199,7 +199,8 @@ class MetaProcess:
     @default
     def handle_inspect(self, *items: str) -> Mapping[str, str]:
         """Called by ``inspect_meta``. Must be a plain, quick function: it runs on the event loop,
-        between messages.
+        between messages. With a further parameter ``asker: PID | None = None`` it gets the PID of
+        the process or node that inspects.
         """
         return {}
 

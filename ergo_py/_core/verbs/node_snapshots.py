@@ -18,6 +18,7 @@ from ..messaging.publisher import BLOCKED
 from ..messaging.remote import RemoteReceiver
 from ..metas.meta import Meta
 from ..processes.process import Process
+from ..processes.spawn import caller_in
 from ..runtime.bridge import get_ident
 from ..vocabulary.errors import BadInputError, DeadlockError, NotAllowedError
 from ..vocabulary.ids import PID, Alias, EventName, Target
@@ -26,7 +27,7 @@ from ..vocabulary.messages import DeadLetter
 from ..vocabulary.options import check_flag, check_level
 from .common import check_timeout
 
-__all__ = ["NodeSnapshots"]
+__all__ = ["NodeSnapshots", "inspect_for"]
 
 T = TypeVar("T")
 
@@ -91,17 +92,7 @@ class NodeSnapshots:
                 names the callback.
             DeadlockError: a process inspects itself.
         """
-        self._here("inspect")
-        check_timeout(timeout)
-        if (peer := self._remote(to)) is not None:
-            return await peer.inspect("inspect", to, items, timeout)
-        process = self._find(to)
-        if process.works_in(current_task()):
-            raise DeadlockError(to, items, [process.id, process.id])
-        answer: dict[str, str] = await self._kernel.calls.inspect(
-            self.pid, process, to, items, timeout
-        )
-        return answer
+        return await inspect_for(self, "inspect", self._asker(), to, *items, timeout=timeout)
 
     def metas(self) -> list[Alias]:
         """Return the aliases of all living meta-processes, oldest first."""
@@ -128,11 +119,9 @@ class NodeSnapshots:
             CallTimeoutError: its handler is busy for longer than ``timeout``; ``meta_info`` names
                 the callback.
         """
-        self._here("inspect_meta")
-        check_timeout(timeout)
-        if (peer := self._remote(alias)) is not None:
-            return await peer.inspect("inspect_meta", alias, items, timeout)
-        return await self._find_meta(alias).handler.inspect(self.pid, alias, items, timeout)
+        return await inspect_for(
+            self, "inspect_meta", self._asker(), alias, *items, timeout=timeout
+        )
 
     def events(self) -> dict[str, int]:
         """Return all events of this node, including its own, each with the number of its
@@ -194,6 +183,11 @@ class NodeSnapshots:
         With ``stacks``, further lines show the stack of each callback or reader that waits.
         """
         return describe_living(self._kernel, stacks)
+
+    def _asker(self) -> PID:
+        """The process that runs a verb of the node in its callback; else the node itself."""
+        process = caller_in(current_task())
+        return self.pid if process is None else process.id
 
     def _remote(self, to: Target) -> RemoteReceiver | None:
         """The other node, if the address is of another node."""
@@ -277,3 +271,27 @@ class NodeSnapshots:
             exception=of_program(report.stack),
         )
         self._kernel.publisher.announce(BLOCKED, report)
+
+
+async def inspect_for(
+    node: NodeSnapshots,
+    verb: str,
+    asker: PID,
+    to: Target,
+    *items: str,
+    timeout: float = 5.0,
+) -> dict[str, str]:
+    """Call ``handle_inspect`` of a process or meta-process in the name of an asker, who may be on
+    another node.
+    """
+    node._here(verb)
+    check_timeout(timeout)
+    if (peer := node._remote(to)) is not None:
+        return await peer.inspect(verb, to, items, timeout)
+    if verb == "inspect_meta":
+        return await node._find_meta(cast(Alias, to)).handler.inspect(asker, to, items, timeout)
+    process = node._find(to)
+    if process.works_in(current_task()):
+        raise DeadlockError(to, items, [process.id, process.id])
+    answer: dict[str, str] = await node._kernel.calls.inspect(asker, process, to, items, timeout)
+    return answer

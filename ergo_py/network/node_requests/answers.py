@@ -11,6 +11,7 @@ from ..._core.processes.process import Process
 from ..._core.processes.spawn import spawn_process
 from ..._core.tables.relations import Kind
 from ..._core.verbs.behaviour import behaviour_of
+from ..._core.verbs.node_snapshots import inspect_for
 from ..._core.vocabulary.errors import NotAllowedError, SpawnError
 from ..._core.vocabulary.ids import PID, Alias, Key, Name, NodeName
 from ..._core.vocabulary.options import Options, read_options
@@ -209,10 +210,19 @@ class Answers:
                 not keywords or (verb in _WAITS and [*keywords] == ["timeout"])
             ):
                 self._refuse_elsewhere(args)
-                found = getattr(self._kernel.node, verb)(*args, **keywords)
-                later = isinstance(found, Awaitable)
-                return self._later(found) if later else self._snapshot(found)
+                found = self._answer_to(verb, args, keywords)
+                if isinstance(found, Awaitable):
+                    return self._later(found)
+                return self._snapshot(found)
         raise _OtherFormError
+
+    def _answer_to(self, verb: str, args: list[Any], keywords: dict[str, Any]) -> object:
+        node = self._kernel.node
+        if verb in _WAITS:
+            # Not a PID that the request names: only of the node itself it is known.
+            asker = PID(self._peer.node, self._peer.creation, 0)
+            return inspect_for(node, verb, asker, *args, **keywords)
+        return getattr(node, verb)(*args, **keywords)
 
     def _refuse_elsewhere(self, args: list[object]) -> None:
         """Refuse to look into a third node: only that node knows whom it permits to look."""

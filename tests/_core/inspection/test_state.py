@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
+    LOOP,
+    PID,
     Actor,
     BadInputError,
     CallTimeoutError,
@@ -22,10 +25,11 @@ from ergo_py import (
     Priority,
     Shutdown,
     TargetDownError,
+    Threads,
 )
 from ergo_py._core.inspection.state import show
 from ergo_py.errors import DeadlockError, ProcessUnknownError
-from ergo_py.info import State
+from ergo_py.info import Dispatcher, State
 from tests.actors import Failed, Puppet, Recorder
 from tests.support import kernel_of, process_of, running_node
 
@@ -219,6 +223,42 @@ async def test_a_suspended_process_can_be_inspected(autojump_clock: MockClock) -
         assert await node.replace_state(pid, lambda state: {"heard": [0]}) == {"heard": [0]}
         await node.resume(pid)
         assert await node.call(pid, "all") == [0, "waits"]
+
+
+class Guarded(Actor):
+    """Its diagnostics depend on the asker."""
+
+    def handle_inspect(self, *items: str, asker: PID | None = None) -> dict[str, str]:
+        return {"asker": str(asker), "items": ",".join(items)}
+
+
+class GuardedInTurn(Guarded):
+    """Waits before it answers."""
+
+    async def handle_inspect(  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *items: str, asker: PID | None = None
+    ) -> dict[str, str]:
+        await trio.lowlevel.checkpoint()
+        return super().handle_inspect(*items, asker=asker)
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("dispatcher", [LOOP, Threads()], ids=str)
+@pytest.mark.parametrize("behaviour", [Guarded, GuardedInTurn])
+async def test_an_inspection_passes_the_process_or_node_that_asks(
+    behaviour: type[Guarded], dispatcher: Dispatcher, is_traced: bool
+) -> None:
+    async with running_node() as node, AsyncExitStack() as stack:
+        pid = await node.spawn(behaviour, dispatcher=dispatcher)
+        puppet = await node.spawn(Puppet)
+        if is_traced:
+            await stack.enter_async_context(node.trace(pid))
+
+        by_node = await node.inspect(pid, "x")
+        by_process = await node.call(puppet, lambda me: me.node.inspect(pid, "y"))
+
+        assert by_node == {"asker": str(node.pid), "items": "x"}
+        assert by_process == {"asker": str(puppet), "items": "y"}
 
 
 @pytest.mark.parametrize("how", ["exit", "kill", "stop of the node"])

@@ -9,6 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
+    PID,
     Alias,
     BadInputError,
     CallTimeoutError,
@@ -71,6 +72,25 @@ async def test_meta_info_does_not_wait_for_a_busy_handler() -> None:
         assert info.uptime > 0
         assert inspected["this"] == "asked"
         assert owned.node.metas() == [alias]
+
+
+class Guarded(InTask):
+    """Its diagnostics depend on the asker."""
+
+    def handle_inspect(self, *items: str, asker: PID | None = None) -> dict[str, str]:
+        return {"asker": str(asker)}
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_an_inspection_of_a_meta_process_passes_its_asker(inline: bool) -> None:
+    async with owning(inline_calls=inline) as owned:
+        alias = await owned.spawn(Guarded())
+
+        by_node = await owned.node.inspect_meta(alias)
+        by_owner = await owned.ask_owner(lambda owner: owner.inspect_meta(alias))
+
+        assert by_node == {"asker": str(owned.node.pid)}
+        assert by_owner == {"asker": str(owned.owner)}
 
 
 async def test_an_inspect_that_fails_does_not_end_the_meta_process() -> None:
