@@ -8,6 +8,7 @@ from ergo_py.testing import World
 from .worlds.clusters import groups, leases, names
 from .worlds.entities import bank, parking
 from .worlds.networks import messages, watches
+from .worlds.shards import fleet
 
 __all__ = ["FAULTS", "Planted"]
 
@@ -29,6 +30,9 @@ ACTIVE = "ergo_py.entities.active_entities"
 COMMITS = "ergo_py.entities.group_commit"
 SCHEDULE = "ergo_py.entities.schedule"
 RECORD = "ergo_py.entities.record"
+ROWS = "ergo_py.entities.stores.memory"
+HOST = "ergo_py.entities.shards.host"
+MAP_KEEPER = "ergo_py.entities.shards.map_keeper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +403,8 @@ FAULTS = (
     Planted(
         "an entity that failed is not woken",
         *(bank, ACTIVE),
-        "        if reason is not _ASLEEP and activation.due is not None:\n"
-        "            self._schedule_again(address)\n",
-        "        pass\n",
+        "is_here(address):\n            self._schedule_again(address)\n",
+        "is_here(address):\n            pass\n",
     ),
     Planted(
         "messages of a stored record are not tried",
@@ -428,5 +431,47 @@ FAULTS = (
         *(parking, RECORD),
         "        return not self.due and (not self.is_parked or self.may_have_arrived)\n",
         "        return not (self.due or self.is_parked)\n",
+    ),
+    Planted(
+        "the store does not compare tokens",
+        *(fleet, ROWS),
+        "            if write.token < claimed:\n",
+        "            if not write:\n",
+    ),
+    Planted(
+        "a host begins without a claim",
+        *(fleet, HOST),
+        "claim(shard, token)\n            except FencedError:\n                # There",
+        "load([])\n            except FencedError:\n                # There",
+    ),
+    Planted(
+        "the shards of a host are taken without its lease",
+        *(fleet, MAP_KEEPER),
+        "            if await lease.try_once():\n",
+        "            if pid in self._hosts and self._hosts[pid].is_silent:\n",
+    ),
+    Planted(
+        "a host passes messages on by an old map",
+        *(fleet, HOST),
+        "            or place.host == self._process.id\n",
+        "",
+    ),
+    Planted(
+        "a shard is released while its entities live",
+        *(fleet, HOST),
+        "            if not self._active(shard) and not self._keeping.commits.has_shard(shard):\n",
+        "            if shard in self._leaving:\n",
+    ),
+    Planted(
+        "late copies of messages between entities take effect",
+        *(fleet, HOST),
+        "        return token >= known\n",
+        "        return True\n",
+    ),
+    Planted(
+        "a host keeps its shards without its lease",
+        *(fleet, NAMES),
+        "        if not self._down.is_set():\n            self.kill(self._target)\n",
+        "        if not self:\n            self.kill(self._target)\n",
     ),
 )

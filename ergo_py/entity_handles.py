@@ -14,6 +14,7 @@ from ._core.verbs.common import check_timeout
 from ._core.vocabulary.envelopes import Priority
 from ._core.vocabulary.errors import BadInputError, ErgoError, NotAllowedError, ServiceGoneError
 from ._core.vocabulary.hints import did_you_mean
+from ._core.vocabulary.ids import PID, Alias
 from ._core.vocabulary.messages import Request
 from ._core.vocabulary.public_names import show_under
 from ._core.vocabulary.reasons import NoProcess, Reason
@@ -25,6 +26,7 @@ __all__ = [
     "EntityHandle",
     "EntityKindUnknownError",
     "EntityTable",
+    "Fresh",
     "Keeper",
     "Once",
     "Inspection",
@@ -107,6 +109,18 @@ class Once(Request[R], Generic[R]):
 
     def __repr__(self) -> str:
         return f"{self.request!r} once={self.id!r}"
+
+
+class Fresh(Request[R], Generic[R]):
+    """A request whose answer leaves only after a commit, also if it changes nothing."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+
+    def __repr__(self) -> str:
+        return f"{self.request!r} fresh"
 
 
 class Post(Request[None]):
@@ -285,12 +299,17 @@ class EntityHandle(Service):
     __slots__ = ("_name", "_table", "address")
 
     def __init__(
-        self, kernel: Kernel, table: EntityTable, address: Address, process: Process | None = None
+        self,
+        kernel: Kernel,
+        table: EntityTable,
+        address: Address,
+        process: Process | None = None,
+        sender: PID | Alias | None = None,
     ) -> None:
         self._table = table
         self.address = address
         self._name = str(address)
-        super().__init__(kernel, table.vacant, process)
+        super().__init__(kernel, table.vacant, process, sender)
 
     @property
     def _slot(self) -> ChildSlot:  # not kept: a sleeping entity has none
@@ -328,6 +347,7 @@ class EntityHandle(Service):
         priority: Priority = Priority.NORMAL,
         retry: bool = False,
         once: str | None = None,
+        fresh: bool = False,
     ) -> R: ...
     @overload
     async def call(
@@ -338,6 +358,7 @@ class EntityHandle(Service):
         priority: Priority = Priority.NORMAL,
         retry: bool = False,
         once: str | None = None,
+        fresh: bool = False,
     ) -> Any: ...
     async def call(
         self,
@@ -347,6 +368,7 @@ class EntityHandle(Service):
         priority: Priority = Priority.NORMAL,
         retry: bool = False,
         once: str | None = None,
+        fresh: bool = False,
     ) -> Any:
         """Call the entity, and wait for its answer, which leaves it when all changes that it could
         depend on are stored.
@@ -358,6 +380,9 @@ class EntityHandle(Service):
             retry: repeat the request if the entity ends while it has it. Safe with ``once``.
             once: the id of the command. A command that was done under its id is not done again:
                 each repetition gets the first answer.
+            fresh: let the answer leave only after a commit, also if the entity has changed nothing:
+                the store confirms that no other node has the entity by now. Without it, a node that
+                was stopped and continues may answer a read with an old state for a moment.
 
         Raises:
             TargetDownError: the entity ended while it had the request, or the store failed. The
@@ -367,7 +392,9 @@ class EntityHandle(Service):
             ServiceBusyError: too many requests wait for the entity.
             Exception: the error that the entity gave to ``Reject``.
         """
-        given = request if once is None else Once[Any](once, request)
+        given: object = Fresh[Any](request) if fresh else request
+        if once is not None:
+            given = Once[Any](once, given)
         slot = self._table.slots.get(self._name)
         if slot is None or slot.pid is None or retry:
             return await super().call(given, timeout=timeout, priority=priority, retry=retry)

@@ -510,6 +510,13 @@ class _Sending:
         if self.told is not None:
             self.told.set()
 
+    def give(self) -> tuple[Caller | None, Any, object, Priority]:
+        """Give the message away: to another node, which delivers it."""
+        self.sent = True
+        if self.told is not None:
+            self.told.set()
+        return None, self.service._sender, self.message, self.priority
+
     def refuse(self, reason: Reason, /) -> None:
         if self.told is None:
             self._add_dead_letter(Why.NO_PROCESS)
@@ -588,6 +595,10 @@ class _Asking:
         caller = self.caller
         if not caller.settled:
             self.service._kernel.calls.forward(pid, caller.request, caller, self.priority)
+
+    def give(self) -> tuple[Caller | None, Any, object, Priority]:
+        """Give the request away: to another node, which answers it."""
+        return self.caller, self.service._sender, self.caller.request, self.priority
 
     def refuse(self, reason: Reason, /) -> None:
         self.caller.settle(None, ServiceGoneError(self.service.name, self.caller.request, reason))

@@ -13,6 +13,8 @@ from .._core.processes.process import Process, processes_of
 from .._core.processes.spawn import spawn_process
 from .._core.runtime.parking import PARKED
 from .._core.tables.child_slot import ChildSlot
+from .._core.tables.pending_calls import Deadline
+from .._core.vocabulary.envelopes import Priority
 from .._core.vocabulary.errors import SpawnError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.options import read_options
@@ -21,9 +23,9 @@ from ..entity_handles import Address, EntityHandle, EntityTable, entities_of, ta
 from ..network.messages.message_types import MessageTypes
 from .activations.activation import Activation
 from .activations.awaited import is_awaited
-from .activations.deliveries import Look
+from .activations.deliveries import Delivery, Leave, Look
 from .entity import Entity
-from .errors import EntityStoreError
+from .errors import EntityStoreError, FencedError
 from .group_commit import GroupCommit
 from .inspection import KeeperInspection
 from .record import Owed
@@ -33,6 +35,7 @@ from .stores.store import Row, Store
 
 if TYPE_CHECKING:
     from .keeper import Entities
+    from .shards.host import Host
 
 __all__ = ["Keeping"]
 
@@ -47,6 +50,8 @@ _ROOM_PAUSE: Final = 0.5
 _LEAST_IDLE: Final = 0.1
 """Seconds between two looks at the longest idle entity, also if ``idle`` is less."""
 _ASLEEP: Final = Shutdown("asleep")
+_ALONE: Final = 0, 0
+"""The shard and the token of all entities of a node that has its store alone."""
 
 
 class Keeping:
@@ -77,6 +82,8 @@ class Keeping:
         """How many parked messages sleeping entities have, as far as it is known: of those that
         were awake, and of all after a search.
         """
+        self.host: Host | None = None
+        """The shards of this node; None if the store belongs to this node alone."""
         self._bell = Bell(self.kernel.clock)
         self.commits = GroupCommit(store, self.totals, self._bell.ring)
         self._schedule = Schedule(self.settings.now)
@@ -147,9 +154,48 @@ class Keeping:
             self.parked[address] = parked
 
     def want(self, address: Address) -> None:
-        """Wake an entity, or let it wake again when it has ended."""
+        """Wake an entity, or let it wake again when it has ended. Messages to an entity of another
+        node go there.
+        """
+        if self.host is not None and not self.host.holds(address):
+            self.host.pass_on(address)
+            return
         self._wanted[address] = None
         self._bell.ring()
+
+    def claim_of(self, address: Address) -> tuple[int, int] | None:
+        """The shard of an entity and its token; None if the entity belongs to another node."""
+        return _ALONE if self.host is None else self.host.claim_of(address)
+
+    def ring(self) -> None:
+        """Wake the task of the keeper."""
+        self._bell.ring()
+
+    def look_again(self) -> None:
+        """Ask the store again which entities have work to do: there are more of them."""
+        self._schedule.poll_soon()
+        self._bell.ring()
+
+    def tell(self, sender: Activation, address: Address, message: Delivery) -> None:
+        """Send a message of the framework to another entity.
+
+        Raises:
+            ServiceError: it cannot be sent.
+            EntityKindUnknownError: the node keeps no entities of this kind.
+        """
+        if self.host is None or address.kind not in self.kinds or self.host.holds(address):
+            self.handle(address, None).send(message)
+        else:
+            self.host.tell(sender, address, message)
+
+    def end(self, activation: Activation) -> None:
+        """End an entity when its callback in progress is over. Its answers leave, and messages that
+        it has not handled wait for its next activation.
+        """
+        if activation.is_started and not activation.is_over():
+            # Not at once: the answer of the callback in progress would not leave.
+            to, process = activation.process.id, self.keeper._process
+            process.router.send(process.id, to, Leave(), Priority.MAX)
 
     def count_due(self, kind: str) -> int:
         """How many entities of a kind have work to do in the next half minute."""
@@ -179,6 +225,8 @@ class Keeping:
         False if there was nothing to do.
         """
         is_busy = False
+        if self.host is not None and self.host.has_work():
+            is_busy = await self._claim(self.host)
         if self.commits.is_waiting():
             await self._commit()
             is_busy = True
@@ -210,17 +258,31 @@ class Keeping:
         elif address.kind in self.kinds:
             self.want(address)
 
+    async def _claim(self, host: "Host") -> bool:
+        try:
+            await host.claim()
+        except EntityStoreError as error:
+            self._note_failure("a shard cannot be claimed", error)
+            self.kernel.clock.arm_call(Deadline(self._bell.ring), _READ_AGAIN)
+            return False
+        return True
+
     async def _poll(self) -> None:
         try:
-            await self._schedule.poll(self.store)
+            await self._schedule.poll(self.store, self._is_here)
         except EntityStoreError as error:
             self._note_failure("the store cannot be read", error)
+
+    def _is_here(self, address: Address) -> bool:
+        return self.host is None or self.host.holds(address)
 
     async def _commit(self) -> None:
         try:
             written = await self.commits.commit()
         except EntityStoreError as error:
             self._note_failure("a commit failed; its entities end", error)
+            if self.host is not None:
+                await self._check_claims(self.host, error)
             return
         for activation, write in written:
             if self._failures:
@@ -228,6 +290,16 @@ class Keeping:
             if write.due is not None:
                 self.schedule(write.due, write.address)
             activation.release(write)
+        if self.host is not None:
+            self.host.note_ended()
+
+    async def _check_claims(self, host: "Host", error: EntityStoreError) -> None:
+        host.note_ended()
+        if isinstance(error, FencedError):
+            try:
+                await host.check_claims()
+            except EntityStoreError as failure:
+                self._note_failure("the shards cannot be checked", failure)
 
     def _note_failure(self, text: str, error: EntityStoreError) -> None:
         self.totals.count_failure(error, self.now())
@@ -240,6 +312,7 @@ class Keeping:
         ready = await self._take_wanted()
         if not ready:
             return False
+        claims = [self.claim_of(address) for address in ready]
         try:
             rows = await self.store.load(ready)
         except EntityStoreError as error:
@@ -249,12 +322,19 @@ class Keeping:
                 # It may have work to do, and the next look into the store may be far.
                 self.schedule(self.now() + _READ_AGAIN, address)
             return True
-        for address, row in zip(ready, rows, strict=True):
-            await self._wake(address, row)
+        for address, row, claim in zip(ready, rows, claims, strict=True):
+            if claim is not None and claim == self.claim_of(address):
+                await self._wake(address, row, claim)
+            else:
+                self.want(address)  # its shard has moved while the row was read
         return True
 
     async def _take_wanted(self) -> list[Address]:
         """The entities to wake now: as many as there is room for."""
+        if self.host is not None:
+            for address in [each for each in self._wanted if not self.host.holds(each)]:
+                del self._wanted[address]
+                self.host.pass_on(address)
         ready = [each for each in self._wanted if self._can_wake(each)]
         wanted = min(len(ready), _BATCH)
         room = self.settings.max_awake - len(self.active)
@@ -283,11 +363,11 @@ class Keeping:
         slot = self.table.slots.get(str(address))
         return slot is not None and is_awaited(slot, processes_of(self.kernel.router))
 
-    async def _wake(self, address: Address, row: Row | None) -> None:
+    async def _wake(self, address: Address, row: Row | None, claim: tuple[int, int]) -> None:
         kind = self.kinds[address.kind]
         try:
             slot = self.table.slot(address)
-            activation = Activation(self, address, slot.name, kind, row)
+            activation = Activation(self, address, slot.name, kind, row, claim)
         except EntityStoreError as error:
             self._fail_start(address, row, error)
             return
@@ -324,6 +404,8 @@ class Keeping:
         self._wanted.pop(address, None)
         self.parked.pop(address, None)
         activation.start(self._tries.pop(address, None))
+        if self.claim_of(address) != (activation.shard, activation.token):
+            self.end(activation)  # its shard has moved while it started
 
     def _fail_start(self, address: Address, row: Row | None, error: Exception) -> None:
         self.keeper.log.error("an entity cannot start", entity=str(address), why=str(error))
@@ -412,8 +494,10 @@ class Keeping:
             self.table.slots.pop(name, None)
         if reason is _ASLEEP:
             self._failures.pop(address, None)
-        if reason is not _ASLEEP and activation.due is not None:
+        if reason is not _ASLEEP and activation.due is not None and self._is_here(address):
             self._schedule_again(address)
+        if self.host is not None:
+            self.host.note_ended()
         if self._idle_bell or self._wanted:
             self._idle_bell = False
             self._bell.ring()

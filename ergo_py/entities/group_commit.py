@@ -1,6 +1,7 @@
 """`GroupCommit`: writes all versions of entities that have gathered while the store was busy."""
 
 from collections.abc import Callable
+from itertools import chain
 
 import trio
 
@@ -42,6 +43,12 @@ class GroupCommit:
     def has(self, address: Address) -> bool:
         """Whether a version of an entity is not stored yet: it cannot be loaded now."""
         return address in self._gathered or address in self._written
+
+    def has_shard(self, shard: int) -> bool:
+        """Whether a version of an entity of this shard is not stored yet."""
+        return any(
+            each.shard == shard for each in chain(self._gathered.values(), self._written.values())
+        )
 
     async def commit(self) -> list[tuple[Activation, Write]]:
         """Write all versions that wait. Returns them, or raises after their entities have failed.

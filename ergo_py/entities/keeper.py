@@ -3,10 +3,15 @@
 import time
 import types as module_types
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from .._core.vocabulary.errors import NotAllowedError
+import trio
+
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.errors import NotAllowedError, Reject, UnhandledCallError
 from .._core.vocabulary.ids import PID
+from .._core.vocabulary.messages import NO_REPLY, Down, Drain
+from .._core.vocabulary.options import check_number
 from .._core.vocabulary.public_names import show_public_names
 from .._core.vocabulary.reasons import Reason
 from ..actor import Actor
@@ -19,8 +24,13 @@ from .entity import Entity
 from .settings import Settings, names_of
 from .stores.store import Store
 
+if TYPE_CHECKING:
+    from .shards.host import Host
+
 __all__ = ["Entities", "keys_of"]
 
+_LOOK: Final = 0.05
+"""Seconds between two looks at the shards of a node that drains."""
 _BACKOFF: Final = Backoff(0.1, 60.0, jitter=0.2)
 
 
@@ -40,12 +50,18 @@ class Entities(Actor):
         attempts: how often a stored message is tried before it is parked.
         backoff: the delays between attempts.
         max_state: bytes that a state may have.
-        max_waiting: how many requests may wait for an entity that wakes up.
+        max_waiting: how many requests may wait for an entity that wakes up, or that moves.
         now: the wall clock, for tests.
+        shards: into how many parts the entities are divided that the nodes of a cluster share. The
+            same on all nodes, and it cannot change later. None: this node has the store alone.
+        lease: with ``shards``, seconds after which other nodes take the entities of a node that
+            says nothing.
 
     Raises:
         BadInputError: an argument has a wrong type or value.
     """
+
+    drains = True
 
     def __init__(
         self,
@@ -62,8 +78,15 @@ class Entities(Actor):
         max_state: int = 1 << 20,
         max_waiting: int = 1000,
         now: Callable[[], float] = time.time,
+        shards: int | None = None,
+        lease: float = 10.0,
     ) -> None:
         self._kinds = names_of(kinds)
+        if shards is not None:
+            check_number("shards", shards, least=1, most=4096, whole=True)
+        check_number("lease", lease, least=0.5)
+        self._shards = shards
+        self._lease = lease
         self.settings = Settings(
             max_awake=max_awake,
             idle=idle,
@@ -84,17 +107,71 @@ class Entities(Actor):
 
         Raises:
             EntityStoreError: the store cannot be opened.
-            NotAllowedError: another keeper of the node has one of the classes.
+            NotAllowedError: another keeper of the node has one of the classes, or the node has no
+                network for its shards, or this child has no name.
         """
-        await self._store.open(self)
+        if self._shards is None:
+            await self._store.open(self)
+        else:
+            self._check_cluster()
+            await self._store.open(self, shared=True)
         try:
             table = self.node._open_entities(self._kinds.values())
         except NotAllowedError:
             await self._store.close()
             raise
         keeping = self._keeping = Keeping(self, self._store, self._kinds, self._types, table)
+        if self._shards is not None:
+            await self._open_shards(keeping, self._shards)
         table.open(self._process, keeping, self._kinds, self.settings.max_waiting)
         self.start_task(keeping.work, name="entities")
+
+    def _check_cluster(self) -> None:
+        from ..cluster.node_network import network_of  # noqa: PLC0415 - needs the extra of networks
+
+        network_of(self._process.kernel)
+        if not self._process.name:
+            raise NotAllowedError(
+                "Entities(…, shards=…) needs a name that is the same on all nodes: write "
+                'ChildSpec("entities", Entities, …)'
+            )
+
+    async def _open_shards(self, keeping: Keeping, shards: int) -> None:
+        from .shards.host import Host  # noqa: PLC0415 - needs the extra of networks
+
+        keeping.host = Host(keeping, shards, self._lease)
+        await keeping.host.start()
+
+    # -- several nodes -----------------------------------------------------------------------------
+
+    def handle_message(self, message: Any, sender: object) -> None:
+        """Take a message of another host, or of the keeper of the map."""
+        host = None if self._keeping is None else self._keeping.host
+        if host is None:
+            super().handle_message(message, sender)
+        elif isinstance(message, Down):
+            host.note_down(message)
+        else:
+            host.take(message)
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Take a call of another host to an entity, or give up all shards before a deploy."""
+        host = None if self._keeping is None else self._keeping.host
+        if isinstance(request, Drain):
+            if host is None:
+                return 0
+            self.start_task(self._drain, host, caller, request.timeout, name="drain of entities")
+            return NO_REPLY
+        if host is None or not host.take_call(request, caller):
+            raise Reject(UnhandledCallError(self.pid, request, type(self).__qualname__))
+        return NO_REPLY
+
+    async def _drain(self, host: "Host", caller: Caller, timeout: float) -> None:
+        host.begin_drain()
+        with trio.move_on_after(timeout):
+            while not host.is_drained():  # noqa: ASYNC110 - the next hello tells
+                await trio.sleep(_LOOK)
+        self.reply(caller, 0 if host.is_drained() else 1)
 
     async def _control(self, sender: PID, caller: object, operation: tuple[object, Reason]) -> None:
         """Note that an entity, which has a slot as the child of a supervisor has, has ended."""

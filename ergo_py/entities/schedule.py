@@ -136,8 +136,12 @@ class Schedule:
         """Whether the store is to be asked now."""
         return self._poll_at <= trio.current_time()
 
-    async def poll(self, store: Store) -> None:
-        """Ask the store for the next moments.
+    def poll_soon(self) -> None:
+        """Ask the store at the next look."""
+        self._poll_at = -inf
+
+    async def poll(self, store: Store, is_here: Callable[[Address], bool]) -> None:
+        """Ask the store for the next moments, and note those of entities that are here.
 
         Raises:
             EntityStoreError: it cannot be read. It is asked again in a second.
@@ -145,7 +149,8 @@ class Schedule:
         self._poll_at = trio.current_time() + 1.0
         found = await store.due(self._now() + _HORIZON, self._limit)
         for moment, address in found:
-            self.add(moment, address)
+            if is_here(address):
+                self.add(moment, address)
         is_all = len(found) < self._limit
         self._limit = _BATCH if is_all else self._limit * 2
         self._poll_at = trio.current_time() + (_HORIZON if is_all else 0.1)

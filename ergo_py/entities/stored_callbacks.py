@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.errors import BadInputError, Reject
 from .._core.vocabulary.messages import NO_REPLY
-from ..entity_handles import Once, Post, Retry
+from ..entity_handles import Fresh, Once, Post, Retry
 from .activations.activation import Activation
 from .activations.deliveries import INTERNAL
 from .errors import StateTooLargeError, StateTypeError
@@ -97,9 +97,14 @@ def _storing_calls(own: Callback) -> Callback:
             once, request = request.id, request.request
             if activation.commands.answer(once, caller):
                 return NO_REPLY
+        is_fresh = type(request) is Fresh
+        if is_fresh:
+            request = request.request
         activation.begin()
         result: object = None
         try:
+            if is_fresh:
+                activation.in_callback().count()
             if type(request) is Post:
                 _post(activation, request)
             elif type(request) is Retry:
@@ -107,12 +112,12 @@ def _storing_calls(own: Callback) -> Callback:
             else:
                 result = own(self, request, caller)
         except Reject as rejection:
-            return activation.refuse(caller, rejection)
+            return activation.refuse(caller, rejection, is_fresh=is_fresh)
         except BaseException:
             activation.crash()
             raise
         if type(result) is CoroutineType:
-            return _answer_later(activation, result, caller, once)
+            return _answer_later(activation, result, caller, once, is_fresh)
         return _end(activation, result, caller, once)
 
     return handle_call
@@ -142,12 +147,16 @@ def _post(activation: Activation, request: Post) -> None:
 
 
 async def _answer_later(
-    activation: Activation, running: Coroutine[Any, Any, Any], caller: Caller, once: str | None
+    activation: Activation,
+    running: Coroutine[Any, Any, Any],
+    caller: Caller,
+    once: str | None,
+    is_fresh: bool,
 ) -> object:
     try:
         result = await running
     except Reject as rejection:
-        return activation.refuse(caller, rejection)
+        return activation.refuse(caller, rejection, is_fresh=is_fresh)
     except BaseException:
         activation.crash()
         raise

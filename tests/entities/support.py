@@ -18,7 +18,9 @@ __all__ = [
     "check_shared_shards",
     "checkpoint_often",
     "database_setting",
+    "HostView",
     "fill_file",
+    "host_of",
     "keeping_of",
     "set_synchronous",
     "table_sizes",
@@ -117,3 +119,33 @@ def set_synchronous(store: SQLite, value: str) -> None:
     """Let the file be opened with another ``pragma synchronous``, also one that is not allowed."""
     unchecked: Any = store
     unchecked._synchronous = value
+
+
+class HostView:
+    """The shards of a node."""
+
+    def __init__(self, keeping: Keeping) -> None:
+        assert keeping.host is not None
+        self._host = keeping.host
+
+    def held(self) -> dict[int, int]:
+        """The shards whose entities may be awake there, with their tokens."""
+        return dict(self._host._held)
+
+    def shard(self, kind: type[Any], key: str) -> int:
+        """The shard of an entity."""
+        return self._host.shard_of(Address(kind.kind, key))
+
+    def has(self, kind: type[Any], key: str) -> bool:
+        """Whether an entity may be awake there."""
+        return self._host.holds(Address(kind.kind, key))
+
+    @property
+    def has_map(self) -> bool:
+        """Whether the keeper of the map runs there."""
+        return self._host._keeper.node.whereis("entities.map") is not None
+
+
+def host_of(node: Node, kind: type[Actor]) -> HostView:
+    """The shards of a node."""
+    return HostView(keeping_of(node, kind))

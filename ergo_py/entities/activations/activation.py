@@ -11,7 +11,7 @@ from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import STOP
 from ..._core.vocabulary.errors import ErgoError, NotAllowedError, Reject
 from ..._core.vocabulary.messages import NO_REPLY
-from ..._core.vocabulary.reasons import Crashed, Reason
+from ..._core.vocabulary.reasons import Crashed, Reason, Shutdown
 from ...entity_handles import Address, EntityHandle
 from ..errors import EntityStoreError, StateTooLargeError, StateUnreadableError
 from ..held_handles import HeldEntity
@@ -20,7 +20,7 @@ from ..state_types import LARGE, StateType
 from ..stores.store import Row, Write
 from .changes import NO_CHANGES, Action, Changes
 from .commands import Commands
-from .deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire, Run
+from .deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire, Leave, Run
 from .held_output import HeldOutput
 from .outbox import Outbox
 
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Activation"]
 
+_MOVED: Final = Shutdown("its shard moves to another node")
 _INQUIRIES: Final = 8
 """Marks from before its sleep that an entity asks about when it wakes up."""
-_TOKEN: Final = 0
-"""The fencing token of a node that has its store alone."""
 
 
 class Activation:
@@ -43,7 +42,7 @@ class Activation:
     __slots__ = (
         *("_base", "_entity", "_is_over", "_state_type", "_stored", "address", "changes"),
         *("_commands", "due", "is_started", "keeping", "name", "_output", "record"),
-        *("_has_stored_marks", "_outbox", "types", "used"),
+        *("_has_stored_marks", "_outbox", "shard", "token", "types", "used"),
     )
 
     def __init__(
@@ -53,8 +52,11 @@ class Activation:
         name: str,
         kind: "type[Entity[Any]]",
         row: Row | None,
+        claim: tuple[int, int],
     ) -> None:
         self.keeping = keeping
+        self.shard, self.token = claim
+        """The shard, and the token under which the row was loaded: no later token will do."""
         self.types: MessageTypes = keeping.types
         self.address = address
         self.name = name
@@ -279,10 +281,15 @@ class Activation:
         """
         return value if self._output is None else self._output.answer(caller, value)
 
-    def refuse(self, caller: Caller, rejection: Reject) -> object:
-        """Undo the callback of a call, and hold its refusal back."""
+    def refuse(self, caller: Caller, rejection: Reject, *, is_fresh: bool = False) -> object:
+        """Undo the callback of a call, and hold its refusal back: until earlier callbacks are
+        stored, or until a commit of its own.
+        """
         self.undo()
         self.rest()
+        if is_fresh:
+            self.begin_changes().count()
+            self.finish()
         if self._output is None or self._output.is_stored():
             raise rejection
         self._output.leave(caller, None, rejection.error)
@@ -373,7 +380,7 @@ class Activation:
         record, version, base = self.record.encode(), self.output.version, self._base
         self._has_stored_marks = False
         self._base = 0 if record is None else version
-        return Write(self.address, base, version, _TOKEN, self.record.due(), record)
+        return Write(self.address, base, version, self.token, self.record.due(), record, self.shard)
 
     def release(self, write: Write) -> None:
         """Note that a version is stored, and let go all that waited for it."""
@@ -414,6 +421,8 @@ class Activation:
             self._tell_mark(message)
         elif isinstance(message, Inquire):
             self.outbox.answer(message)
+        elif isinstance(message, Leave):
+            self.stop(_MOVED)
         else:
             self.outbox.look()
         self.rest()

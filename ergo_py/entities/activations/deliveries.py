@@ -1,5 +1,5 @@
-"""The messages of the framework to an entity: `Deliver`, `Done`, `Forget`, `Ask`, `Inquire`, `Run`
-and `Look`.
+"""The messages of the framework to an entity: `Deliver`, `Done`, `Forget`, `Ask`, `Inquire`, `Run`,
+`Look` and `Leave`.
 """
 
 from typing import Final, NamedTuple
@@ -7,7 +7,18 @@ from typing import Final, NamedTuple
 from ...entity_handles import Address
 from ..record import Origin
 
-__all__ = ["INTERNAL", "Ask", "Deliver", "Delivery", "Done", "Forget", "Inquire", "Look", "Run"]
+__all__ = [
+    "INTERNAL",
+    "Ask",
+    "Deliver",
+    "Delivery",
+    "Done",
+    "Forget",
+    "Inquire",
+    "Leave",
+    "Look",
+    "Run",
+]
 
 
 class Deliver(NamedTuple):
@@ -39,8 +50,8 @@ class Ask(NamedTuple):
     """
 
     origin: Origin
-    question: object
-    """The answer has the same object."""
+    question: str
+    """The answer has the same."""
 
 
 class Inquire(NamedTuple):
@@ -51,7 +62,7 @@ class Inquire(NamedTuple):
     origin: Origin
     number: int
     receiver: Address
-    question: object = None
+    question: str = ""
 
 
 class Run(NamedTuple):
@@ -64,7 +75,11 @@ class Look(NamedTuple):
     """Look for messages that are due."""
 
 
-Delivery = Deliver | Done | Forget | Ask | Inquire | Run | Look
+class Leave(NamedTuple):
+    """End between two callbacks: the shard of the entity moves to another node."""
 
-INTERNAL: Final = frozenset({Deliver, Done, Forget, Ask, Inquire, Run, Look})
+
+Delivery = Deliver | Done | Forget | Ask | Inquire | Run | Look | Leave
+
+INTERNAL: Final = frozenset({Deliver, Done, Forget, Ask, Inquire, Run, Look, Leave})
 """The classes of these messages."""

@@ -54,9 +54,9 @@ class Outbox:
         """The entity was to look for messages that are due while a callback was in progress."""
         self._running = 0
         """The number of the message to itself that the entity handles; 0 for none."""
-        self._question = object()
-        """The present question about parked messages. Another message that is parked, or tried
-        again, is not covered by the answer to an earlier one.
+        self._question = 0
+        """The number of the present question about parked messages. Another message that is
+        parked, or tried again, is not covered by the answer to an earlier one.
         """
         self._settled = 0
         """The version that says which parked messages have not arrived. No message passes these
@@ -114,7 +114,7 @@ class Outbox:
                 # Under a new number: its receiver may have seen later messages.
                 self._record.renumber(each.number)
         if parked:
-            self._question = object()
+            self._question += 1
             changes.count()
             changes.leave(partial(self.confirm, self._record.last))
         return len(parked)
@@ -233,7 +233,7 @@ class Outbox:
                 changes.leave(partial(self._try, each))
             else:
                 self.drop(each.number)
-                self._question = object()
+                self._question += 1
                 self._keeping.note_parked(activation.address, each)
                 self._looks_again = True
         activation.finish()
@@ -259,7 +259,7 @@ class Outbox:
         if before is not None and before.is_parked:
             # Nothing passes a message that may have arrived: its receiver remembers the number of
             # the last message only.
-            self.tell(target, Ask(origin, self._question))
+            self.tell(target, Ask(origin, self._question_id()))
             return
         after = 0 if before is None else before.number
         self.tell(target, Deliver(origin, owed.number, after, owed.message))
@@ -267,13 +267,17 @@ class Outbox:
     def tell(self, address: Address, message: Deliver | Done | Forget | Ask | Inquire) -> None:
         """Send a message of the framework to another entity."""
         try:
-            self._keeping.handle(address, None).send(message)
+            self._keeping.tell(self._activation, address, message)
         except (ServiceError, EntityKindUnknownError):
             pass  # the sender repeats it
 
     def _send_itself(self, message: Run | Look) -> None:
         process = self._activation.process
         process.router.send(process.id, process.id, message, _NOW)
+
+    def _question_id(self) -> str:
+        """The present question, unlike those of all other activations."""
+        return f"{self._activation.process.id} {self._question}"
 
     def _origin(self) -> Origin:
         return Origin(*self._activation.address, self._record.birth)
@@ -335,7 +339,7 @@ class Outbox:
                 is_seen = each.target == message.receiver and each.number <= message.number
                 if is_seen and each.keeps_place:
                     self.was_done(Done(each.number))
-            if message.question is self._question:
+            if message.question == self._question_id():
                 self._settle(message.receiver)
         forget = Forget(message.origin, message.number)
         # Held back: until it is stored that a message is not owed, the message may come again.

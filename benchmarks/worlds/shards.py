@@ -1,0 +1,324 @@
+"""A world of entities on three nodes that share a store: accounts that pay each other, while nodes
+crash, stop and lose each other, and the names of the cluster and the store of the rows, too.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+import trio
+
+from ergo_py import Actor, Backoff, Caller, ChildSpec, ErgoError, Node, Reject, Request
+from ergo_py.entities import Entities, Entity, EntityStoreError, MemoryStore
+from ergo_py.entities.stores.store import Due, Row, Write
+from ergo_py.entity_handles import Address
+from ergo_py.testing import World, at_most_one
+from ergo_py.testing.world.disk import WorldDisk
+from ergo_py.testing.world.history import History
+from ergo_py.testing.world.node import WorldNode
+
+__all__ = ["fleet"]
+
+SHARDS = 4
+LEASE = 4.0
+STEPS = 20
+TRIES = 6
+"""How often a client repeats a command."""
+SETTLED = 15.0
+"""Seconds after the last fault in which all shards have hosts, and all messages have arrived."""
+
+
+@dataclass
+class Balance:
+    """The state of an account."""
+
+    amount: int = 0
+    entries: list[str] = field(default_factory=list)
+    """All effects on the account, in order."""
+
+
+@dataclass(frozen=True)
+class Deposit(Request[int]):
+    """Add an amount."""
+
+    id: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Pay(Request[int]):
+    """Transfer an amount to another account."""
+
+    id: str
+    to: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Look(Request[list[str]]):
+    """The effects on the account."""
+
+
+@dataclass(frozen=True)
+class Credit:
+    """An amount arrives."""
+
+    id: str
+    amount: int
+
+
+class Account(Entity[Balance]):
+    """An account."""
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        """Carry out a command."""
+        state = self.state
+        match request:
+            case Deposit(id, amount):
+                state.amount += amount
+                state.entries.append(id)
+            case Pay(id, to, amount):
+                if state.amount < amount:
+                    raise Reject(ValueError("not enough"))
+                state.amount -= amount
+                state.entries.append(id)
+                self.send(self.entity(ACCOUNTS[to], "it"), Credit(id, amount))
+            case Look():
+                return list(state.entries)
+            case _:
+                raise Reject(LookupError(request))
+        return state.amount
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Take an amount."""
+        self.state.amount += message.amount
+        self.state.entries.append(f"got {message.id}")
+
+
+class Ada(Account):
+    """An account of a class of its own: the history of the world knows its processes."""
+
+
+class Bob(Account):
+    """Another one."""
+
+
+class Eve(Account):
+    """Another one."""
+
+
+class Joe(Account):
+    """Another one."""
+
+
+ACCOUNTS: dict[str, type[Account]] = {each.__name__: each for each in (Ada, Bob, Eve, Joe)}
+TYPES = [Deposit, Pay, Look, Credit]
+
+
+class Batch(list[Write]):
+    """The writes of a commit, and their node."""
+
+    def __init__(self, node: str, writes: Sequence[Write]) -> None:
+        super().__init__(writes)
+        self.node = node
+
+
+class Rows:
+    """The rows that all nodes share, with a look at each commit."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.store.after_commit = self._audit
+        self.newest: dict[int, int] = {}
+        """The highest token of a commit to each shard."""
+        self.writers: dict[tuple[int, int], str] = {}
+        """The nodes of the commits, by shards and tokens."""
+        self.complaints: list[str] = []
+
+    async def _audit(self, _number: int, writes: Sequence[Write]) -> None:
+        """Y9: no commit with an older token, and a token has a single writer."""
+        assert isinstance(writes, Batch)
+        for write in writes:
+            shard, token, node = write.shard, write.token, writes.node
+            if token < self.newest.get(shard, 0):
+                self.complaints.append(f"{node} commits to {shard} with {token} after a newer one")
+            self.newest[shard] = max(token, self.newest.get(shard, 0))
+            if shard >= 0 and self.writers.setdefault((shard, token), node) != node:
+                self.complaints.append(f"two nodes commit to {shard} with {token}")
+
+
+class NodeStore:
+    """The shared rows, as a node reaches them: late, or not at all, as its disk."""
+
+    def __init__(self, rows: Rows, disk: WorldDisk, node: str, seed: int) -> None:
+        self._rows = rows
+        self._disk = disk
+        self._node = node
+        self._random = Random(repr((seed, "store", node)))
+
+    def __repr__(self) -> str:
+        return f"NodeStore({self._node})"
+
+    async def open(self, owner: Actor, *, shared: bool = False) -> None:
+        """Open it. A node that has crashed has not closed it."""
+        await self._rows.store.open(owner, shared=shared)
+
+    async def close(self) -> None:
+        """Do nothing: another start of the node may have it open."""
+
+    async def _reach(self) -> None:
+        # Never at once: a program that is stopped has often a commit under way.
+        await trio.sleep(self._random.choice((0.001, 0.01, 0.1)))
+        await self._disk.wait()
+        try:
+            self._disk.check()
+        except OSError as error:
+            raise EntityStoreError(f"the store cannot be reached: {error}") from error
+
+    async def claim(self, shard: int, token: int) -> None:
+        """Refuse older tokens."""
+        await self._reach()
+        await self._rows.store.claim(shard, token)
+        self._rows.newest[shard] = max(token, self._rows.newest.get(shard, 0))
+        await self._reach()
+
+    async def load(self, addresses: Sequence[Address]) -> list[Row | None]:
+        """Read rows."""
+        await self._reach()
+        return await self._rows.store.load(addresses)
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Write rows. The answer may be lost."""
+        # The thread of a store goes on, although the process that waits for it is killed; and it
+        # goes on first when a stopped program continues.
+        with trio.CancelScope(shield=True):
+            await self._reach()
+            await self._rows.store.commit(Batch(self._node, writes))
+        await self._reach()
+
+    async def due(self, before: float, limit: int) -> list[Due]:
+        """Read which entities have work to do."""
+        await self._reach()
+        return await self._rows.store.due(before, limit)
+
+    async def keys(self, kind: str, start: str, limit: int) -> list[str]:
+        """Read keys."""
+        return await self._rows.store.keys(kind, start, limit)
+
+
+class Book:
+    """The commands of the clients."""
+
+    def __init__(self) -> None:
+        self.answered: dict[str, tuple[str, Any]] = {}
+        self.unknown: dict[str, tuple[str, Any]] = {}
+        """Commands without an answer, or refused: an attempt may have taken effect, also a late one
+        after another was refused.
+        """
+
+
+class Client:
+    """Repeats its commands until they are answered, or it gives up."""
+
+    def __init__(self, world: World, nodes: list[WorldNode], book: Book, number: int) -> None:
+        self.nodes, self.book, self.number = nodes, book, number
+        self.random = Random(repr((world.plan.seed, "client", number)))
+
+    async def run(self) -> None:
+        """Do all steps."""
+        for step in range(STEPS):
+            await trio.sleep(self.random.choice((0.0, 0.01, 0.5, 1.5)))
+            await self.command(f"{self.number}.{step}")
+
+    async def command(self, id: str) -> None:
+        """Give a command to an account."""
+        key, other = self.random.sample(list(ACCOUNTS), 2)
+        amount = self.random.randint(1, 30)
+        request: Any = self.random.choice((Deposit(id, amount), Pay(id, other, amount)))
+        self.book.unknown[id] = key, request
+        for _ in range(TRIES):
+            node = self.random.choice(self.nodes)
+            try:
+                await node.run(partial(call, key=key, request=request, id=id))
+            except ValueError:
+                return
+            except ErgoError:
+                await trio.sleep(self.random.choice((0.0, 0.3, 1.0)))
+                continue
+            self.book.answered[id] = self.book.unknown.pop(id)
+            return
+
+
+async def call(node: Node, *, key: str, request: Any, id: str | None) -> Any:
+    """Call an account from a node."""
+    return await node.entity(ACCOUNTS[key], "it").call(request, once=id, timeout=3.0)
+
+
+async def fleet(world: World) -> None:
+    """Y9: at most one activation of a key commits, and without stopped programs at most one lives.
+    No acknowledged command is lost, each takes effect once, and so does each transfer.
+    """
+    rows, book = Rows(), Book()
+
+    async def start(node: Node) -> None:
+        store = NodeStore(rows, world.nodes[node.name].disk, node.name, world.plan.seed)
+        entities = Entities.spec(
+            store,
+            list(ACCOUNTS.values()),
+            types=TYPES,
+            idle=3.0,
+            attempts=1000,
+            backoff=Backoff(0.1, 2.0),
+            shards=SHARDS,
+            lease=LEASE,
+        )
+        await node.supervise([ChildSpec("entities", entities, init_timeout=60.0)], intensity=1000)
+
+    nodes = await world.start(3, start, types=TYPES)
+    world.faults(
+        seconds=20.0,
+        limits={"pause": (0.5, 10.0)},
+        cut=0.06,
+        one_way=0.03,
+        delay=0.05,
+        cut_store=0.05,
+        slow_store=0.05,
+        fail_disk=0.05,
+        slow_disk=0.08,
+        pause=0.1,
+        crash=0.05,
+        skew=0.03,
+        kill=0.05,
+        victims=["entities", "entities.map", *ACCOUNTS],
+    )
+    clients = [Client(world, nodes, book, number) for number in range(4)]
+    async with trio.open_nursery() as nursery:
+        for client in clients:
+            nursery.start_soon(client.run)
+    await trio.sleep(max(0.0, 22.0 - trio.current_time()))
+    await world.heal()
+    await trio.sleep(SETTLED)
+    found: dict[str, list[str]] = {}
+    for number, key in enumerate(ACCOUNTS):
+        look = partial(call, key=key, request=Look(), id=None)
+        found[key] = await nodes[number % 3].run(look)
+
+    def commands_are_kept(_history: History) -> Iterator[str]:
+        yield from rows.complaints
+        for key, entries in found.items():
+            for entry, count in Counter(entries).items():
+                if count > 1:
+                    yield f"{entry} has taken effect {count} times at {key}"
+        commands = {**book.answered, **book.unknown}
+        for id, (key, request) in commands.items():
+            if id in book.answered and id not in found[key]:
+                yield f"{key} has lost {request}, which was acknowledged"
+            if isinstance(request, Pay):
+                done, got = id in found[key], f"got {id}" in found[request.to]
+                if done != got:
+                    yield f"{request} of {key}: {done}, and {request.to} has got it: {got}"
+
+    world.check(commands_are_kept, *(at_most_one(each) for each in ACCOUNTS))

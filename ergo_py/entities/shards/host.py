@@ -1,0 +1,449 @@
+"""`Host`: the shards of this node. It claims and releases them, and passes messages to the hosts of
+all others.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from ..._core.processes.process import Process
+from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.envelopes import Envelope, Lane, Priority
+from ..._core.vocabulary.errors import CallError, ErgoError, TargetDownError
+from ..._core.vocabulary.ids import PID, Name
+from ..._core.vocabulary.messages import Down
+from ...cluster.lease import LeaseTerms
+from ...cluster.names import Cluster, NameKeeper
+from ...cluster.singleton import Singleton
+from ...entity_handles import Address, EntityHandle, address_of
+from ...network.errors import RemoteError, StoreError
+from ...supervision.specs import ChildSpec, SupervisorSpec
+from ...supervision.supervisor import Supervisor
+from ..activations.activation import Activation
+from ..activations.deliveries import INTERNAL, Delivery
+from ..errors import EntityStoreError, FencedError
+from .map_keeper import MapKeeper, host_lease
+from .shard_map import ShardMap, shard_of
+from .wire import (
+    ENTITY,
+    delivery_of,
+    message_of,
+    request_of,
+    sender_of,
+    wire_delivery,
+    wire_message,
+    wire_request,
+)
+
+if TYPE_CHECKING:
+    from ..active_entities import Keeping
+
+__all__ = ["Host", "PassedCaller"]
+
+_PAUSE: Final = 1.0
+"""Seconds between two hellos to the keeper of the map."""
+_STORE_ERRORS: Final = {each.__name__: each for each in (EntityStoreError, FencedError)}
+
+
+class HostLease(NameKeeper):
+    """Keeps the lease of a host. The host of a node that drains needs it until its shards have
+    moved.
+    """
+
+    drains = False
+
+
+class PassedCaller(Caller):
+    """A call to an entity of another node. Its answer goes to the first caller."""
+
+    __slots__ = ("_host", "_origin")
+
+    def __init__(
+        self, pid: PID, number: int, to: Name, request: object, host: PID, origin: Caller
+    ) -> None:
+        super().__init__(pid, number, to, request)
+        self._host = host
+        self._origin = origin
+
+    def awaken(self) -> None:
+        """Answer the first caller."""
+        error, origin = self.error, self._origin
+        if isinstance(error, TargetDownError):
+            # As for a process of this node, so that `call(…, retry=True)` repeats the request.
+            error = TargetDownError(self._host, origin.request, error.reason)
+        elif isinstance(error, RemoteError) and error.type_name in _STORE_ERRORS:
+            error = _STORE_ERRORS[error.type_name](error.text)
+        origin.settle(self.value, error)
+
+
+class Host:
+    """The shards of this node, as the keeper of its entities sees them."""
+
+    def __init__(self, keeping: "Keeping", count: int, lease: float) -> None:
+        self.count = count
+        self._keeping = keeping
+        self._keeper = keeping.keeper
+        self._process: Process = keeping.keeper._process
+        self._name = self._process.name or ""
+        self._terms = LeaseTerms(lease, lease / 4)
+        self._map = ShardMap.new(count)
+        self._held: dict[int, int] = {}
+        """The shards whose entities may be awake here, with their tokens: those that were claimed.
+        """
+        self._wanted: dict[int, int] = {}
+        """The shards that the map gives to this host, and that are not claimed yet."""
+        self._leaving: dict[int, int] = {}
+        """The shards that this host gives up: their entities end."""
+        self._released: dict[int, int] = {}
+        """The shards that this host has given up, until the map gives them to another."""
+        self._needed: dict[int, int] = {}
+        """The version of the map by which another host has passed a message to a shard. With an
+        older map this host does not pass it on: two hosts would send it to each other.
+        """
+        self._tokens: dict[int, int] = {}
+        """The highest token of each shard in messages between entities."""
+        self._lost: set[PID] = set()
+        """Hosts that cannot be reached at the moment: messages wait for another map."""
+        self._watched: set[PID] = set()
+        """Hosts that this process monitors."""
+        self._is_draining = False
+        self._has_others = True
+        self._bell = trio.Event()
+
+    # -- for the keeper of entities ----------------------------------------------------------------
+
+    def shard_of(self, address: Address) -> int:
+        """The shard of an entity."""
+        return shard_of(address, self.count)
+
+    def holds(self, address: Address) -> bool:
+        """Whether the entity may be awake on this node."""
+        return self.shard_of(address) in self._held
+
+    def claim_of(self, address: Address) -> tuple[int, int] | None:
+        """The shard of an entity and its token, if the entity may be awake on this node."""
+        shard = self.shard_of(address)
+        token = self._held.get(shard)
+        return None if token is None else (shard, token)
+
+    def has_work(self) -> bool:
+        """Whether shards wait to be claimed."""
+        return bool(self._wanted)
+
+    async def start(self) -> None:
+        """Begin to work: the map has its keeper on some node."""
+        keeper, name = self._keeper, f"{self._name}.map"
+        map_keeper = MapKeeper.spec(self._keeping.store, self._name, self.count, self._terms)
+        spec = ChildSpec(
+            name,
+            map_keeper,
+            shutdown=self._terms.ending / 2,
+            terminate_timeout=self._terms.ending / 2,
+        )
+        singleton = Singleton(spec, lease=self._terms.seconds)
+        await keeper.spawn(Supervisor, SupervisorSpec([singleton], intensity=100, period=10.0))
+        keeper.start_task(self._stay, name=f"host of {self._name}")
+
+    # -- the lease and the map ---------------------------------------------------------------------
+
+    async def _stay(self) -> None:
+        cluster = Cluster(self._keeper.node)
+        lease = host_lease(self._name, self._process.id.node)
+        while True:
+            try:
+                wait = 2 * self._terms.seconds
+                await self._keeper.node.spawn(
+                    HostLease.spec(lease, self._process.id, self._terms, wait),
+                    name=f"ergo.cluster.name:{lease}",
+                    init_timeout=wait + 30.0,
+                )
+                break
+            except ErgoError as error:
+                self._keeper.log.warning("this node has no lease for entities", why=str(error))
+                await trio.sleep(_PAUSE)
+        while True:
+            self._bell = trio.Event()
+            await self._say_hello(cluster)
+            with trio.move_on_after(_PAUSE):
+                await self._bell.wait()
+            self._look_for_lost()
+
+    async def _say_hello(self, cluster: Cluster) -> None:
+        try:
+            keeper = await cluster.whereis(f"{self._name}.map")
+            if keeper is None:
+                return
+            released = [list(each) for each in self._released.items()]
+            hello = (ENTITY, "hello", self._map.version, released, self._is_draining)
+            found, self._has_others = await self._keeper.call(keeper, hello, timeout=_PAUSE * 2)
+        except (CallError, StoreError):
+            return  # the next hello finds another keeper
+        if found is not None:
+            self.learn(ShardMap.from_wire(found))
+
+    def learn(self, found: ShardMap) -> None:
+        """Take a newer map."""
+        if found.version <= self._map.version or len(found.places) != self.count:
+            return
+        self._map = found
+        own = dict(found.shards_of(self._process.id))
+        for shard, place in enumerate(found.places):
+            token = 0 if place is None else place.token
+            if shard in self._held and token > self._held[shard]:
+                self._lose(shard)
+            if token > self._released.get(shard, token):
+                del self._released[shard]
+        self._wanted = {
+            shard: token
+            for shard, token in own.items()
+            if self._held.get(shard) != token and self._released.get(shard) != token
+        }
+        self._needed = {
+            each: version for each, version in self._needed.items() if version > found.version
+        }
+        self._lost &= found.hosts()
+        for pid in sorted(found.hosts() - self._lost):
+            self._watch(pid)
+        for pid in sorted(self._watched - found.hosts()):
+            self._keeper.demonitor(pid)
+        self._watched &= found.hosts()
+        self._pass_all()
+        self._keeping.ring()
+
+    def _watch(self, pid: PID) -> None:
+        if pid not in self._watched and pid != self._process.id:
+            self._watched.add(pid)
+            self._keeper.monitor(pid)
+
+    def _look_for_lost(self) -> None:
+        """Monitor lost hosts again. A host that was not lost since the last look is back."""
+        back = self._lost & self._watched
+        self._lost -= back
+        for pid in sorted(self._lost):
+            self._watch(pid)
+        if back:
+            self._pass_all()
+
+    def note_down(self, message: Down) -> None:
+        """Note that another host has ended, or cannot be reached. Messages wait for another map."""
+        if isinstance(message.target, PID) and message.target in self._watched:
+            self._watched.discard(message.target)
+            self._lost.add(message.target)
+
+    # -- claims ------------------------------------------------------------------------------------
+
+    async def claim(self) -> None:
+        """Claim the shards that the map gives to this host. Their entities can wake then."""
+        for shard, token in list(self._wanted.items()):
+            if shard in self._leaving or shard in self._held:
+                self._leave(shard)
+                continue
+            if self._wanted.get(shard) != token:
+                continue
+            try:
+                await self._keeping.store.claim(shard, token)
+            except FencedError:
+                # There is a newer map, or there will be: the keeper of the map gives the shard a
+                # higher token.
+                self.release(shard, token)
+                continue
+            if self._wanted.get(shard) == token:
+                del self._wanted[shard]
+                self._held[shard] = token
+                self._keeping.look_again()
+                self._pass_all(shard)
+
+    # -- moves -------------------------------------------------------------------------------------
+
+    def release(self, shard: int, token: int) -> None:
+        """Give a shard up: its entities end, their commits end, and then the keeper of the map
+        gives it to another host. Messages for its entities wait meanwhile.
+        """
+        if self._held.get(shard) == token:
+            self._leave(shard)
+        elif self._wanted.get(shard) == token:
+            # Not claimed: nothing is awake.
+            del self._wanted[shard]
+            self._released[shard] = token
+            self._bell.set()
+
+    def _leave(self, shard: int) -> None:
+        token = self._held.pop(shard, None)
+        if token is not None:
+            self._leaving[shard] = token
+            for activation in self._active(shard):
+                self._keeping.end(activation)
+        self.note_ended()
+
+    def note_ended(self) -> None:
+        """Note that an entity has ended, or a commit: perhaps the last of a shard."""
+        for shard in list(self._leaving):
+            if not self._active(shard) and not self._keeping.commits.has_shard(shard):
+                self._released[shard] = self._leaving.pop(shard)
+                self._bell.set()
+                self._pass_all(shard)
+
+    def _lose(self, shard: int) -> None:
+        """End the entities of a shard at once: another host has it."""
+        token = self._held.pop(shard)
+        error = FencedError(f"shard {shard} belongs to another node: its token {token} is old")
+        for activation in self._active(shard):
+            if activation.is_started:
+                activation.fail(error)
+
+    async def check_claims(self) -> None:
+        """After a refused write: give up the shards that another host has claimed."""
+        for shard, token in list(self._held.items()):
+            try:
+                await self._keeping.store.claim(shard, token)
+            except FencedError:
+                if self._held.get(shard) == token:
+                    self._lose(shard)
+                    self._leaving[shard] = token
+                    self.note_ended()
+
+    def _active(self, shard: int) -> list[Activation]:
+        return [each for each in self._keeping.active.values() if each.shard == shard]
+
+    def begin_drain(self) -> None:
+        """Give all shards up, if another host can take them."""
+        self._is_draining = True
+        self._bell.set()
+
+    def is_drained(self) -> bool:
+        """Whether another host has all shards, or none can take them."""
+        return not self._has_others or not self._map.shards_of(self._process.id)
+
+    # -- messages to other hosts -------------------------------------------------------------------
+
+    def _pass_all(self, only: int | None = None) -> None:
+        """Look at all that waits for entities: perhaps the map says where these are now."""
+        for name in list(self._keeping.table.slots):
+            address = address_of(name)
+            if only is None or self.shard_of(address) == only:
+                slot = self._keeping.table.slots[name]
+                if slot.pid is None and (slot.waiters or any(slot.kept.values())):
+                    self._keeping.want(address)
+
+    def pass_on(self, address: Address) -> None:
+        """Pass all that waits for an entity to its host. Without a host it waits for a map."""
+        table, name = self._keeping.table, str(address)
+        slot = table.slots.get(name)
+        host = self._target(address)
+        if slot is None or slot.pid is not None or host is None:
+            return
+        del table.slots[name]
+        for envelope in _kept(slot.inherit(None)):
+            _, sender, to, message = envelope
+            caller = to if isinstance(to, Caller) else None
+            if type(message) not in INTERNAL:  # their senders repeat them
+                self._pass(host, address, caller, sender, message, Priority.NORMAL)
+        for claim in slot.take_waiters():
+            caller, sender, message, priority = claim.give()
+            if type(message) not in INTERNAL:
+                self._pass(host, address, caller, sender, message, priority)
+
+    def _target(self, address: Address) -> PID | None:
+        """The host to pass messages to; None while there is none, or while this node is it."""
+        shard = self.shard_of(address)
+        place = self._map.places[shard]
+        if (
+            place is None
+            or place.host == self._process.id
+            or place.host in self._lost
+            or shard in self._leaving
+            or place.token <= self._released.get(shard, 0)
+            or self._needed.get(shard, 0) > self._map.version
+        ):
+            return None
+        return place.host
+
+    def _pass(
+        self,
+        host: PID,
+        address: Address,
+        caller: Caller | None,
+        sender: Any,
+        message: object,
+        priority: Priority,
+    ) -> None:
+        process, router = self._process, self._process.router
+        to, version = Name(self._name, host.node), self._map.version
+        if caller is None:
+            sent = (ENTITY, "send", version, *address, sender_of(sender), wire_message(message))
+            try:
+                router.send(process.id, to, sent, priority)
+            except ErgoError as error:
+                self._keeper.log.warning("a message is lost", entity=str(address), why=str(error))
+        elif not caller.settled:
+            asked = (ENTITY, "call", version, *address, wire_request(message))
+            number = next(router.references)
+            passed = PassedCaller(process.id, number, to, asked, host, caller)
+            try:
+                self._keeping.kernel.calls.begin(passed, priority)
+            except ErgoError as error:
+                caller.settle(None, error)
+
+    def tell(self, sender: Activation, address: Address, message: Delivery) -> None:
+        """Send a message of the framework from an entity here to an entity elsewhere. Without a
+        host it is dropped: its sender repeats it. A copy must not wait anywhere: it would arrive
+        after its receiver has forgotten that it has had another.
+        """
+        host = self._target(address)
+        if host is not None:
+            name, parts = wire_delivery(message)
+            wire = (ENTITY, "tell", sender.shard, sender.token, *address, name, parts)
+            process = self._process
+            process.router.send(process.id, Name(self._name, host.node), wire, Priority.NORMAL)
+
+    # -- messages of other hosts -------------------------------------------------------------------
+
+    def take(self, message: Any) -> None:
+        """Take a message of another host, or of the keeper of the map."""
+        match message:
+            case (_, "map", wire):
+                self.learn(ShardMap.from_wire(wire))
+            case (_, "release", [*shards]):
+                for shard, token in shards:
+                    self.release(shard, token)
+            case (_, "send", int(version), str(kind), str(key), sender, [*parts]):
+                handle = self._handle(Address(kind, key), version, sender_of(sender))
+                handle.deliver(message_of(parts), Priority.NORMAL)
+            case (_, "tell", int(shard), int(token), str(kind), str(key), str(name), [*parts]):
+                address = Address(kind, key)
+                if self.holds(address) and self._is_new(shard, token):
+                    handle = self._handle(address, 0, None)
+                    handle.deliver(delivery_of(name, parts), Priority.NORMAL)
+
+    def _is_new(self, shard: int, token: int) -> bool:
+        """Whether a message between entities comes from the present host of its sender. A late copy
+        of an earlier one must not take effect: its receiver may have forgotten it by now.
+        """
+        place = self._map.places[shard] if 0 <= shard < self.count else None
+        known = max(self._tokens.get(shard, 0), 0 if place is None else place.token)
+        if token >= known:
+            self._tokens[shard] = token
+        return token >= known
+
+    def take_call(self, request: Any, caller: Caller) -> bool:
+        """Take a call of another host. False if it is none."""
+        match request:
+            case (_, "call", int(version), str(kind), str(key), [id, str(what), [*parts]]):
+                handle = self._handle(Address(kind, key), version, None)
+                caller.redirect(handle.name, request_of(id, what, parts))
+                handle.serve(caller, Priority.NORMAL)
+                return True
+        return False
+
+    def _handle(self, address: Address, version: int, sender: Any) -> EntityHandle:
+        shard = self.shard_of(address)
+        if version > self._map.version:
+            self._needed[shard] = max(version, self._needed.get(shard, 0))
+            self._bell.set()
+        table = self._keeping.table
+        return EntityHandle(self._keeping.kernel, table, address, None, sender)
+
+
+def _kept(kept: dict[Lane, Any]) -> list[Envelope]:
+    """The messages that a process has left, in the order of service."""
+    return [each for lane in Lane for each in kept.get(lane, ())]

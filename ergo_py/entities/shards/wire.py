@@ -1,0 +1,106 @@
+"""The messages between hosts, as values that every network carries."""
+
+from typing import Any, Final
+
+from ..._core.vocabulary.ids import PID, Alias
+from ...entity_handles import Address, Fresh, Once, Post, Retry
+from ...methods import MethodCall, MethodCast
+from ..activations.deliveries import Ask, Deliver, Delivery, Done, Forget, Inquire
+from ..record import Origin
+
+__all__ = [
+    "ENTITY",
+    "delivery_of",
+    "message_of",
+    "request_of",
+    "sender_of",
+    "wire_delivery",
+    "wire_message",
+    "wire_request",
+]
+
+ENTITY: Final = "ergo.entities"
+"""The first part of all messages between hosts."""
+_DELIVERIES: Final[dict[str, type[Delivery]]] = {
+    each.__name__: each for each in (Deliver, Done, Forget, Ask, Inquire)
+}
+
+
+def wire_message(message: object) -> list[object]:
+    """A message or a request of the user: as it is, or the call of a method."""
+    if isinstance(message, MethodCall | MethodCast):
+        verb = "ask" if isinstance(message, MethodCall) else "cast"
+        return [verb, message.method, list(message.args), dict(message.kwargs)]
+    return ["", message]
+
+
+def message_of(parts: list[Any]) -> Any:
+    """The message of these parts. The entity checks that its class exposes the method.
+
+    Raises:
+        ValueError: there is no such message.
+    """
+    match parts:
+        case ["", message]:
+            return message
+        case ["ask", str(method), [*args], dict(kwargs)]:
+            return MethodCall[Any](method, tuple(args), kwargs)
+        case ["cast", str(method), [*args], dict(kwargs)]:
+            return MethodCast(method, tuple(args), kwargs)
+    raise ValueError("no message to an entity")
+
+
+def wire_request(request: object) -> list[object]:
+    """A request to an entity: the id of a command, its kind, and the user's request in it."""
+    id, inner = (request.id, request.request) if isinstance(request, Once) else (None, request)
+    if isinstance(inner, Fresh):
+        return [id, "fresh", wire_message(inner.request)]
+    if isinstance(inner, Post):
+        return [id, "post", wire_message(inner.message)]
+    if isinstance(inner, Retry):
+        return [id, "retry", wire_message(None)]
+    return [id, "call", wire_message(inner)]
+
+
+def request_of(id: str | None, kind: str, parts: list[Any]) -> Any:
+    """The request of these parts.
+
+    Raises:
+        ValueError: there is no such request.
+    """
+    inner = message_of(parts)
+    if kind == "post":
+        inner = Post(inner)
+    elif kind == "retry":
+        inner = Retry()
+    elif kind == "fresh":
+        inner = Fresh[Any](inner)
+    return inner if id is None else Once[Any](id, inner)
+
+
+def wire_delivery(message: Delivery) -> tuple[str, list[object]]:
+    """A message between entities: its class, and its parts."""
+    parts: list[object] = [list(each) if isinstance(each, tuple) else each for each in message]
+    return type(message).__name__, parts
+
+
+def delivery_of(name: str, parts: list[Any]) -> Delivery:
+    """The message of these parts.
+
+    Raises:
+        ValueError: there is no such message.
+    """
+    cls: Any = _DELIVERIES.get(name)
+    if cls is None:
+        raise ValueError(f"{name} is no message between entities")
+    if cls is not Done:
+        parts = [Origin(*parts[0]), *parts[1:]]
+    if cls is Inquire:
+        parts[2] = Address(*parts[2])
+    delivery: Delivery = cls(*parts)
+    return delivery
+
+
+def sender_of(value: object) -> PID | Alias | None:
+    """The sender of a message that another host passes on."""
+    return value if isinstance(value, PID | Alias) else None

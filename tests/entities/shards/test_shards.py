@@ -1,0 +1,255 @@
+"""Entities on three nodes that share a store."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    Caller,
+    ChildSpec,
+    ErgoError,
+    InitError,
+    Node,
+    Request,
+    TargetDownError,
+    ask,
+    exposed,
+    open_node,
+)
+from ergo_py.entities import Entities, Entity, FencedError, MemoryStore
+from ergo_py.errors import ServiceBusyError
+from ergo_py.methods import cast
+from ergo_py.testing import World, simulated
+from ergo_py.testing.world.node import WorldNode
+from tests.entities.support import host_of, keeping_of
+
+SHARDS = 6
+LEASE = 4.0
+KEYS = [f"key {number}" for number in range(12)]
+
+
+@dataclass
+class Count:
+    """The state of a counter."""
+
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Add(Request[int]):
+    """Count, perhaps after a while."""
+
+    amount: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Give(Request[int]):
+    """Pass a part on to another counter."""
+
+    to: str
+
+
+@dataclass(frozen=True)
+class More:
+    """A message that counts."""
+
+    amount: int
+
+
+class Counting(Entity[Count]):
+    """A counter."""
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        """Count."""
+        match request:
+            case Add(amount, seconds):
+                if seconds:
+                    await trio.sleep(seconds)
+                self.state.value += amount
+            case Give(to):
+                self.state.value -= 1
+                self.send(self.entity(Counting, to), More(1))
+        return self.state.value
+
+    @exposed
+    def add(self, by: int) -> int:
+        """Count."""
+        self.state.value += by
+        return self.state.value
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        """Count."""
+        self.state.value += message.amount
+
+
+TYPES = [Add, Give, More]
+
+
+async def start_nodes(
+    world: World, store: MemoryStore, number: int = 3, **options: Any
+) -> list[WorldNode]:
+    """Start nodes that share a store."""
+
+    async def start(node: Node) -> None:
+        given: dict[str, Any] = {"shards": SHARDS, "lease": LEASE, **options}
+        spec = Entities.spec(store, [Counting], types=TYPES, **given)
+        await node.supervise([ChildSpec("entities", spec)], intensity=1000)
+
+    return await world.start(number, start, types=TYPES)
+
+
+async def add(node: WorldNode, key: str, amount: int = 1, **options: Any) -> int:
+    """Count, from a node."""
+    seconds = options.pop("seconds", 0.0)
+    given = {"timeout": 10.0, **options}
+    answer: int = await node.run(
+        lambda each: each.entity(Counting, key).call(Add(amount, seconds), **given)
+    )
+    return answer
+
+
+async def call(node: Node, key: str, request: Any) -> Any:
+    """Call a counter."""
+    return await node.entity(Counting, key).call(request)
+
+
+async def wait_balanced(nodes: list[WorldNode]) -> None:
+    """Wait until the nodes have all shards, and nearly the same number each."""
+    with trio.fail_after(60):
+        fair = [SHARDS // len(nodes)] * len(nodes)
+        while [len(host_of(each.node, Counting).held()) for each in nodes] != fair:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+
+
+@simulated(seeds=1)
+async def test_each_node_reaches_the_entities_of_all_nodes(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+
+    for number, node in enumerate(nodes):
+        for key in KEYS:
+            assert await add(node, key, once=f"{key} {number}") == number + 1
+            assert await add(node, key, once=f"{key} {number}") == number + 1
+    for key, other in zip(KEYS, KEYS[1:] + KEYS[:1], strict=True):
+        await nodes[0].run(partial(call, key=key, request=Give(other)))
+        nodes[1].node.entity(Counting, key).send(More(10))
+    await trio.sleep(3)
+
+    assert [await add(nodes[2], key, 0, fresh=True) for key in KEYS] == [13] * len(KEYS)
+    assert sum(len(keeping_of(each.node, Counting).active) for each in nodes) == len(KEYS)
+    for node in nodes:
+        assert await node.run(partial(call, key="key 0", request=ask(Counting.add, 1))) >= 14
+        node.node.entity(Counting, "key 0").send(cast(Counting.add, by=100))
+    await trio.sleep(1)
+    assert await add(nodes[0], "key 0", 0) == 13 + 3 + 300
+
+
+@simulated(seeds=3)
+async def test_a_planned_move_loses_and_doubles_no_command(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+    done: Counter[str] = Counter()
+
+    async def work(number: int) -> None:
+        # Without ids: a command that is carried out twice, or not at all, shows.
+        for step in range(30):
+            key = KEYS[(number + step) % len(KEYS)]
+            await add(nodes[number % 3], key, seconds=0.01)
+            done[key] += 1
+            nodes[number % 3].node.entity(Counting, key).send(More(1))
+            done[key] += 1
+
+    async with trio.open_nursery() as nursery:
+        for number in range(9):
+            nursery.start_soon(work, number)
+        await trio.sleep(0.1)
+        unfinished = await nodes[0].run(lambda each: each.drain(timeout=20))
+    await trio.sleep(1)
+
+    assert unfinished == []
+    assert host_of(nodes[0].node, Counting).held() == {}
+    assert {key: await add(nodes[0], key, 0) for key in KEYS} == done
+
+
+@simulated(seeds=3)
+async def test_the_entities_of_a_lost_node_are_awake_elsewhere_within_the_lease(
+    world: World,
+) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+    for key in KEYS:
+        await add(nodes[0], key)
+    lost, *others = sorted(nodes, key=lambda each: host_of(each.node, Counting).has_map)
+    keys = [key for key in KEYS if host_of(lost.node, Counting).has(Counting, key)]
+
+    for each in others:
+        world.network.cut(lost.name, each.name)
+    world.network.cut_store(lost.name)
+    began = trio.current_time()
+    for key in keys:
+        while True:
+            try:
+                assert await add(others[0], key, once="late", timeout=0.5) == 2
+                break
+            except ErgoError:
+                await trio.sleep(0.1)
+
+    # The lease, and the pauses between two looks at it.
+    assert keys
+    assert trio.current_time() - began < LEASE + 3.0
+
+
+@simulated(seeds=1)
+async def test_messages_wait_for_a_shard_without_a_host_until_there_are_too_many(
+    world: World,
+) -> None:
+    store = MemoryStore()
+    nodes = await start_nodes(world, store, 1, max_waiting=2)
+    entity = nodes[0].node.entity(Counting, "it")
+
+    entity.send(More(1))
+    entity.send(More(1))
+    with pytest.raises(ServiceBusyError):
+        entity.send(More(1))
+
+    assert await add(nodes[0], "other", timeout=30) == 1
+    assert await add(nodes[0], "it", 0) == 2
+
+
+@simulated(seeds=1)
+async def test_a_host_whose_shard_was_claimed_by_another_ends_its_entities(world: World) -> None:
+    store = MemoryStore()
+    nodes = await start_nodes(world, store, 1)
+    assert await add(nodes[0], "it", timeout=30) == 1
+    host = host_of(nodes[0].node, Counting)
+    shard = host.shard(Counting, "it")
+    token = host.held()[shard]
+
+    await store.claim(shard, token + 100)
+
+    # Its reads do not ask the store, unless they are told to.
+    assert await add(nodes[0], "it", 0) == 1
+    with pytest.raises(TargetDownError, match="FencedError"):
+        await add(nodes[0], "it", 0, fresh=True)
+    with pytest.raises(FencedError):
+        await store.claim(shard, token)
+    # The keeper of the map gives the shard higher tokens, until one is high enough.
+    while True:
+        try:
+            assert await add(nodes[0], "it", 1, once="last", timeout=None) == 2
+            break
+        except ErgoError:
+            await trio.sleep(1)
+    assert host.held()[shard] >= token + 100
+
+
+async def test_shards_need_a_network_and_a_name() -> None:
+    async with open_node("alone@test", log_level="critical") as node:
+        spec = Entities.spec(MemoryStore(), [Counting], shards=4)
+        with pytest.raises(InitError, match="has no network"):
+            await node.spawn(spec, name="entities")
