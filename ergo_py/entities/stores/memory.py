@@ -51,7 +51,7 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Close it; the rows stay."""
-        self._owners -= 1
+        self._owners = max(0, self._owners - 1)  # a test closes it for a program that has ended
 
     def _check_open(self) -> None:
         if not self._owners:
