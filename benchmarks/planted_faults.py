@@ -373,8 +373,8 @@ FAULTS = (
     Planted(
         "a stored message is not due",
         *(bank, ACTIVATION),
-        "_TOKEN, self.record.due(), record)",
-        "_TOKEN, None, record)",
+        "self.token, self.record.due(), record",
+        "self.token, None, record",
     ),
     Planted(
         "a start looks for no work",
