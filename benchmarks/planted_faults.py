@@ -373,8 +373,8 @@ FAULTS = (
     Planted(
         "a stored message is not due",
         *(bank, ACTIVATION),
-        "self.token, self.record.due(), record",
-        "self.token, None, record",
+        "version, token, self.record.due(), record",
+        "version, token, None, record",
     ),
     Planted(
         "a start looks for no work",

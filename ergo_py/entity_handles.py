@@ -116,7 +116,7 @@ class Fresh(Request[R], Generic[R]):
 
     __slots__ = ("request",)
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: object) -> None:
         self.request = request
 
     def __repr__(self) -> str:

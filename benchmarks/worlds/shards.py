@@ -103,15 +103,15 @@ class Ada(Account):
 
 
 class Bob(Account):
-    """Another one."""
+    """A second account."""
 
 
 class Eve(Account):
-    """Another one."""
+    """A third account."""
 
 
 class Joe(Account):
-    """Another one."""
+    """A fourth account."""
 
 
 ACCOUNTS: dict[str, type[Account]] = {each.__name__: each for each in (Ada, Bob, Eve, Joe)}
@@ -144,7 +144,9 @@ class Rows:
         for write in writes:
             shard, token, node = write.shard, write.token, writes.node
             if token < self.newest.get(shard, 0):
-                self.complaints.append(f"{node} commits to {shard} with {token} after a newer one")
+                self.complaints.append(
+                    f"{node} commits to {shard} with {token} after a newer token"
+                )
             self.newest[shard] = max(token, self.newest.get(shard, 0))
             if shard >= 0 and self.writers.setdefault((shard, token), node) != node:
                 self.complaints.append(f"two nodes commit to {shard} with {token}")
@@ -215,8 +217,8 @@ class Book:
     def __init__(self) -> None:
         self.answered: dict[str, tuple[str, Any]] = {}
         self.unknown: dict[str, tuple[str, Any]] = {}
-        """Commands without an answer, or refused: an attempt may have taken effect, also a late one
-        after another was refused.
+        """Commands without an answer, or refused: an attempt may have taken effect, also late:
+        after another attempt was refused.
         """
 
 

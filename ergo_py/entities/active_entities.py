@@ -30,7 +30,7 @@ from .group_commit import GroupCommit
 from .inspection import KeeperInspection
 from .record import Owed
 from .schedule import Bell, Schedule
-from .settings import Totals
+from .settings import Settings, Totals
 from .stores.store import Row, Store
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ class Keeping:
         self.table = table
         self.active: OrderedDict[str, Activation] = OrderedDict()
         """The entities that are awake or start, the longest idle first."""
-        self.settings = keeper.settings
         self.kernel = keeper._process.kernel
         self.totals = Totals()
         self.inspection = KeeperInspection(self)
@@ -97,6 +96,15 @@ class Keeping:
         """The moments of the next attempts of entities that sleep while they owe messages: to wake
         them does not count as an attempt.
         """
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the keeper."""
+        return self.keeper.settings
+
+    def share(self, host: "Host") -> None:
+        """Keep the entities of some shards only: those of this host."""
+        self.host = host
 
     def now(self) -> float:
         """The time of the wall clock."""
@@ -404,7 +412,7 @@ class Keeping:
         self._wanted.pop(address, None)
         self.parked.pop(address, None)
         activation.start(self._tries.pop(address, None))
-        if self.claim_of(address) != (activation.shard, activation.token):
+        if self.claim_of(address) != activation.claim:
             self.end(activation)  # its shard has moved while it started
 
     def _fail_start(self, address: Address, row: Row | None, error: Exception) -> None:

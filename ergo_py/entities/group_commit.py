@@ -47,7 +47,8 @@ class GroupCommit:
     def has_shard(self, shard: int) -> bool:
         """Whether a version of an entity of this shard is not stored yet."""
         return any(
-            each.shard == shard for each in chain(self._gathered.values(), self._written.values())
+            each.claim[0] == shard
+            for each in chain(self._gathered.values(), self._written.values())
         )
 
     async def commit(self) -> list[tuple[Activation, Write]]:

@@ -139,22 +139,25 @@ class Entities(Actor):
     async def _open_shards(self, keeping: Keeping, shards: int) -> None:
         from .shards.host import Host  # noqa: PLC0415 - needs the extra of networks
 
-        keeping.host = Host(keeping, shards, self._lease)
-        await keeping.host.start()
+        host = Host(keeping, shards, self._lease)
+        keeping.share(host)
+        await host.start()
 
     # -- several nodes -----------------------------------------------------------------------------
 
-    def handle_message(self, message: Any, sender: object) -> None:
+    def handle_message(self, message: object, sender: object) -> None:
         """Take a message of another host, or of the keeper of the map."""
         host = None if self._keeping is None else self._keeping.host
         if host is None:
-            super().handle_message(message, sender)
+            self.log.warning(
+                "a message to the keeper of entities is dropped", message=repr(message)
+            )
         elif isinstance(message, Down):
             host.note_down(message)
         else:
             host.take(message)
 
-    def handle_call(self, request: Any, caller: Caller) -> object:
+    def handle_call(self, request: object, caller: Caller) -> object:
         """Take a call of another host to an entity, or give up all shards before a deploy."""
         host = None if self._keeping is None else self._keeping.host
         if isinstance(request, Drain):

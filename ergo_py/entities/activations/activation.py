@@ -42,7 +42,7 @@ class Activation:
     __slots__ = (
         *("_base", "_entity", "_is_over", "_state_type", "_stored", "address", "changes"),
         *("_commands", "due", "is_started", "keeping", "name", "_output", "record"),
-        *("_has_stored_marks", "_outbox", "shard", "token", "types", "used"),
+        *("_has_stored_marks", "_outbox", "claim", "used"),
     )
 
     def __init__(
@@ -55,9 +55,8 @@ class Activation:
         claim: tuple[int, int],
     ) -> None:
         self.keeping = keeping
-        self.shard, self.token = claim
+        self.claim = claim
         """The shard, and the token under which the row was loaded: no later token will do."""
-        self.types: MessageTypes = keeping.types
         self.address = address
         self.name = name
         """The address as a text, the same object as in the tables."""
@@ -138,6 +137,11 @@ class Activation:
         """End the process. Answers that wait for the store leave all the same."""
         self._outlive()
         self.process.end(STOP, reason)
+
+    @property
+    def types(self) -> "MessageTypes":
+        """The classes of stored messages and answers."""
+        return self.keeping.types
 
     @property
     def entity(self) -> "Entity[Any]":
@@ -380,7 +384,8 @@ class Activation:
         record, version, base = self.record.encode(), self.output.version, self._base
         self._has_stored_marks = False
         self._base = 0 if record is None else version
-        return Write(self.address, base, version, self.token, self.record.due(), record, self.shard)
+        shard, token = self.claim
+        return Write(self.address, base, version, token, self.record.due(), record, shard)
 
     def release(self, write: Write) -> None:
         """Note that a version is stored, and let go all that waited for it."""

@@ -2,7 +2,8 @@
 all others.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -10,7 +11,7 @@ from ..._core.processes.process import Process
 from ..._core.tables.pending_calls import Caller
 from ..._core.vocabulary.envelopes import Envelope, Lane, Priority
 from ..._core.vocabulary.errors import CallError, ErgoError, TargetDownError
-from ..._core.vocabulary.ids import PID, Name
+from ..._core.vocabulary.ids import PID, Alias, Name
 from ..._core.vocabulary.messages import Down
 from ...cluster.lease import LeaseTerms
 from ...cluster.names import Cluster, NameKeeper
@@ -303,7 +304,7 @@ class Host:
                     self.note_ended()
 
     def _active(self, shard: int) -> list[Activation]:
-        return [each for each in self._keeping.active.values() if each.shard == shard]
+        return [each for each in self._keeping.active.values() if each.claim[0] == shard]
 
     def begin_drain(self) -> None:
         """Give all shards up, if another host can take them."""
@@ -363,7 +364,7 @@ class Host:
         host: PID,
         address: Address,
         caller: Caller | None,
-        sender: Any,
+        sender: object,
         message: object,
         priority: Priority,
     ) -> None:
@@ -392,20 +393,22 @@ class Host:
         host = self._target(address)
         if host is not None:
             name, parts = wire_delivery(message)
-            wire = (ENTITY, "tell", sender.shard, sender.token, *address, name, parts)
+            wire = (ENTITY, "tell", *sender.claim, *address, name, parts)
             process = self._process
             process.router.send(process.id, Name(self._name, host.node), wire, Priority.NORMAL)
 
     # -- messages of other hosts -------------------------------------------------------------------
 
-    def take(self, message: Any) -> None:
+    def take(self, message: object) -> None:
         """Take a message of another host, or of the keeper of the map."""
         match message:
             case (_, "map", wire):
                 self.learn(ShardMap.from_wire(wire))
             case (_, "release", [*shards]):
-                for shard, token in shards:
-                    self.release(shard, token)
+                for each in shards:
+                    match each:
+                        case [int(shard), int(token)]:
+                            self.release(shard, token)
             case (_, "send", int(version), str(kind), str(key), sender, [*parts]):
                 handle = self._handle(Address(kind, key), version, sender_of(sender))
                 handle.deliver(message_of(parts), Priority.NORMAL)
@@ -425,17 +428,24 @@ class Host:
             self._tokens[shard] = token
         return token >= known
 
-    def take_call(self, request: Any, caller: Caller) -> bool:
+    def take_call(self, request: object, caller: Caller) -> bool:
         """Take a call of another host. False if it is none."""
         match request:
-            case (_, "call", int(version), str(kind), str(key), [id, str(what), [*parts]]):
+            case (
+                _,
+                "call",
+                int(version),
+                str(kind),
+                str(key),
+                [(str() | None) as id, str(what), [*parts]],
+            ):
                 handle = self._handle(Address(kind, key), version, None)
                 caller.redirect(handle.name, request_of(id, what, parts))
                 handle.serve(caller, Priority.NORMAL)
                 return True
         return False
 
-    def _handle(self, address: Address, version: int, sender: Any) -> EntityHandle:
+    def _handle(self, address: Address, version: int, sender: PID | Alias | None) -> EntityHandle:
         shard = self.shard_of(address)
         if version > self._map.version:
             self._needed[shard] = max(version, self._needed.get(shard, 0))
@@ -444,6 +454,6 @@ class Host:
         return EntityHandle(self._keeping.kernel, table, address, None, sender)
 
 
-def _kept(kept: dict[Lane, Any]) -> list[Envelope]:
+def _kept(kept: dict[Lane, deque[Envelope]]) -> list[Envelope]:
     """The messages that a process has left, in the order of service."""
     return [each for lane in Lane for each in kept.get(lane, ())]

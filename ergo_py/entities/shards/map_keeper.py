@@ -1,7 +1,7 @@
 """`MapKeeper`: decides which host has which shard. It is a singleton of the cluster."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -38,8 +38,15 @@ def host_lease(name: str, node: str) -> str:
     return f"ergo.entities {name} {node}"
 
 
+def _claim_of(value: object) -> tuple[int, int]:
+    match value:
+        case [int(shard), int(token)]:
+            return shard, token
+    raise Reject(ValueError("a claim has a shard and a token"))
+
+
 class _Host:
-    """What a host has said."""
+    """The last hello of a host."""
 
     def __init__(self) -> None:
         self.heard = trio.current_time()
@@ -82,16 +89,16 @@ class MapKeeper(Actor):
 
     # -- hosts -------------------------------------------------------------------------------------
 
-    def handle_call(self, request: Any, caller: Caller) -> object:
+    def handle_call(self, request: object, caller: Caller) -> object:
         """Take the hello of a host. The answer is the map, and whether another host can take
         shards.
         """
         match request:
-            case (str(tag), "hello", version, [*released], is_leaving) if tag == ENTITY:
+            case (str(tag), "hello", int(version), [*released], is_leaving) if tag == ENTITY:
                 pid = caller.pid
                 if not isinstance(pid, PID):
                     raise Reject(ValueError("only a host says hello"))
-                self._hear(pid, [(shard, token) for shard, token in released], bool(is_leaving))
+                self._hear(pid, list(map(_claim_of, released)), bool(is_leaving))
                 has_others = any(
                     each != pid and not host.is_leaving and not host.is_silent
                     for each, host in self._hosts.items()

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from ..._core.vocabulary.ids import PID
@@ -24,6 +24,15 @@ class Place(NamedTuple):
     """The process that keeps the entities of its node. Its successor is another host."""
     token: int
     """The fencing token of all writes to the shard."""
+
+
+def _place_of(value: object) -> Place | None:
+    match value:
+        case None:
+            return None
+        case [str(node), int(creation), int(number), int(token)]:
+            return Place(PID(node, creation, number), token)
+    raise ValueError("a place has a host and a token")
 
 
 class ShardMap(NamedTuple):
@@ -49,17 +58,16 @@ class ShardMap(NamedTuple):
         return [self.version, self.last, places]
 
     @classmethod
-    def from_wire(cls, value: Any) -> "ShardMap":
-        """The map of such a value."""
-        version, last, places = value
-        return cls(
-            int(version),
-            int(last),
-            tuple(
-                None if each is None else Place(PID(each[0], each[1], each[2]), each[3])
-                for each in places
-            ),
-        )
+    def from_wire(cls, value: object) -> "ShardMap":
+        """The map of such a value.
+
+        Raises:
+            ValueError: it is no map.
+        """
+        match value:
+            case [int(version), int(last), [*places]]:
+                return cls(version, last, tuple(map(_place_of, places)))
+        raise ValueError("a map of shards has a version, a token and places")
 
     def encode(self) -> bytes:
         """The map as bytes for a store."""

@@ -21,9 +21,6 @@ __all__ = [
 
 ENTITY: Final = "ergo.entities"
 """The first part of all messages between hosts."""
-_DELIVERIES: Final[dict[str, type[Delivery]]] = {
-    each.__name__: each for each in (Deliver, Done, Forget, Ask, Inquire)
-}
 
 
 def wire_message(message: object) -> list[object]:
@@ -34,7 +31,7 @@ def wire_message(message: object) -> list[object]:
     return ["", message]
 
 
-def message_of(parts: list[Any]) -> Any:
+def message_of(parts: list[object]) -> object:
     """The message of these parts. The entity checks that its class exposes the method.
 
     Raises:
@@ -62,7 +59,7 @@ def wire_request(request: object) -> list[object]:
     return [id, "call", wire_message(inner)]
 
 
-def request_of(id: str | None, kind: str, parts: list[Any]) -> Any:
+def request_of(id: str | None, kind: str, parts: list[object]) -> object:
     """The request of these parts.
 
     Raises:
@@ -84,21 +81,31 @@ def wire_delivery(message: Delivery) -> tuple[str, list[object]]:
     return type(message).__name__, parts
 
 
-def delivery_of(name: str, parts: list[Any]) -> Delivery:
+def delivery_of(name: str, parts: list[object]) -> Delivery:
     """The message of these parts.
 
     Raises:
         ValueError: there is no such message.
     """
-    cls: Any = _DELIVERIES.get(name)
-    if cls is None:
-        raise ValueError(f"{name} is no message between entities")
-    if cls is not Done:
-        parts = [Origin(*parts[0]), *parts[1:]]
-    if cls is Inquire:
-        parts[2] = Address(*parts[2])
-    delivery: Delivery = cls(*parts)
-    return delivery
+    match name, parts:
+        case "Deliver", [origin, int(number), int(after), bytes(message)]:
+            return Deliver(_origin_of(origin), number, after, message)
+        case "Done", [int(number)]:
+            return Done(number)
+        case "Forget", [origin, int(number)]:
+            return Forget(_origin_of(origin), number)
+        case "Ask", [origin, str(question)]:
+            return Ask(_origin_of(origin), question)
+        case "Inquire", [origin, int(number), [str(kind), str(key)], str(question)]:
+            return Inquire(_origin_of(origin), number, Address(kind, key), question)
+    raise ValueError(f"{name} is no message between entities")
+
+
+def _origin_of(value: object) -> Origin:
+    match value:
+        case [str(kind), str(key), int(birth)]:
+            return Origin(kind, key, birth)
+    raise ValueError("an entity has a kind, a key and a birth")
 
 
 def sender_of(value: object) -> PID | Alias | None:

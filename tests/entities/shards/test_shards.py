@@ -222,7 +222,7 @@ async def test_messages_wait_for_a_shard_without_a_host_until_there_are_too_many
 
 
 @simulated(seeds=1)
-async def test_a_host_whose_shard_was_claimed_by_another_ends_its_entities(world: World) -> None:
+async def test_a_host_that_is_fenced_ends_its_entities(world: World) -> None:
     store = MemoryStore()
     nodes = await start_nodes(world, store, 1)
     assert await add(nodes[0], "it", timeout=30) == 1
