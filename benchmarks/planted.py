@@ -50,9 +50,8 @@ def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def _functions(module: Any) -> Iterator[FunctionType]:
+    # A public class says that it belongs to its package, so only functions are asked for theirs.
     for owner in [module, *vars(module).values()]:
-        if getattr(owner, "__module__", module.__name__) != module.__name__:
-            continue
         for found in list(getattr(owner, "__dict__", {}).values()):
             function = found.fget if isinstance(found, property) else found
             if (
