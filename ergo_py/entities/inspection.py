@@ -90,8 +90,9 @@ class KeeperInspection:
         for kind in keeping.kinds:
             stored, is_more = await self._count_again(kind, age)
             kinds.append({"kind": kind, "stored": stored, "is_more": is_more, **self._awake(kind)})
-        totals = keeping.totals
+        totals, host = keeping.totals, keeping.host
         return {
+            **({} if host is None else {"map": host.facts()}),
             "store": repr(keeping.store),
             "commits": totals.commits,
             "versions": totals.versions,

@@ -127,6 +127,24 @@ class Host:
         token = self._held.get(shard)
         return None if token is None else (shard, token)
 
+    def facts(self) -> dict[str, object]:
+        """The map of shards as this node knows it, as JSON values."""
+        places = self._map.places
+        return {
+            "version": self._map.version,
+            "shards": self.count,
+            "nodes": {
+                pid.node: {
+                    "shards": [shard for shard, _ in self._map.shards_of(pid)],
+                    "lost": pid in self._lost,
+                }
+                for pid in sorted(self._map.hosts())
+            },
+            "held": sorted(self._held),
+            "moving": sorted({*self._wanted, *self._leaving, *self._released}),
+            "unassigned": [shard for shard, place in enumerate(places) if place is None],
+        }
+
     def has_work(self) -> bool:
         """Whether shards wait to be claimed."""
         return bool(self._wanted)

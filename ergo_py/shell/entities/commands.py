@@ -58,10 +58,29 @@ def _kinds(link: Link, options: Options) -> None:
         ]
         figures = "STORED AWAKE OWED PARKED"
         show(choose_screen().table(table(f"KIND {figures}", rows, right=figures)))
+        if "map" in store:
+            _show_map(store["map"], link.node)
         say(f"{store['store']}: {store['commits']} commits of {store['versions']} versions")
         if store["last_error"] is not None:
             error = store["last_error"]
             say(f"{store['failures']} failures, the last at {clock(error['at'])}: {error['text']}")
+
+
+def _show_map(shards: dict[str, Any], node: str) -> None:
+    """Show the shards of each node, and those that move to or from this node."""
+    moving = set(shards["moving"])
+    rows = [
+        (
+            name,
+            len(each["shards"]),
+            len(moving.intersection(each["shards"])) if name == node else "-",
+            "lost" if each["lost"] else "here" if name == node else "",
+        )
+        for name, each in shards["nodes"].items()
+    ]
+    show(choose_screen().table(table("NODE SHARDS MOVING STATE", rows, right="SHARDS MOVING")))
+    if shards["unassigned"]:
+        say(f"{len(shards['unassigned'])} of {shards['shards']} shards have no node yet")
 
 
 def _show(link: Link, options: Options, kind: str, key: str) -> None:

@@ -16,11 +16,14 @@ from ergo_py.entities import EntityStoreError, FencedError, Store
 from ergo_py.entities.stores.store import Row, Write
 from ergo_py.entity_handles import Address
 from ergo_py.errors import BadInputError
+from ergo_py.network import Memory
 from ergo_py.testing import STORE_RULES, opened_store
 from ergo_py.testing.stores import StoreRule
+from tests.entities.shards.programs import TYPES as FLEET
+from tests.entities.shards.programs import Ledger, Note, start_fleet
 from tests.entities.support import check_shared_shards, database_setting
 from tests.postgres import PostgresServer, needs_postgres, running_postgres
-from tests.support import short_directory
+from tests.support import running_node, short_directory
 
 from ..bank import Account, open_bank
 
@@ -130,6 +133,24 @@ async def test_nodes_share_a_database_and_write_to_their_own_shards(
 ) -> None:
     async with open_node("store@test", log_level="critical") as node:
         await check_shared_shards(node, lambda: database(server, schema))
+
+
+async def test_nodes_of_a_cluster_share_the_entities_of_a_database(
+    server: PostgresServer, schema: str
+) -> None:
+    network = Memory(types=FLEET)
+    async with (
+        running_node("a@test", network=network) as a,
+        running_node("b@test", network=network) as b,
+    ):
+        for node in (a, b):
+            await start_fleet(node, database(server, schema))
+        for node in (a, b):
+            for key in ("ada", "bob", "eve"):
+                await node.entity(Ledger, key).call(Note(node.name), once=node.name, timeout=30)
+        assert await a.drain(timeout=30) == []
+        for key in ("ada", "bob", "eve"):
+            assert await a.entity(Ledger, key).call(Note(), timeout=30) == ["a@test", "b@test"]
 
 
 async def test_a_claim_waits_for_the_commits_before_it_and_refuses_those_behind_it(
