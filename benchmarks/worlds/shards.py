@@ -22,7 +22,7 @@ from ergo_py.testing.world.node import WorldNode
 
 __all__ = ["fleet"]
 
-SHARDS = 4
+SHARDS = 3
 LEASE = 4.0
 STEPS = 20
 TRIES = 6
