@@ -36,7 +36,7 @@ from ._core.vocabulary.public_names import show_public_names
 from ._core.vocabulary.reasons import Reason, Shutdown
 from ._core.vocabulary.states import Operation
 
-__all__ = ["Service"]
+__all__ = ["Service", "taken_from"]
 
 R = TypeVar("R")
 
@@ -510,7 +510,7 @@ class _Sending:
         if self.told is not None:
             self.told.set()
 
-    def give(self) -> tuple[Caller | None, Any, object, Priority]:
+    def give(self) -> tuple[Caller | None, PID | Alias, object, Priority]:
         """Give the message away: to another node, which delivers it."""
         self.sent = True
         if self.told is not None:
@@ -562,6 +562,14 @@ class _Sending:
         service._router.dead_letters.add(service._sender, service.name, self.message, why)
 
 
+def taken_from(claim: Claim) -> tuple[Caller | None, PID | Alias, object, Priority]:
+    """Take a request from its claim, to deliver it on another node: the caller of a call, or None;
+    the sender; the message; and its priority.
+    """
+    assert isinstance(claim, _Sending | _Asking)
+    return claim.give()
+
+
 class _Confirmation:
     """Tells another node the end of the wait of its message."""
 
@@ -596,7 +604,7 @@ class _Asking:
         if not caller.settled:
             self.service._kernel.calls.forward(pid, caller.request, caller, self.priority)
 
-    def give(self) -> tuple[Caller | None, Any, object, Priority]:
+    def give(self) -> tuple[Caller | None, PID | Alias, object, Priority]:
         """Give the request away: to another node, which answers it."""
         return self.caller, self.service._sender, self.caller.request, self.priority
 

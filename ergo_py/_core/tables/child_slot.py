@@ -73,12 +73,6 @@ class Claim(Protocol):
     def refuse(self, reason: Reason, /) -> None:
         """Give up: the slot gets no further process."""
 
-    def give(self) -> tuple[Any, Any, object, Any]:
-        """Give the request away, to be delivered elsewhere: the caller or None, the sender, the
-        message and its priority.
-        """
-        ...
-
 
 def _never(_reason: Reason) -> bool:
     return False

@@ -18,6 +18,7 @@ from ...cluster.names import Cluster, NameKeeper
 from ...cluster.singleton import Singleton
 from ...entity_handles import Address, EntityHandle, address_of
 from ...network.errors import RemoteError, StoreError
+from ...service import taken_from
 from ...supervision.specs import ChildSpec, SupervisorSpec
 from ...supervision.supervisor import Supervisor
 from ..activations.activation import Activation
@@ -358,7 +359,7 @@ class Host:
             if type(message) not in INTERNAL:  # their senders repeat them
                 self._pass(host, address, caller, sender, message, Priority.NORMAL)
         for claim in slot.take_waiters():
-            caller, sender, message, priority = claim.give()
+            caller, sender, message, priority = taken_from(claim)
             if type(message) not in INTERNAL:
                 self._pass(host, address, caller, sender, message, priority)
 
