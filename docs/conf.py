@@ -170,7 +170,7 @@ KEYWORDS = {
     "tcp-udp": ["tcp", "udp", "socket", "tls", "unix socket"],
     "web": ["http", "websocket", "server-sent events"],
     "programs-and-files": ["program", "subprocess", "file", "signal"],
-    "devices": ["serial", "device", "bus", "reconnect", "pyserial"],
+    "devices": ["serial", "device", "bus", "reconnect", "pyserial", "can", "zmq", "zeromq"],
     "writing-your-own-bridge": ["bridge"],
     "threads-and-performance": ["thread"],
     "dispatchers": ["dispatcher"],

@@ -10,10 +10,14 @@ from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
     from .bridge import DeviceBridge
+    from .can_bus import CAN
     from .messages import DeviceClosedError, DeviceData, DeviceLost, DeviceOpened, DeviceSend
     from .serial_line import Serial
+    from .zmq_socket import ZMQ
 
 __all__ = [
+    "CAN",
+    "ZMQ",
     "DeviceBridge",
     "DeviceClosedError",
     "DeviceData",
@@ -28,7 +32,9 @@ if not TYPE_CHECKING:
         __name__,
         {
             "bridge": "DeviceBridge",
+            "can_bus": "CAN",
             "messages": "DeviceClosedError DeviceData DeviceLost DeviceOpened DeviceSend",
             "serial_line": "Serial",
+            "zmq_socket": "ZMQ",
         },
     )

@@ -1,0 +1,65 @@
+"""`CAN`: a CAN bus, with python-can."""
+
+from typing import Any, Final, Unpack
+
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.public_names import show_public_names
+from .bridge import DeviceBridge, DeviceKeywords
+
+try:
+    import can
+except ImportError as error:
+    text = "CAN needs python-can; install it with: pip install 'ergo_py[can]'"
+    raise ModuleNotFoundError(text, name="can") from error
+
+__all__ = ["CAN"]
+
+_WAIT: Final = 0.1
+"""Seconds of a read: most interfaces of python-can cannot be woken, so this bounds a stop."""
+
+
+class CAN(DeviceBridge):
+    """A CAN bus. `DeviceData` and `DeviceSend` have objects of ``can.Message``.
+
+    Args:
+        interface: the kind of the interface, such as ``socketcan``.
+        channel: the name of the bus, such as ``can0``.
+        settings: further settings of ``can.Bus``, such as ``{"bitrate": 500_000}``.
+        options: those of `DeviceBridge`.
+    """
+
+    kind = "can"
+    full_duplex = True
+    lost_by = (can.CanError, OSError)
+
+    def __init__(
+        self,
+        interface: str,
+        channel: str,
+        *,
+        settings: dict[str, Any] | None = None,
+        **options: Unpack[DeviceKeywords],
+    ) -> None:
+        super().__init__(**options)
+        self._settings = {"interface": interface, "channel": channel, **(settings or {})}
+
+    def open(self) -> None:
+        """Open the bus."""
+        self._bus = can.Bus(**self._settings)
+
+    def read(self) -> object:
+        """The next message; None if the time is over."""
+        return self._bus.recv(_WAIT)
+
+    def write(self, data: object) -> None:
+        """Send a message."""
+        if not isinstance(data, can.Message):
+            raise BadInputError("DeviceSend", data, "a can.Message")
+        self._bus.send(data)
+
+    def close(self) -> None:
+        """Leave the bus."""
+        self._bus.shutdown()
+
+
+show_public_names(__name__)

@@ -1,0 +1,80 @@
+"""`ZMQ`: a socket of ZeroMQ, with pyzmq."""
+
+import os
+from collections.abc import Callable
+from typing import Any, Unpack
+
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.public_names import show_public_names
+from .bridge import DeviceBridge, DeviceKeywords
+
+try:
+    import zmq
+except ImportError as error:
+    text = "ZMQ needs pyzmq; install it with: pip install 'ergo_py[zmq]'"
+    raise ModuleNotFoundError(text, name="zmq") from error
+
+__all__ = ["ZMQ"]
+
+
+class ZMQ(DeviceBridge):
+    """A socket of ZeroMQ. `DeviceData` has the list of the parts of a message; `DeviceSend` takes
+    such a list, or bytes. ZeroMQ itself connects again, so only its errors are losses.
+
+    Args:
+        socket: the type, such as ``zmq.SUB``.
+        setup: called with each new socket, to bind, connect and subscribe it.
+        options: those of `DeviceBridge`.
+    """
+
+    kind = "zmq"
+    lost_by = (zmq.ZMQError, OSError)
+
+    def __init__(
+        self, socket: int, setup: Callable[[Any], object], **options: Unpack[DeviceKeywords]
+    ) -> None:
+        super().__init__(**options)
+        self._type, self._setup = socket, setup
+
+    def open(self) -> None:
+        """Open the socket, and set it up."""
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(self._type)
+        try:
+            self._setup(self._socket)
+        except BaseException:
+            self._socket.close(0)
+            raise
+        self._bell, self._ring = os.pipe()
+        os.set_blocking(self._ring, False)
+        self._poller = zmq.Poller()
+        self._poller.register(self._bell, zmq.POLLIN)
+        if self._type not in (zmq.PUB, zmq.PUSH):
+            self._poller.register(self._socket, zmq.POLLIN)
+
+    def read(self) -> object:
+        """The parts of the next message; None after ``wake``."""
+        # Its descriptor becomes readable once for many messages; `poll` looks into the socket.
+        if self._bell in dict(self._poller.poll()):
+            os.read(self._bell, 1000)
+            return None
+        return self._socket.recv_multipart(zmq.NOBLOCK)
+
+    def write(self, data: object) -> None:
+        """Send a message."""
+        parts = [data] if isinstance(data, bytes) else data
+        if not isinstance(parts, list):
+            raise BadInputError("DeviceSend", data, "bytes, or a list of them")
+        self._socket.send_multipart(parts)
+
+    def wake(self) -> None:
+        """Make ``read`` return."""
+        os.write(self._ring, b"!")
+
+    def close(self) -> None:
+        """Close the socket. Messages that were not sent yet are dropped."""
+        self._socket.close(0)
+        os.close(self._bell)
+        os.close(self._ring)
+
+
+show_public_names(__name__)

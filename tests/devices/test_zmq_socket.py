@@ -1,0 +1,113 @@
+"""Sockets of ZeroMQ that talk to a socket of the test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zmq", reason="needs pyzmq")
+
+import zmq
+
+from ergo_py import Backoff, BadInputError
+from ergo_py.devices import ZMQ, DeviceLost, DeviceOpened, DeviceSend
+from ergo_py.testing.bridges import DEVICE_RULES, DeviceRig
+from ergo_py.testing.bridges.devices import DeviceRule
+from tests.meta.owner import owning
+
+RULES = [
+    rule
+    for rule in DEVICE_RULES
+    if rule.__name__ in ("frames_and_orders_keep_their_order", "a_stop_leaves_nothing_behind")
+]
+"""A socket of ZeroMQ cannot be unplugged: it connects again by itself."""
+
+
+class Peer(DeviceRig):
+    """The socket of the test, which is there before the bridge."""
+
+    def __init__(self, path: Path) -> None:
+        self._address = f"ipc://{path}/zmq"
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
+        self._socket.bind(self._address)
+        self._got: list[int] = []
+
+    def bridge(self, *, reopen: Backoff, stuck_after: float) -> ZMQ:
+        return ZMQ(
+            zmq.PAIR,
+            lambda socket: socket.connect(self._address),
+            reopen=reopen,
+            stuck_after=stuck_after,
+        )
+
+    def plug(self) -> None:
+        pass
+
+    def unplug(self) -> None:
+        self._socket.close(0)
+
+    def emit(self, number: int) -> None:
+        self._socket.send_multipart([b"frame", b"%d" % number])
+
+    def number_in(self, data: object) -> int:
+        assert isinstance(data, list)
+        return int(data[1])
+
+    def order(self, number: int) -> list[bytes]:
+        return [b"%d" % number]
+
+    def taken(self) -> list[int]:
+        while self._socket.poll(0):
+            self._got.append(int(self._socket.recv()))
+        return self._got
+
+
+@pytest.fixture
+def peer(short_path: Path) -> Iterator[Peer]:
+    peer = Peer(short_path)
+    yield peer
+    peer.unplug()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+async def test_a_socket_of_zeromq_keeps_the_rules_of_devices(peer: Peer, rule: DeviceRule) -> None:
+    await rule(peer)
+
+
+async def test_an_address_in_use_is_a_lost_device() -> None:
+    holder: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.REP)
+    with holder:
+        port = holder.bind_to_random_port("tcp://127.0.0.1")
+        address = f"tcp://127.0.0.1:{port}"
+        async with owning() as owned:
+            await owned.spawn(
+                ZMQ(zmq.REP, lambda socket: socket.bind(address), reopen=Backoff(0.001, 0.001))
+            )
+            assert "in use" in (await owned.until(DeviceLost)).why
+            holder.unbind(address)
+            await owned.until(DeviceOpened)
+
+
+async def test_a_publisher_reaches_a_subscriber(short_path: Path) -> None:
+    address = f"ipc://{short_path}/news"
+
+    def subscribe(socket: "zmq.Socket[bytes]") -> None:
+        socket.bind(address)
+        socket.subscribe(b"a")
+
+    async with owning() as owned:
+        subscriber = await owned.spawn(ZMQ(zmq.SUB, subscribe))
+        await owned.until(DeviceOpened)
+        publisher = await owned.spawn(ZMQ(zmq.PUB, lambda socket: socket.connect(address)))
+        await owned.until(DeviceOpened)
+        with pytest.raises(BadInputError, match="bytes"):
+            await owned.node.call(publisher, DeviceSend("text"))
+
+        # A publisher drops the messages from before the subscription reaches it.
+        heard: list[object] = []
+        while not heard:
+            await owned.node.call(publisher, DeviceSend(b"b: no"))
+            await owned.node.call(publisher, DeviceSend(b"a: yes"))
+            if (await owned.node.inspect_meta(subscriber))["frames_in"] != "0":
+                heard.append((await owned.next()).data)
+        assert heard == [[b"a: yes"]]
