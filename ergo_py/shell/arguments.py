@@ -4,6 +4,7 @@ import argparse
 import difflib
 import re
 import sys
+from functools import cache
 from typing import NoReturn
 
 from .._core.vocabulary.choices import LEVELS, OUTPUTS, PERMISSIONS
@@ -234,6 +235,7 @@ class _Grammar:
         )
 
 
+@cache  # a parser keeps nothing of a command line; tests and fuzzing parse thousands of them
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     grammar = _Grammar()
