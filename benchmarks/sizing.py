@@ -19,7 +19,7 @@ from statistics import median
 from ergo_py import PID
 from ergo_py.network.messages.message_types import MessageTypes
 from ergo_py.network.network import share_of_window
-from ergo_py.network.protocol.frames import Frame, decode_frame, encode_frame
+from ergo_py.network.protocol.frames import Frame, encode_frame, read_frame
 from ergo_py.network.protocol.operations import (
     Route,
     Send,
@@ -143,7 +143,7 @@ class World:
                 end.waiting += len(frame) + SUBJECT
                 continue
             else:
-                end.session.receive(decode_frame(frame))
+                end.session.receive(read_frame(frame))
                 end.session.flush()
             self.arm(end)
         self.now = until

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from benchmarks.targets.target import Target, spliced
 from ergo_py.network.messages.listed_class import UnreadableValueError
 from ergo_py.network.messages.message_types import MessageTypes
-from ergo_py.network.protocol.frames import decode_frame
+from ergo_py.network.protocol.frames import NOT_A_FRAME, read_frame
 from ergo_py.network.protocol.operations import decode_operation, decode_route
 
 __all__ = ["TARGETS", "grown"]
@@ -130,7 +130,7 @@ def _decode(function: Callable[[bytes], object]) -> Callable[[bytes], str]:
     def attempt(data: bytes) -> str:
         try:
             return f"a {type(function(data)).__name__}"
-        except ValueError as error:
+        except (ValueError, *NOT_A_FRAME) as error:
             return _refusal(error)
 
     return attempt
@@ -196,7 +196,7 @@ def _target(read: Callable[[bytes], str], examples: list[bytes]) -> Target:
 TARGETS: Final[dict[str, Target]] = {
     "network value": _target(_decode_value, [TYPES.encode(value) for value in _VALUES]),
     "network reason": _target(_decode_reason, [TYPES.encode(value) for value in _VALUES]),
-    "network frame": _target(_decode(decode_frame), [encode(frame) for frame in _FRAMES]),
+    "network frame": _target(_decode(read_frame), [encode(frame) for frame in _FRAMES]),
     "network operation": _target(_decode(decode_operation), [encode(op) for op in _OPERATIONS]),
     "network route": _target(_decode(decode_route), [encode(route) for route in _ROUTES]),
 }

@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 from random import Random
 
-from ergo_py.network.protocol.frames import Ack, Bye, Data, Frame, Hello, decode_frame, encode_frame
+from ergo_py.network.protocol.frames import Ack, Bye, Data, Frame, Hello, encode_frame, read_frame
 from ergo_py.network.protocol.session import Session, State, Timing
 
 __all__ = ["Simulation"]
@@ -168,7 +168,7 @@ class Simulation:
             if self.now < node.frozen_until:
                 heappush(self._events, (node.frozen_until, next(self._order), to, frame))
                 continue
-            node.session.receive(decode_frame(frame))
+            node.session.receive(read_frame(frame))
         for node in self.nodes:
             if self.now >= node.frozen_until and self.now >= node.session.next_deadline():
                 node.session.tick()

@@ -39,7 +39,7 @@ from ergo_py import (
 from ergo_py.errors import UnhandledCallError
 from ergo_py.network import Local, Memory, MessageTypeError, RemoteError, UnreadableError
 from ergo_py.network.errors import NodeBusyError
-from ergo_py.network.protocol.frames import Bye, Data, decode_frame, encode_frame
+from ergo_py.network.protocol.frames import Bye, Data, encode_frame, read_frame
 from tests.actors import Puppet, Recorder
 from tests.network.pairs import (
     TYPES,
@@ -634,7 +634,7 @@ async def test_operations_that_come_of_a_pass_of_a_reader_leave_in_a_single_fram
         assert frames == []
         network.end_pass(task)
 
-        (frame,) = map(decode_frame, frames)
+        (frame,) = map(read_frame, frames)
         assert isinstance(frame, Data)
         assert len(frame.ops) == 3
         assert await a.call(pid, Total()) == 3

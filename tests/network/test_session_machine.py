@@ -25,8 +25,8 @@ from ergo_py.network.protocol.frames import (
     Data,
     Frame,
     Hello,
-    decode_frame,
     encode_frame,
+    read_frame,
 )
 from ergo_py.network.protocol.session import Session, State, Timing
 from tests.support import THOROUGH
@@ -185,7 +185,7 @@ class SessionMachine(RuleBasedStateMachine):
                 session.close("asked to", data.draw(st.booleans()))
 
     def _arrive(self, to: int, frame: bytes) -> None:
-        self.ends[to].session.receive(decode_frame(frame))
+        self.ends[to].session.receive(read_frame(frame))
 
     def _pass(self, seconds: float) -> None:
         """Let time pass, with all deadlines on the way."""

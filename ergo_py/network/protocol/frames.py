@@ -13,7 +13,6 @@ __all__ = [
     "Data",
     "Frame",
     "Hello",
-    "decode_frame",
     "encode_frame",
     "read_frame",
 ]
@@ -82,15 +81,3 @@ NOT_A_FRAME: Final = (msgspec.MsgspecError, RecursionError)
 
 encode_frame: Final[Callable[[Frame], bytes]] = msgspec.msgpack.Encoder().encode
 """The bytes of a frame."""
-
-
-def decode_frame(data: bytes | bytearray | memoryview) -> Frame:
-    """The frame with these bytes.
-
-    Raises:
-        ValueError: the bytes are not a frame.
-    """
-    try:
-        return read_frame(data)
-    except NOT_A_FRAME as error:
-        raise ValueError(f"not a frame of this protocol: {error}") from None
