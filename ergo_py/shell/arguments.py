@@ -281,6 +281,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="check: the monitoring address of the server; http://127.0.0.1:8222 by default",
     )
     command.add_argument("--cluster", default="ergo", help="the cluster of these nodes")
+    _add_simulate(grammar)
+    grammar.command("completion", "print the completion script of a shell").add_argument(
+        "shell", choices=SHELLS
+    )
+    return grammar.parser
+
+
+def _add_simulate(grammar: _Grammar) -> None:
     command = grammar.command("simulate", "run a test of a world: a seed, or a plan of faults")
     command.add_argument(
         "test", metavar="FILE::TEST", help="a test with @simulated: tests/test_shop.py::test_orders"
@@ -294,10 +302,6 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--observe", action="store_true", help="show the last world on the observer page"
     )
-    grammar.command("completion", "print the completion script of a shell").add_argument(
-        "shell", choices=SHELLS
-    )
-    return grammar.parser
 
 
 def _add_looks_at_all(grammar: _Grammar) -> None:
