@@ -13,6 +13,7 @@ from ..._core.vocabulary.envelopes import Envelope, Lane, Priority
 from ..._core.vocabulary.errors import CallError, ErgoError, TargetDownError
 from ..._core.vocabulary.ids import PID, Alias, Name
 from ..._core.vocabulary.messages import Down
+from ..._core.vocabulary.reasons import Shutdown
 from ...cluster.lease import LeaseTerms
 from ...cluster.names import Cluster, NameKeeper
 from ...cluster.singleton import Singleton
@@ -44,6 +45,7 @@ __all__ = ["Host", "PassedCaller"]
 
 _PAUSE: Final = 1.0
 """Seconds between two hellos to the keeper of the map."""
+_LATE: Final = Shutdown("its shard moves to another node, and its callback takes too long")
 _STORE_ERRORS: Final = {each.__name__: each for each in (EntityStoreError, FencedError)}
 
 
@@ -293,7 +295,18 @@ class Host:
             self._leaving[shard] = token
             for activation in self._active(shard):
                 self._keeping.end(activation)
+            self._keeper.start_task(self._cut_late, shard, token, name=f"move of shard {shard}")
         self.note_ended()
+
+    async def _cut_late(self, shard: int, token: int) -> None:
+        """End callbacks that take so long that a move would wait for them: their callers get
+        `TargetDownError`, as at the end of a node.
+        """
+        await trio.sleep(self._terms.ending)
+        if self._leaving.get(shard) == token:
+            for activation in self._active(shard):
+                if activation.is_started:
+                    activation.process.cut(_LATE)
 
     def note_ended(self) -> None:
         """Note that an entity has ended, or a commit: perhaps the last of a shard."""

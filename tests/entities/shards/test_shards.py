@@ -21,6 +21,7 @@ from ergo_py import (
     open_node,
 )
 from ergo_py.entities import Entities, Entity, FencedError, MemoryStore
+from ergo_py.entity_handles import entities_of, inspections
 from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
 from ergo_py.testing import World, simulated
@@ -174,6 +175,42 @@ async def test_a_planned_move_loses_and_doubles_no_command(world: World) -> None
     assert unfinished == []
     assert host_of(nodes[0].node, Counting).held() == {}
     assert {key: await add(nodes[0], key, 0) for key in KEYS} == done
+
+
+@simulated(seeds=1)
+async def test_a_callback_that_takes_too_long_does_not_hold_a_move_up(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+    key = next(each for each in KEYS if host_of(nodes[0].node, Counting).has(Counting, each))
+    errors: list[Exception] = []
+
+    async def wait_long() -> None:
+        try:
+            await add(nodes[1], key, seconds=1000.0, timeout=None)
+        except TargetDownError as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_long)
+        await trio.sleep(0.1)
+        assert await nodes[0].run(lambda each: each.drain(timeout=20)) == []
+
+    assert "takes too long" in str(errors[0])
+    assert await add(nodes[1], key) == 1
+
+
+@simulated(seeds=1)
+async def test_the_map_is_among_the_facts_about_entities(world: World) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+
+    (facts,) = [await each.facts() for each in inspections(entities_of(nodes[0].node))]
+
+    assert facts["map"]["shards"] == SHARDS
+    assert facts["map"]["held"] == facts["map"]["nodes"]["a@world"]["shards"]
+    shards = [each for node in facts["map"]["nodes"].values() for each in node["shards"]]
+    assert sorted(shards) == list(range(SHARDS))
+    assert (facts["map"]["moving"], facts["map"]["unassigned"]) == ([], [])
 
 
 @simulated(seeds=3)
