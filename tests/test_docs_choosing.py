@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ergo_py import Actor, DeadLetter, Node, Strategy
+from ergo_py import Actor, DeadLetter, Node, Priority, Strategy
 from ergo_py.entities import Entity, EntityHandle
 from ergo_py.supervision import Fate
 from tests.pages import ROOT
@@ -20,6 +20,7 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "entity": (EntityHandle,),
     "DeadLetter": (DeadLetter,),
     "Fate": (Fate,),
+    "Priority": (Priority,),
     "Strategy": (Strategy,),
 }
 """The classes of the variables on the page, and the classes whose members it names."""

@@ -151,6 +151,7 @@ class WorkerKeywords(TypedDict, total=False):
     """The keywords that a pool passes to the ``spawn`` of its workers."""
 
     mailbox_size: int | None
+    order: Callable[[Any], Any] | None
     priority: Priority
     init_timeout: float
     terminate_timeout: float

@@ -153,7 +153,7 @@ class Addressee:
         """
         former, self.mailbox = self.mailbox, mailbox
         self.main = mailbox.main
-        self.takes_direct = self.inline = False
+        self.takes_direct = self.takes_bounded = self.inline = False
         for lane, envelope in former.leave():
             mailbox.push(lane, envelope)
 

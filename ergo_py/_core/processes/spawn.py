@@ -16,8 +16,10 @@ from ..runtime.abandonable import Abandonable
 from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..tables.callbacks import check_plain, runs_callbacks
 from ..tables.child_slot import ChildSlot
+from ..tables.mailbox import OrderedMailbox
 from ..tables.pending_calls import Caller, Deadline
 from ..vocabulary.dispatchers import LOOP
+from ..vocabulary.envelopes import Envelope
 from ..vocabulary.errors import (
     InitError,
     InitTimeoutError,
@@ -27,9 +29,11 @@ from ..vocabulary.errors import (
     TooManyProcessesError,
 )
 from ..vocabulary.hints import explain
+from ..vocabulary.messages import Why
 from ..vocabulary.options import Options
 from ..vocabulary.reasons import Crashed, Killed
 from ..vocabulary.states import CALLS_ALLOWED, INIT, SLEEP, TERMINATED
+from ..vocabulary.text import shown
 from .last_callback import GRACE
 from .message_loop import run, run_guarded
 from .process import Process
@@ -137,6 +141,8 @@ def _register(process: Process, parent: Process | None, slot: ChildSlot | None) 
     """Give a process its name, its place under a supervisor, and its place in the tables. Returns
     whether its parent waits for its ``init``.
     """
+    if process.options.order is not None:
+        _order_mailbox(process, process.options)
     name, router = process.name, process.router
     if name is not None and name in router.registry.names:
         raise NameTakenError(name, router.registry.names[name].id)
@@ -195,6 +201,21 @@ def spawn_at_once(
     finally:
         starting.close()
     raise AssertionError(f"the start of {behaviour.__qualname__} has to wait")
+
+
+def _order_mailbox(process: Process, options: Options) -> None:
+    def refuse(envelope: Envelope, error: Exception) -> None:
+        _, sender, ref, message = envelope
+        process.log.error("the order of a message failed", error=shown(error))
+        if isinstance(ref, Caller):
+            ref.settle(None, error)
+        else:
+            process.router.dead_letters.add(sender, process.id, message, Why.UNORDERED)
+
+    order, size = options.order, options.mailbox_size
+    assert order is not None
+    assert size is not None
+    process.use_mailbox(OrderedMailbox(size, options.overflow, order, refuse))
 
 
 def _check_room(behaviour: str) -> None:

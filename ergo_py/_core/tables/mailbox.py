@@ -1,13 +1,14 @@
 """`Mailbox`: a bounded queue of four lanes. It decides the order of service, and applies the
-overflow rule when it is full.
+overflow rule when it is full. `OrderedMailbox` serves MAIN by a key.
 
 Lanes other than MAIN are created on first use, since an empty deque takes 760 bytes.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from ..vocabulary.envelopes import (
     END_NOTICE,
@@ -21,8 +22,9 @@ from ..vocabulary.envelopes import (
     Lane,
     Overflow,
 )
+from ..vocabulary.messages import Published
 
-__all__ = ["Mailbox", "Verdict"]
+__all__ = ["Mailbox", "OrderedMailbox", "Verdict"]
 
 
 class Verdict(Enum):
@@ -460,3 +462,79 @@ class Mailbox:
         if lane is not MAIN_LANE:
             self._count(lane, -1)
         return oldest
+
+
+class OrderedMailbox(Mailbox):
+    """MAIN is sorted by ``order(message)``; messages of the same key keep their order.
+
+    A signal in MAIN stays behind the messages before it, and no later message goes ahead of it: a
+    flood of urgent messages does not delay the notice of an end.
+    """
+
+    __slots__ = ("_order", "_refuse")
+
+    # Not the lane of the C extension, which inserts at its ends only.
+    main_type: ClassVar[type[deque[Envelope]]] = deque
+
+    def __init__(
+        self,
+        limit: int,
+        overflow: Overflow | Divert,
+        order: Callable[[Any], Any],
+        refuse: Callable[[Envelope, Exception], None],
+    ) -> None:
+        super().__init__(limit, overflow)
+        self._order = order
+        self._refuse = refuse
+        """Disposes of a message whose key function raised, or whose key does not compare."""
+
+    def push(self, lane: Lane, envelope: Envelope) -> None:
+        """Put an envelope; a user's message of MAIN to its place."""
+        if lane is not MAIN_LANE or envelope[0] > EVENT:
+            super().push(lane, envelope)
+            return
+        try:
+            key = self._order(_message(envelope))
+            place = bisect_right(
+                self.main, key, self._first_place(), key=lambda each: self._order(_message(each))
+            )
+        except Exception as error:
+            # The function runs inside the sender's `send`, but the sender is not at fault, so the
+            # error does not go there.
+            self.dropped += 1
+            self._refuse(envelope, error)
+        else:
+            self.main.insert(place, envelope)
+
+    def inherit(self, lanes: Mapping[Lane, deque[Envelope]]) -> None:
+        """Take over the lanes of a predecessor."""
+        super().inherit(lanes)
+        if type(self.main) is not deque:
+            former, self.main = self.main, deque(self.main)
+            # The predecessor disposes of the messages that it still finds in its lane.
+            former.clear()
+
+    def take_oldest_user_message(self, lane: Lane) -> Envelope | None:
+        """Take the message that would be served last out of MAIN, or the oldest of another lane."""
+        if lane is not MAIN_LANE:
+            return super().take_oldest_user_message(lane)
+        for place in range(len(self.main) - 1, -1, -1):
+            if self.main[place][0] <= EVENT:
+                last = self.main[place]
+                del self.main[place]
+                return last
+        return None
+
+    def _first_place(self) -> int:
+        """The place behind the last signal."""
+        if not self.holds_signals():
+            return 0
+        for place in range(len(self.main) - 1, -1, -1):
+            if self.main[place][0] > EVENT:
+                return place + 1
+        return 0
+
+
+def _message(envelope: Envelope) -> object:
+    payload = envelope[3]
+    return payload.message if type(payload) is Published else payload

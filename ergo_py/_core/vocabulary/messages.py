@@ -230,6 +230,7 @@ class Why(Enum):
     FULL = "the receiver's mailbox was full"
     DISPLACED = "a newer message took its place in a full mailbox"
     UNREADABLE = "this node does not know the type of the message"
+    UNORDERED = "the receiver has no place for the message in its order"
     UNCONFIRMED = "its node was lost before it confirmed the message"
     NOT_PERMITTED = "this node does not permit the message to the node of its sender"
     UNHANDLED_AT_EXIT = "the receiver ended before it handled the message"

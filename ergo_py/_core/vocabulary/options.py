@@ -66,6 +66,11 @@ class SpawnKeywords(TypedDict, total=False):
     """The rule for a message to a full mailbox; default ``Overflow.RAISE``. See :class:`Overflow`
     and :class:`Divert`. It has no effect without ``mailbox_size``.
     """
+    order: Callable[[Any], Any] | None
+    """Serve the waiting messages of normal priority by ``order(message)``, least key first, and not
+    by arrival; default None. It needs a ``mailbox_size`` and the dispatcher ``LOOP``. Messages of
+    the same key keep their order, and signals wait only for the messages before them.
+    """
     priority: Priority
     """The priority of the messages that the process sends; default ``Priority.NORMAL``."""
     init_timeout: float
@@ -108,6 +113,7 @@ class Options:
     env: Mapping[str, object] | None = None
     log_level: str | None = None
     dispatcher: Dispatcher = LOOP
+    order: Callable[[Any], Any] | None = None
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     """The names of the options that were given, for behaviours with other defaults."""
 
@@ -132,6 +138,15 @@ class Options:
         if self.log_level is not None:
             check_level(self.log_level)
         check_dispatcher(self.dispatcher)
+        if self.order is not None and not (
+            callable(self.order) and self.mailbox_size and self.dispatcher == LOOP
+        ):
+            raise BadInputError(
+                "order",
+                self.order,
+                "a function from a message to its key, together with mailbox_size=… and without a "
+                "dispatcher: a message is sorted among all that wait",
+            )
 
 
 class Behind(Enum):

@@ -11,22 +11,27 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import (
     PID,
     Actor,
+    BadInputError,
     CallTimeoutError,
+    ChildSpec,
     Custom,
     Divert,
     Diverted,
     Down,
     Exit,
+    LogRecord,
     MailboxFullError,
     Node,
     Overflow,
     Priority,
     TargetDownError,
+    Threads,
     Why,
 )
 from ergo_py.errors import DeadlockError
+from ergo_py.supervision import Fate
 from tests._core.messaging.busy import LANES, Busy, busy
-from tests.actors import Deferring, Puppet, Recorder
+from tests.actors import Deferring, LogKeeper, Puppet, Recorder
 from tests.support import process_of, running_node
 
 # -- full mailboxes: messages ----------------------------------------------------------------------
@@ -761,3 +766,85 @@ async def test_calls_that_wait_for_room_end_with_the_receiver(autojump_clock: Mo
             node.kill(pid)
 
         assert [type(error).__name__ for error in errors] == ["TargetDownError"] * 2
+
+
+# -- an order of the user --------------------------------------------------------------------------
+
+
+def urgency(message: object) -> int:
+    """The largest number first; the opening message of `busy` before all."""
+    return -message if isinstance(message, int) else -100
+
+
+async def test_messages_and_calls_are_served_in_the_order_of_the_receiver() -> None:
+    heard: list[Any] = []
+    async with running_node() as node, trio.open_nursery() as nursery:
+        gate = trio.Event()
+        pid = await busy(node, gate, heard, mailbox_size=10, order=urgency)
+        for number in (1, 3, 2):
+            node.send(pid, number)
+        await trio.to_thread.run_sync(node.send, pid, 5)
+        nursery.start_soon(node.call, pid, 4)
+        await wait_all_tasks_blocked()
+        node.send(pid, 0, priority=Priority.HIGH)
+
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        assert heard == [0, 5, 4, 3, 2, 1]
+
+
+async def test_the_order_of_a_child_holds_for_the_messages_that_its_successor_gets(
+    autojump_clock: MockClock,
+) -> None:
+    gate, heard = trio.Event(), list[Any]()
+    async with running_node() as node:
+        spec = ChildSpec(
+            "busy", Busy, gate, heard, mailbox=Fate.KEEP, mailbox_size=10, order=urgency
+        )
+        await node.supervise([spec])
+        node.send("busy", None)
+        await wait_all_tasks_blocked()
+        for number in (1, 3, 2):
+            node.send("busy", number)
+
+        pid = node.whereis("busy")
+        assert pid is not None
+        node.kill(pid)
+        await wait_all_tasks_blocked()
+
+        assert heard == [3, 2, 1]
+        assert node.info().dead_letters == {}
+
+
+async def test_a_message_without_a_place_in_the_order_is_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
+    log: list[LogRecord] = []
+    async with running_node() as node:
+        node.add_logger(await node.spawn(LogKeeper, log))
+        pid = await node.spawn(Recorder, mailbox_size=10, order=lambda message: -message)
+
+        assert node.send(pid, "text")
+        with pytest.raises(TypeError, match="unary"):
+            await node.call(pid, "text")
+        await wait_all_tasks_blocked()
+
+        assert [letter.why for letter in node.dead_letters()] == [Why.UNORDERED]
+        assert node.process_info(pid).dropped == 2
+        assert [line.event for line in log] == ["the order of a message failed"] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"order": urgency},
+        {"order": "urgency", "mailbox_size": 10},
+        {"order": urgency, "mailbox_size": 10, "dispatcher": Threads()},
+    ],
+    ids=str,
+)
+async def test_an_order_without_a_bound_or_with_a_thread_is_refused(options: Any) -> None:
+    async with running_node() as node:
+        with pytest.raises(BadInputError, match="mailbox_size"):
+            await node.spawn(Recorder, **options)

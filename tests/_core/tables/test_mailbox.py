@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from ergo_py._core.tables import mailbox
-from ergo_py._core.tables.mailbox import LOG_LIMIT, Mailbox, Verdict
+from ergo_py._core.tables.mailbox import LOG_LIMIT, Mailbox, OrderedMailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import (
     CALL,
     CHILD_EXIT,
@@ -38,6 +38,8 @@ from ergo_py._core.vocabulary.envelopes import (
     kind_name,
 )
 from ergo_py._core.vocabulary.errors import BadInputError
+from ergo_py._core.vocabulary.ids import EventName
+from ergo_py._core.vocabulary.messages import Published
 
 USER_KINDS = [MESSAGE, CALL, TRACED, TRACED_CALL, EVENT]
 USER_LANES = [Lane.URGENT, Lane.SYSTEM, Lane.MAIN]
@@ -699,3 +701,104 @@ def test_a_request_that_a_worker_thread_takes_meanwhile_is_not_withdrawn() -> No
     box.main = Racing([(CALL, None, caller, "x")])
 
     assert not box.withdraw(caller)
+
+
+# -- an order of the user --------------------------------------------------------------------------
+
+
+def ordered(*messages: str, limit: int = 10, overflow: Overflow = Overflow.RAISE) -> OrderedMailbox:
+    """A mailbox that serves short texts first, with some messages."""
+    box = OrderedMailbox(limit, overflow, len, lambda envelope, error: None)
+    for message in messages:
+        box.admit(Lane.MAIN, (MESSAGE, "sender", None, message))
+    return box
+
+
+def test_an_order_sorts_messages_and_keeps_those_of_a_key_in_sending_order() -> None:
+    box = ordered("ccc", "b", "aa", "ddd", "", "a")
+
+    box.push(Lane.MAIN, (EVENT, "sender", None, Published(EventName("tick"), "ee", 0.0)))
+
+    assert [getattr(each, "message", each) for each in contents(box)] == [
+        "",
+        "b",
+        "a",
+        "aa",
+        "ee",
+        "ccc",
+        "ddd",
+    ]
+
+
+def test_an_order_sorts_no_other_lane() -> None:
+    box = ordered()
+
+    for message in ("long", "a"):
+        box.admit(Lane.SYSTEM, (MESSAGE, "sender", None, message))
+
+    assert contents(box) == ["long", "a"]
+
+
+def test_a_signal_waits_only_for_the_messages_before_it_in_any_order() -> None:
+    box = ordered("long", "longer")
+    box.push_signal(Lane.MAIN, (STOP, "kernel", None, "s"))
+
+    for message in ("bb", "a"):
+        box.admit(Lane.MAIN, (MESSAGE, "sender", None, message))
+
+    assert contents(box) == ["long", "longer", "s", "a", "bb"]
+    for message in ("bb", "a"):
+        box.admit(Lane.MAIN, (MESSAGE, "sender", None, message))
+    assert contents(box) == ["a", "bb"]
+
+
+def test_a_message_with_a_wrong_key_is_refused_and_counted() -> None:
+    refused: list[tuple[object, type]] = []
+    box = OrderedMailbox(
+        10,
+        Overflow.RAISE,
+        lambda message: message[0],
+        lambda envelope, error: refused.append((envelope[3], type(error))),
+    )
+
+    for message in ([2], 5, ["text"], [1]):
+        box.admit(Lane.MAIN, (MESSAGE, "sender", None, message))
+
+    assert contents(box) == [[1], [2]]
+    assert refused == [(5, TypeError), (["text"], TypeError)]
+    assert box.dropped == 2
+
+
+def test_an_ordered_mailbox_that_is_full_displaces_the_message_that_would_come_last() -> None:
+    box = ordered("ccc", "a", limit=2, overflow=Overflow.DROP_OLDEST)
+
+    verdict, displaced = box.admit(Lane.MAIN, (MESSAGE, "sender", None, "bb"))
+
+    assert verdict is Verdict.DISPLACED
+    assert displaced is not None
+    assert displaced[3] == "ccc"
+    assert contents(box) == ["a", "bb"]
+
+
+def test_an_ordered_mailbox_displaces_no_signal() -> None:
+    box = ordered(overflow=Overflow.DROP_OLDEST)
+    box.push_signal(Lane.MAIN, (STOP, "kernel", None, "signal"))
+    box.push_signal(Lane.SYSTEM, (DOWN, "kernel", None, "down"))
+
+    assert box.take_oldest_user_message(Lane.MAIN) is None
+    assert box.take_oldest_user_message(Lane.SYSTEM) is None
+
+
+@pytest.mark.parametrize("lane", [deque, Mailbox.main_type])
+def test_an_ordered_mailbox_inherits_a_lane_of_any_kind_and_leaves_no_message_there(
+    lane: type[deque[Envelope]],
+) -> None:
+    box = ordered()
+    left = lane()
+    left.append((MESSAGE, "sender", None, "bb"))
+
+    box.inherit({Lane.MAIN: left})
+    box.admit(Lane.MAIN, (MESSAGE, "sender", None, "a"))
+
+    assert left is box.main or not left
+    assert contents(box) == ["a", "bb"]
