@@ -34,7 +34,7 @@ PROMISES_IN_SECTION = {
     "U": 4,
     "Z": 5,
     "Y": 12,
-    "B": 7,
+    "B": 8,
 }
 EXPECTED = [
     f"{section}{number}"

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from .brokers.sqlite_queue import SQLiteQueue
     from .item import Item
     from .lanes import Retry
     from .pipeline import Pipeline
     from .source import Source
     from .steps import Sink, Stage, ToActor
 
-__all__ = ["Item", "Pipeline", "Retry", "Sink", "Source", "Stage", "ToActor"]
+__all__ = ["Item", "Pipeline", "Retry", "SQLiteQueue", "Sink", "Source", "Stage", "ToActor"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
+            "brokers.sqlite_queue": "SQLiteQueue",
             "item": "Item",
             "lanes": "Retry",
             "pipeline": "Pipeline",

@@ -78,7 +78,7 @@ class SourceReader(MetaProcess):
         """Take items and acknowledge them, until the stop; open the source again when it is
         lost.
         """
-        self._source.rest_with(self._rest)
+        self._source.pause_with(self._pause)
         chance = sources.chance(self.id.node, "pipelines").fraction
         while not self._is_over():
             try:
@@ -117,8 +117,12 @@ class SourceReader(MetaProcess):
     def _has_news(self) -> bool:
         return bool(self._settled) or self._is_over()
 
-    def _rest(self, seconds: float) -> None:
-        self._wait.in_thread(lambda: bool(self._settled) or self._is_draining, seconds)
+    def _pause(self, seconds: float) -> bool:
+        self._wait.in_thread(self._is_awaited, seconds)
+        return not self._is_awaited()
+
+    def _is_awaited(self) -> bool:
+        return bool(self._settled) or self._is_draining or self.stopping
 
     def _note_taken(self, items: list[Item], room: int) -> None:
         self.open += len(items)

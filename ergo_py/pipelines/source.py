@@ -19,7 +19,7 @@ class Source:
     ``ack``.
     """
 
-    _rest: Callable[[float], object] = staticmethod(sleep)
+    _pause: Callable[[float], bool] | None = None
 
     def open(self) -> None:
         """Connect to the broker."""
@@ -32,7 +32,7 @@ class Source:
         """Return when there may be more items, after ``seconds`` at the latest. By default, after
         that time or when there are items to acknowledge.
         """
-        self._rest(seconds)
+        self.pause(seconds)
 
     def ack(self, items: list[Item]) -> None:
         """Acknowledge items, in the order in which the pipeline has finished them. If it raises,
@@ -48,9 +48,18 @@ class Source:
     def close(self) -> None:
         """Disconnect, also after an ``open`` that has failed."""
 
-    def rest_with(self, rest: Callable[[float], object]) -> None:
-        """Called by the pipeline: wait by this function of the seconds."""
-        self._rest = rest
+    def pause(self, seconds: float) -> bool:
+        """Block for a time, for a ``wait`` that looks again and again. Returns False at once when
+        ``wait`` is to return: there are items to acknowledge, or the pipeline stops.
+        """
+        if self._pause is not None:
+            return self._pause(seconds)
+        sleep(seconds)  # outside of a pipeline
+        return True
+
+    def pause_with(self, pause: Callable[[float], bool]) -> None:
+        """Called by the pipeline: pause by this function."""
+        self._pause = pause
 
 
 show_public_names(__name__)

@@ -1,8 +1,16 @@
 """The contracts of bridges, as tests for a bridge of your own."""
 
-from ..._core.vocabulary.public_names import show_under
-from .devices import DEVICE_RULES, DeviceRig
+from typing import TYPE_CHECKING
 
-__all__ = ["DEVICE_RULES", "DeviceRig"]
+from ..._core.vocabulary.public_names import load_on_first_use
 
-show_under(__name__, __all__, globals())
+if TYPE_CHECKING:
+    from .devices import DEVICE_RULES, DeviceRig
+    from .sources import SOURCE_RULES, SourceRig
+
+__all__ = ["DEVICE_RULES", "SOURCE_RULES", "DeviceRig", "SourceRig"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(
+        __name__, {"devices": "DEVICE_RULES DeviceRig", "sources": "SOURCE_RULES SourceRig"}
+    )

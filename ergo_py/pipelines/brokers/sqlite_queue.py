@@ -1,0 +1,122 @@
+"""`SQLiteQueue`: a queue in a file, as a source and as a sink."""
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.public_names import show_public_names
+from ..item import Item
+from ..source import Source
+from ..steps import Sink
+
+__all__ = ["SQLiteQueue"]
+
+_SCHEMA: Final = """
+    create table if not exists items (
+        id integer primary key autoincrement, queue text not null, key text, body blob not null,
+        error text
+    );
+    create index if not exists items_of_queue on items (queue, id);
+    create table if not exists taken (queue text primary key, highest integer not null);
+"""
+_TAKE: Final = "select id, key, body from items where queue = ? and id > ? order by id limit ?"
+_NOTE: Final = "insert or replace into taken values (?, ?)"
+_PUT: Final = "insert into items (queue, key, body, error) values (?, ?, ?, ?)"
+_LOOK: Final = 0.02
+"""Seconds between two looks for items of other programs."""
+
+
+class SQLiteQueue(Source, Sink):
+    """A queue in a file: a source, a sink, or ``poison``. Bodies are bytes or texts.
+
+    Any number of programs put items. One pipeline at a time takes them: another waits, with its
+    ``reopen``, until the first has ended. Items that were taken and not acknowledged, also items
+    that were given up without ``poison``, are taken again at the next opening.
+
+    Args:
+        path: the file; made if it is missing. Its directory must exist, on a local disk.
+        queue: the name of the queue: a file has any number of them.
+        batch: as a sink, the most items of a transaction.
+        within: as a sink, the seconds to wait for a full batch.
+
+    Raises:
+        BadInputError: an argument has a wrong type or value.
+    """
+
+    def __init__(
+        self, path: str | Path, queue: str = "items", *, batch: int = 500, within: float = 0.0
+    ) -> None:
+        super().__init__(batch=batch, within=within)
+        if not isinstance(path, str | Path) or not str(path) or str(path) == ":memory:":
+            raise BadInputError("SQLiteQueue(path)", path, 'the path of a file: "jobs.db"')
+        if not isinstance(queue, str) or not queue:
+            raise BadInputError("SQLiteQueue(queue)", queue, "the name of the queue")
+        self._path, self._queue = Path(path), queue
+        self._lock: sqlite3.Connection | None = None
+        self._last = self._highest = 0
+
+    def open(self) -> None:
+        """Open the file."""
+        self._file = sqlite3.connect(self._path, isolation_level=None)
+        self._file.executescript(f"pragma journal_mode = wal; {_SCHEMA}")
+
+    def close(self) -> None:
+        """Close the file. The next pipeline may take items."""
+        for connection in (getattr(self, "_file", None), self._lock):
+            if connection is not None:
+                connection.close()
+        self._lock = None
+
+    def take(self, most: int) -> list[Item]:
+        """Return the next items."""
+        if self._lock is None:
+            self._begin_to_take()
+        rows = self._file.execute(_TAKE, (self._queue, self._last, most)).fetchall()
+        if rows:
+            self._last = rows[-1][0]
+            if self._last > self._highest:
+                self._file.execute(_NOTE, (self._queue, self._last))
+        return [Item(body, key, number, number <= self._highest) for number, key, body in rows]
+
+    def _begin_to_take(self) -> None:
+        """Take the lock of the queue. The system releases it when the program ends, in any way."""
+        # Not a lock on the file itself, which would keep other programs from putting items.
+        self._lock = sqlite3.connect(f"{self._path}.{self._queue}.taker", timeout=0.0)
+        self._lock.execute("begin exclusive")
+        # The loss of power may take back an acknowledgement: the item is taken again.
+        self._file.execute("pragma synchronous = normal")
+        highest = "select highest from taken where queue = ?"
+        found = self._file.execute(highest, (self._queue,)).fetchone()
+        self._highest = found[0] if found else 0
+        self._last = 0
+
+    def wait(self, seconds: float) -> None:
+        """Wait until another program has written."""
+        seen = self._version()
+        for _ in range(round(seconds / _LOOK)):
+            if not self.pause(_LOOK) or self._version() != seen:
+                return
+
+    def _version(self) -> object:
+        return self._file.execute("pragma data_version").fetchone()
+
+    def ack(self, items: list[Item]) -> None:
+        """Delete items, in a transaction."""
+        numbers = [(item.receipt,) for item in items]
+        with self._file:
+            self._file.execute("begin immediate")
+            self._file.executemany("delete from items where id = ?", numbers)
+
+    def handle_batch(self, items: list[Item]) -> None:
+        """Put items, in a transaction."""
+        rows = [
+            (self._queue, item.key, item.body, None if item.error is None else repr(item.error))
+            for item in items
+        ]
+        with self._file:  # commits, or undoes all of it
+            self._file.execute("begin immediate")
+            self._file.executemany(_PUT, rows)
+
+
+show_public_names(__name__)

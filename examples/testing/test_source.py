@@ -1,0 +1,35 @@
+"""A source of a pipeline keeps the contract: the rules of the test kit, for a source of your own."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from ergo_py.pipelines import Item, Source, SQLiteQueue
+from ergo_py.testing.bridges import SOURCE_RULES, SourceRig
+
+
+class QueueRig(SourceRig):
+    """The broker of the source: here a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def source(self) -> Source:
+        return SQLiteQueue(self.path)  # your source instead
+
+    def put(self, bodies: Sequence[bytes]) -> None:
+        queue = SQLiteQueue(self.path)
+        queue.open()
+        queue.handle_batch([Item(body) for body in bodies])
+        queue.close()
+
+    def left(self) -> int:
+        with closing(sqlite3.connect(self.path)) as file:
+            [count] = file.execute("select count(*) from items").fetchone()
+        return int(count)
+
+
+def test_the_source_keeps_the_contract(tmp_path: Path) -> None:
+    for rule in SOURCE_RULES:
+        rule(QueueRig(tmp_path / f"{rule.__name__}.db"))

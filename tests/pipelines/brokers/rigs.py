@@ -1,0 +1,40 @@
+"""The brokers of the package for the rules of sources."""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from ergo_py.pipelines import Item, Source, SQLiteQueue
+from ergo_py.testing.bridges import SourceRig
+
+__all__ = ["SQLiteRig", "put"]
+
+
+def put(sink: SQLiteQueue, bodies: Sequence[bytes]) -> None:
+    """Put items by the sink of a broker."""
+    sink.open()
+    try:
+        sink.handle_batch([Item(body) for body in bodies])
+    finally:
+        sink.close()
+
+
+class SQLiteRig(SourceRig):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def source(self) -> Source:
+        return SQLiteQueue(self.path, "jobs")
+
+    def put(self, bodies: Sequence[bytes]) -> None:
+        put(SQLiteQueue(self.path, "jobs"), bodies)
+
+    def left(self) -> int:
+        connection = sqlite3.connect(self.path)
+        try:
+            [count] = connection.execute(
+                "select count(*) from items where queue = 'jobs'"
+            ).fetchone()
+        finally:
+            connection.close()
+        return int(count)

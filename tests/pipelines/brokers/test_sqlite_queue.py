@@ -1,0 +1,117 @@
+"""`SQLiteQueue`: the rules of sources, and a program that is killed."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ergo_py import BadInputError
+from ergo_py.pipelines import Item, SQLiteQueue
+from ergo_py.testing.bridges import SOURCE_RULES
+from ergo_py.testing.bridges.sources import SourceRule
+from tests.pipelines.brokers.rigs import SQLiteRig, put
+
+
+@pytest.mark.parametrize("rule", SOURCE_RULES, ids=[rule.__name__ for rule in SOURCE_RULES])
+def test_a_queue_in_a_file_keeps_the_rule(rule: SourceRule, tmp_path: Path) -> None:
+    rule(SQLiteRig(tmp_path / "jobs.db"))
+
+
+def test_queues_of_a_file_do_not_share_items(tmp_path: Path) -> None:
+    put(SQLiteQueue(tmp_path / "jobs.db", "a"), [b"1"])
+    source = SQLiteQueue(tmp_path / "jobs.db", "b")
+    source.open()
+
+    assert source.take(5) == []
+    source.close()
+
+
+def test_one_source_at_a_time_takes_from_a_queue(tmp_path: Path) -> None:
+    put(SQLiteQueue(tmp_path / "jobs.db"), [b"1"])
+    first, second = SQLiteQueue(tmp_path / "jobs.db"), SQLiteQueue(tmp_path / "jobs.db")
+    first.open()
+    assert [item.body for item in first.take(5)] == [b"1"]
+
+    second.open()
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        second.take(5)
+    second.close()
+    first.close()
+    second.open()
+
+    assert [(item.body, item.redelivered) for item in second.take(5)] == [(b"1", True)]
+    second.close()
+
+
+def test_keys_and_errors_are_kept_and_a_batch_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    queue = SQLiteQueue(tmp_path / "jobs.db")
+    queue.open()
+
+    queue.handle_batch([Item(b"1", "ada", error=ValueError("no"))])
+    with pytest.raises(sqlite3.Error):
+        queue.handle_batch([Item(b"2"), Item(object())])
+
+    assert [(item.body, item.key) for item in queue.take(5)] == [(b"1", "ada")]
+    queue.close()
+    connection = sqlite3.connect(tmp_path / "jobs.db")
+    assert connection.execute("select error from items").fetchall() == [("ValueError('no')",)]
+    connection.close()
+
+
+@pytest.mark.parametrize("path, queue", [("", "a"), (":memory:", "a"), ("jobs.db", "")])
+def test_wrong_arguments_are_refused(path: str, queue: str) -> None:
+    with pytest.raises(BadInputError):
+        SQLiteQueue(path, queue)
+
+
+PROGRAM = """
+import sys
+from ergo_py import Backoff, ChildSpec, run
+from ergo_py.pipelines import Pipeline, Sink, SQLiteQueue
+import trio
+
+class Write(Sink):
+    def handle_batch(self, items):
+        for item in items:
+            print(item.body.decode(), flush=True)
+
+async def main(node):
+    plan = Pipeline.spec(
+        SQLiteQueue(sys.argv[1], "jobs"), Write(batch=5), most_unacknowledged=20,
+        reopen=Backoff(0.01, 0.1),
+    )
+    await node.supervise([ChildSpec("jobs", plan)])
+    await trio.sleep_forever()
+
+run(main, log_level="critical")
+"""
+
+
+def test_a_program_that_is_killed_loses_no_item_and_repeats_at_most_the_bound(
+    tmp_path: Path,
+) -> None:
+    rig = SQLiteRig(tmp_path / "jobs.db")
+    rig.put([b"%d" % number for number in range(300)])
+    handled: Counter[int] = Counter()
+
+    for lines in (100, None):
+        with subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path / "jobs.db")], stdout=subprocess.PIPE
+        ) as program:
+            assert program.stdout is not None
+            read = 0
+            while read != lines and len(handled) < 300:
+                handled[int(program.stdout.readline())] += 1
+                read += 1
+            program.send_signal(signal.SIGKILL if lines else signal.SIGTERM)
+            # Lines that it has printed before its end.
+            for line in program.stdout.read().split(b"\n")[:-1]:
+                handled[int(line)] += 1
+
+    assert {*handled} == {*range(300)}
+    assert handled.total() - 300 <= 20
+    assert rig.left() == 0
