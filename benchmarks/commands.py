@@ -125,6 +125,12 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         "server",
         '"$python" -m benchmarks.soak_nodes "$@"',
     ),
+    "brokers": Command(
+        "run pipelines on redis-server and PostgreSQL, with ITEMS=100000 items and 50 kills of "
+        "pipeline and broker, and measure them beside the bare loop",
+        'ERGO_BROKERS="${ITEMS:-100000}" "$python" -m pytest tests/pipelines/brokers "$@"\n'
+        '"$python" -m benchmarks.broker_throughput',
+    ),
     "sizing": Command(
         "simulate a network of 1,000 nodes in virtual time: traffic, detection of losses, windows",
         '"$python" -m benchmarks.sizing "$@"',

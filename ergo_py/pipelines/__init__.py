@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from .._core.vocabulary.public_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from .brokers.postgres_queue import PostgresQueue
+    from .brokers.redis_stream import RedisStream
     from .brokers.sqlite_queue import SQLiteQueue
     from .item import Item
     from .lanes import Retry
@@ -14,12 +16,25 @@ if TYPE_CHECKING:
     from .source import Source
     from .steps import Sink, Stage, ToActor
 
-__all__ = ["Item", "Pipeline", "Retry", "SQLiteQueue", "Sink", "Source", "Stage", "ToActor"]
+__all__ = [
+    "Item",
+    "Pipeline",
+    "PostgresQueue",
+    "RedisStream",
+    "Retry",
+    "SQLiteQueue",
+    "Sink",
+    "Source",
+    "Stage",
+    "ToActor",
+]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = load_on_first_use(
         __name__,
         {
+            "brokers.postgres_queue": "PostgresQueue",
+            "brokers.redis_stream": "RedisStream",
             "brokers.sqlite_queue": "SQLiteQueue",
             "item": "Item",
             "lanes": "Retry",

@@ -1,4 +1,4 @@
-"""A source of a pipeline keeps the contract: the rules of the test kit, for a source of your own."""
+"""A source of a pipeline keeps the contract: the rules of the test kit, for your own source."""
 
 import sqlite3
 from collections.abc import Sequence

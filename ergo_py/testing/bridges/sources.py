@@ -15,7 +15,7 @@ from ...pipelines.item import Item
 from ...pipelines.pipeline import Pipeline
 from ...pipelines.source import Source
 from ...pipelines.steps import Sink
-from ...supervision.specs import Backoff, ChildSpec
+from ...supervision.specs import Backoff, Budget, ChildSpec
 
 __all__ = ["SOURCE_RULES", "SourceRig", "SourceRule"]
 
@@ -171,12 +171,14 @@ def an_acknowledgement_may_come_late(rig: SourceRig) -> None:
         items = _take(source, 2)
         source.close()
         source.open()
-        source.ack([items[0]])
-        source.ack([items[0]])
-        left = rig.left()
-        if left not in (1, 2):
-            raise AssertionError(f"a late ack() of one of two items left {left}")
-        source.ack(_take(source, left))
+        for _ in range(2):
+            source.ack([items[0]])
+        # Of the opening before, a source may keep items, or take them again.
+        if rig.left() < 1:
+            raise AssertionError("a late ack() of one of two items has acknowledged the other")
+        source.ack([items[1]])
+        if left := rig.left():
+            source.ack(_take(source, left))
         _expect_left(rig, 0, "items left at the end")
 
 
@@ -221,7 +223,7 @@ def a_pipeline_loses_nothing_through_kills(rig: SourceRig) -> None:
             reopen=Backoff(0.01, 0.1),
         )
         async with open_node("bridge@test", log_level="critical") as node:
-            await node.supervise([ChildSpec("jobs", plan)])
+            await node.supervise([ChildSpec("jobs", plan, budget=Budget(1000, 1.0))])
             for kill in range(1, _KILLS + 1):
                 while len({*handled}) < kill * _MANY // (_KILLS + 1):  # noqa: ASYNC110
                     await trio.sleep(_PAUSE)

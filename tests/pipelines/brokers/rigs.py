@@ -4,13 +4,13 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from ergo_py.pipelines import Item, Source, SQLiteQueue
+from ergo_py.pipelines import Item, Sink, Source, SQLiteQueue
 from ergo_py.testing.bridges import SourceRig
 
 __all__ = ["SQLiteRig", "put"]
 
 
-def put(sink: SQLiteQueue, bodies: Sequence[bytes]) -> None:
+def put(sink: Sink, bodies: Sequence[bytes]) -> None:
     """Put items by the sink of a broker."""
     sink.open()
     try:

@@ -30,7 +30,7 @@ def test_queues_of_a_file_do_not_share_items(tmp_path: Path) -> None:
     source.close()
 
 
-def test_one_source_at_a_time_takes_from_a_queue(tmp_path: Path) -> None:
+def test_a_queue_has_a_single_source_at_a_time(tmp_path: Path) -> None:
     put(SQLiteQueue(tmp_path / "jobs.db"), [b"1"])
     first, second = SQLiteQueue(tmp_path / "jobs.db"), SQLiteQueue(tmp_path / "jobs.db")
     first.open()

@@ -1,0 +1,123 @@
+"""Throughput of pipelines: a sink that does nothing, beside the bare loop of the same library.
+
+    python -m benchmarks brokers
+
+The bare loop takes and acknowledges the same items in the same sizes, in a plain thread without a
+node. The pipeline adds its thread, its counters and the hand-over of each batch.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from ergo_py import ChildSpec, open_node
+from ergo_py.pipelines import Item, Pipeline, Sink
+from ergo_py.testing.bridges import SourceRig
+from tests.pipelines.brokers.rigs import SQLiteRig
+from tests.pipelines.brokers.servers import PostgresRig, RedisRig, RedisServer, started
+from tests.postgres import postgres_programs
+
+ITEMS = 50_000
+BOUND = 2_000
+BATCH = 500
+BODY = b"x" * 100
+
+
+class Nothing(Sink):
+    """Counts its items, in its thread."""
+
+    def __init__(self, count: list[int]) -> None:
+        super().__init__(batch=BATCH)
+        self.count = count
+
+    def handle_batch(self, items: list[Item]) -> None:
+        self.count[0] += len(items)
+
+
+def bare(rig: SourceRig) -> None:
+    """Take and acknowledge all items in a loop."""
+    source = rig.source()
+    source.open()
+    left = ITEMS
+    while left:
+        items = source.take(BATCH)
+        if items:
+            source.ack(items)
+        left -= len(items)
+    source.close()
+
+
+def piped(rig: SourceRig) -> None:
+    """The same by a pipeline: the stop of the node acknowledges the last items."""
+    count = [0]
+
+    async def run() -> None:
+        plan = Pipeline.spec(rig.source(), Nothing(count), most_unacknowledged=BOUND)
+        async with open_node("bench@localhost", log_level="error") as node:
+            await node.supervise([ChildSpec("jobs", plan)])
+            while count[0] < ITEMS:  # noqa: ASYNC110 - a thread counts
+                await trio.sleep(0.001)
+
+    trio.run(run)
+
+
+def measured(rig: SourceRig, work: object) -> tuple[float, float]:
+    """Items per second, and microseconds of processor time per item, in this program."""
+    source = rig.source()
+    source.open()
+    source.close()
+    for _ in range(ITEMS // 5_000):
+        rig.put([BODY] * 5_000)
+    assert callable(work)
+    wall, cpu = time.perf_counter(), time.process_time()
+    work(rig)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    if rig.left():
+        sys.exit(f"{rig.left()} items are left")
+    return ITEMS / wall, cpu / ITEMS * 1e6
+
+
+@contextmanager
+def rigs() -> Iterator[dict[str, SourceRig]]:
+    """The brokers that are installed."""
+    with tempfile.TemporaryDirectory() as place:
+        found: dict[str, SourceRig] = {"SQLiteQueue": SQLiteRig(Path(place) / "jobs.db")}
+        if shutil.which("redis-server") is None or postgres_programs() is None:
+            yield found
+            return
+        with started("redis") as first, started("postgres") as second:
+            assert isinstance(first, RedisServer)
+            assert not isinstance(second, RedisServer)
+            yield {
+                **found,
+                "RedisStream": RedisRig(first, "jobs"),
+                "PostgresQueue": PostgresRig(second, "jobs"),
+            }
+
+
+def main() -> None:
+    """Measure each broker: the best of three runs of each kind, in turn."""
+    print(f"{ITEMS} items of {len(BODY)} bytes, load {os.getloadavg()[0]:.1f}")
+    with rigs() as found:
+        for name, rig in found.items():
+            runs = [(measured(rig, bare), measured(rig, piped)) for _ in range(3)]
+            (rate, cost), (piped_rate, piped_cost) = (
+                (max(run[kind][0] for run in runs), min(run[kind][1] for run in runs))
+                for kind in (0, 1)
+            )
+            print(
+                f"{name}: bare {rate:,.0f}/s, {cost:.1f} us; pipeline {piped_rate:,.0f}/s, "
+                f"{piped_cost:.1f} us; {piped_rate / rate:.2f} x the rate, "
+                f"{piped_cost / cost:.2f} x the processor time"
+            )
+
+
+if __name__ == "__main__":
+    main()
