@@ -63,7 +63,7 @@ def piped(rig: SourceRig) -> None:
         async with open_node("bench@localhost", log_level="error") as node:
             await node.supervise([ChildSpec("jobs", plan)])
             while count[0] < ITEMS:  # noqa: ASYNC110 - a thread counts
-                await trio.sleep(0.001)
+                await trio.sleep(0.02)
 
     trio.run(run)
 

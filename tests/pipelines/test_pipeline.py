@@ -168,6 +168,36 @@ async def test_items_behind_an_item_of_their_key_that_is_given_up_go_on_in_order
     assert broker.failed == [(0, "0"), (3, "3")]
 
 
+class Latecomers(Stage):
+    """Fails the first item once. Items of its key arrive before its second try, and during it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.tried: list[int] = []
+
+    async def handle(self, item: Item) -> object:
+        self.tried.append(item.body)
+        if self.tried == [0]:
+            self.broker.ready.append((1, False))
+            raise ValueError(item.body)
+        if item.body == 0:
+            self.broker.ready.append((2, False))
+            await trio.sleep(3.0)
+        return item.body
+
+
+@in_virtual_time
+async def test_items_that_arrive_around_the_retry_of_their_key_stay_behind_it() -> None:
+    broker, sink = Broker(0, key=lambda _: "same"), Collect()
+    stage = Latecomers(broker)
+
+    async with running(broker, stage, sink, retry=Retry(1, Backoff(5.0, 5.0))):
+        await until(lambda: len(sink.bodies) == 3)
+
+    assert sink.bodies == [0, 1, 2]
+    assert stage.tried == [0, 0, 1, 2]
+
+
 @in_virtual_time
 async def test_a_key_that_cannot_be_computed_gives_up_its_item_only() -> None:
     broker, sink = Broker(0, 1), Collect()

@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from ..._core.vocabulary.ids import Alias
+from ..._core.vocabulary.public_names import show_public_names
 from ..._core.vocabulary.reasons import Normal
 from ...actor import Actor
 from ...devices.bridge import DeviceBridge
@@ -288,3 +289,5 @@ DEVICE_RULES: Final[tuple[DeviceRule, ...]] = (
     a_stuck_library_is_replaced,
 )
 """The rules. Call each with a new `DeviceRig`."""
+
+show_public_names(__name__)
