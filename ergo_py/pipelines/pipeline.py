@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import trio
 
@@ -21,11 +21,28 @@ from .reader import SourceReader
 from .source import Source
 from .steps import Sink, Stage, Step, ToActor
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "PipelineFigures"]
 
 _RETRY: Final = Retry(3, Backoff(0.1, 5.0))
 _REOPEN: Final = Backoff(0.1, 10.0)
 _ON_STOP: Final = Drain(10.0)
+
+
+class PipelineFigures(NamedTuple):
+    """The counters of a pipeline since its start."""
+
+    open: int
+    """Items between ``take`` and ``ack`` now."""
+    most: int
+    """The bound of the open items."""
+    taken: int
+    acknowledged: int
+    failed: int
+    """Items that were given up after their last try."""
+    redelivered: int
+    """Items that the broker has delivered before."""
+    delay: float
+    """Seconds from ``take`` to the end of the last item."""
 
 
 class Pipeline(Actor):
@@ -164,18 +181,26 @@ class Pipeline(Actor):
 
     # -- looking inside ----------------------------------------------------------------------------
 
+    def figures(self) -> PipelineFigures:
+        """The counters, from any thread."""
+        reader = self._reader
+        return PipelineFigures(
+            reader.open,
+            self._most,
+            reader.taken,
+            reader.acknowledged,
+            self._failed,
+            reader.redelivered,
+            self._delay,
+        )
+
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """The counters of the items, and the state of the source."""
-        reader = self._reader
+        lost, figures = self._reader.lost, self.figures()
         return {
-            "taken": str(reader.taken),
-            "open": str(reader.open),
-            "most": str(self._most),
-            "acknowledged": str(reader.acknowledged),
-            "failed": str(self._failed),
-            "redelivered": str(reader.redelivered),
-            "delay": f"{self._delay:.3f} s",
-            "source": f"lost: {reader.lost}" if reader.lost else "open",
+            **{name: str(value) for name, value in figures._asdict().items()},
+            "delay": f"{figures.delay:.3f} s",
+            "source": f"lost: {lost}" if lost else "open",
         }
 
 

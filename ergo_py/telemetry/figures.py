@@ -27,6 +27,7 @@ from .._core.verbs.node_access import check_node, figures_of, kernel_of, watchdo
 from .._core.vocabulary.messages import Why
 from .._core.vocabulary.public_names import show_public_names
 from ..entity_handles import EntityFigures, entity_figures
+from ..pipelines.pipeline import Pipeline, PipelineFigures
 from ..web.request_figures import find_request_figures
 
 __all__ = ["BehaviourFigures", "Figures", "LoopDelay", "read_figures"]
@@ -135,6 +136,8 @@ class Figures:
     """
     entities: EntityFigures
     """The entities of the node; zeros if it keeps none."""
+    pipelines: Mapping[str, PipelineFigures]
+    """The pipelines by their names; those without a name are left out."""
     network_joined: bool | None
     """Whether the node is a member of its network; None without a network."""
     log_lines_lost: int
@@ -242,6 +245,11 @@ class _Readings:
             active_requests=None if requests is None else requests.active,
             requests={} if requests is None else requests.read(),
             entities=entity_figures(node),
+            pipelines={
+                process.name: process.behaviour_itself.figures()
+                for process in living.processes
+                if process.name is not None and isinstance(process.behaviour_itself, Pipeline)
+            },
             network_joined=None if router.remote is None else not router.remote.why_left,
             log_lines_lost=info.log_lines_lost,
             program=ProgramFigures(

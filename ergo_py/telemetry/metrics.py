@@ -5,6 +5,7 @@ prometheus_client, the instruments of OpenTelemetry and the documentation are ma
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from ..pipelines.pipeline import PipelineFigures
 from ..web.request_figures import BOUNDS
 from .figures import BehaviourFigures, Figures
 
@@ -86,6 +87,18 @@ def _by_behaviour(
                 yield (name,), read(each)
 
     return values
+
+
+def _by_pipeline(read: Callable[[PipelineFigures], float]) -> Callable[[Figures], Values]:
+    return lambda figures: [((name,), read(each)) for name, each in figures.pipelines.items()]
+
+
+def _pipeline_items(figures: Figures) -> Values:
+    for name, each in figures.pipelines.items():
+        yield (name, "taken"), each.taken
+        yield (name, "acknowledged"), each.acknowledged
+        yield (name, "failed"), each.failed
+        yield (name, "redelivered"), each.redelivered
 
 
 def _loop_delay(figures: Figures) -> Values | None:
@@ -364,6 +377,33 @@ METRICS: Final = (
         "",
         _single(lambda figures: figures.entities.parked),
         otel="ergo.entities.parked",
+    ),
+    Metric(
+        "ergo_pipeline_open",
+        "gauge",
+        "Items of a pipeline that are taken and not acknowledged.",
+        "",
+        _by_pipeline(lambda figures: figures.open),
+        ("pipeline",),
+        "ergo.pipeline.open",
+    ),
+    Metric(
+        "ergo_pipeline_items",
+        "counter",
+        "Items of a pipeline since its start: taken, acknowledged, failed and redelivered.",
+        "",
+        _pipeline_items,
+        ("pipeline", "what"),
+        "ergo.pipeline.items",
+    ),
+    Metric(
+        "ergo_pipeline_delay_seconds",
+        "gauge",
+        "Seconds from the take of the last item of a pipeline to its end.",
+        "seconds",
+        _by_pipeline(lambda figures: figures.delay),
+        ("pipeline",),
+        "ergo.pipeline.delay",
     ),
     Metric(
         "ergo_network_joined",

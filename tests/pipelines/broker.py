@@ -134,6 +134,9 @@ async def until(holds: Callable[[], object], limit: float = 100.0) -> None:
     with trio.fail_after(limit):
         while not holds():  # noqa: ASYNC110 - threads change it, which set no event
             await trio.sleep(0.25)
+        # The thread that has made it hold may be in the middle of its step: time stands still
+        # until it rests.
+        await trio.sleep(0.01)
 
 
 def in_virtual_time(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:

@@ -7,6 +7,8 @@ import trio
 
 from ergo_py import Actor, Backoff, BadInputError, ChildSpec, Reject
 from ergo_py.pipelines import Item, Pipeline, Retry, Sink, Source, Stage, ToActor
+from ergo_py.telemetry.figures import read_figures
+from ergo_py.telemetry.metrics import families_of
 from tests.pipelines.broker import (
     QUICK,
     Broker,
@@ -97,6 +99,30 @@ async def test_items_pass_the_stages_and_are_acknowledged_in_a_single_thread() -
         "failed": "0",
     }
     assert figures["source"] == "open"
+
+
+@in_virtual_time
+async def test_metrics_have_the_counters_of_each_pipeline() -> None:
+    broker, sink = Broker(1, 2, 3), Refuse({2: 1000})
+
+    async with running(broker, sink) as node:
+        await until(lambda: broker.is_done)
+        samples = {
+            (family.metric.name, dict(sample.labels).get("what")): sample.value
+            for family in families_of(read_figures(node))
+            if "pipeline" in family.metric.labels
+            for sample in family.samples
+            if ("pipeline", "jobs") in sample.labels
+        }
+
+    assert samples.pop(("ergo_pipeline_delay_seconds", None)) is not None
+    assert samples == {
+        ("ergo_pipeline_open", None): 0,
+        ("ergo_pipeline_items", "taken"): 3,
+        ("ergo_pipeline_items", "acknowledged"): 2,
+        ("ergo_pipeline_items", "failed"): 1,
+        ("ergo_pipeline_items", "redelivered"): 0,
+    }
 
 
 @in_virtual_time
