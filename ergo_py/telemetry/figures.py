@@ -119,8 +119,6 @@ class Figures:
     """By cause: the names of :class:`Why`, in small letters; zeros included."""
     late_replies: int
     """Answers to calls that had timed out or were cancelled."""
-    late_messages: int
-    """Messages that arrived harmlessly after the end of a connection or receiver."""
     loop: LoopFigures
     threads: Mapping[str, int]
     """By kind: reader, dispatcher, worker, task; ``abandoned`` counts all so far."""
@@ -226,7 +224,6 @@ class _Readings:
             restarts=ledger.restarts,
             dead_letters={why.name.lower(): info.dead_letters.get(why, 0) for why in Why},
             late_replies=info.late_replies,
-            late_messages=info.late_messages,
             loop=LoopFigures(
                 delay=None if watchdog is None else LoopDelay(BOUNDS, *watchdog.delays.read()),
                 times_blocked=info.times_blocked,
