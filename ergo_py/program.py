@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from time import monotonic, monotonic_ns
 from types import CoroutineType, FrameType
 from typing import Any, Final, TypeGuard, TypeVar, cast
@@ -22,6 +23,7 @@ from ._core.verbs.behaviour import Behaviour, behaviour_of
 from ._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from ._core.vocabulary.options import DEFAULTS
 from ._core.vocabulary.public_names import show_public_names
+from .handover.succession import Succession
 from .meta.inherited_sockets import inherited_sockets
 from .meta.programs.process_groups import kill_groups
 from .node import Node, open_node
@@ -36,6 +38,7 @@ def run(
     main: Callable[[Node], Awaitable[T]] | type[Behaviour],
     *,
     name: str = "node@localhost",
+    handover: str | None = None,
     **options: Any,
 ) -> T | Any:
     """Open a node, run ``main`` on it, and stop the node when ``main`` returns or when Ctrl-C,
@@ -53,6 +56,10 @@ def run(
     function with a parameter ``task_status``, as for ``nursery.start`` of trio, is up when it calls
     ``task_status.started()``; any other function is up at once.
 
+    With ``handover="shop"`` a program takes over from the running program of this name and user: it
+    gets the sockets of servers with ``sock="…"``. The other program drains and ends when this
+    program is up, and goes on if it does not start.
+
     The first signal starts a graceful shutdown, within the node's ``stop_timeout``. A second signal
     within half a second counts as the same: some programs signal both a process and its group. A
     later signal kills the programs that ports have started, reports the processes still alive, with
@@ -64,33 +71,45 @@ def run(
         EscalationError: a supervisor of the node gave up. With ``on_escalation="keep"`` the program
             continues without it.
         NotAllowedError: the call stands at the top level of a file that ``ergo run`` or ``ergo
-            shell`` imports, and would run twice.
+            shell`` imports, and would run twice; or the program was not up in time, and its
+            predecessor goes on.
     """
-    if _importing:
-        raise NotAllowedError(
-            f"run(...) was called while {_importing[-1]} is imported, which would run it twice; "
-            'write `if __name__ == "__main__":` above it, or start the file with python'
-        )
+    _check_importing()
     takes_status = not _is_behaviour(main) and _check_main(main)
     options.setdefault("on_escalation", "stop")
-    inherited_sockets()  # before the program starts others, which must not inherit them
+    sockets = inherited_sockets()  # before the program starts others, which must not inherit them
+    succession = None if handover is None else Succession(handover, sockets)
     context = open_node(name, **options)
 
     async def whole() -> T | None:
         with closing(ServiceManager()) as manager, _Signals(manager) as signals:
+            if succession is not None:
+                await succession.begin()
             async with context as node:
                 signals.watch_over(node)
                 trio.lowlevel.spawn_system_task(manager.watch_loop)
-                try:
-                    status = StartStatus(manager, node.name)
+                with _telling(manager, node, succession) as status:
                     return cast(T, await _serve(main, node, status, takes_status=takes_status))
-                finally:
-                    manager.tell("STOPPING=1", f"STATUS={node.name} stops")
         return None
 
-    # Deliver Ctrl-C only at checkpoints of the main task: inside a callback it would look like a
-    # crash of that process.
+    # Only at checkpoints of the main task: inside a callback, Ctrl-C would look like a crash.
     return trio.run(whole, restrict_keyboard_interrupt_to_checkpoints=True)
+
+
+@contextmanager
+def _telling(
+    manager: ServiceManager, node: Node, succession: Succession | None
+) -> Iterator[StartStatus]:
+    """Tell the service manager that the program is up, when the status says so and the predecessor
+    has agreed, and that it stops.
+    """
+    say = partial(manager.tell, "READY=1", f"STATUS={node.name} is up")
+    try:
+        yield StartStatus(say if succession is None else succession.watch(node, say))
+    finally:
+        manager.tell("STOPPING=1", f"STATUS={node.name} stops")
+        if succession is not None:
+            succession.end()
 
 
 def _is_behaviour(main: object) -> TypeGuard[type[Behaviour]]:
@@ -145,6 +164,14 @@ def _check_main(main: object) -> bool:
 
 
 _importing: Final[list[str]] = []
+
+
+def _check_importing() -> None:
+    if _importing:
+        raise NotAllowedError(
+            f"run(...) was called while {_importing[-1]} is imported, which would run it twice; "
+            'write `if __name__ == "__main__":` above it, or start the file with python'
+        )
 
 
 @contextmanager

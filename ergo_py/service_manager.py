@@ -6,7 +6,7 @@ names. Without this variable nobody is told.
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import trio
@@ -74,9 +74,8 @@ class ServiceManager:
 class StartStatus:
     """The ``task_status`` of a main function: its ``started()`` says that the program is up."""
 
-    def __init__(self, manager: ServiceManager, node: str) -> None:
-        self._manager = manager
-        self._node = node
+    def __init__(self, say: Callable[[], object]) -> None:
+        self._say = say
         self._is_started = False
 
     def started(self, value: object = None) -> None:
@@ -88,7 +87,7 @@ class StartStatus:
         if self._is_started:
             raise NotAllowedError("task_status.started() was called twice; call it once")
         self._is_started = True
-        self._manager.tell("READY=1", f"STATUS={self._node} is up")
+        self._say()
 
 
 def _read_watchdog(environ: Mapping[str, str]) -> float | None:

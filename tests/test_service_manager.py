@@ -134,7 +134,7 @@ def test_a_node_that_stops_says_so_before_its_processes_end(manager: Manager) ->
 
 
 def test_a_start_that_is_said_twice_is_refused() -> None:
-    status = StartStatus(ServiceManager({}), "a@test")
+    status = StartStatus(lambda: None)
     status.started()
     with pytest.raises(NotAllowedError, match="call it once"):
         status.started()

@@ -1,5 +1,5 @@
 """`InheritedSockets`: the sockets that a service manager has opened for this program (socket
-activation of systemd).
+activation of systemd), or that its predecessor has handed over.
 
 The manager listens before the program runs, and goes on when the program ends: connections wait in
 the queue of the system while a program is replaced, and none is refused or reset.
@@ -7,7 +7,7 @@ the queue of the system while a program is replaced, and none is refused or rese
 
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from functools import cache
 from typing import Final
 
@@ -34,6 +34,14 @@ class InheritedSockets:
         count = environ.pop("LISTEN_FDS", "")
         names = environ.pop("LISTEN_FDNAMES", "")
         self._descriptors: list[tuple[str, int]] = []
+        self._kept: dict[str, int] = {}
+        """The descriptors of the sockets that a predecessor has handed over, or that servers of
+        this program have opened for a successor.
+        """
+        self.keeps = False
+        """Whether the sockets that servers open under a name are kept for a successor."""
+        self.is_held = False
+        """Whether the servers accept no connection yet: the predecessor still serves."""
         self._other_pid = pid if pid and pid != str(os.getpid()) else ""
         """The process that got the sockets, if it is another."""
         if not pid or self._other_pid or not count.isdecimal():
@@ -56,6 +64,37 @@ class InheritedSockets:
         """
         return bool(self._other_pid)
 
+    # -- predecessor and successor -----------------------------------------------------------------
+
+    def begin_to_keep(self) -> None:
+        """Keep the sockets that servers open under a name from now on."""
+        self.keeps = True
+
+    def keep(self, name: str, sock: socket.socket) -> None:
+        """Keep a copy of a socket that a server has opened under a name."""
+        self._kept[name] = os.dup(sock.fileno())
+
+    def take_over(self, descriptors: Mapping[str, int]) -> None:
+        """Take the sockets of a predecessor, and hold the servers until :meth:`release`: if this
+        program does not start, no connection is lost with it.
+        """
+        self._kept |= descriptors
+        self.is_held = True
+
+    def release(self) -> None:
+        """Let the servers accept connections."""
+        self.is_held = False
+
+    def to_hand_over(self) -> dict[str, int]:
+        """The descriptors of all sockets that have a name of their own."""
+        names = [name for name, _ in self._descriptors]
+        single = {name: number for name, number in self._descriptors if names.count(name) == 1}
+        return single | self._kept
+
+    def has(self, name: str) -> bool:
+        """Whether a socket of this name is kept."""
+        return name in self._kept
+
     def pass_on(self) -> None:
         """Let the program that this process executes next inherit the sockets."""
         for _, number in self._descriptors:
@@ -68,6 +107,8 @@ class InheritedSockets:
             OSError: there is no such socket. The text says which there are.
         """
         found = [number for known, number in self._descriptors if known == name]
+        if name in self._kept:
+            found = [self._kept[name]]
         if len(found) != 1:
             raise OSError(f"cannot listen with the inherited socket {name!r}: {self._why(name)}")
         try:

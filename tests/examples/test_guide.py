@@ -11,6 +11,7 @@ from tests.examples.programs import EXAMPLES
 GUIDE = EXAMPLES / "guide"
 ELSEWHERE = {
     "nats_nodes": "tests/network/nats/test_nats.py",
+    "handed_over": "tests/handover/test_succession.py",
     "inherited_socket": "tests/meta/test_inherited_sockets.py",
     "service_program": "tests/test_service_manager.py",
 }

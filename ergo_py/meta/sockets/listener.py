@@ -198,17 +198,18 @@ class Listener(MetaProcess):
         if type(sock) is not socket.socket:
             self.inbox = None  # C code reads from plain sockets only
         if self._is_shared:
-            # The bell wakes the thread: a shutdown would end the socket for all that hold it. Its
-            # options are left as they are for the same reason.
+            # The bell wakes the thread: a shutdown would end the socket for all that hold it.
             self.opened(sock, unblock=self._meta.resources.bell().ring)
-            inherit = False
         else:
             self.opened(sock)
-            inherit = prepare_listener(sock, self._options)
+        # The options of a given socket are left as they are, for the others that hold it.
+        inherit = given is None and prepare_listener(sock, self._options)
+        if given is None:
             # A thread does not block in accept() either: it takes all waiting connections, and
             # there may be fewer than expected.
             sock.setblocking(False)
             sock.listen(self._capacity.queue)
+            self._given.keep(sock)
         self._births.use(replace(self._meta.options, linger=False, needed=False))
         self._local = local = self._address(sock)
         is_single = isinstance(local, Endpoint) and local.host not in _ANY
@@ -248,10 +249,14 @@ class Listener(MetaProcess):
         """Whether another connection may be accepted now, with ``more`` accepted already in this
         step. Never once the server drains, or its owner is ending.
         """
-        if self._closing.has_begun or more >= self._births.places:
+        if self._closing.has_begun or self._given.is_held or more >= self._births.places:
             return False
         most, when_full, _ = self._capacity
         return most is None or when_full is WhenFull.REFUSE or self._has_place(more)
+
+    def look_again(self) -> None:
+        """Look whether connections may be accepted: the program has taken over."""
+        self._wait.ring()
 
     def _has_place(self, more: int = 0) -> bool:
         most = self._capacity.most

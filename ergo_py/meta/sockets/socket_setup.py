@@ -216,7 +216,9 @@ class GivenSocket:
             sock = socket.socket(fileno=os.dup(self._sock.fileno()))
         else:
             inherited = inherited_sockets()
-            if self._is_placed and not len(inherited) and not inherited.is_for_another:
+            is_alone = not len(inherited) and not inherited.is_for_another
+            if self._is_placed and is_alone and not inherited.has(self._sock):
+                self.is_used = inherited.keeps
                 return None
             sock = inherited.open(self._sock)
             try:
@@ -229,6 +231,19 @@ class GivenSocket:
         sock.setblocking(False)
         self.is_used = True
         return sock
+
+    def keep(self, sock: socket.socket) -> None:
+        """Keep the socket that the server has opened, if the program keeps its sockets for a
+        successor.
+        """
+        if self.is_used and isinstance(self._sock, str):
+            sock.setblocking(False)  # as in open()
+            inherited_sockets().keep(self._sock, sock)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the server accepts no connection yet, since a predecessor still serves."""
+        return self.is_used and isinstance(self._sock, str) and inherited_sockets().is_held
 
     def _check(self, sock: socket.socket) -> None:
         if sock.fileno() < 0:

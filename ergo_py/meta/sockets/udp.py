@@ -113,9 +113,14 @@ class UDPServer(UDPSocket):
         return self._given.is_used
 
     async def _open(self) -> socket.socket:
-        return self._given.open() or await open_listener(
+        given = self._given.open()
+        if given is not None:
+            return given
+        sock = await open_listener(
             self._host, self._port, socket.SOCK_DGRAM, reuse_port=self._reuse_port
         )
+        self._given.keep(sock)
+        return sock
 
     def _prepare(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, self._broadcast)

@@ -1,0 +1,1 @@
+"""Programs that hand their sockets over to the next version."""

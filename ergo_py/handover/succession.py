@@ -1,0 +1,189 @@
+"""`Succession`: a program takes the listening sockets of its predecessor over, and hands them over
+to its successor.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, cast
+from urllib.parse import quote
+
+import trio
+
+from .._core.metas.meta import Meta
+from .._core.verbs.node_access import kernel_of
+from .._core.vocabulary.errors import NotAllowedError
+from .._core.vocabulary.options import check_name
+from ..control.socket_paths import directory, peer_user
+from ..meta.inherited_sockets import InheritedSockets
+from ..meta.sockets.listener import Listener
+from ..node import Node
+from .channel import VERSION, Channel, hand_over
+
+__all__ = ["Succession"]
+
+_TRIES: Final = 10
+"""How often a program looks for its predecessor, while that hands over to another program."""
+
+
+class Succession:
+    """The place of a program among the programs of its name, one after the other.
+
+    Args:
+        name: the name that all of them have.
+        sockets: the named sockets of this program.
+
+    Raises:
+        BadInputError: it is no name.
+    """
+
+    def __init__(self, name: str, sockets: InheritedSockets) -> None:
+        self._name = check_name(name)
+        self._sockets = sockets
+        self._predecessor: Channel | None = None
+        self._is_up = trio.Event()
+        self._scope = trio.CancelScope()
+        """Around the wait for a successor, which ends with the program."""
+        self._failure: NotAllowedError | None = None
+        self._listener: socket.socket | None = None
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file at which this program waits for a successor."""
+        sockets.begin_to_keep()
+
+    async def begin(self) -> None:
+        """Find the predecessor, and get its sockets.
+
+        Raises:
+            ControlSocketError: there is no safe directory for the socket.
+        """
+        for _ in range(_TRIES):
+            channel = await self._find()
+            if channel is None:
+                return
+            try:
+                await channel.say({"take": VERSION})
+                names = (await channel.hear()).get("sockets")
+            except OSError:
+                names = None
+            descriptors = channel.take_descriptors()
+            if isinstance(names, list) and len(names) == len(descriptors):
+                self._sockets.take_over(dict(zip(map(str, names), descriptors, strict=True)))
+                self._predecessor = channel
+                return
+            # It has ended, or handed over to another program: look for that one.
+            for number in descriptors:
+                os.close(number)
+            channel.close()
+
+    def watch(self, node: Node, say: Callable[[], object]) -> Callable[[], None]:
+        """Take over when the program is up, which it says by calling the returned function; then
+        call ``say``, and wait for a successor.
+        """
+
+        async def serve() -> None:
+            with self._scope:
+                await self._is_up.wait()
+                if await self._take_over(node):
+                    say()
+                    await self._serve_successors(node)
+
+        kernel_of(node).start(serve, name=f"succession of {self._name}")
+        return self._is_up.set
+
+    def end(self) -> None:
+        """Close the socket for successors, and remove its file unless it is a successor's.
+
+        Raises:
+            NotAllowedError: the program was not up in time, and its predecessor goes on.
+        """
+        self._scope.cancel()
+        if self._predecessor is not None:
+            self._predecessor.close()
+        if self._listener is not None:
+            self._listener.close()
+            if _identity(self._path()) == self._file:
+                self._path().unlink()
+        if self._failure is not None:
+            raise self._failure
+
+    def _path(self) -> Path:
+        return directory(create=True) / f"{quote(self._name, safe='')}.handover"
+
+    async def _find(self) -> Channel | None:
+        """Connect to the predecessor; None if there is none."""
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            await sock.connect(str(self._path()))
+        except (FileNotFoundError, ConnectionRefusedError):
+            sock.close()
+            return None
+        except BaseException:
+            sock.close()
+            raise
+        return Channel(sock)
+
+    async def _take_over(self, node: Node) -> bool:
+        """Accept connections instead of the predecessor. False if the predecessor goes on."""
+        predecessor, answer = self._predecessor, dict[str, object]()
+        if predecessor is not None:
+            with suppress(OSError):
+                await predecessor.say({"up": True})
+                answer = await predecessor.hear()
+            if "late" in answer:
+                self._failure = NotAllowedError(
+                    f"the running program {self._name!r} goes on: this one was not up within "
+                    f"{answer['late']} s; call task_status.started() earlier"
+                )
+                node.stop()
+                return False
+        self._sockets.release()
+        for meta in kernel_of(node).router.registry.aliases.values():
+            if isinstance(meta, Meta) and isinstance(meta.behaviour, Listener):
+                meta.behaviour.look_again()
+        self._listen()
+        if predecessor is not None:
+            with suppress(OSError):
+                await predecessor.say({"mine": True})
+            predecessor.close()
+        return True
+
+    def _listen(self) -> None:
+        """Listen for successors. The file of the predecessor is replaced in a single step."""
+        path = self._path()
+        self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        hidden = path.with_name(f".{os.getpid()}+{id(listener):x}")
+        listener.bind(str(hidden))
+        os.chmod(hidden, 0o600)
+        listener.listen(16)
+        listener.setblocking(False)
+        self._file = _identity(hidden)
+        os.rename(hidden, path)
+
+    async def _serve_successors(self, node: Node) -> None:
+        assert self._listener is not None
+        listener = trio.socket.from_stdlib_socket(self._listener)
+        while True:
+            sock, _ = await listener.accept()
+            channel = Channel(sock)
+            try:
+                # The directory keeps other users out, too; root is no exception here.
+                if peer_user(cast(socket.socket, sock)) == os.geteuid() and await hand_over(
+                    channel, self._sockets.to_hand_over()
+                ):
+                    break
+            finally:
+                channel.close()
+        node.log.info("a successor has taken over", name=self._name)
+        await node.drain()
+        node.stop()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None if there is none."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

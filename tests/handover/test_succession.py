@@ -1,0 +1,339 @@
+"""Programs that take over from one another. The tests play one of the two programs, and end it
+after each of its steps.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Actor, Node, NotAllowedError
+from ergo_py.handover.channel import PATIENCE, Channel, hand_over
+from ergo_py.handover.succession import Succession
+from ergo_py.meta import TCP, TCPServer, UDPServer
+from ergo_py.meta.inherited_sockets import InheritedSockets
+from tests.support import loopback_of_this_program, running_node
+
+FILE = "shop.handover"
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> Path:
+    """The directory of the sockets at which programs find each other."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
+    (short_path / "ergo").mkdir(mode=0o700)
+    return short_path / "ergo"
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> InheritedSockets:
+    """The named sockets of this program."""
+    made = InheritedSockets({})
+    monkeypatch.setattr("ergo_py.meta.sockets.socket_setup.inherited_sockets", lambda: made)
+    return made
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    """A socket of the predecessor."""
+    with socket.create_server((loopback_of_this_program(), 0)) as sock:
+        yield sock
+
+
+class Echo(Actor):
+    """Serves with a named socket."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.server = TCPServer(host, port, sock="echo", reader="task")
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.server)
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        if isinstance(message, TCP.Data):
+            self.send(message.connection, TCP.Send(message.data))
+
+
+def channels() -> tuple[Channel, Channel]:
+    ours, theirs = map(trio.socket.from_stdlib_socket, socket.socketpair())
+    return Channel(ours), Channel(theirs)
+
+
+STEPS: list[dict[str, object]] = [{"take": 1}, {"up": True}, {"mine": True}]
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_program_goes_on_unless_its_successor_has_come_to_the_last_step(
+    steps: int, listening: socket.socket
+) -> None:
+    ours, theirs = channels()
+    heard = list[object]()
+
+    async def succeed() -> None:
+        for line in STEPS[:steps]:
+            await theirs.say(line)
+            if line != STEPS[-1]:
+                heard.append(await theirs.hear())
+        with_sockets = theirs.take_descriptors()
+        heard.append(len(with_sockets))
+        for number in with_sockets:
+            os.close(number)
+        theirs.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(succeed)
+        is_over = await hand_over(ours, {"echo": listening.fileno()})
+    ours.close()
+
+    assert is_over is (steps == 3)
+    assert heard == [*[{"sockets": ["echo"]}, {"yours": True}][:steps], int(steps > 0)]
+
+
+@pytest.mark.parametrize("line", [{"take": 2}, {"up": True}, [1], "junk"])
+async def test_a_program_gives_its_sockets_to_its_successor_only(
+    line: Any, listening: socket.socket
+) -> None:
+    ours, theirs = channels()
+    await theirs.say(line)
+
+    assert not await hand_over(ours, {"echo": listening.fileno()})
+    ours.close()
+
+    assert await theirs.hear() == {}
+    assert theirs.take_descriptors() == []
+    theirs.close()
+
+
+async def test_a_successor_that_is_not_up_in_time_is_told_so(autojump_clock: Any) -> None:
+    ours, theirs = channels()
+    await theirs.say({"take": 1})
+
+    assert not await hand_over(ours, {})
+
+    assert await theirs.hear() == {"sockets": []}
+    assert await theirs.hear() == {"late": PATIENCE}
+    ours.close()
+    theirs.close()
+
+
+async def take_over(node: Node, succession: Succession, port: int = 1) -> trio.Event:
+    """Start the server of a new program, and say that the program is up."""
+    served = trio.Event()
+    await node.spawn(Echo, loopback_of_this_program(), port, name="echo")
+    succession.watch(node, served.set)()
+    return served
+
+
+def ask(address: Any, data: bytes) -> bytes:
+    with socket.create_connection(address) as peer:
+        peer.sendall(data)
+        return peer.recv(10)
+
+
+@pytest.mark.parametrize("steps", range(3))
+async def test_a_successor_goes_on_without_its_predecessor(
+    steps: int, place: Path, named: InheritedSockets, listening: socket.socket
+) -> None:
+    """The predecessor ends at once, after it has given the sockets, or after the last step."""
+    succession, heard = Succession("shop", named), list[object]()
+    waiting = trio.socket.socket(socket.AF_UNIX)
+    await waiting.bind(str(place / FILE))
+    waiting.listen(1)
+
+    async def precede() -> None:
+        sock, _ = await waiting.accept()
+        waiting.close()
+        channel = Channel(sock)
+        heard.append(await channel.hear())
+        if steps:
+            await channel.say({"sockets": ["echo"]}, (listening.fileno(),))
+            heard.append(await channel.hear())
+        if steps == 2:
+            assert named.is_held
+            await channel.say({"yours": True})
+            heard.append(await channel.hear())
+            assert not named.is_held
+        channel.close()
+
+    address = listening.getsockname()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(precede)
+        await succession.begin()
+        assert named.is_held is (steps > 0)
+        if steps:
+            async with running_node() as node:
+                await (await take_over(node, succession)).wait()
+                assert await trio.to_thread.run_sync(ask, address, b"hello") == b"hello"
+                assert (place / FILE).exists()
+                succession.end()
+
+    assert heard == STEPS[: 1 if not steps else steps + 1]
+    assert not (place / FILE).exists() or not steps
+
+
+async def test_a_program_that_is_late_ends_and_has_accepted_no_connection(
+    place: Path, named: InheritedSockets, listening: socket.socket
+) -> None:
+    succession = Succession("shop", named)
+    waiting = trio.socket.socket(socket.AF_UNIX)
+    await waiting.bind(str(place / FILE))
+    waiting.listen(1)
+
+    async def precede() -> None:
+        sock, _ = await waiting.accept()
+        waiting.close()
+        channel = Channel(sock)
+        await channel.hear()
+        await channel.say({"sockets": ["echo"]}, (listening.fileno(),))
+        await channel.hear()
+        await channel.say({"late": 60})
+        channel.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(precede)
+        await succession.begin()
+        with socket.create_connection(listening.getsockname()):
+            with pytest.raises(NotAllowedError, match="goes on: this one was not up within 60 s"):
+                async with running_node() as node:
+                    try:
+                        await take_over(node, succession)
+                        await trio.sleep_forever()
+                    finally:
+                        succession.end()
+            # The connection is still in the queue, for the predecessor.
+            listening.setblocking(False)
+            listening.accept()[0].close()
+
+
+async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
+    place: Path, named: InheritedSockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = iter([os.geteuid() + 1, os.geteuid()])
+    monkeypatch.setattr("ergo_py.handover.succession.peer_user", lambda _: next(users))
+    succession, heard = Succession("shop", named), list[object]()
+    await succession.begin()
+
+    async def succeed() -> None:
+        sock = trio.socket.socket(socket.AF_UNIX)
+        await sock.connect(str(place / FILE))
+        channel = Channel(sock)
+        for line in STEPS:
+            await channel.say(line)
+            heard.append(await channel.hear())
+            if not heard[-1]:
+                break
+            (place / "next").touch()
+            (place / "next").rename(place / FILE)
+        channel.close()
+
+    async with running_node() as node:
+        try:
+            await (await take_over(node, succession, 7780)).wait()
+            with suppress(OSError):  # the first is refused, perhaps before it has said a word
+                await succeed()
+            await succeed()
+            await trio.sleep_forever()
+        finally:
+            succession.end()
+
+    assert heard[-3:] == [{"sockets": ["echo"]}, {"yours": True}, {}]
+    assert {} in heard[:-3] or len(heard) == 3
+    assert (place / FILE).exists()
+    os.close(named.to_hand_over()["echo"])
+
+
+async def test_the_sockets_of_named_servers_are_kept_and_survive_a_restart(
+    place: Path, named: InheritedSockets
+) -> None:
+    host = loopback_of_this_program()
+    succession = Succession("shop", named)
+    await succession.begin()
+    async with running_node() as node:
+        owner = await node.spawn(Echo, host, 7779)
+
+        async def datagrams(me: Any) -> None:
+            await me.spawn_meta(UDPServer(host, 7779, sock="datagrams"))
+
+        await node.spawn(_Spawner, datagrams)
+        kept = named.to_hand_over()
+        assert sorted(kept) == ["datagrams", "echo"]
+        node.kill(owner)
+        await node.spawn(Echo, host, 7779)
+        assert await trio.to_thread.run_sync(ask, (host, 7779), b"hello") == b"hello"
+        assert named.to_hand_over() == kept
+    succession.end()
+    for number in kept.values():
+        os.close(number)
+
+
+class _Spawner(Actor):
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    async def init(self) -> None:
+        await self.function(self)
+
+
+PROGRAM = """
+import sys, trio
+from examples.guide.handed_over import Echo
+from ergo_py import ChildSpec, run
+from ergo_py.meta import TCP, TCPServer
+
+class Numbered(Echo):
+    async def init(self):
+        await self.spawn_meta(TCPServer(sys.argv[2], 7777, sock="echo", reader="task"))
+    def handle_message(self, message, sender):
+        if isinstance(message, TCP.Data):
+            self.send(message.connection, TCP.Send(sys.argv[1].encode()))
+
+async def main(node, task_status):
+    await node.supervise([ChildSpec("echo", Numbered)])
+    print("starts", flush=True)
+    if sys.argv[1] == "broken":
+        raise RuntimeError("this version does not start")
+    task_status.started()
+    await trio.sleep_forever()
+
+run(main, handover="shop", log_output="none")
+"""
+
+
+def test_two_versions_of_a_program_replace_each_other_without_a_gap(place: Path) -> None:
+    address = loopback_of_this_program(), 7777
+
+    def start(version: str) -> "subprocess.Popen[bytes]":
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, version, address[0]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"starts\n"
+        return program
+
+    with start("1") as first, socket.create_connection(address) as old:
+        old.sendall(b"?")
+        assert old.recv(10) == b"1"
+        with start("broken") as broken:
+            assert broken.wait(30) == 1
+        assert ask(address, b"?") == b"1"
+        with start("2") as second:
+            # No connection is refused or reset until the next version answers.
+            while (answer := ask(address, b"?")) != b"2":
+                assert answer == b"1"
+            old.sendall(b"?")
+            assert old.recv(10) == b"1"
+            old.close()
+            assert first.wait(30) == 0
+            assert ask(address, b"?") == b"2"
+            second.terminate()
+            assert second.wait(30) == 0
+    assert not (place / FILE).exists()
