@@ -20,10 +20,11 @@ from ergo_py.shell.exit_codes import Leave
 
 __all__ = ["JSON", "TARGETS"]
 
+_ROUTER: Final = SimpleNamespace(resolve=lambda _to: None, names_beside=lambda _to: ())
 _NOBODY: Any = SimpleNamespace(
     name="fuzz@localhost",
     pid=SimpleNamespace(creation=1),
-    _kernel=SimpleNamespace(router=SimpleNamespace(resolve=lambda _to: None)),
+    _kernel=SimpleNamespace(router=_ROUTER),
 )
 
 
