@@ -26,6 +26,7 @@ from ergo_py.entities.stores.store import Write
 from .bank import open_bank, run_virtual
 
 LOCAL = [
+    "bounds_its_end",
     "cancel_request",
     "connection",
     "drains",
