@@ -31,6 +31,8 @@ T = TypeVar("T")
 _LIMIT: Final = 60.0
 """Seconds after which a rule fails that still waits."""
 _PAUSE: Final = 0.005
+_AGAIN: Final = 0.1
+"""Seconds after which a frame that did not come is sent again."""
 _REOPEN: Final = Backoff(0.01, 0.01)
 _GAPS: Final = 5
 
@@ -152,16 +154,18 @@ class _Trial:
             pass
 
     async def until_frame(self, number: int) -> None:
-        """Let the device send a frame until the frame comes: each gap may have lost it."""
-        self.rig.emit(number)
+        """Let the device send a frame again and again, until the frame comes: a gap may lose it,
+        and so may a bus while another member leaves.
+        """
         while True:
-            match await self._heard.receive():
-                case DeviceOpened():
-                    self.rig.emit(number)
-                case DeviceData(_, data) if self.rig.number_in(data) == number:
-                    return
-                case _:
-                    continue
+            self.rig.emit(number)
+            with trio.move_on_after(_AGAIN):
+                while True:
+                    match await self._heard.receive():
+                        case DeviceData(_, data) if self.rig.number_in(data) == number:
+                            return
+                        case _:
+                            continue
 
 
 @asynccontextmanager
