@@ -108,6 +108,11 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         '"$python" -m benchmarks.digests "$@"',
     ),
     "leaks": Command("run the leak tests for longer", '"$python" -m benchmarks.leaks "$@"'),
+    "devices": Command(
+        "unplug a serial line 1,000 times, and measure serial lines and a CAN bus beside the bare "
+        "loops of their libraries",
+        '"$python" -m benchmarks.devices "$@"',
+    ),
     "interrupts": Command(
         "press Ctrl-C at random moments in 500 busy programs; --trials 1000 --seed 2 for others",
         '"$python" -m benchmarks.interrupts "$@"',
