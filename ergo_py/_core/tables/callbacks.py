@@ -4,7 +4,7 @@ message pays for it.
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from copy import copy
 from types import (
     AsyncGeneratorType,
@@ -134,12 +134,16 @@ class Callbacks:
         self.behaviour = cls.__qualname__
         self.defined: frozenset[str]
         self.asynchronous: frozenset[str]
+        self.takes_asker = False
+        """Whether ``handle_inspect`` has the optional parameter ``asker``."""
         defined, asynchronous = set(), set()
         for name, parameters in callbacks.items():
             function = getattr(cls, name, None)
             if function is None or getattr(function, "__is_default__", False):
                 continue
-            _check_signature(cls, name, function, parameters)
+            taken = _check_signature(cls, name, function, parameters)
+            if name == "handle_inspect":
+                self.takes_asker = "asker" in taken
             _check_runs(cls, name, function)
             defined.add(name)
             if inspect.iscoroutinefunction(function):
@@ -152,8 +156,6 @@ class Callbacks:
         self.unmatched: Unmatched | None = None
         """Judges messages that the ``match`` in ``handle_message`` may not know."""
         self.asynchronous = frozenset(asynchronous)
-        self.takes_asker = "handle_inspect" in defined and _takes(cls.handle_inspect, "asker")
-        """Whether ``handle_inspect`` has the optional parameter ``asker``."""
         self.answers_at_once = "handle_call" in defined - asynchronous
         """Whether ``handle_call`` is plain, so that a call can be served in the caller's task."""
         self.has_start_hooks = bool(defined & {"post_start", "post_restart"})
@@ -218,16 +220,19 @@ def _is_plain_method(
 
 def _check_signature(
     cls: type[Any], name: str, function: object, parameters: tuple[str, ...]
-) -> None:
+) -> Container[str]:
+    """Check that a callback can be called with its parameters. Returns the names of a callback that
+    may have more.
+    """
     if _is_plain_method(cls, name, function, parameters):
-        return
+        return ()
     wanted = f"def {name}({', '.join(('self', *parameters))})"
     if not callable(function):
         raise BehaviourError(f"{cls.__qualname__}.{name}", function, f"a method: {wanted}")
     try:
         signature = inspect.signature(function, **READING)
     except (TypeError, ValueError):  # a function written in C has no signature to check
-        return
+        return ()
     positional: list[object] = (
         [] if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod) else [None]
     )
@@ -243,13 +248,7 @@ def _check_signature(
             signature,
             f"`{wanted}`, plain or async",
         ) from None
-
-
-def _takes(function: Callable[..., object], parameter: str) -> bool:
-    try:
-        return parameter in inspect.signature(function, **READING).parameters
-    except (TypeError, ValueError):  # a function written in C has no signature to check
-        return False
+    return signature.parameters
 
 
 def check_plain(process: Any, name: str, result: object) -> None:

@@ -789,7 +789,11 @@ def test_an_ordered_mailbox_displaces_no_signal() -> None:
     assert box.take_oldest_user_message(Lane.SYSTEM) is None
 
 
-@pytest.mark.parametrize("lane", [deque, Mailbox.main_type])
+class OtherLane(deque[Envelope]):
+    """A lane of another kind, as that of the C extension is."""
+
+
+@pytest.mark.parametrize("lane", [deque, OtherLane, Mailbox.main_type])
 def test_an_ordered_mailbox_inherits_a_lane_of_any_kind_and_leaves_no_message_there(
     lane: type[deque[Envelope]],
 ) -> None:
