@@ -17,6 +17,7 @@ import ergo_py.cluster
 import ergo_py.devices
 import ergo_py.meta
 import ergo_py.network
+import ergo_py.pipelines
 import ergo_py.testing
 import ergo_py.workers
 
@@ -174,6 +175,7 @@ KEYWORDS = {
     "programs-and-files": ["program", "subprocess", "file", "signal"],
     "devices": ["serial", "device", "bus", "reconnect", "pyserial", "can", "zmq", "zeromq"],
     "writing-your-own-bridge": ["bridge"],
+    "pipelines": ["pipeline", "broker", "queue", "redis", "postgres", "acknowledge", "poison"],
     "threads-and-performance": ["thread"],
     "dispatchers": ["dispatcher"],
     "looking-inside": ["inspect", "trace", "top", "prompt", "repl", "attach", "control socket"],
@@ -194,6 +196,7 @@ PUBLIC = {
         ergo_py.workers,
         ergo_py.cluster,
         ergo_py.devices,
+        ergo_py.pipelines,
         ergo_py.network,
         ergo_py.testing,
         ergo_py.blocking,
