@@ -1,5 +1,5 @@
-"""Programs that take over from one another. The tests play one of the two programs, and end it
-after each of its steps.
+"""A program and its successor. The tests play either program, and end the program after each
+step.
 """
 
 import os
@@ -141,7 +141,7 @@ def ask(address: Any, data: bytes) -> bytes:
 async def test_a_successor_goes_on_without_its_predecessor(
     steps: int, place: Path, named: InheritedSockets, listening: socket.socket
 ) -> None:
-    """The predecessor ends at once, after it has given the sockets, or after the last step."""
+    """The predecessor ends at once, after the line with the sockets, or after the last step."""
     succession, heard = Succession("shop", named), list[object]()
     waiting = trio.socket.socket(socket.AF_UNIX)
     await waiting.bind(str(place / FILE))
@@ -236,7 +236,7 @@ async def test_a_program_ends_after_a_successor_of_its_user_and_leaves_its_file(
     async with running_node() as node:
         try:
             await (await take_over(node, succession, 7780)).wait()
-            with suppress(OSError):  # the first is refused, perhaps before it has said a word
+            with suppress(OSError):  # the first is refused, perhaps before its first line
                 await succeed()
             await succeed()
             await trio.sleep_forever()
