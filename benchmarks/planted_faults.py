@@ -31,7 +31,6 @@ COMMITS = "ergo_py.entities.group_commit"
 SCHEDULE = "ergo_py.entities.schedule"
 RECORD = "ergo_py.entities.record"
 ROWS = "ergo_py.entities.stores.memory"
-HOST = "ergo_py.entities.shards.host"
 MAP_KEEPER = "ergo_py.entities.shards.map_keeper"
 
 
@@ -439,39 +438,9 @@ FAULTS = (
         "            if not write:\n",
     ),
     Planted(
-        "a host begins without a claim",
-        *(fleet, HOST),
-        "claim(shard, token)\n            except FencedError:\n                # There",
-        "load([])\n            except FencedError:\n                # There",
-    ),
-    Planted(
         "the shards of a host are taken without its lease",
         *(fleet, MAP_KEEPER),
         "            if await lease.try_once():\n",
         "            if pid in self._hosts and self._hosts[pid].is_silent:\n",
-    ),
-    Planted(
-        "a host passes messages on by an old map",
-        *(fleet, HOST),
-        "            or place.host == self._process.id\n",
-        "",
-    ),
-    Planted(
-        "a shard is released while its entities live",
-        *(fleet, HOST),
-        "            if not self._active(shard) and not self._keeping.commits.has_shard(shard):\n",
-        "            if shard in self._leaving:\n",
-    ),
-    Planted(
-        "late copies of messages between entities take effect",
-        *(fleet, HOST),
-        "        return token >= known\n",
-        "        return True\n",
-    ),
-    Planted(
-        "a host keeps its shards without its lease",
-        *(fleet, NAMES),
-        "        if not self._down.is_set():\n            self.kill(self._target)\n",
-        "        if not self:\n            self.kill(self._target)\n",
     ),
 )
