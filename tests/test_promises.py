@@ -71,7 +71,7 @@ ELSEWHERE: Final = {
         ("V2", "V3", "V7", "V8", "V10"), "what a supervisor does, and supervisors are on the loop"
     ),
     **{name: "built on these" for name in EXPECTED if name[0] not in "IMPCLVXNS"},
-    **{f"X{number}": "about meta-processes" for number in range(1, 22)},
+    **{f"X{number}": "about meta-processes" for number in range(1, 24)},
     **dict.fromkeys(
         ("N1", "N2", "N4", "N5", "N6", "N7"), "about the node, however its processes run"
     ),
