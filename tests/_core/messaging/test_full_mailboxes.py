@@ -842,7 +842,7 @@ async def test_a_message_without_a_place_in_the_order_is_a_dead_letter(
         {"order": "urgency", "mailbox_size": 10},
         {"order": urgency, "mailbox_size": 10, "dispatcher": Threads()},
     ],
-    ids=str,
+    ids=["without a bound", "not a function", "in a thread"],
 )
 async def test_an_order_without_a_bound_or_with_a_thread_is_refused(options: Any) -> None:
     async with running_node() as node:
