@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from time import monotonic, monotonic_ns
 from types import CoroutineType, FrameType
-from typing import Any, Final, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, cast
 
 import trio
 
@@ -23,11 +23,13 @@ from ._core.verbs.behaviour import Behaviour, behaviour_of
 from ._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
 from ._core.vocabulary.options import DEFAULTS
 from ._core.vocabulary.public_names import show_public_names
-from .handover.succession import Succession
-from .meta.inherited_sockets import inherited_sockets
+from .meta.inherited_sockets import InheritedSockets, inherited_sockets
 from .meta.programs.process_groups import kill_groups
 from .node import Node, open_node
 from .service_manager import ServiceManager, StartStatus
+
+if TYPE_CHECKING:
+    from .handover.succession import Succession
 
 __all__ = ["refusing_run", "run"]
 
@@ -78,7 +80,7 @@ def run(
     takes_status = not _is_behaviour(main) and _check_main(main)
     options.setdefault("on_escalation", "stop")
     sockets = inherited_sockets()  # before the program starts others, which must not inherit them
-    succession = None if handover is None else Succession(handover, sockets)
+    succession = None if handover is None else _make_succession(handover, sockets)
     context = open_node(name, **options)
 
     async def whole() -> T | None:
@@ -96,9 +98,15 @@ def run(
     return trio.run(whole, restrict_keyboard_interrupt_to_checkpoints=True)
 
 
+def _make_succession(name: str, sockets: InheritedSockets) -> "Succession":
+    from .handover.succession import Succession  # noqa: PLC0415 - not on platforms without sockets
+
+    return Succession(name, sockets)
+
+
 @contextmanager
 def _telling(
-    manager: ServiceManager, node: Node, succession: Succession | None
+    manager: ServiceManager, node: Node, succession: "Succession | None"
 ) -> Iterator[StartStatus]:
     """Tell the service manager that the program is up, when the status says so and the predecessor
     has agreed, and that it stops.

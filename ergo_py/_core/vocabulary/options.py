@@ -66,11 +66,6 @@ class SpawnKeywords(TypedDict, total=False):
     """The rule for a message to a full mailbox; default ``Overflow.RAISE``. See :class:`Overflow`
     and :class:`Divert`. It has no effect without ``mailbox_size``.
     """
-    order: Callable[[Any], Any] | None
-    """Serve the waiting messages of normal priority by ``order(message)``, least key first, and not
-    by arrival; default None. It needs a ``mailbox_size`` and the dispatcher ``LOOP``. Messages of
-    the same key keep their order, and signals wait only for the messages before them.
-    """
     priority: Priority
     """The priority of the messages that the process sends; default ``Priority.NORMAL``."""
     init_timeout: float
@@ -95,6 +90,11 @@ class SpawnKeywords(TypedDict, total=False):
     dispatcher: Dispatcher
     """Where plain (not async) callbacks run; default ``LOOP``, on the event loop, where they must
     not block. ``Threads()`` and ``Threads(name, size)`` run them in threads.
+    """
+    order: Callable[[Any], Any] | None
+    """Serve the waiting messages of normal priority by ``order(message)``, least key first, and not
+    by arrival; default None. It needs a ``mailbox_size`` and the dispatcher ``LOOP``. Messages of
+    the same key keep their order, and signals wait only for the messages before them.
     """
 
 

@@ -44,6 +44,12 @@ BAD: list[tuple[str, list[Any], str]] = [
         ["loop", None, Threads, Threads],
         "LOOP, Threads(), Threads(cpu=…) or Threads(name, size)",
     ),
+    (
+        "order",
+        ["urgency", 5, len],  # a function needs a bounded mailbox, too
+        "a function from a message to its key, together with mailbox_size=… and without a "
+        "dispatcher: a message is sorted among all that wait",
+    ),
 ]
 
 META_BAD: list[tuple[str, list[Any], str]] = [
@@ -110,6 +116,7 @@ GOOD: list[tuple[str, list[Any]]] = [
     ("env", [None, {}, {"key": object()}]),
     ("log_level", [None, *LEVELS]),
     ("dispatcher", [LOOP, Threads(), Threads("io", 2)]),
+    ("order", [None]),
 ]
 
 
