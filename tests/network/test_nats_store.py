@@ -179,7 +179,7 @@ async def test_a_loss_is_told_again_if_the_server_did_not_take_the_message() -> 
     [
         (b"", Entry(b"", 1, 1)),
         (b'{"node": "a@test", "creation": 1}', Entry(b'{"node": "a@test", "creation": 1}', 1, 1)),
-        (b"%020d{}" % LARGEST, Entry(b"{}", 1, LARGEST)),
+        (b"%020d{}" % (LARGEST - 1), Entry(b"{}", 1, LARGEST - 1)),
         (b"%020d{}" % (LARGEST + 1), Entry(b"%020d{}" % (LARGEST + 1), 1, 1)),
         (b"%019d" % 5, Entry(b"%019d" % 5, 1, 1)),
     ],
@@ -193,6 +193,15 @@ async def test_entries_without_a_number_have_that_of_their_sequence(
     assert await bucket.store.get("key") == entry
     # The next number is larger than both the clock and the last number.
     assert (await bucket.store.put("key", b"value", 1)).number > max(entry.number, 10**18)
+
+
+async def test_a_store_with_the_largest_number_refuses_writes_and_tells_why() -> None:
+    bucket = FakeBucket()
+    bucket.publish("$KV.ergo-c.key", "", b"%020d{}" % LARGEST)
+
+    assert await bucket.store.get("key") == Entry(b"{}", 1, LARGEST)
+    with pytest.raises(StoreError, match="no number is larger.*remove the entry"):
+        await bucket.store.put("key", b"value", 1)
 
 
 async def test_no_other_node_can_guess_where_an_answer_arrives() -> None:

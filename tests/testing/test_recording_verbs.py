@@ -34,7 +34,7 @@ from ergo_py.testing.records.verbs import RecordingVerbs
 
 # A test sets the connection itself; without that it says, as in any process, that there is none.
 # The spec of a class needs no process.
-ATTRIBUTES = {"connection", "drains", "spec", "handle_idle"}
+ATTRIBUTES = {"bounds_its_end", "connection", "drains", "spec", "handle_idle"}
 
 
 def verbs() -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from .store import Entry
+from .store import LARGEST, Entry, StoreError
 
 __all__ = ["Expectation", "SeenRevisions"]
 
@@ -43,7 +43,16 @@ class SeenRevisions:
     def next_number(self) -> int:
         """A number for a new entry: the clock, and larger than all numbers that this node has seen,
         since clocks are set back, and differ.
+
+        Raises:
+            StoreError: an entry has the largest number that there is, which no clock gives.
         """
+        if self._largest >= LARGEST:
+            raise StoreError(
+                f"an entry of the store has the number {self._largest}, and no number is larger: "
+                "whoever may write to the store has made it up; remove the entry, and find out who "
+                "has written it"
+            )
         return max(self._clock(), self._largest + 1)
 
     def expect(self, key: str = "") -> Expectation:

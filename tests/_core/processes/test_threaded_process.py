@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     LOOP,
     NO_REPLY,
     PID,
+    Actor,
     Caller,
     ChildSpec,
     EventName,
@@ -588,18 +589,31 @@ async def test_a_kill_reaches_a_callback_that_waits_in_its_thread(where: Dispatc
 
 
 async def test_an_init_that_waits_too_long_in_its_thread_leaves_no_process(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
+    asked = trio.Event()
+
+    class Keeping(Actor):
+        def handle_call(self, request: object, caller: Caller) -> object:
+            asked.set()
+            return NO_REPLY
+
     class Asking(Doer):
         def init(self) -> None:
             self.wait_for(self.call("callee", "question", timeout=None))
 
+    async def pass_time() -> None:
+        # Only now: a thread that does not wait when its time is over is abandoned.
+        await asked.wait()
+        mock_clock.jump(10.0)
+
     replace_private(monkeypatch, "grace of threads", 30.0)
-    async with running_node() as node:
-        await node.spawn(Answering, name="callee")
+    async with running_node(limit=1000) as node, trio.open_nursery() as nursery:
+        await node.spawn(Keeping, name="callee")
+        nursery.start_soon(pass_time)
 
         with pytest.raises(InitTimeoutError):
-            await node.spawn(Asking, dispatcher=Threads(), init_timeout=0.05)
+            await node.spawn(Asking, dispatcher=Threads(), init_timeout=5.0)
 
         assert node.processes() == [node.whereis("callee")]
         assert (node.info().threads_abandoned, node.info().dispatcher_threads) == (0, 0)
