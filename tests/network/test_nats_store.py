@@ -200,7 +200,7 @@ async def test_a_store_with_the_largest_number_refuses_writes_and_tells_why() ->
     bucket.publish("$KV.ergo-c.key", "", b"%020d{}" % LARGEST)
 
     assert await bucket.store.get("key") == Entry(b"{}", 1, LARGEST)
-    with pytest.raises(StoreError, match="no number is larger.*remove the entry"):
+    with pytest.raises(StoreError, match=r"no number is larger.*remove the entry"):
         await bucket.store.put("key", b"value", 1)
 
 
