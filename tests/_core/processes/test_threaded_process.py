@@ -603,9 +603,10 @@ async def test_an_init_that_waits_too_long_in_its_thread_leaves_no_process(
             self.wait_for(self.call("callee", "question", timeout=None))
 
     async def pass_time() -> None:
-        # Only now: a thread that does not wait when its time is over is abandoned.
+        # Only now, since a thread that does not wait when its time is over is abandoned; and not
+        # further, since a thread that has been cancelled has a second to end.
         await asked.wait()
-        mock_clock.jump(10.0)
+        mock_clock.jump(5.0)
 
     replace_private(monkeypatch, "grace of threads", 30.0)
     async with running_node(limit=1000) as node, trio.open_nursery() as nursery:
