@@ -1,5 +1,6 @@
 """`upgrade_child`: another class takes over a running process, with everything that it has."""
 
+import json
 from functools import partial
 from typing import Any
 
@@ -122,6 +123,39 @@ class Watcher(Actor):
 
 async def supervised(node: Node, *specs: ChildSpec, **options: Any) -> SupervisorHandle:
     return await node.supervise(list(specs), name="top", **options)
+
+
+class Logging(Old):
+    """Logs each call."""
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        self.log = self.log.bind(order=5)
+        self.log.warning("called")
+        return None
+
+
+class LoggingAgain(Logging):
+    """The next version."""
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        self.log.warning("called")
+        return None
+
+
+async def test_an_upgraded_child_logs_as_its_new_class_with_the_values_that_it_has_bound(
+    autojump_clock: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running_node(log_output="json") as node:
+        top = await supervised(node, ChildSpec("child", Logging))
+        await node.call("child", "log")
+        await top.upgrade_child("child", LoggingAgain)
+        await node.call("child", "log")
+
+        lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        assert [(line["behaviour"], line["order"]) for line in lines] == [
+            ("Logging", 5),
+            ("LoggingAgain", 5),
+        ]
 
 
 @pytest.mark.parametrize("cls", [New, Awaiting])
