@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import ceil, inf
 from time import monotonic
+from types import FrameType
 from typing import Any, Final, Generic, TypeVar
 from weakref import ReferenceType, ref
 
@@ -436,7 +437,13 @@ def thread_names() -> dict[int, str]:
 def stack_of(ident: int) -> str:
     """The present call stack of a thread, formatted: its innermost frames, newest last."""
     frame = sys._current_frames().get(ident)
-    return "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame is not None else ""
+    frames: list[tuple[FrameType, int]] = []
+    # The frames at once, and only those that are shown: CPython 3.11 crashed when the thread went
+    # on while a slower loop followed its frames.
+    while frame is not None and len(frames) < _FRAMES:
+        frames.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return "".join(traceback.StackSummary.extract(reversed(frames)).format())
 
 
 def _short(name: str) -> str:
