@@ -1,5 +1,6 @@
 """Pipelines: each item is acknowledged after the sink, within the bound, or given up."""
 
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -222,6 +223,38 @@ async def test_items_that_arrive_around_the_retry_of_their_key_stay_behind_it() 
 
     assert sink.bodies == [0, 1, 2]
     assert stage.tried == [0, 0, 1, 2]
+
+
+class Letter(StrEnum):
+    C = "c"
+
+
+class Sort(Stage):
+    """Keeps the bodies of each copy, that is of each lane."""
+
+    def __init__(self) -> None:
+        self.lanes: list[list[int]] = []
+
+    async def open(self) -> None:
+        self.own: list[int] = []
+        self.lanes.append(self.own)
+
+    async def handle(self, item: Item) -> object:
+        self.own.append(item.body)
+        return item.body
+
+
+@in_virtual_time
+async def test_a_key_has_the_same_lane_in_every_program_and_equal_keys_share_theirs() -> None:
+    keys: list[Any] = ["cyd", "eve", b"cyd", 8, 8.0, ("ada", 3), ("ada", 3.0), ("ada", None)]
+    keys += [Letter.C, "c"]
+    broker, sort = Broker(*range(len(keys)), key=keys.__getitem__), Sort()
+
+    async with running(broker, sort.times(4)):
+        await until(lambda: broker.is_done)
+
+    # The lanes open in any order.
+    assert sorted(sort.lanes) == [[0, 2, 7], [1, 5, 6], [3, 4], [8, 9]]
 
 
 @in_virtual_time
