@@ -1,5 +1,6 @@
 """`SQLiteQueue`: the rules of sources, and a program that is killed."""
 
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -78,9 +79,15 @@ class Write(Sink):
     def handle_batch(self, items):
         for item in items:
             print(item.body.decode(), flush=True)
+        sys.stdin.readline()
+
+class Jobs(Pipeline):
+    async def pre_stop(self, reason):
+        print("stopping", flush=True)
+        await super().pre_stop(reason)
 
 async def main(node):
-    plan = Pipeline.spec(
+    plan = Jobs.spec(
         SQLiteQueue(sys.argv[1], "jobs"), Write(batch=5), most_unacknowledged=20,
         reopen=Backoff(0.01, 0.1),
     )
@@ -100,7 +107,9 @@ def test_a_program_that_is_killed_loses_no_item_and_repeats_at_most_the_bound(
 
     for lines in (100, None):
         with subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path / "jobs.db")], stdout=subprocess.PIPE
+            [sys.executable, "-c", PROGRAM, str(tmp_path / "jobs.db")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
         ) as program:
             assert program.stdout is not None
             read = 0
@@ -108,7 +117,7 @@ def test_a_program_that_is_killed_loses_no_item_and_repeats_at_most_the_bound(
                 handled[int(program.stdout.readline())] += 1
                 read += 1
             # The last items are acknowledged after their lines.
-            while lines is None and program.poll() is None and rig.left():
+            while lines is None and rig.left():
                 time.sleep(0.01)
             program.kill()
             # Lines that it has printed before its end.
@@ -118,3 +127,32 @@ def test_a_program_that_is_killed_loses_no_item_and_repeats_at_most_the_bound(
     assert {*handled} == {*range(300)}
     assert handled.total() - 300 <= 20
     assert rig.left() == 0
+
+
+def test_a_program_that_is_asked_to_stop_acknowledges_all_items_that_it_has_taken(
+    tmp_path: Path,
+) -> None:
+    rig = SQLiteRig(tmp_path / "jobs.db")
+    rig.put([b"%d" % number for number in range(300)])
+
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "jobs.db")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        # The sink waits for a line in its first batch, so all items that were taken are open.
+        lines = [program.stdout.readline() for _ in range(5)]
+        program.send_signal(signal.SIGTERM)
+        stopping = program.stdout.readline()
+        assert rig.left() == 300
+        program.stdin.close()
+        lines += program.stdout.readlines()
+        status = program.wait()
+
+    assert stopping == b"stopping\n"
+    assert [int(line) for line in lines] == [*range(len(lines))]
+    assert len(lines) <= 20
+    assert rig.left() == 300 - len(lines)
+    assert status == 0
