@@ -4,7 +4,7 @@ crash, stop and lose each other, and the names of the cluster and the store of t
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -20,6 +20,8 @@ from ergo_py.testing.world.disk import WorldDisk
 from ergo_py.testing.world.history import History
 from ergo_py.testing.world.node import WorldNode
 
+from .entities import Balance, Credit, Deposit, Pay
+
 __all__ = ["fleet"]
 
 SHARDS = 3
@@ -31,43 +33,9 @@ SETTLED = 15.0
 """Seconds after the last fault in which all shards have hosts, and all messages have arrived."""
 
 
-@dataclass
-class Balance:
-    """The state of an account."""
-
-    amount: int = 0
-    entries: list[str] = field(default_factory=list)
-    """All effects on the account, in order."""
-
-
-@dataclass(frozen=True)
-class Deposit(Request[int]):
-    """Add an amount."""
-
-    id: str
-    amount: int
-
-
-@dataclass(frozen=True)
-class Pay(Request[int]):
-    """Transfer an amount to another account."""
-
-    id: str
-    to: str
-    amount: int
-
-
 @dataclass(frozen=True)
 class Look(Request[list[str]]):
     """The effects on the account."""
-
-
-@dataclass(frozen=True)
-class Credit:
-    """An amount arrives."""
-
-    id: str
-    amount: int
 
 
 class Account(Entity[Balance]):

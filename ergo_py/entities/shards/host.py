@@ -74,7 +74,7 @@ class PassedCaller(Caller):
         error, origin = self.error, self._origin
         if isinstance(error, TargetDownError):
             # As for a process of this node, so that `call(…, retry=True)` repeats the request.
-            error = TargetDownError(self._host, origin.request, error.reason)
+            error = TargetDownError(self._host, origin.request, error.reason, begun=error.begun)
         elif isinstance(error, RemoteError) and error.type_name in _STORE_ERRORS:
             error = _STORE_ERRORS[error.type_name](error.text)
         origin.settle(self.value, error)

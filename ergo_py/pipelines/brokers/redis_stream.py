@@ -37,7 +37,8 @@ class RedisStream(Source, Sink):
         url: the server, such as ``redis://localhost``.
         stream: the name of the stream.
         group: the group of consumers; made at the first item of the stream if it is missing.
-        consumer: the name of this consumer in the group.
+        consumer: the name of this consumer in the group. Each pipeline of the group needs its own,
+            the same after a restart: two with one name take each other's open items.
         claim_after: seconds after which this consumer takes an item of another that has not
             acknowledged it. Must be longer than an item is open.
         keep: as a sink, about how many items the stream keeps; None for all.

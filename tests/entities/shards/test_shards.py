@@ -9,11 +9,14 @@ import pytest
 import trio
 
 from ergo_py import (
+    PID,
     Caller,
     ChildSpec,
     ErgoError,
     InitError,
+    Name,
     Node,
+    Normal,
     Request,
     TargetDownError,
     ask,
@@ -21,6 +24,7 @@ from ergo_py import (
     open_node,
 )
 from ergo_py.entities import Entities, Entity, FencedError, MemoryStore
+from ergo_py.entities.shards.host import PassedCaller
 from ergo_py.entity_handles import entities_of, inspections
 from ergo_py.errors import ServiceBusyError
 from ergo_py.methods import cast
@@ -86,6 +90,13 @@ class Counting(Entity[Count]):
     def handle_message(self, message: Any, sender: Any) -> None:
         """Count."""
         self.state.value += message.amount
+
+
+class FirstCaller(Caller):
+    """A call for whose answer nobody waits."""
+
+    def awaken(self) -> None:
+        """Keep the answer."""
 
 
 TYPES = [Add, Give, More]
@@ -283,6 +294,19 @@ async def test_a_host_that_is_fenced_ends_its_entities(world: World) -> None:
     # The keeper of the map gives the shard higher tokens, until one is high enough.
     assert await add_again(nodes[0], "it", 1, once="last", timeout=5.0) == 2
     assert host.held()[shard] >= token + 100
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_call_passed_to_another_node_tells_whether_its_work_has_begun(begun: bool) -> None:
+    here, there = PID("here", 1, 1), PID("there", 1, 1)
+    name = Name("counters", node="there")
+    first = FirstCaller(here, 1, name, Add(1))
+    passed = PassedCaller(here, 2, name, Add(1), there, first)
+
+    passed.settle(None, TargetDownError(name, Add(1), Normal(), begun=begun))
+
+    assert isinstance(first.error, TargetDownError)
+    assert (first.error.target, first.error.begun) == (there, begun)
 
 
 async def test_shards_need_a_network_and_a_name() -> None:

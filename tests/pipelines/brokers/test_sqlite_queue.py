@@ -117,7 +117,7 @@ def test_a_program_that_is_killed_loses_no_item_and_repeats_at_most_the_bound(
                 handled[int(program.stdout.readline())] += 1
                 read += 1
             # The last items are acknowledged after their lines.
-            while lines is None and rig.left():
+            while lines is None and program.poll() is None and rig.left():
                 time.sleep(0.01)
             program.kill()
             # Lines that it has printed before its end.
