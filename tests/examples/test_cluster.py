@@ -69,23 +69,38 @@ async def test_desks_share_jobs_and_notice_a_desk_that_leaves(
         assert "Violation" not in server.log()
 
 
-def test_the_permissions_are_those_that_the_command_prints() -> None:
-    printed = permissions_text("desks", NAMES)
-    written = (FOLDER / "server.conf").read_text()
+EXAMPLES = [
+    pytest.param("cluster", "desks", "desk", {"nats"}, id="cluster"),
+    pytest.param("fleet", "fleet", "fleet", {"nats", "database", "devices"}, id="fleet"),
+]
+PLACES = ("berlin", "paris", "rome")
+
+
+@pytest.mark.parametrize("folder, cluster, name, others", EXAMPLES)
+def test_the_permissions_are_those_that_the_command_prints(
+    folder: str, cluster: str, name: str, others: set[str]
+) -> None:
+    printed = permissions_text(cluster, [f"{name}@{place}" for place in PLACES])
+    written = (FOLDER.parent / folder / "server.conf").read_text()
 
     for kind in ("publish", "subscribe"):
         found = re.findall(rf"{kind}: \[.*\]", written)
         assert found == re.findall(rf"{kind}: \[.*\]", printed)
 
 
-def test_the_compose_file_starts_a_server_and_a_node_for_each_user() -> None:
-    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+@pytest.mark.parametrize("folder, cluster, name, others", EXAMPLES)
+def test_the_compose_file_starts_servers_and_a_node_for_each_user(
+    folder: str, cluster: str, name: str, others: set[str]
+) -> None:
+    place = FOLDER.parent / folder
+    services = yaml.safe_load((place / "compose.yaml").read_text())["services"]
 
-    assert sorted(services) == ["berlin", "nats", "paris", "rome"]
-    for name in NAMES:
-        service = services[name.partition("@")[2]]
-        assert service["command"][:2] == ["--name", name]
-        assert f"nats://{name.replace('@', '%40')}:" in service["environment"]["ERGO_NETWORK"]
-    for path in ("Dockerfile", "server.conf"):
-        assert (FOLDER / path).exists()
-    assert os.path.samefile(FOLDER / services["berlin"]["build"]["context"], FOLDER.parents[1])
+    assert {*services} == {*PLACES, *others}
+    for each in PLACES:
+        assert services[each]["command"][:2] == ["--name", f"{name}@{each}"]
+        assert f"nats://{name}%40{each}:" in services[each]["environment"]["ERGO_NETWORK"]
+        assert (FOLDER.parents[1] / services[each]["command"][2]).exists()
+    assert (place / "server.conf").exists()
+    build = services["berlin"]["build"]
+    assert os.path.samefile(place / build["context"], FOLDER.parents[1])
+    assert f'"--cluster", "{cluster}"' in (FOLDER.parents[1] / build["dockerfile"]).read_text()

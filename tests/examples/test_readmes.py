@@ -19,6 +19,7 @@ ELSEWHERE = {
     "cluster": "tests/examples/test_cluster.py",
     "cores": "tests/workers/test_worker_nodes.py",
     "demo": "tests/examples/test_demo.py",
+    "fleet": "tests/examples/test_fleet.py",
     "guide": "tests/examples/test_guide.py",
     "looking": "tests/test_docs_looking.py",
     "loops": "tests/loops/test_hosts.py",
