@@ -1,4 +1,4 @@
-"""Simulated devices, which report to any node of a fleet and check what it knows of them:
+"""Simulated devices, which report to any node of a fleet and compare the counts at the end:
 
 python examples/fleet/devices.py [--devices 20] [--reports 1000] HOST:PORT [HOST:PORT …]
 """
@@ -21,7 +21,7 @@ class Total:
         self.moves = 0
         """How often a device has gone to another node."""
         self.wrong: list[str] = []
-        """Devices of which the fleet knows more reports, or fewer, than it has acknowledged."""
+        """Devices of which the fleet knows another number of reports than were acknowledged."""
 
     def __str__(self) -> str:
         found = f"WRONG: {', '.join(self.wrong)}" if self.wrong else "none lost, none doubled"
@@ -29,7 +29,7 @@ class Total:
 
 
 class Device:
-    """A device with a number for each report, which it repeats until a node has stored it."""
+    """A device numbers its reports, and repeats each until a node has stored the report."""
 
     def __init__(self, name: str, places: list[tuple[str, int]], total: Total) -> None:
         self.name, self.total = name, total

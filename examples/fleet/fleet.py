@@ -39,12 +39,12 @@ class DeviceState:
 
 
 class Device(Entity[DeviceState]):
-    """A device; its key is its name."""
+    """A device. The key is the name of the device."""
 
     @exposed
     def report(self, number: int, value: float) -> int:
-        """Count a report, and return the number of the last one, when it is in the database. A
-        device repeats a report until it gets this number.
+        """Count a report, and return the number of the last report, when the report is in the
+        database. A device repeats a report until this number comes.
         """
         if number == self.state.reports + 1:
             self.state.reports, self.state.value = number, value
@@ -57,7 +57,7 @@ class Device(Entity[DeviceState]):
 
     @exposed
     def look(self) -> dict[str, object]:
-        """The device as it is."""
+        """The state of the device."""
         return asdict(self.state)
 
     def handle_message(self, message: object, sender: object) -> None:
@@ -112,7 +112,7 @@ class Gate(Actor):
         await self.spawn_meta(self.server)
 
     def handle_call(self, request: object, caller: Caller) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return str(self.server.local)
 
 

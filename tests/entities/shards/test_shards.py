@@ -126,7 +126,7 @@ async def add(node: WorldNode, key: str, amount: int = 1, **options: Any) -> int
 
 
 async def add_again(node: WorldNode, key: str, amount: int, **options: Any) -> int:
-    """Count, and repeat the command until it is done."""
+    """Count, and repeat the command until an answer comes."""
     with trio.fail_after(1000):
         while True:
             try:
@@ -252,7 +252,7 @@ async def test_the_entities_of_a_lost_node_are_awake_elsewhere_within_the_lease(
     for key in keys:
         assert await add_again(others[0], key, 1, once="late", timeout=0.5) == 2
 
-    # The lease, and the pauses between two looks at it.
+    # The lease, and the pauses between two looks.
     assert keys
     assert trio.current_time() - began < LEASE + 3.0
 
