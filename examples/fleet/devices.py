@@ -13,7 +13,7 @@ __all__ = ["Device", "Total"]
 
 
 class Total:
-    """What all devices have done."""
+    """The counts of all devices."""
 
     def __init__(self) -> None:
         self.stored = 0
@@ -50,7 +50,7 @@ class Device:
                 await trio.sleep(0.1)
 
     async def talk(self, stream: trio.SocketStream, reports: int, pause: float) -> None:
-        """Report to one node, while the connection lasts."""
+        """Report to a node, while the connection lasts."""
         if self.last < 0:
             self.number = await self.known(stream)  # of an earlier run
             self.last = self.number + reports

@@ -1,4 +1,4 @@
-"""A node of a fleet: each device is an entity, awake on one of the nodes.
+"""A node of a fleet: each device is an entity, awake on a single node.
 
     ergo run --network local --name fleet@berlin examples/fleet/fleet.py DATABASE [PORT [HOST]]
 
@@ -31,7 +31,7 @@ TYPES = [Silence]
 
 @dataclass
 class DeviceState:
-    """What the fleet knows of a device."""
+    """The state of a device."""
 
     reports: int = 0
     value: float = 0.0

@@ -93,7 +93,7 @@ class Counting(Entity[Count]):
 
 
 class FirstCaller(Caller):
-    """A call for whose answer nobody waits."""
+    """A call without a waiting task."""
 
     def awaken(self) -> None:
         """Keep the answer."""
