@@ -5,6 +5,7 @@ messages of many kilobytes, which cost more than their size if a decoder has a w
 """
 
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from benchmarks.targets.target import Target, spliced
 from ergo_py.network.messages.listed_class import UnreadableValueError
 from ergo_py.network.messages.message_types import MessageTypes
-from ergo_py.network.protocol.frames import NOT_A_FRAME, read_frame
+from ergo_py.network.protocol.compression import INFLATED, inflated
+from ergo_py.network.protocol.frames import NOT_A_FRAME, Deflated, Frame, read_frame
 from ergo_py.network.protocol.operations import decode_operation, decode_route
 
 __all__ = ["TARGETS", "grown"]
@@ -136,6 +138,11 @@ def _decode(function: Callable[[bytes], object]) -> Callable[[bytes], str]:
     return attempt
 
 
+def _read_whole_frame(data: bytes) -> Frame:
+    frame = read_frame(data)
+    return inflated(frame, INFLATED) if isinstance(frame, Deflated) else frame
+
+
 def _decode_reason(data: bytes) -> str:
     return f"a {type(TYPES.decode_reason(data)).__name__}"
 
@@ -174,6 +181,8 @@ _FRAMES: Final = (
     [1, 1, 2, 0, 0, [b"op"]],
     [2, 1, 2, 3, 4, True],
     [3, 1, 2, "why"],
+    [4, 1, 2, 0, 0, 25, zlib.compress(encode([b"op" * 5, b"op" * 5]))],
+    [4, 1, 2, 0, 0, 4096, zlib.compress(bytes(4096))],
 )
 _ROUTES: Final = ([[0, 1, 2, "", b""], [False, "a@x", 1, 2], 0],)
 
@@ -196,7 +205,7 @@ def _target(read: Callable[[bytes], str], examples: list[bytes]) -> Target:
 TARGETS: Final[dict[str, Target]] = {
     "network value": _target(_decode_value, [TYPES.encode(value) for value in _VALUES]),
     "network reason": _target(_decode_reason, [TYPES.encode(value) for value in _VALUES]),
-    "network frame": _target(_decode(read_frame), [encode(frame) for frame in _FRAMES]),
+    "network frame": _target(_decode(_read_whole_frame), [encode(frame) for frame in _FRAMES]),
     "network operation": _target(_decode(decode_operation), [encode(op) for op in _OPERATIONS]),
     "network route": _target(_decode(decode_route), [encode(route) for route in _ROUTES]),
 }

@@ -16,7 +16,7 @@ from .messages.listed_class import RefusedValueError
 from .messages.message_types import MessageTypes
 from .messages.signals import SIGNALS
 from .messages.snapshots import snapshot_types
-from .protocol.session import Timing
+from .protocol.session import PART_HEAD, Timing
 
 __all__ = ["NetworkContext"]
 
@@ -65,6 +65,14 @@ class NetworkContext:
         """The faults that were logged."""
         self._senders: dict[PID | Alias, None] = {}
         """The processes here that have sent to other nodes, those that sent last at the end."""
+
+    @property
+    def longest_operation(self) -> int:
+        """Most bytes of an operation that travels whole: a frame of it can be compressed, if other
+        frames are.
+        """
+        longest, inflates = self.carrier.max_operation, self.timing.inflates
+        return min(longest, inflates - PART_HEAD) if inflates else longest
 
     def read_permits(self) -> None:
         """Read the permits of other nodes again.

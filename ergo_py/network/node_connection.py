@@ -70,7 +70,7 @@ class NodeConnection:
             network.timing,
             kernel.clock.now,
             fresh,
-            network.carrier.max_operation,
+            network.longest_operation,
         )
         """The protocol with that node."""
         self.peer = peer = Peer(network, node, session, owner)

@@ -5,7 +5,7 @@ from types import ModuleType
 
 from .._core.kernel import Kernel
 from .._core.vocabulary.errors import BadInputError
-from .._core.vocabulary.options import Rereadable, check_number, read_now
+from .._core.vocabulary.options import Rereadable, check_flag, check_number, read_now
 from .access.limits import Limits
 from .access.permits import Allow, Permits
 from .access.spawns import SpawnList, Spawns
@@ -14,6 +14,7 @@ from .context import NetworkContext
 from .messages.message_types import MessageTypes
 from .network import Network
 from .node_names import check_node_name
+from .protocol.compression import INFLATED
 from .protocol.session import Timing
 
 __all__ = ["NetworkSettings"]
@@ -34,6 +35,7 @@ class NetworkSettings:
         max_calls: int = 100_000,
         max_watches: int = 100_000,
         grace: float | None = None,
+        compress: bool = False,
     ) -> None:
         """Check the settings. ``grace`` is the time that the carrier may take to connect again, if
         ``patience`` counts the break alone.
@@ -50,9 +52,17 @@ class NetworkSettings:
             )
         self._types = tuple(types)
         MessageTypes(self._types)
+        check_flag("compress", compress)
         # The last frame before a break may be a beat old.
         silence = patience if grace is None else patience + beat + grace
-        self._timing = Timing(beat, silence, min(0.2, beat), min(0.05, beat / 2), window)
+        self._timing = Timing(
+            beat,
+            silence,
+            min(0.2, beat),
+            min(0.05, beat / 2),
+            window,
+            INFLATED if compress else 0,
+        )
         self._backlog = backlog
         self._spawns = Spawns(spawns)
         self._allow = allow

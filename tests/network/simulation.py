@@ -4,6 +4,7 @@ It checks the promises of a session at each step, and at the end, after a time w
 everything queued has arrived.
 """
 
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -45,7 +46,7 @@ class SimulatedNode:
         self.session = Session(
             self,
             self.creation,
-            TIMING,
+            replace(TIMING, inflates=2000 if self.world.compresses[self.name] else 0),
             lambda: self.world.now,
             lambda: self.world.random.getrandbits(63) or 1,
         )
@@ -53,7 +54,7 @@ class SimulatedNode:
     def push(self) -> None:
         """Queue an operation that carries its creation and its number."""
         self.pushed += 1
-        size = self.world.random.choice((0, 0, 50, 300, 1000))
+        size = self.world.random.choice((0, 0, 50, 300, 1100))
         self.session.push(b"%d %d " % (self.creation, self.pushed) + b"x" * size)
         self.session.flush()
 
@@ -107,6 +108,8 @@ class Simulation:
         self.deliveries = 0
         self.downs = 0
         self.is_faulty = True
+        self.compresses = seed % 2 > 0, seed % 4 > 1
+        """Which of the nodes asks for compressed frames: in a quarter of the seeds both."""
         self._order = count()
         self._events: list[tuple[float, int, int, bytes]] = []
         self._cut_until = 0.0

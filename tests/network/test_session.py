@@ -33,13 +33,15 @@ def test_a_session_keeps_its_promises_on_a_faulty_carrier(group: int) -> None:
 class End:
     """An end of a session whose frames a test carries by hand."""
 
-    def __init__(self, numbers: list[int], window: int = 1000, creation: int = 1) -> None:
+    def __init__(
+        self, numbers: list[int], window: int = 1000, creation: int = 1, inflates: int = 0
+    ) -> None:
         self.now = 0.0
         self.frames: list[Frame] = []
         self.ops: list[bytes] = []
         self.events: list[str] = []
         self.lost: list[bytes] = []
-        timing = Timing(beat=1.0, patience=5.0, repeat=0.2, ack_delay=0.05, window=window)
+        timing = Timing(1.0, 5.0, 0.2, 0.05, window, inflates)
         self.session = Session(self, creation, timing, lambda: self.now, iter(numbers).__next__)
 
     def transmit(self, frame: Frame) -> None:

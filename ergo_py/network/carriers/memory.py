@@ -46,6 +46,30 @@ class Memory:
 
     Frames arrive in order, without delay, unless :meth:`cut`, :meth:`lose`, :meth:`disturb` or
     :meth:`freeze` say otherwise. All nodes must run in the same ``trio.run``.
+
+    Args:
+        types: the classes of messages that travel, or modules that define them.
+        beat: seconds between the heartbeats of an idle session.
+        patience: a node that is silent for this many seconds is down.
+        backlog: bytes that may wait for a node before ``send`` refuses.
+        window: bytes that may be on the way to a node.
+        spawns: the behaviours that other nodes may start here, by name, as in
+            ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
+        allow: the acts that other nodes are permitted, by patterns of their names; the name
+            itself counts first, then the longest pattern that fits. The permits are ``send``,
+            ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
+            ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``; or
+            a function that returns this, which ``node.reload()`` calls again.
+        max_calls: calls between two nodes, in each direction, that may wait for an answer.
+        max_watches: processes, names and events of a node that another node may watch.
+        compress: compress frames from 1 KiB on to other nodes that ask for this, too, if they
+            become smaller. It costs time of the loop, and saves bytes of a slow line.
+        strict: encode also the messages, requests, answers and publications between processes
+            of a node, so that a test finds values that could not travel. Messages of a process
+            to itself and those of its meta-processes stay as they are.
+
+    Raises:
+        BadInputError: a value is invalid.
     """
 
     def __init__(
@@ -60,36 +84,14 @@ class Memory:
         allow: Rereadable[Allow] | None = None,
         max_calls: int = 100_000,
         max_watches: int = 100_000,
+        compress: bool = False,
         strict: bool = False,
     ) -> None:
-        """Describe the network.
-
-        Args:
-            types: the classes of messages that travel, or modules that define them.
-            beat: seconds between the heartbeats of an idle session.
-            patience: a node that is silent for this many seconds is down.
-            backlog: bytes that may wait for a node before ``send`` refuses.
-            window: bytes that may be on the way to a node.
-            spawns: the behaviours that other nodes may start here, by name, as in
-                ``spawns={"worker": Worker}``. A node needs the permit ``spawn`` as well.
-            allow: the acts that other nodes are permitted, by patterns of their names; the name
-                itself counts first, then the longest pattern that fits. The permits are ``send``,
-                ``call``, ``watch``, ``exit``, ``forward``, which all nodes have by ``default``, and
-                ``look``, ``kill``, ``spawn``, as in ``allow={"ops@*": "default,look"}``; or
-                a function that returns this, which ``node.reload()`` calls again.
-            max_calls: calls between two nodes, in each direction, that may wait for an answer.
-            max_watches: processes, names and events of a node that another node may watch.
-            strict: encode also the messages, requests, answers and publications between processes
-                of a node, so that a test finds values that could not travel. Messages of a process
-                to itself and those of its meta-processes stay as they are.
-
-        Raises:
-            BadInputError: a value is invalid.
-        """
         self.hooks = (Copies(),) if strict else ()
         """The hook that encodes messages between processes of a node, too."""
         self._settings = NetworkSettings(
-            types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches
+            *(types, beat, patience, backlog, window, spawns, allow, max_calls, max_watches),
+            compress=compress,
         )
         self._carriers: dict[str, _MemoryCarrier] = {}
         self._names: set[str] = set()

@@ -11,6 +11,7 @@ __all__ = [
     "Ack",
     "Bye",
     "Data",
+    "Deflated",
     "Frame",
     "Hello",
     "encode_frame",
@@ -31,6 +32,8 @@ class Hello(msgspec.Struct, array_like=True, tag=0, frozen=True):
     yours: int
     window: int
     """How many bytes the peer may send before they are acknowledged."""
+    inflates: int = 0
+    """The sender takes `Deflated` frames of at most so many bytes, inflated; 0 if it takes none."""
 
 
 class Data(msgspec.Struct, array_like=True, tag=1, frozen=True):
@@ -73,7 +76,21 @@ class Bye(msgspec.Struct, array_like=True, tag=3, frozen=True):
     """The node goes down in order; else the session failed."""
 
 
-Frame = Hello | Data | Ack | Bye
+class Deflated(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """A `Data` whose operations are compressed. Its numbers are not, so that a frame of no session
+    is refused before it is inflated.
+    """
+
+    mine: int
+    yours: int
+    seq: int
+    ack: int
+    size: int
+    """Bytes of the operations before they were compressed."""
+    data: bytes
+
+
+Frame = Hello | Data | Ack | Bye | Deflated
 
 read_frame: Final[Callable[[Any], Frame]] = msgspec.msgpack.Decoder(Frame).decode
 """The frame with these bytes. Raises one of `NOT_A_FRAME`."""

@@ -23,8 +23,8 @@ class Sending:
     """The operations to the peer: those that wait, and those that it has not acknowledged."""
 
     __slots__ = (
-        *("acknowledged", "peer_window", "queue", "queued_bytes", "resent_at", "resent_from"),
-        *("sent", "unacknowledged", "unacknowledged_bytes"),
+        *("acknowledged", "peer_inflates", "peer_window", "queue", "queued_bytes", "resent_at"),
+        *("resent_from", "sent", "unacknowledged", "unacknowledged_bytes"),
     )
 
     def __init__(self) -> None:
@@ -42,6 +42,8 @@ class Sending:
         """Begin with another session."""
         self.peer_window = 0
         """How many bytes the peer takes before it acknowledges them."""
+        self.peer_inflates = 0
+        """Most bytes of a frame that is compressed for the peer; 0 without compression."""
         self.sent = 0
         """Operations given to the carrier."""
         self.acknowledged = 0
@@ -54,6 +56,10 @@ class Sending:
     def grant(self, window: int) -> None:
         """Note the window of the peer; 0 if it has not changed."""
         self.peer_window = window or self.peer_window
+
+    def agree(self, inflates: int) -> None:
+        """Compress frames of at most so many bytes: both sides have asked for it."""
+        self.peer_inflates = inflates
 
     def may_send_again(self, now: float, pause: float) -> bool:
         """Whether the operations that are not acknowledged are sent again now: not if the same were

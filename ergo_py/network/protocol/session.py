@@ -19,11 +19,12 @@ from math import inf
 from typing import Final, Protocol
 
 from ..traffic.totals import Totals
-from .frames import VERSION, Ack, Bye, Data, Frame, Hello
+from .compression import deflated, inflated
+from .frames import VERSION, Ack, Bye, Data, Deflated, Frame, Hello
 from .operations import parts_of
 from .records import FRAME, Deadlines, Receiving, Sending
 
-__all__ = ["Owner", "Session", "State", "Timing"]
+__all__ = ["PART_HEAD", "Owner", "Session", "State", "Timing"]
 
 PART_HEAD: Final = 4096
 """Bytes of a part that are left for everything except its piece of an operation."""
@@ -45,6 +46,8 @@ class Timing:
     """An acknowledgement waits this long for data to go with."""
     window: int = 1 << 20
     """How many bytes the peer may send before they are acknowledged."""
+    inflates: int = 0
+    """Most bytes that a compressed frame of the peer may inflate to; 0 without compression."""
 
 
 class State(Enum):
@@ -211,7 +214,8 @@ class Session:
                 self.is_due_earlier = False  # it was the acknowledgement, which goes with the frame
             deadlines.note_sent(self._now + self._timing.beat)
             frame = Data(self._mine, self._yours, first, receiving.received, everything)
-            self._owner.transmit(frame)
+            most = sending.peer_inflates
+            self._owner.transmit(deflated(frame, most) if most else frame)
             return
         while queue:
             first = sending.sent
@@ -298,6 +302,9 @@ class Session:
                 if self._belongs(frame.mine, frame.yours):
                     self._receive_ack(frame)
                     self.flush()
+            case Deflated():
+                if self._belongs(frame.mine, frame.yours):
+                    self._receive_deflated(frame)
             case Bye():
                 # An answer to an invitation carries no number of the peer: it refuses.
                 is_ours = frame.yours == self._mine and frame.mine == self._yours
@@ -335,7 +342,8 @@ class Session:
         if len(self._offers) > _OFFERS:
             del self._offers[next(iter(self._offers))]
         window = self._receiving.tell_window()
-        self._owner.transmit(Hello(VERSION, self._creation, mine, hello.mine, window))
+        told = (mine, hello.mine, window, self._timing.inflates)
+        self._owner.transmit(Hello(VERSION, self._creation, *told))
 
     def _belongs(self, theirs: int, mine: int) -> bool:
         """Whether a frame belongs to the session. The first frame that confirms an answered
@@ -382,6 +390,17 @@ class Session:
             self._send_ack(resend=False)
         elif deadlines.acknowledge_by(now + self._timing.ack_delay):
             self.is_due_earlier = True
+
+    def _receive_deflated(self, frame: Deflated) -> None:
+        if not self._timing.inflates:
+            self.close("it sends a compressed frame, which was not agreed on", False)
+            return
+        try:
+            data = inflated(frame, self._timing.inflates)
+        except ValueError as error:
+            self.close(str(error), False)
+            return
+        self.receive(data)
 
     def _receive_ack(self, ack: Ack) -> None:
         now = self._now = self._clock()
@@ -436,6 +455,7 @@ class Session:
         self.state = State.UP
         self._mine, self._yours = mine, hello.mine
         self.sending.grant(hello.window)
+        self.sending.agree(min(self._timing.inflates, hello.inflates))
         self.totals.count_session()
         self._deadlines.hear(now)
         self._deadlines.note_sent(now + self._timing.beat)
@@ -466,11 +486,14 @@ class Session:
     def _send_hello(self) -> None:
         self._deadlines.repeat_hello(self._clock() + self._timing.repeat)
         window = self._receiving.tell_window()
-        self._owner.transmit(Hello(VERSION, self._creation, self._mine, 0, window))
+        told = (self._mine, 0, window, self._timing.inflates)
+        self._owner.transmit(Hello(VERSION, self._creation, *told))
 
     def _send_data(self, first: int, ops: list[bytes]) -> None:
         self._note_sent()
-        self._owner.transmit(Data(self._mine, self._yours, first, self._receiving.received, ops))
+        frame = Data(self._mine, self._yours, first, self._receiving.received, ops)
+        most = self.sending.peer_inflates
+        self._owner.transmit(deflated(frame, most) if most else frame)
 
     def _send_ack(self, resend: bool) -> None:
         now = self._now = self._clock()

@@ -61,6 +61,8 @@ class NATS:
             a function that returns this, which ``node.reload()`` calls again.
         max_calls: calls between two nodes, in each direction, that may wait for an answer.
         max_watches: processes, names and events of a node that another node may watch.
+        compress: compress frames from 1 KiB on to other nodes that ask for this, too, if they
+            become smaller. It costs time of the loop, and saves bytes of a slow line.
 
     Raises:
         BadInputError: a value is invalid.
@@ -84,6 +86,7 @@ class NATS:
         allow: Rereadable[Allow] | None = None,
         max_calls: int = 100_000,
         max_watches: int = 100_000,
+        compress: bool = False,
     ) -> None:
         check_number("grace", grace, least=0.001)
         self._settings = NetworkSettings(
@@ -97,6 +100,7 @@ class NATS:
             max_calls,
             max_watches,
             grace,
+            compress,
         )
         self._servers = _servers(urls, is_tls=tls is not None or tls_first)
         if not isinstance(cluster, str) or not cluster.strip():
