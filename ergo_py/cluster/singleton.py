@@ -1,5 +1,6 @@
 """`Singleton`: a supervised process that runs on a single node of the cluster at a time."""
 
+from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ _LEASE: Final = "ergo_py.cluster.lease"
 """The key of the lease in the environment of a singleton."""
 _LEAST: Final = 5.0
 """The shortest lease that is chosen by default."""
+_LOOK: Final = 0.02
+"""Seconds between two looks at the work of a node that drains."""
 
 
 class Singleton(ChildSpec):
@@ -47,7 +50,13 @@ class Singleton(ChildSpec):
 
     __slots__ = ()
 
-    def __init__(self, spec: ChildSpec, *, lease: float | None = None) -> None:
+    def __init__(
+        self,
+        spec: ChildSpec,
+        *,
+        lease: float | None = None,
+        leaves_when: Callable[[], bool] | None = None,
+    ) -> None:
         """Describe a singleton.
 
         Args:
@@ -56,6 +65,8 @@ class Singleton(ChildSpec):
             lease: another node starts the child this many seconds after it has last seen the lease
                 renewed, unless it knows that the program has ended. None for three times the time
                 that the child has to end, 30 s by default.
+            leaves_when: says whether a node that drains may give the singleton up, such as after
+                other work of this node that needs the child. None for at once.
 
         Raises:
             BadInputError: a value is invalid, or the lease is too short.
@@ -85,7 +96,7 @@ class Singleton(ChildSpec):
         terms = LeaseTerms(max(_LEAST, 3 * ending) if lease is None else lease, ending)
         super().__init__(
             f"{spec.name} (singleton)",
-            SingletonKeeper.spec(spec, terms),
+            SingletonKeeper.spec(spec, terms, leaves_when),
             register=False,
             shutdown=ending + 5.0,
         )
@@ -110,9 +121,12 @@ class SingletonKeeper(Actor):
 
     drains = True
 
-    def __init__(self, spec: ChildSpec, terms: LeaseTerms) -> None:
+    def __init__(
+        self, spec: ChildSpec, terms: LeaseTerms, leaves_when: Callable[[], bool] | None = None
+    ) -> None:
         self._spec = spec
         self._terms = terms
+        self._leaves_when = leaves_when
 
     def init(self) -> None:
         """Start."""
@@ -181,10 +195,13 @@ class SingletonKeeper(Actor):
         """
         if not isinstance(request, Drain):
             raise Reject(UnhandledCallError(self.pid, request, type(self).__qualname__))
-        self.start_task(self._drain, caller, name=f"drain of {self._spec.name}")
+        self.start_task(self._drain, caller, request.timeout, name=f"drain of {self._spec.name}")
         return NO_REPLY
 
-    async def _drain(self, caller: Caller) -> None:
+    async def _drain(self, caller: Caller, timeout: float) -> None:
+        with trio.move_on_after(timeout):
+            while self._leaves_when is not None and not self._leaves_when():  # noqa: ASYNC110
+                await trio.sleep(_LOOK)
         self._competition.cancel()
         await self._is_over.wait()
         await self._end("the node is draining")

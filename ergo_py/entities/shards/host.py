@@ -162,7 +162,8 @@ class Host:
             shutdown=self._terms.ending / 2,
             terminate_timeout=self._terms.ending / 2,
         )
-        singleton = Singleton(spec, lease=self._terms.seconds)
+        # A node that drains needs the map until others have its shards.
+        singleton = Singleton(spec, lease=self._terms.seconds, leaves_when=self.is_drained)
         await keeper.spawn(Supervisor, SupervisorSpec([singleton], intensity=100, period=10.0))
         keeper.start_task(self._stay, name=f"host of {self._name}")
 
@@ -218,7 +219,8 @@ class Host:
         self._wanted = {
             shard: token
             for shard, token in own.items()
-            if self._held.get(shard) != token and self._released.get(shard) != token
+            if token
+            not in {each.get(shard) for each in (self._held, self._leaving, self._released)}
         }
         self._needed = {
             each: version for each, version in self._needed.items() if version > found.version

@@ -23,6 +23,7 @@ from ergo_py import (
     exposed,
     open_node,
 )
+from ergo_py.cluster import Cluster
 from ergo_py.entities import Entities, Entity, FencedError, MemoryStore
 from ergo_py.entities.shards.host import PassedCaller
 from ergo_py.entity_handles import entities_of, inspections
@@ -196,6 +197,34 @@ async def test_a_planned_move_loses_and_doubles_no_command(world: World) -> None
     assert unfinished == []
     assert host_of(nodes[0].node, Counting).held() == {}
     assert {key: await add(nodes[0], key, 0) for key in KEYS} == done
+
+
+@simulated(seeds=3)
+async def test_a_drain_of_the_node_with_the_map_does_not_wait_for_the_next_keeper(
+    world: World,
+) -> None:
+    nodes = await start_nodes(world, MemoryStore())
+    await wait_balanced(nodes)
+    keeper = await nodes[1].run(lambda each: Cluster(each).whereis("entities.map"))
+    (draining,) = [each for each in nodes if keeper is not None and each.name == keeper.node]
+    moments: list[float] = []
+    is_over = trio.Event()
+
+    async def work(key: str) -> None:
+        while not is_over.is_set():
+            await add(draining, key, seconds=0.05)  # a move waits for it
+            moments.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for key in KEYS:
+            nursery.start_soon(work, key)
+        await trio.sleep(0.1)
+        begin = trio.current_time()
+        assert await draining.run(lambda each: each.drain(timeout=20)) == []
+        is_over.set()
+
+    # Simulated seconds: a callback before the move, and a callback behind it.
+    assert max(moments) - begin < 0.2
 
 
 @simulated(seeds=1)
