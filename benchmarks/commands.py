@@ -113,6 +113,11 @@ HYPOTHESIS_PROFILE=thorough {_PYTEST} tests/entities/stores/test_power.py "$@"
         "loops of their libraries",
         '"$python" -m benchmarks.devices "$@"',
     ),
+    "fleet": Command(
+        "entities on three nodes and PostgreSQL: the pause of a key when its shard moves or its "
+        "node is killed, and the commands of three nodes beside a single node",
+        '"$python" -m benchmarks.fleet "$@"',
+    ),
     "interrupts": Command(
         "press Ctrl-C at random moments in 500 busy programs; --trials 1000 --seed 2 for others",
         '"$python" -m benchmarks.interrupts "$@"',
