@@ -262,10 +262,16 @@ async def names(client: Client, arguments: Arguments) -> object:
     with the number and the rest of each lease.
     """
     arguments.done()
+    return sorted(_facts_of(client, "lease_facts"), key=lambda lease: str(lease["name"]))
+
+
+def _facts_of(client: Client, method: str) -> list[dict[str, object]]:
+    """The facts of all processes whose behaviour has this method. No class is imported for it:
+    control is loaded with every node, and pipelines and clusters with few.
+    """
     behaviours = [each.behaviour for each in processes_of(kernel_of(client.node).router).values()]
-    readers = [getattr(each, "lease_facts", None) for each in behaviours]
-    leases = [read() for read in readers if read is not None]
-    return sorted(leases, key=lambda lease: str(lease["name"]))
+    readers = [getattr(each, method, None) for each in behaviours]
+    return [read() for read in readers if read is not None]
 
 
 async def entities(client: Client, arguments: Arguments) -> object:
@@ -275,6 +281,12 @@ async def entities(client: Client, arguments: Arguments) -> object:
     age = arguments.number("age", 0.0, 0.0, 3600.0)
     arguments.done()
     return [await each.facts(age) for each in inspections(entities_of(client.node))]
+
+
+async def pipelines(client: Client, arguments: Arguments) -> object:
+    """The pipelines, with their figures and steps."""
+    arguments.done()
+    return _facts_of(client, "pipeline_facts")
 
 
 async def entity(client: Client, arguments: Arguments) -> object:
@@ -433,6 +445,7 @@ COMMANDS: Final[dict[str, Command]] = {
             network,
             groups,
             names,
+            pipelines,
             entities,
             entity,
             keys,

@@ -40,6 +40,7 @@ KINDS: Final = frozenset(
         "log",
         "applications",
         "entities",
+        "pipelines",
     }
 )
 """The kinds of views."""

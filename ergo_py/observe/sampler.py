@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "log": "log",
     "applications": "applications",
     "entities": "entities",
+    "pipelines": "pipelines",
 }
 """The command of each kind of view, besides samples and rows."""
 _KEPT: Final = frozenset({"sample", "rows", *_COMMANDS})
@@ -171,6 +172,8 @@ class Sampler(Actor):
             answer = {"crashes": answer}
         elif view.kind == "entities":
             answer = {"stores": answer}
+        elif view.kind == "pipelines":
+            answer = {"pipelines": answer}
         self._note(view.kind, view.arguments, answer)
         self._tell(view, readers, answer)
 

@@ -112,7 +112,11 @@ class Lanes:
         give_up: Callable[[Entry, Exception], None],
     ) -> None:
         self.step, self.retry, self.reopen = step, retry, reopen
-        self.done, self.give_up = done, give_up
+        self._done, self._give_up = done, give_up
+        self.inside = 0
+        """Entries in the step: those that wait, and those that a lane handles."""
+        self.retried = 0
+        """Entries that were tried again, each as often as it was."""
         self.is_hurried = False
         """Whether no lane waits for a full batch any more."""
         self.shared: deque[Entry] = deque()
@@ -131,6 +135,7 @@ class Lanes:
     def put(self, entries: Sequence[Entry]) -> None:
         """Let entries wait for a lane: those with equal keys for the same."""
         key_of, lanes = self.step.key, self._lanes
+        self.inside += len(entries)
         for entry in entries:
             try:
                 key = key_of(entry.item)
@@ -141,6 +146,16 @@ class Lanes:
             entry.enter(key)
             (self.shared if lane is None else lane.own).append(entry)
         self.ring()
+
+    def pass_on(self, entries: Sequence[Entry]) -> None:
+        """The step has handled these entries."""
+        self.inside -= len(entries)
+        self._done(entries)
+
+    def give_up(self, entry: Entry, error: Exception) -> None:
+        """The entry has failed for the last time."""
+        self.inside -= 1
+        self._give_up(entry, error)
 
     def hurry(self) -> None:
         """Wait for full batches no longer."""
@@ -336,7 +351,7 @@ class _StageLane(_Lane):
                 self._release(entry)
         self._put_back(skipped)
         if done:
-            self._lanes.done(done)
+            self._lanes.pass_on(done)
 
     def _try_later(self, entry: Entry, error: Exception) -> None:
         tries = entry.count_failure()
@@ -347,6 +362,7 @@ class _StageLane(_Lane):
         if entry.key is not None and entry.key not in self._held:
             self._held[entry.key] = _Held(entry)
         self._failures += 1
+        self._lanes.retried += 1
         heappush(self._later, (trio.current_time() + self._delay(tries), self._failures, entry))
 
     def _release(self, entry: Entry) -> None:
@@ -371,6 +387,7 @@ class _SinkLane(_Lane):
                 return
             await trio.sleep(self._delay(tries))
             tries += 1
+            self._lanes.retried += len(batch)
 
     async def _next_batch(self) -> list[Entry]:
         step, lanes, own = self._step, self._lanes, self.own
@@ -396,7 +413,7 @@ class _SinkLane(_Lane):
             self._log("a sink has failed", error, items=len(batch))
             await self._reopen()
             return error
-        self._lanes.done(batch)
+        self._lanes.pass_on(batch)
         return None
 
     async def _isolate(self, batch: Sequence[Entry], error: Exception) -> None:

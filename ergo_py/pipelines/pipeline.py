@@ -1,5 +1,6 @@
 """`Pipeline`: the process of a pipeline, from its source to its sink."""
 
+from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from typing import ClassVar, Final, NamedTuple
@@ -26,6 +27,8 @@ __all__ = ["Pipeline", "PipelineFigures"]
 _RETRY: Final = Retry(3, Backoff(0.1, 5.0))
 _REOPEN: Final = Backoff(0.1, 10.0)
 _ON_STOP: Final = Drain(10.0)
+_RECENT: Final = 10
+"""Seconds of the rate."""
 
 
 class PipelineFigures(NamedTuple):
@@ -41,6 +44,8 @@ class PipelineFigures(NamedTuple):
     """Items that were given up after their last try."""
     redelivered: int
     """Items that the broker has delivered before."""
+    retried: int
+    """Tries of items after the first, in all steps."""
     delay: float
     """Seconds from ``take`` to the end of the last item."""
 
@@ -97,6 +102,8 @@ class Pipeline(Actor):
         self._most = most_unacknowledged
         self._delay = 0.0
         self._failed = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT + 1)
+        """The items that ended in each of the last seconds, with the second."""
         self._poison: Lanes | None = None
         if poison is not None:
             step = poison if isinstance(poison, Step) else ToActor(poison)
@@ -143,7 +150,12 @@ class Pipeline(Actor):
         self._settle([entry], error)
 
     def _settle(self, entries: Sequence[Entry], error: Exception | None) -> None:
-        self._delay = trio.current_time() - min(entry.taken for entry in entries)
+        now = trio.current_time()
+        self._delay = now - min(entry.taken for entry in entries)
+        recent, ended = self._recent, len(entries)
+        if recent and recent[-1][0] == int(now):
+            ended += recent.pop()[1]
+        recent.append((int(now), ended))
         self._reader.settle([entry.origin for entry in entries], error)
 
     # -- the end -----------------------------------------------------------------------------------
@@ -191,15 +203,46 @@ class Pipeline(Actor):
             reader.acknowledged,
             self._failed,
             reader.redelivered,
+            sum(lanes.retried for lanes in self._all_lanes()),
             self._delay,
         )
 
+    def pipeline_facts(self) -> dict[str, object]:
+        """The figures, the rate of the last seconds, the steps and the state of the source, as JSON
+        values, for commands and the observer page.
+        """
+        return {
+            "pid": self.pid.number,
+            "name": self.registered_name,
+            **self.figures()._asdict(),
+            "rate": self._rate(),
+            "lost": self._reader.lost,
+            "steps": [
+                {
+                    "name": "poison" if lanes is self._poison else type(lanes.step).__qualname__,
+                    "threads": lanes.step.threads,
+                    "inside": lanes.inside,
+                    "retried": lanes.retried,
+                }
+                for lanes in self._all_lanes()
+            ],
+        }
+
+    def _rate(self) -> float:
+        """Items a second that have ended lately. The present second, which still fills, is left
+        out.
+        """
+        now = int(trio.current_time())
+        ended = [count for second, count in self._recent if now - _RECENT <= second < now]
+        return sum(ended) / _RECENT
+
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """The counters of the items, and the state of the source."""
+        """The facts as texts."""
         lost, figures = self._reader.lost, self.figures()
         return {
             **{name: str(value) for name, value in figures._asdict().items()},
             "delay": f"{figures.delay:.3f} s",
+            "rate": f"{self._rate():g} a second",
             "source": f"lost: {lost}" if lost else "open",
         }
 

@@ -331,6 +331,7 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
         via=True,
     )
     grammar.at_node("groups", "list the groups, and their members on each node", via=True)
+    grammar.at_node("pipelines", "list the pipelines, with their rates and open items", via=True)
 
 
 def _add_entities(grammar: _Grammar) -> None:

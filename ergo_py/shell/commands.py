@@ -350,6 +350,36 @@ def names(link: Link, options: Options) -> None:
         say(f"{link.node} holds no name of the cluster, and competes for none")
 
 
+def pipelines(link: Link, options: Options) -> None:
+    """Show the pipelines."""
+    answer = link.ask("pipelines")
+    if options.json:
+        say_json(answer)
+        return
+    rows = [
+        (
+            each["name"] or each["pid"],
+            f"{each['rate']:.1f}",
+            f"{each['open']}/{each['most']}",
+            duration(each["delay"]),
+            each["taken"],
+            each["retried"] or "-",
+            each["failed"] or "-",
+            each["redelivered"] or "-",
+            " ".join(f"{step['name']}={step['inside']}" for step in each["steps"]),
+        )
+        for each in answer
+    ]
+    if rows:
+        figures = "RATE OPEN DELAY TAKEN RETRIED FAILED REDELIVERED"
+        say_table(table(f"PIPELINE {figures} INSIDE", rows, right=figures))
+    else:
+        say(f"{link.node} has no pipelines")
+    for each in answer:
+        if each["lost"]:
+            say(f"the source of {each['name'] or each['pid']} is lost: {each['lost']}")
+
+
 def _counted(nodes: dict[str, int]) -> str:
     return ", ".join(f"{node} {count}" for node, count in sorted(nodes.items()))
 
@@ -450,6 +480,7 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
     "network": network,
     "groups": groups,
     "names": names,
+    "pipelines": pipelines,
     "drain": drain,
     "reload": reload,
     "top": live,
@@ -472,6 +503,7 @@ _OF_ALL: Final = frozenset(
         "network",
         "groups",
         "names",
+        "pipelines",
         "entities",
         "top",
     }

@@ -99,6 +99,7 @@ def _pipeline_items(figures: Figures) -> Values:
         yield (name, "acknowledged"), each.acknowledged
         yield (name, "failed"), each.failed
         yield (name, "redelivered"), each.redelivered
+        yield (name, "retried"), each.retried
 
 
 def _loop_delay(figures: Figures) -> Values | None:
@@ -390,7 +391,7 @@ METRICS: Final = (
     Metric(
         "ergo_pipeline_items",
         "counter",
-        "Items of a pipeline since its start: taken, acknowledged, failed and redelivered.",
+        "Items of a pipeline since its start: taken, acknowledged, failed, redelivered, retried.",
         "",
         _pipeline_items,
         ("pipeline", "what"),

@@ -88,7 +88,7 @@ async def test_a_changed_window_is_sent_at_once_and_whole() -> None:
     "kind",
     [
         *("calls", "threads", "crashes", "dead-letters", "events", "log", "applications"),
-        *("children", "entities"),
+        *("children", "entities", "pipelines"),
     ],
 )
 async def test_every_kind_of_view_arrives(kind: str) -> None:

@@ -19,7 +19,7 @@ from tests.pipelines.broker import (
     running,
     until,
 )
-from tests.support import running_node
+from tests.support import process_of, running_node
 
 
 class Double(Stage):
@@ -123,7 +123,37 @@ async def test_metrics_have_the_counters_of_each_pipeline() -> None:
         ("ergo_pipeline_items", "acknowledged"): 2,
         ("ergo_pipeline_items", "failed"): 1,
         ("ergo_pipeline_items", "redelivered"): 0,
+        ("ergo_pipeline_items", "retried"): 6,
     }
+
+
+@in_virtual_time
+async def test_facts_have_the_rate_of_the_last_seconds_and_the_items_in_each_step() -> None:
+    broker, sink = Broker(*range(20)), Collect()
+    sink.shut()
+
+    async with running(broker, Stumble(n3=1, n5=99), sink, poison=Collect()) as node:
+        jobs = process_of(node, node.whereis("jobs")).behaviour
+        assert isinstance(jobs, Pipeline)
+        # The items 3 and 5 wait a second for their second try.
+        full = [("Stumble", 2, 2), ("Collect", 18, 0), ("poison", 0, 0)]
+        await until(lambda: steps_of(jobs) == full)
+        assert (jobs.pipeline_facts()["rate"], jobs.pipeline_facts()["lost"]) == (0.0, "")
+        sink.gate.set()
+        await until(lambda: broker.is_done)
+        await trio.sleep(1.0)
+        facts = jobs.pipeline_facts()
+        await trio.sleep(11.0)
+        later = jobs.pipeline_facts()
+
+    assert (facts["rate"], facts["retried"], facts["failed"]) == (2.0, 3, 1)
+    assert steps_of(jobs) == [("Stumble", 0, 3), ("Collect", 0, 0), ("poison", 0, 0)]
+    assert later["rate"] == 0.0
+
+
+def steps_of(pipeline: Pipeline) -> list[tuple[object, ...]]:
+    steps: Any = pipeline.pipeline_facts()["steps"]
+    return [(step["name"], step["inside"], step["retried"]) for step in steps]
 
 
 @in_virtual_time

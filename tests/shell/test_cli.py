@@ -17,17 +17,19 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, ChildSpec, ask
+from ergo_py import Actor, Backoff, ChildSpec, ask
 from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.cluster import Cluster
 from ergo_py.entities import Entities, EntityInspector, MemoryStore
 from ergo_py.network import Local
+from ergo_py.pipelines import Item, Pipeline, Sink, Source, ToActor
 from ergo_py.shell.cli import main
 from ergo_py.shell.exit_codes import Status
 from tests.actors import Puppet
 from tests.control.test_commands import Bomb, Reader
 from tests.entities.bank import TYPES, Account
-from tests.support import without_blockages
+from tests.meta.owner import eventually
+from tests.support import process_of, without_blockages
 from tests.test_startup import modules_after
 
 
@@ -259,6 +261,51 @@ def test_entities_are_listed_shown_and_found_by_their_keys(node: OwnedNode, ergo
     assert "and more after 'ada'" in ergo("entities", "keys", "Account", "--limit", "1")[1]
     assert json.loads(ergo("entities", "keys", "Account", "--json")[1])["is_more"] is False
     assert ergo("entities", "keys", "Account", "--prefix", "x")[1].startswith("no Account is")
+
+
+NAMES = ("broken", "jobs")
+NO_BROKER = "OSError: no broker"
+
+
+class Idle(Source):
+    def take(self, most: int) -> list[Item]:
+        return []
+
+
+class Broken(Source):
+    def open(self) -> None:
+        raise OSError("no broker")
+
+
+def test_pipelines_are_listed_with_the_cause_of_a_lost_source(node: OwnedNode, ergo: Ergo) -> None:
+    assert ergo("pipelines") == (Status.DONE, "demo@localhost has no pipelines\n", "")
+
+    async def start(node: Any) -> None:
+        reopen = Backoff(1000.0, 1000.0)
+        bound: Any = {"reopen": reopen, "most_unacknowledged": 7, "poison": "dead"}
+        await node.supervise(
+            [
+                ChildSpec("jobs", Pipeline.spec(Idle(), Sink(), most_unacknowledged=5)),
+                ChildSpec("broken", Pipeline.spec(Broken(), ToActor("x"), **bound)),
+            ]
+        )
+        pipelines: Any = [process_of(node, node.whereis(name)).behaviour for name in NAMES]
+        # The readers have opened the sources, or have tried to.
+        await eventually(
+            lambda: [each.pipeline_facts()["lost"] for each in pipelines] == [NO_BROKER, ""]
+        )
+
+    node.run(start)
+
+    heads, *rows, cause = ergo("pipelines", "demo")[1].splitlines()
+    figures = ["RATE", "OPEN", "DELAY", "TAKEN", "RETRIED", "FAILED", "REDELIVERED"]
+    assert heads.split() == ["PIPELINE", *figures, "INSIDE"]
+    assert sorted(row.split() for row in rows) == [
+        ["broken", "0.0", "0/7", "0µs", "0", "-", "-", "-", "ToActor=0", "poison=0"],
+        ["jobs", "0.0", "0/5", "0µs", "0", "-", "-", "-", "Sink=0"],
+    ]
+    assert cause == f"the source of broken is lost: {NO_BROKER}"
+    assert {each["name"] for each in json.loads(ergo("pipelines", "--json")[1])} == {*NAMES}
 
 
 def test_parked_messages_of_entities_are_listed_and_retried(node: OwnedNode, ergo: Ergo) -> None:

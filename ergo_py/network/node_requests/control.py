@@ -26,6 +26,7 @@ _FROM_AFAR: Final = (
     "crashes",
     "network",
     "groups",
+    "pipelines",
     "names",
     "entities",
     "entity",

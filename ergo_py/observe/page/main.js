@@ -9,13 +9,14 @@ import { Processes, TreeView } from "./processes.js";
 import { ProcessView } from "./process.js";
 import { Flow } from "./flow.js";
 import { Entities } from "./entities.js";
+import { Pipelines } from "./pipelines.js";
 import { Profile } from "./profile.js";
 import { Threads } from "./threads.js";
 import { Waits } from "./waits.js";
 import { Applications, Crashes, Events, Letters, Log } from "./records.js";
 
 const VIEWS = [
-	["", [["overview", "Overview", Overview], ["processes", "Processes", Processes], ["tree", "Tree", TreeView], ["applications", "Applications", Applications], ["entities", "Entities", Entities]]],
+	["", [["overview", "Overview", Overview], ["processes", "Processes", Processes], ["tree", "Tree", TreeView], ["applications", "Applications", Applications], ["entities", "Entities", Entities], ["pipelines", "Pipelines", Pipelines]]],
 	["What happens now", [["waits", "Waits", Waits], ["flow", "Flow", Flow], ["threads", "Threads", Threads], ["profile", "Profile", Profile]]],
 	["What happened", [["crashes", "Crashes", Crashes], ["letters", "Dead letters", Letters], ["events", "Events", Events], ["log", "Log", Log]]],
 ];

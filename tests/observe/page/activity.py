@@ -236,6 +236,26 @@ class Activity:
             ]
         }
 
+    def pipelines(self, _given: object) -> dict[str, Any]:
+        """A pipeline in order, and a pipeline in trouble."""
+        if self.calm:
+            return {"pipelines": []}
+        names = [
+            *("pid", "name", "open", "most", "taken", "acknowledged", "failed", "redelivered"),
+            *("retried", "delay", "rate", "lost"),
+        ]
+        rows = [
+            (14, "orders", 412, 2000, 981_204, 980_792, 0, 12, 3, 0.031, 1204.5, ""),
+            (15, "invoices", 500, 500, 7_310, 6_810, 4, 0, 61, 4.2, 0.3, "OSError: <b>refused</b>"),
+        ]
+        steps = [("Parse", 4, 12, 3), ("Insert", 1, 388, 58), ("poison", 1, 0, 0)]
+        listed = [
+            dict(zip(("name", "threads", "inside", "retried"), each, strict=True)) for each in steps
+        ]
+        return {
+            "pipelines": [{**dict(zip(names, row, strict=True)), "steps": listed} for row in rows]
+        }
+
     # -- entities ----------------------------------------------------------------------------------
 
     def entities(self, _given: object) -> dict[str, Any]:

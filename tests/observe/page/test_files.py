@@ -13,7 +13,8 @@ ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = ROOT / "ergo_py" / "observe" / "page"
 FILES = sorted(PAGE.iterdir())
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
-LARGEST = 150_000
+LARGEST = 152_400
+"""Bytes of the page: 150,000, and 2,400 for the view of pipelines."""
 PARSES_HTML = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\b|new Function"
     r"|setHTML|srcdoc|createContextualFragment|https?://(?!www\.w3\.org/2000/svg)"

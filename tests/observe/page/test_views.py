@@ -14,7 +14,7 @@ VIEWS = [
     *("overview", "processes", "tree", "applications", "waits", "flow", "threads", "profile"),
     *("crashes", "letters", "events", "log", "process/3", "process/3/near", "process/3/mailbox"),
     *("process/3/inspect", "process/3/trace", "process/3/profile"),
-    *("entities", "entities/Account", "entities/Account/ada-003"),
+    *("entities", "entities/Account", "entities/Account/ada-003", "pipelines"),
 ]
 FITS = "['html', '.main'].every(s => document.querySelector(s).scrollWidth <= innerWidth)"
 ROWS = "document.querySelectorAll('.tr.row:not([hidden]):not(.pending)').length"
@@ -264,6 +264,22 @@ async def test_entities_are_found_by_prefix_and_retried_only_after_a_question(
         await tab.do("Page.reload")
         await tab.until("document.querySelectorAll('.keys a').length === 50")
         await tab.has('"key": "eve-050"', "pre")
+
+
+@pytest.mark.browser
+async def test_pipelines_show_their_rates_their_steps_and_a_source_that_is_lost(
+    devtools: str,
+) -> None:
+    async with staged(Scene(30)) as stage, opened(devtools, stage, "pipelines") as tab:
+        await tab.has("1,205", ".tiles")
+        await tab.has("at most 2,500", ".tiles")
+        await tab.has("500 of 500", ".plain")
+        await tab.has("the source of invoices. OSError: <b>refused</b>", ".stack .alarm-box")
+        steps = (
+            "[...document.querySelectorAll('[aria-label=Steps] tbody tr')].map(r => r.innerText)"
+        )
+        assert (await tab.read(steps))[1].split() == ["orders", "Insert", "1", "388", "58"]
+        assert await tab.read("document.querySelector('.plain td a').hash") == "#/process/14"
 
 
 @pytest.mark.browser
