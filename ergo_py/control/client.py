@@ -74,17 +74,26 @@ class Link(Transport):
             TimeoutError: the node does not answer.
         """
         self._sock.settimeout(patience)
-        self._sock.sendall(self.conversation.ask(do, arguments))
+        self._send(self.conversation.ask(do, arguments))
         return self._receive(patience, out)
 
     def cancel(self) -> None:
         """Cancel the request in progress; its answer confirms that."""
-        self._sock.sendall(self.conversation.cancel())
+        self._send(self.conversation.cancel())
 
     def wait_answer(self, out: Output) -> None:
         """Wait again for the answer to the last request, after the first wait was interrupted."""
         with suppress(ControlError):
             self._receive(10.0, out)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._sock.sendall(data)
+        except BrokenPipeError:
+            # A broken pipe is left to mean the reader of the command's output, such as `head`.
+            raise ConnectionResetError(
+                f"{self.node or self.path} has closed the connection"
+            ) from None
 
     def _receive(self, patience: float | None, out: Output | None) -> object:
         answer = self.conversation.answer(out)

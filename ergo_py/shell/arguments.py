@@ -1,17 +1,17 @@
 """The command-line parser of ``ergo``."""
 
 import argparse
-import difflib
 import re
 import sys
 from functools import cache
 from typing import NoReturn
 
 from .._core.vocabulary.choices import LEVELS, OUTPUTS, PERMISSIONS
+from .._core.vocabulary.hints import did_you_mean
 from ..control.rendering import SORTS
 from .exit_codes import Status
 
-__all__ = ["SHELLS", "make_parser"]
+__all__ = ["SHELLS", "make_parser", "parse"]
 
 SHELLS = ("bash", "zsh", "fish")
 """The shells that complete the command line."""
@@ -31,14 +31,12 @@ statuses: 0 done, 1 failed, 2 wrong usage, 3 no such node, 4 no such process,
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Report the error, with the nearest valid choice."""
-        if "invalid choice: " in message:
-            given, _, choices = message.partition("invalid choice: ")[2].partition(" (choose from ")
-            near = difflib.get_close_matches(
-                given.strip("'"), choices.rstrip(")").replace("'", "").split(", "), 1
-            )
-            if near:
-                message += f"; did you mean {near[0]}?"
+        """Report the error, with the nearest valid choice in place of all choices."""
+        shown, _, choices = message.partition(" (choose from ")
+        given = shown.partition("invalid choice: ")[2].strip("'")
+        known = choices.rstrip(")").replace("'", "").split(", ")
+        if given and (hint := did_you_mean(given, known, "{}")):
+            message = shown + hint
         self.print_usage(sys.stderr)
         self.exit(Status.USAGE, f"{self.prog}: {message}\n")
 
@@ -46,8 +44,9 @@ class _Parser(argparse.ArgumentParser):
 def _permissions(text: str) -> frozenset[str]:
     named = frozenset(word.strip() for word in text.split(",") if word.strip())
     if not named <= frozenset(PERMISSIONS):
+        hints = filter(None, (did_you_mean(word, PERMISSIONS, "{}") for word in sorted(named)))
         raise argparse.ArgumentTypeError(
-            f"{text!r}; write look, act, attach, or several with commas"
+            f"{text!r}; write look, act, attach, or several with commas{next(hints, '')}"
         )
     return named
 
@@ -127,13 +126,15 @@ class _Grammar:
         )
 
     def command(self, name: str, help: str) -> argparse.ArgumentParser:
-        return self._commands.add_parser(
+        command = self._commands.add_parser(
             name,
             help=help,
             description=help[0].upper() + help[1:] + ".",
             epilog=_EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        command.set_defaults(parser=command)
+        return command
 
     def program(self, name: str, help: str, *, is_needed: bool) -> argparse.ArgumentParser:
         """Add a command that runs a program."""
@@ -182,7 +183,7 @@ class _Grammar:
         """Note the options of a command that runs a program: behind the program they are not its
         own any more.
         """
-        command.set_defaults(own=frozenset(re.findall(r"--[a-z-]+", command.format_usage())))
+        command.set_defaults(own=frozenset(_options_of(command)))
 
     def at_node(
         self,
@@ -286,6 +287,23 @@ def make_parser() -> argparse.ArgumentParser:
         "shell", choices=SHELLS
     )
     return grammar.parser
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Parse a command line. An unknown option ends the program with the nearest option of the
+    command, which argparse does not tell.
+    """
+    options, unknown = make_parser().parse_known_args(words)
+    if unknown:
+        command: argparse.ArgumentParser = options.parser
+        named = (each.partition("=")[0] for each in unknown)
+        hints = (did_you_mean(each, _options_of(command), "{}") for each in named)
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}")
+    return options
+
+
+def _options_of(command: argparse.ArgumentParser) -> list[str]:
+    return re.findall(r"--[a-z-]+", command.format_usage())
 
 
 def _add_simulate(grammar: _Grammar) -> None:

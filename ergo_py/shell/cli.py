@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .._core.vocabulary.errors import ErgoError
-from .arguments import make_parser
+from .arguments import make_parser, parse
 from .exit_codes import Leave, Status
 from .output import complain, prepare, show
 
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         if words[:2] == ["completion", "--words"]:
             # From a completion script. Not for argparse: the rest is an unfinished command line.
             return _complete(parser, words[2:])
-        options = parser.parse_args(words)
+        options = parse(words)
         if options.command == "run":
             from .local_node import run  # noqa: PLC0415 - it imports the kernel
 

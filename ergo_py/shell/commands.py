@@ -577,6 +577,8 @@ def _talk(command: Callable[[Link, Options], None], link: Link, options: Options
         raise Leave(Status.of(error.code), f"{error.text}\n{stack_text(error)}".rstrip()) from None
     except TimeoutError:
         raise Leave(Status.NO_ANSWER, f"{link.node} does not answer") from None
+    except BrokenPipeError:
+        raise  # the reader of the output has closed it, such as `head`: the node has answered
     except ConnectionError as error:
         raise Leave(Status.NO_ANSWER, str(error)) from None
 

@@ -18,6 +18,7 @@ import trio
 
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.errors import BadInputError, ControlSocketError, ErgoError, EscalationError
+from .._core.vocabulary.hints import did_you_mean
 from .._core.vocabulary.reasons import Crashed, is_failure
 from ..blocking.loop_thread import OwnedNode, open_node
 from ..control.evaluator import Evaluator
@@ -295,10 +296,27 @@ def _simulation(target: str) -> Simulation:
         raise Leave(
             Status.USAGE, f"{target!r} names no test; write tests/test_shop.py::test_orders"
         )
-    found: object = load_test_file(Path(file))
+    module = load_test_file(Path(file))
+    found: object = module
     for part in name.split("::"):
         found = getattr(found, part, None)
     simulation = getattr(found, "simulation", None)
-    if not isinstance(simulation, Simulation):
-        raise Leave(Status.USAGE, f"{file} has no test {name} with @simulated")
-    return simulation
+    if isinstance(simulation, Simulation):
+        return simulation
+    tests = [
+        each
+        for each, value in vars(module).items()
+        if isinstance(getattr(value, "simulation", None), Simulation)
+    ]
+    if callable(found):
+        raise Leave(
+            Status.USAGE,
+            f"{name} of {file} is no test of a world: `@simulated(…)` above a function that takes "
+            f"the world makes it one{_in_the_file(tests)}",
+        )
+    hint = did_you_mean(name, tests) or _in_the_file(tests)
+    raise Leave(Status.USAGE, f"{file} has no test {name} with @simulated{hint}")
+
+
+def _in_the_file(tests: list[str]) -> str:
+    return f"; the file has {', '.join(tests)}" if tests else ""

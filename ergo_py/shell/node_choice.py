@@ -4,6 +4,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import partial
 
+from .._core.vocabulary.hints import did_you_mean
 from ..control.client import Found, Link, find_nodes
 from ..control.protocol import ControlError
 from .exit_codes import Leave, Status
@@ -28,8 +29,13 @@ def choose(name: str | None, os_pid: int | None) -> Link:
     if len(matching) == 1:
         return _connect(matching[0])
     if matching:
-        choices = "\n".join(f"  {node.name}  --pid {node.os_pid}" for node in matching)
-        raise Leave(Status.NO_NODE, f"several nodes match; choose one with --pid:\n{choices}")
+        is_named = len({node.name for node in matching}) == len(matching)
+        how = "by its name" if is_named else "with --pid"
+        choices = "\n".join(
+            f"  {node.name}" if is_named else f"  {node.name}  --pid {node.os_pid}"
+            for node in matching
+        )
+        raise Leave(Status.NO_NODE, f"several nodes match; choose one {how}:\n{choices}")
     if found:
         asked = " and ".join(
             word
@@ -40,7 +46,8 @@ def choose(name: str | None, os_pid: int | None) -> Link:
             if word
         )
         others = "\n".join(f"  {node.name}  (program {node.os_pid})" for node in found)
-        raise Leave(Status.NO_NODE, f"no node with {asked}; there are:\n{others}")
+        hint = did_you_mean(name, _all_names(found))
+        raise Leave(Status.NO_NODE, f"no node with {asked}{hint or '; there are:'}\n{others}")
     raise Leave(
         Status.NO_NODE,
         "no node offers a control socket; start one with `ergo run --control look module:app`, "
@@ -65,6 +72,11 @@ def choose_all(pattern: str) -> list[Callable[[], Link]]:
         others = "".join(f"\n  {node.name}" for node in found) or "\n  none"
         raise Leave(Status.NO_NODE, f"no node fits {pattern!r}; there are:{others}")
     return fitting
+
+
+def _all_names(found: list[Found]) -> list[str]:
+    """The names that a user may write: whole, and the parts before the @."""
+    return [each for node in found for each in (node.name, node.name.partition("@")[0])]
 
 
 def _connect(node: Found) -> Link:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from .._core.verbs.behaviour import Behaviour
+from .._core.vocabulary.hints import did_you_mean
 from ..program import refusing_run
 from .exit_codes import Leave, Status
 
@@ -93,7 +94,9 @@ def load_file(path: Path, arguments: list[str], name: str = "") -> ModuleType:
         Leave: there is no such file, or it cannot be imported.
     """
     if not path.is_file():
-        raise Leave(Status.USAGE, f"there is no file {path}")
+        beside = [each.name for each in path.parent.glob("*.py")]
+        hint = did_you_mean(path.name, beside, show="{}")
+        raise Leave(Status.USAGE, f"there is no file {path}{hint}")
     # As `python file.py` and `python -m` do: a file may import its neighbours, or modules in the
     # current directory.
     sys.path[:0] = [str(path.parent.resolve()), str(Path.cwd())]
@@ -166,7 +169,9 @@ def _app(module: ModuleType, attribute: str, where: str) -> object:
             raise Leave(Status.USAGE, f"{where}:{name} is {_kind(app)}; it must be {_WANTED}")
     if attribute:
         candidates = _candidates(module)
-        hint = f"; it has {', '.join(candidates)}" if candidates else ""
+        hint = did_you_mean(attribute, candidates)
+        if not hint and candidates:
+            hint = f"; it has {', '.join(candidates)}"
         raise Leave(Status.USAGE, f"{where} has no {attribute!r}{hint}")
     return None
 
@@ -176,11 +181,10 @@ def _candidates(module: ModuleType) -> list[str]:
     return [
         name
         for name, value in vars(module).items()
-        if inspect.iscoroutinefunction(value)
-        or (
-            isinstance(value, type)
-            and issubclass(value, Behaviour)
-            and value.__module__ == module.__name__
+        if getattr(value, "__module__", None) == module.__name__
+        and (
+            inspect.iscoroutinefunction(value)
+            or (isinstance(value, type) and issubclass(value, Behaviour))
         )
     ]
 

@@ -487,11 +487,31 @@ def test_a_full_disk_under_the_output_is_reported_in_a_single_line() -> None:
     assert done.stderr == f"ergo: the output cannot be written: {why}\n"
 
 
+def test_a_reader_that_closes_the_output_ends_the_command_without_an_error(
+    node: OwnedNode,
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "ergo_py", "top", "demo", "--count", "1", "--interval", "0.01"],
+            stdin=subprocess.DEVNULL,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr) == (Status.DONE, "")
+
+
 def test_the_error_about_an_unknown_node_lists_the_known_nodes(node: OwnedNode, ergo: Ergo) -> None:
     status, _, err = ergo("tree", "dmo")
 
     assert status == Status.NO_NODE
-    assert "no node with the name 'dmo'; there are:\n  demo@localhost" in err
+    assert "no node with the name 'dmo'; did you mean 'demo'?\n  demo@localhost" in err
+    assert "no node with the name 'shop'; there are:\n  demo@localhost" in ergo("ps", "shop")[2]
     assert ergo("tree", "--pid", "1")[0] == Status.NO_NODE
 
 
@@ -528,7 +548,7 @@ def test_an_ambiguous_name_of_a_node_is_refused(node: OwnedNode, ergo: Ergo) -> 
         status, _, err = ergo("ps", "demo")
 
         assert status == Status.NO_NODE
-        assert "several nodes match" in err
+        assert "several nodes match; choose one by its name:\n  demo@" in err
         assert ergo("ps", "demo@elsewhere")[0] == Status.DONE
 
 
@@ -541,7 +561,31 @@ def test_an_ambiguous_name_of_a_node_is_refused(node: OwnedNode, ergo: Ergo) -> 
         (["attach", "demo"], Status.NOT_PERMITTED, "--control look,attach"),
         (["inspect", "demo"], Status.USAGE, "WHO"),
         (["ps", "--sort", "mailbxo"], Status.USAGE, "did you mean mailbox?"),
-        (["pss"], Status.USAGE, "did you mean ps?"),
+        (["pss"], Status.USAGE, "invalid choice: 'pss'; did you mean ps?"),
+        (
+            ["ps", "--sotr", "load"],
+            Status.USAGE,
+            "ergo ps: unrecognized arguments: --sotr; did you mean --sort?",
+        ),
+        (["run", "--control", "look,atach", "x"], Status.USAGE, "did you mean attach?"),
+        (["run", "examples/counter/mian.py"], Status.USAGE, "did you mean main.py?"),
+        (
+            ["run", "examples/looking/shop.py:mian"],
+            Status.USAGE,
+            "has no 'mian'; did you mean 'main'?",
+        ),
+        (["entities", "shw", "Account", "3"], Status.USAGE, "did you mean 'show'?"),
+        (
+            ["simulate", "examples/testing/test_orders.py::hasty_orders"],
+            Status.USAGE,
+            "has no test hasty_orders with @simulated; did you mean 'hasty_orders_survive'?",
+        ),
+        (
+            ["simulate", "examples/testing/test_orders.py::place_orders"],
+            Status.USAGE,
+            "is no test of a world: `@simulated(…)` above a function that takes the world makes it "
+            "one; the file has test_confirmed_orders_survive, hasty_orders_survive",
+        ),
         (["ps", "--limit", "0"], Status.USAGE, "no number from 1"),
         (["top", "--interval", "-1"], Status.USAGE, "no positive number"),
         (["top", "--interval", "soon"], Status.USAGE, "no positive number"),

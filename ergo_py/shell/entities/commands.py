@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any, Final
 
+from ..._core.vocabulary.hints import did_you_mean
 from ...control.client import Link
 from ...control.rendering import clock, table
 from ..exit_codes import Leave, Status
@@ -28,7 +29,8 @@ def read_words(options: Options) -> Options:
     verb = words.pop(0) if words else ""
     if verb not in _VERBS or len(words) != len(_VERBS[verb][0]):
         verbs = " | ".join(" ".join([each, *needs]) for each, (needs, _) in _VERBS.items() if each)
-        raise Leave(Status.USAGE, f"write `ergo entities [NODE] [{verbs}]`")
+        hint = next(filter(None, (did_you_mean(word, _VERBS) for word in options.words[:2])), "")
+        raise Leave(Status.USAGE, f"write `ergo entities [NODE] [{verbs}]`{hint}")
     return Options(**vars(options), node=node, verb=verb, rest=words)
 
 
