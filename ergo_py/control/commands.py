@@ -220,7 +220,7 @@ def crashes(client: Client, arguments: Arguments, _beat: Beat) -> object:
     """The last processes that failed, with their reasons; with ``all``, every process that
     ended.
     """
-    count, everything = int(arguments.number("count", 20, 0, 10_000)), arguments.flag("all")
+    count, everything = int(arguments.number("count", 100, 0, 10_000)), arguments.flag("all")
     arguments.done()
     return crashes_of(client.node, count, everything)
 

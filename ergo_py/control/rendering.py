@@ -18,6 +18,7 @@ __all__ = [
     "duration",
     "facts",
     "fit",
+    "group_crashes",
     "narrowed",
     "pairs",
     "process_table",
@@ -259,8 +260,22 @@ class Crash:
         )
 
 
-def crash(obituary: object) -> Crash:
-    """Describe a failed process, from an obituary or its JSON form."""
+def group_crashes(obituaries: Iterable[dict[str, Any]]) -> list[Crash]:
+    """Describe the newest of the processes that failed in the same way, with their number. Newest
+    last.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for each in obituaries:
+        # A node of an earlier version does not tell the group.
+        group = str(each.get("group", each["pid"]))
+        groups[group] = [*groups.pop(group, ()), each]
+    return [crash(alike[-1], len(alike), alike[0]["at"]) for alike in groups.values()]
+
+
+def crash(obituary: object, count: int = 1, since: float = 0.0) -> Crash:
+    """Describe a failed process, from an obituary or its JSON form; and how many failed so since
+    the first.
+    """
     facts = (
         obituary
         if isinstance(obituary, dict)
@@ -268,7 +283,7 @@ def crash(obituary: object) -> Crash:
     )
     called = f" {facts['name']}" if facts["name"] else ""
     pid = facts["pid"] if isinstance(facts["pid"], int) else facts["pid"].number
-    lines = []
+    lines = [] if count == 1 else [f"{count} times since {clock(since)}; this is the last"]
     if facts["callback"]:
         of = f" of {facts['message_type']}" if facts["message_type"] else ""
         lines.append(f"in {facts['callback']}{of}")

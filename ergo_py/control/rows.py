@@ -44,6 +44,7 @@ def _facts(process: Process | Meta, row: Row) -> JSONRow:
         "parent": 0 if parent is None else parent.id.number,
         "rate": round(row.rate, 1),
         "load": round(row.load, 4),
+        "worst": round(row.worst, 4),
     }
     if isinstance(process, Meta):
         thread = process.reader.thread

@@ -115,7 +115,8 @@ class _Start:
         for row in window["rows"].values():
             handled = row["messages"] - self._handled.get(row["id"], 0)
             self._handled[row["id"]] = row["messages"]
-            row |= {"rate": round(handled / seconds, 1) if seconds else 0.0, "load": 0.0}
+            rate = round(handled / seconds, 1) if seconds else 0.0
+            row |= {"rate": rate, "load": 0.0, "worst": 0.0}
             rates[row["behaviour"]] += row["rate"]
         self.sample = found["sample"] = {
             **found["sample"],

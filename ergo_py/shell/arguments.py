@@ -340,7 +340,9 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
     command = grammar.at_node("dead-letters", "list the last undeliverable messages", via=True)
     command.add_argument("--count", type=_count, default=20)
     command = grammar.at_node("crashes", "show why the last processes failed", via=True)
-    command.add_argument("--count", type=_count, default=10)
+    command.add_argument(
+        "--count", type=_count, default=10, help="so many; those that failed alike count as one"
+    )
     command.add_argument("--all", action="store_true", help="also processes that ended normally")
     grammar.at_node("network", "show the traffic with each other node", via=True)
     grammar.at_node(

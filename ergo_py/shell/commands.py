@@ -15,9 +15,9 @@ from ..control.rendering import (
     Table,
     blocked_text,
     clock,
-    crash,
     duration,
     facts,
+    group_crashes,
     process_table,
     stack_text,
     table,
@@ -34,6 +34,10 @@ __all__ = ["COMMANDS", "nodes"]
 Options = argparse.Namespace
 _ALIKE: Final = 10
 """How many unnamed children of each behaviour `tree` shows without ``--all``."""
+_REMEMBERED: Final = 1000
+"""The crashes to ask for, so that their groups are counted; a node remembers a hundred, unless
+``obituaries=`` says otherwise.
+"""
 
 
 def say_table(table: Table) -> None:
@@ -234,14 +238,16 @@ def dead_letters(link: Link, options: Options) -> None:
 
 def crashes(link: Link, options: Options) -> None:
     """Show the crashes with their reasons."""
-    answer = link.ask("crashes", count=options.count, all=options.all)
+    wanted = options.count if options.json else max(options.count, _REMEMBERED)
+    answer = link.ask("crashes", count=wanted, all=options.all)
     if options.json:
         say_json(answer)
     elif not answer:
         say("nothing has ended" if options.all else "nothing has failed")
     else:
         screen = choose_screen()
-        show("\n\n".join(screen.crash(crash(obituary)) for obituary in answer))
+        groups = group_crashes(answer)[-options.count :]
+        show("\n\n".join(screen.crash(each) for each in groups))
 
 
 def live(link: Link, options: Options) -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from .._core.inspection.census import entity_of
 from .._core.kernel import Kernel
@@ -12,9 +12,15 @@ from .._core.processes.process import Process
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.info import ApplicationInfo, ChildInfo, Phase
 from .._core.vocabulary.public_names import show_public_names
+from .._core.vocabulary.states import State
 from .supervisor import Supervisor
 
 __all__ = ["TreeNode", "take_tree"]
+
+_USUAL: Final = frozenset(
+    state.value for state in (State.SLEEP, State.RUNNING, State.WAIT_RESPONSE)
+)
+"""The states of a process that serves messages; those of a meta-process are among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,14 @@ class TreeNode:
     def _count(self) -> int:
         return sum(1 + child._count() for child in self.children)
 
+    def _unusual_state(self) -> str | None:
+        """The phase of a child that does not run, or the state of a process that starts or ends.
+        None for others: `ps` shows what they do at this moment.
+        """
+        if self.phase is not None and self.phase is not Phase.RUNNING:
+            return self.phase.value
+        return None if self.state in _USUAL else self.state
+
     def _line(self) -> str:
         words = [
             word
@@ -107,7 +121,7 @@ class TreeNode:
             )
             if word
         ]
-        facts = [self.strategy, self.phase.value if self.phase is not None else self.state]
+        facts = [self.strategy, self._unusual_state()]
         if self.starts_in is not None:
             facts.append(f"starts in {self.starts_in:.3g} s")
         if self.restarts:

@@ -436,7 +436,7 @@ async def test_phases_are_shown_by_the_tree_and_by_inspect(autojump_clock: MockC
         told = await node.inspect("db")
 
         assert lines[1].startswith("├─ db Application <PID")
-        assert lines[1].endswith("(one for one, running)")
+        assert lines[1].endswith("(one for one)")
         assert lines[3] == "└─ web Application (pending)"
         assert [told[key] for key in ("application", "phase", "mode", "depends on")] == [
             "db",

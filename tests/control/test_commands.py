@@ -127,6 +127,9 @@ async def test_every_look_command_answers() -> None:
         ]
         assert 'raise Failed("boom")' in crashes[0]["traceback"]
         assert ended == crashes
+        kind, *lines = crashes[0]["group"].split("\n")
+        assert (kind, lines[:2]) == ("Bomb", ["handle_message", "crashed: Failed"])
+        assert lines[2].endswith("in handle_message")
 
 
 async def test_rows_are_sorted_limited_and_found() -> None:

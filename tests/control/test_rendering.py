@@ -1,11 +1,15 @@
 """Text for people: it fits, it lines up, and it cannot move the cursor."""
 
+from typing import Any
+
 import pytest
 
 from ergo_py.control.rendering import (
+    clock,
     crash,
     duration,
     fit,
+    group_crashes,
     narrowed,
     pairs,
     process_table,
@@ -108,25 +112,39 @@ def test_a_narrow_table_drops_columns_but_keeps_the_sort_column() -> None:
     )
 
 
-def test_a_crash_is_rendered_with_all_its_details() -> None:
-    told = crash(
-        {
-            "pid": 4,
-            "name": "room",
-            "behaviour": "Room",
-            "reason": "crashed: X",
-            "at": 0.0,
-            "uptime": 1.0,
-            "handled": 5,
-            "callback": "handle_call",
-            "message_type": "Say",
-            "waiting": ["A", "B"],
-            "left": 3,
-            "recent": ["X", "Y"],
-            "restarts": 2,
-            "traceback": "Traceback:\n  line\n",
-        }
+CRASH: dict[str, Any] = {
+    "pid": 4,
+    "name": "room",
+    "behaviour": "Room",
+    "reason": "crashed: X",
+    "at": 0.0,
+    "uptime": 1.0,
+    "handled": 5,
+    "callback": "handle_call",
+    "message_type": "Say",
+    "waiting": ["A", "B"],
+    "left": 3,
+    "recent": ["X", "Y"],
+    "restarts": 2,
+    "traceback": "Traceback:\n  line\n",
+}
+
+
+def test_crashes_of_the_same_code_are_together_with_their_number() -> None:
+    order = [(1, "a", 0.0), (2, "b", 10.0), (3, "a", 20.0), (4, "a", 30.0)]
+    told = group_crashes(
+        CRASH | {"pid": pid, "group": group, "at": at, "reason": f"crashed: X: {pid}"}
+        for pid, group, at in order
     )
+
+    assert [each.reason for each in told] == ["crashed: X: 2", "crashed: X: 4"]
+    assert "times" not in str(told[0])
+    assert told[1].facts[0] == f"3 times since {clock(0.0)}; this is the last"
+    assert len(group_crashes([CRASH, CRASH | {"pid": 5}])) == 2  # of an earlier version
+
+
+def test_a_crash_is_rendered_with_all_its_details() -> None:
+    told = crash(CRASH)
 
     lines = str(told).splitlines()
     assert lines[0].endswith("4 room Room: crashed: X")

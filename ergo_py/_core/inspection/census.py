@@ -44,7 +44,7 @@ class Row:
 
     __slots__ = (
         *("idle_at", "is_calling", "load", "mailbox", "messages", "number", "rate", "sent"),
-        "time",
+        *("time", "worst"),
     )
 
     def __init__(
@@ -71,6 +71,8 @@ class Row:
         """Messages handled a second, between the last two passes of the census."""
         self.load = 0.0
         """The part of its time spent in callbacks, between the last two passes of the census."""
+        self.worst = 0.0
+        """The highest load between two passes of the census so far."""
         self.idle_at = -1
         """Its messages, if the last pass found it without messages, call, rate and load; else
         -1.
@@ -185,7 +187,7 @@ class Census:
         """The figures of a process of the last pass at present, with the rates of that pass."""
         row, known = read_row(process, perf_counter()), self._rows.get(process.id.number)
         if known is not None:
-            row.rate, row.load = known.rate, known.load
+            row.rate, row.load, row.worst = known.rate, known.load, known.worst
         return row
 
     def begin(
@@ -286,6 +288,7 @@ class Census:
             if time > row.time:
                 load = (time - row.time) / elapsed
                 row.load = min(1.0, load)
+                row.worst = max(row.worst, row.load)
             if sent > row.sent:
                 self.sent += sent - row.sent
         row.mailbox = mailbox

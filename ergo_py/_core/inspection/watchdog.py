@@ -28,6 +28,7 @@ from ..tables.callbacks import process_of
 from ..vocabulary.errors import NodeStoppedError
 from ..vocabulary.info import BlockedReport
 from ..vocabulary.text import shown
+from .blocking_advice import advice_for
 from .loop_delays import LoopDelays
 
 __all__ = [
@@ -132,7 +133,7 @@ class Watchdog:
             why = f"the stack could not be read: {shown(error)}\n"
             report = BlockedReport(seconds, None, None, None, None, None, why)
         starved = was_starved(before, run_times(self._bridge.loop_thread))
-        self._report(replace(report, starved=True) if starved else report)
+        self._report(replace(report, starved=True, advice=None) if starved else report)
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._bridge.loop_thread)
@@ -245,6 +246,7 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
         callback,
         None if handling is None else type(handling[3]).__qualname__,
         stack,
+        advice=None if callback is None else advice_for(of_program(stack)),
     )
 
 

@@ -5,7 +5,7 @@ letters.
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 from trio.lowlevel import current_task
 
@@ -30,11 +30,6 @@ from .common import check_timeout
 __all__ = ["NodeSnapshots", "inspect_for"]
 
 T = TypeVar("T")
-
-_NOT_ON_THE_LOOP: Final = (
-    "`await trio.sleep(…)` instead of `time.sleep(…)`; spawn(…, dispatcher=Threads()) runs plain "
-    "callbacks in a thread"
-)
 
 
 class NodeSnapshots:
@@ -262,7 +257,7 @@ class NodeSnapshots:
             "behaviour": report.behaviour,
             "callback": report.callback,
             "message_type": report.message_type,
-            "advice": None if report.starved or report.callback is None else _NOT_ON_THE_LOOP,
+            "advice": report.advice,
         }
         self._kernel.logger.warning(
             "the event loop gets no time to run" if report.starved else "the event loop is blocked",

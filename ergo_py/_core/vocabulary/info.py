@@ -293,6 +293,8 @@ class BlockedReport:
     or programs used the processor. Then process and callback only say where the loop stood, and are
     not the cause. Known on Linux only.
     """
+    advice: str | None = None
+    """The code to write instead; None outside callbacks, and if the loop is starved."""
 
 
 @dataclass(frozen=True, slots=True)

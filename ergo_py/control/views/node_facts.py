@@ -16,6 +16,7 @@ from ..._core.inspection.census import resident_memory
 from ..._core.inspection.watchdog import of_program
 from ..._core.runtime.bridge import thread_names
 from ..._core.tables.events import Event
+from ..._core.tables.obituaries import Obituary
 from ..._core.verbs.node import Node
 from ..._core.verbs.node_access import applications_of, figures_of, kernel_of
 from ..._core.vocabulary.info import BlockedReport
@@ -91,8 +92,23 @@ def crashes_of(node: Node, count: int, everything: bool) -> list[dict[str, Any]]
     obituaries = kernel_of(node).lifetimes.obituaries
     found = read_again(lambda: obituaries.all(count) if everything else obituaries.failed(count))
     return [
-        {**as_json(ended), "traceback": ended.traceback, "failed": ended.failed} for ended in found
+        {
+            **as_json(ended),
+            "traceback": ended.traceback,
+            "failed": ended.failed,
+            "group": _group_of(ended),
+        }
+        for ended in found
     ]
+
+
+def _group_of(ended: Obituary) -> str:
+    """The same text for processes that ended in the same way: behaviour, callback, kind of reason
+    and lines of code. The texts of their exceptions may differ.
+    """
+    kind = ": ".join(str(ended.reason).split(": ")[:2])
+    places = [each[0] for each in _FRAME.finditer(ended.traceback)]
+    return "\n".join([ended.behaviour, ended.callback or "", kind, *places])
 
 
 def dead_letters_of(node: Node, count: int) -> dict[str, Any]:

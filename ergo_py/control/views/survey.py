@@ -22,7 +22,8 @@ __all__ = ["SORTS", "Chosen", "Survey", "Window"]
 Key = float | str
 
 _FIGURES: Final[dict[str, Callable[[Row], float]]] = {
-    name: attrgetter(name) for name in ("mailbox", "messages", "sent", "rate", "load", "time")
+    name: attrgetter(name)
+    for name in ("mailbox", "messages", "sent", "rate", "load", "worst", "time")
 }
 """The figures that a window can be sorted by."""
 _TEXTS: Final[dict[str, Callable[[Process | Meta], str]]] = {

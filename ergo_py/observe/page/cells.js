@@ -23,11 +23,9 @@ export const facts = (pairs) =>
 export const finder = (label, placeholder, oninput) =>
 	h("input.find", { type: "search", placeholder, "aria-label": label, spellcheck: "false", autocomplete: "off", oninput });
 
-const STATES = { sleep: "sleeping", wait_response: "waiting" };
-export const stateWord = (state) => STATES[state] ?? state;
-
+// The words of `ergo ps`.
 export function stateCell(state, phase) {
-	const word = phase && phase !== "running" ? phase : stateWord(state);
+	const word = phase && phase !== "running" ? phase : state;
 	return h(`span.pill.s-${String(word).replace(/\W/g, "")}`, word ?? "–");
 }
 

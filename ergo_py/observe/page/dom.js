@@ -1,6 +1,7 @@
 // Elements, made by hand: no text of the observed program is ever parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
+const isNone = (value) => (value ?? false) === false;
 
 // h("button.quiet", {onclick, "aria-label": "…"}, child, child): an element with properties, which
 // may be left out, and children: elements, texts, or arrays of them; null and false are left out.
@@ -20,7 +21,7 @@ function fill(element, classes, given) {
 	const [first, ...rest] = given;
 	const hasFacts = first && Object.getPrototypeOf(first) === Object.prototype;
 	for (const [name, value] of Object.entries(hasFacts ? first : {})) {
-		if (value === undefined || value === null || value === false) continue;
+		if (isNone(value)) continue;
 		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
 		else if (name === "style")
 			for (const [key, given] of Object.entries(value)) {
@@ -35,8 +36,7 @@ function fill(element, classes, given) {
 
 function add(element, children) {
 	for (const child of children.flat(Infinity)) {
-		if (child === null || child === undefined || child === false) continue;
-		element.append(child instanceof Node ? child : String(child));
+		if (!isNone(child)) element.append(child instanceof Node ? child : String(child));
 	}
 }
 
@@ -60,7 +60,7 @@ export function say(element, text) {
 }
 
 export function mark(element, name, value) {
-	if (value === null || value === undefined || value === false) element.removeAttribute(name);
+	if (isNone(value)) element.removeAttribute(name);
 	else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 

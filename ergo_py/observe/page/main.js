@@ -33,10 +33,10 @@ class Page {
 		this.store = new Store(token, (delay) => this.redraw(delay));
 		this.store.preferred = new URLSearchParams(path.split("?")[1] ?? "").get("node");
 		this.timeline = new Timeline(this.store, document.getElementById("time"));
-		document.querySelector(".skip").addEventListener("click", (event) => {
-			event.preventDefault();
+		document.querySelector(".skip").onclick = () => {
 			this.main.focus();
-		});
+			return false;
+		};
 		addEventListener("hashchange", () => this.show());
 		addEventListener("keydown", (event) => this.key(event));
 		this.show();
@@ -48,9 +48,7 @@ class Page {
 		const given = new URLSearchParams(fragment.startsWith("token=") ? fragment : "");
 		if (given.has("token")) {
 			sessionStorage.setItem("token", given.get("token"));
-			const rest = new URLSearchParams(given);
-			rest.delete("token");
-			history.replaceState(null, "", `#/${rest.get("view") ?? "overview"}`);
+			history.replaceState(null, "", `#/${given.get("view") ?? "overview"}`);
 		}
 		return { token: sessionStorage.getItem("token") ?? "", path: location.hash.slice(2) };
 	}
@@ -104,11 +102,9 @@ class Page {
 				),
 			),
 		);
-		this.alarm = h("div", { role: "alert", "aria-atomic": "false" });
 		this.alarmText = h("div.alarm-box", { hidden: true });
-		this.alarm.append(this.alarmText);
 		this.place = h("div.view");
-		put(this.main, this.alarm, this.place);
+		put(this.main, h("div", { role: "alert", "aria-atomic": "false" }, this.alarmText), this.place);
 		this.setTheme(localStorage.getItem("theme") ?? "auto");
 	}
 
@@ -300,22 +296,16 @@ class Page {
 		if (key !== this.alarmShown) {
 			this.alarmShown = key;
 			this.alarmTime = h("strong.alarm-time", { "aria-live": "off" });
+			const parts = [
+				blocked.name && blocked.behaviour && ` (${blocked.behaviour})`,
+				blocked.callback && ` in ${blocked.callback}`,
+				blocked.message_type && `, which handles ${blocked.message_type}`,
+				blocked.starved && ". Its thread gets no processor time",
+			];
 			put(
 				box,
-				h(
-					"div.alarm-line",
-					this.alarmTime,
-					h(
-						"span",
-						" by ",
-						who,
-						blocked.name && blocked.behaviour ? ` (${blocked.behaviour})` : "",
-						blocked.callback ? ` in ${blocked.callback}` : "",
-						blocked.message_type ? `, which handles ${blocked.message_type}` : "",
-						blocked.starved ? ". Its thread gets no processor time" : "",
-						".",
-					),
-				),
+				h("div.alarm-line", this.alarmTime, h("span", " by ", who, parts, ".")),
+				blocked.advice && h("p", `Advice: ${blocked.advice}`),
 				blocked.where && h("div.alarm-code", h("span.where", blocked.where), blocked.line && h("code", blocked.line)),
 				blocked.stack && h("details", h("summary", "Stack of the loop"), h("pre", { tabindex: "0" }, blocked.stack)),
 			);
@@ -348,26 +338,11 @@ class Page {
 				: (store.notice ?? "");
 		if (notices.dataset.text === text) return;
 		notices.dataset.text = text;
-		put(
-			notices,
-			text &&
-				h(
-					"div.notice",
-					text,
-					h(
-						"button.icon",
-						{
-							"aria-label": "Dismiss",
-							onclick: () => {
-								store.notice = "";
-								notices.dataset.text = "";
-								put(notices);
-							},
-						},
-						"×",
-					),
-				),
-		);
+		const onclick = () => {
+			store.notice = notices.dataset.text = "";
+			put(notices);
+		};
+		put(notices, text && h("div.notice", text, h("button.icon", { "aria-label": "Dismiss", onclick }, "×")));
 	}
 
 	async saveRecording() {
@@ -376,7 +351,7 @@ class Page {
 			const parts = [];
 			let next = 0,
 				name = "recording.ergo";
-			while (next !== null && next !== undefined) {
+			while ((next ?? null) !== null) {
 				const part = await this.store.ask("recording", { from: next });
 				parts.push(Uint8Array.from(atob(part.data), (letter) => letter.charCodeAt(0)));
 				({ next, name } = part);

@@ -2,7 +2,6 @@
 
 import { h, mark, put, s, say } from "./dom.js";
 import { count, percent } from "./format.js";
-import { stateWord } from "./cells.js";
 
 // columns: [[{title, items: [row]}]]; edges: [{from, to, kind, label, speed}] by number. A card is
 // drawn once for each process; where there is no room for columns, they stand below each other
@@ -149,7 +148,7 @@ export function neighbourhood({ center, nodes, edges }) {
 
 export function cardNote(row) {
 	const parts = [];
-	if (row.state && !["sleep", "sleeping", "running"].includes(row.state)) parts.push(stateWord(row.state));
+	if (row.state && !["sleep", "running"].includes(row.state)) parts.push(row.state);
 	if (row.mailbox) parts.push(`${count(row.mailbox)} queued`);
 	if (row.load >= 0.01) parts.push(`${percent(row.load)} busy`);
 	return parts.join(" · ");

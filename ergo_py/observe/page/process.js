@@ -211,7 +211,7 @@ export class ProcessView {
 					? plainTable(
 							"Messages in the mailbox",
 							["#", "Lane", "Message", "Callback", "From"],
-							found.map((item, index) => [index + 1, item.lane, h("code", item.message ?? item.message_type), item.callback, item.sender ? target(this.page, item.sender) : "–"]),
+							found.map((item, index) => [index + 1, item.lane, h("code", item.message ?? item.message_type), item.callback, target(this.page, item.sender)]),
 							[0],
 						)
 					: empty("The mailbox is empty", "The process has handled everything that came."),
@@ -275,7 +275,7 @@ export class ProcessView {
 			h("td.time-cell", clock(entry.at, true)),
 			h("td", h("span.way", { "aria-hidden": "true" }, out ? "→ " : "← "), entry.callback),
 			h("td", h("code", entry.message ?? entry.message_type ?? "–"), entry.trace_id && ` ${entry.trace_id} ${entry.span_id}`),
-			h("td", out ? target(this.page, entry.to) : entry.sender ? target(this.page, entry.sender) : "–"),
+			h("td", target(this.page, out ? entry.to : entry.sender)),
 			h("td.number", entry.error ?? (out ? "" : duration(entry.seconds))),
 		);
 	}
@@ -326,7 +326,7 @@ export function problem(error) {
 // A link to a process, or the text that stands for something else.
 export function target(page, item) {
 	const number = numberOf(item);
-	return page.linkTo(number, number ? page.store.nameOf(number) : item === 0 ? "the node" : show(item ?? "–"), ".chip");
+	return (item ?? "") === "" ? "–" : page.linkTo(number, number ? page.store.nameOf(number) : item === 0 ? "the node" : show(item), ".chip");
 }
 
 // The number in whatever form an identifier comes: a number, "<PID 12 shop@localhost>", {id: 12}.

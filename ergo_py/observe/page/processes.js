@@ -31,6 +31,7 @@ export class Processes {
 					of: (row) => percent(row.load),
 					cell: (row) => h("span.with-bar", bar(row.load), percent(row.load)),
 				},
+				{ key: "worst", label: "Worst", number: true, hint: "Highest share of a second in callbacks", cell: (row) => percent(row.worst) },
 				{ key: "rate", label: "Msg/s", number: true, hint: "Messages handled in a second", cell: (row) => rate(row.rate) },
 				{ key: "mailbox", label: "Queued", number: true, hint: "Messages in the mailbox", cell: (row) => count(row.mailbox) },
 				{ key: "messages", label: "Handled", number: true, cell: (row) => count(row.messages) },

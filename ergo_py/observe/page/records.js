@@ -9,45 +9,49 @@ import { Record } from "./record.js";
 
 export class Crashes extends Record {
 	constructor(page) {
-		super(page, "crashes", "Crashes", "Processes that failed, with their tracebacks. The newest first.");
+		super(page, "crashes", "Crashes", "Processes that failed; those that failed alike are together. The newest first.");
 	}
 
 	show({ crashes }) {
 		if (!crashes?.length) return put(this.body, empty("No crash", "Since its start, no process of this node has failed."));
-		const listed = [...crashes].reverse();
-		this.open.size || this.open.add(listed[0].key);
-		put(
-			this.body,
-			listed.map((crash) =>
-				h(
-					"details.card.crash",
-					this.opens(crash.key),
-					h(
-						"summary",
-						h(
-							"span.crash-head",
-							h("strong", crash.name || `${crash.behaviour} ${crash.pid}`),
-							crash.name && h("span.soft", crash.behaviour),
-							h("time.soft", { title: moment(crash.at) }, clock(crash.at)),
-						),
-						h("span.crash-reason", crash.reason),
-					),
-					h(
-						"div.crash-facts",
-						[
-							crash.callback && ["In", `${crash.callback}${crash.message_type ? ` of ${crash.message_type}` : ""}`],
-							["Lived", duration(crash.uptime)],
-							["Handled", plural(crash.handled, "message")],
-							crash.restarts > 0 && ["Restarts", count(crash.restarts)],
-							crash.left > 0 && ["Left behind", `${plural(crash.left, "message")}${crash.waiting?.length ? `: ${crash.waiting.join(", ")}` : ""}`],
-							crash.recent?.length && ["Last messages", crash.recent.map((one) => (typeof one === "string" ? one : (one.message_type ?? JSON.stringify(one)))).join(", ")],
-						]
-							.filter(Boolean)
-							.map(([name, value]) => h("span", h("span.soft", `${name} `), value)),
-					),
-					crash.traceback ? h("pre.code.traceback", { tabindex: "0" }, traceback(crash.traceback)) : h("p.soft", "There is no traceback."),
-				),
-			),
+		const groups = new Map();
+		for (const crash of crashes) {
+			const key = crash.group ?? crash.key;
+			const alike = [...(groups.get(key) ?? []), crash];
+			groups.delete(key); // and behind the others: it has the newest crash so far
+			groups.set(key, alike);
+		}
+		const newest = [...groups.keys()].at(-1);
+		// The newest is open, until a person opens others.
+		if (!this.first || (this.open.size === 1 && this.open.has(this.first))) this.open = new Set([newest]);
+		this.first = newest;
+		put(this.body, [...groups].reverse().map(([key, alike]) => this.card(key, alike, alike.at(-1))));
+	}
+
+	// The last of the crashes that are alike.
+	card(key, alike, crash) {
+		const facts = [
+			crash.callback && ["In", `${crash.callback}${crash.message_type ? ` of ${crash.message_type}` : ""}`],
+			alike.length > 1 && ["First", moment(alike[0].at)],
+			["Lived", duration(crash.uptime)],
+			["Handled", plural(crash.handled, "message")],
+			crash.restarts > 0 && ["Restarts", count(crash.restarts)],
+			crash.left > 0 && ["Left behind", `${plural(crash.left, "message")}${crash.waiting?.length ? `: ${crash.waiting.join(", ")}` : ""}`],
+			crash.recent?.length && ["Last messages", crash.recent.join(", ")],
+		];
+		const head = h(
+			"span.crash-head",
+			h("strong", crash.name || `${crash.behaviour} ${crash.pid}`),
+			crash.name && h("span.soft", crash.behaviour),
+			alike.length > 1 && h("span.chip.red", `${count(alike.length)} times`),
+			h("time.soft", { title: moment(crash.at) }, clock(crash.at)),
+		);
+		return h(
+			"details.card.crash",
+			this.opens(key),
+			h("summary", head, h("span.crash-reason", crash.reason)),
+			h("div.crash-facts", facts.filter(Boolean).map(([name, value]) => h("span", h("span.soft", `${name} `), value))),
+			crash.traceback ? h("pre.code.traceback", { tabindex: "0" }, traceback(crash.traceback)) : h("p.soft", "There is no traceback."),
 		);
 	}
 }
@@ -66,6 +70,9 @@ function traceback(text) {
 		);
 }
 
+// The causes of dead letters: no_process.
+const words = (why) => why.replaceAll("_", " ");
+
 export class Letters extends Record {
 	constructor(page) {
 		super(page, "dead-letters", "Dead letters", "Messages that reached nobody.");
@@ -73,25 +80,17 @@ export class Letters extends Record {
 
 	show({ counts, last }) {
 		if (!last?.length) return put(this.body, empty("No dead letter", "Every message has reached its mailbox."));
+		const rows = [...last].reverse().map((letter) => [
+			h("time", { title: moment(letter.at) }, clock(letter.at)),
+			h("code", letter.message_type),
+			target(this.page, letter.target),
+			target(this.page, letter.sender),
+			words(letter.why),
+		]);
 		put(
 			this.body,
-			h("div.chips", Object.entries(counts ?? {}).map(([why, number]) => h("span.chip", `${why}: ${count(number)}`))),
-			h(
-				"section.card",
-				plainTable(
-					"Dead letters",
-					["Time", "Message", "To", "From", "Why"],
-					[...last]
-						.reverse()
-						.map((letter) => [
-							h("time", { title: moment(letter.at) }, clock(letter.at)),
-							h("code", letter.message_type),
-							target(this.page, letter.target),
-							letter.sender ? target(this.page, letter.sender) : "–",
-							letter.why,
-						]),
-				),
-			),
+			h("div.chips", Object.entries(counts ?? {}).map(([why, number]) => h("span.chip", `${words(why)}: ${count(number)}`))),
+			h("section.card", plainTable("Dead letters", ["Time", "Message", "To", "From", "Why"], rows)),
 		);
 	}
 }
@@ -103,25 +102,13 @@ export class Events extends Record {
 
 	show({ events }) {
 		if (!events?.length) return put(this.body, empty("No event", "No process of this node has registered an event."));
-		put(
-			this.body,
-			h(
-				"section.card",
-				plainTable(
-					"Events",
-					["Event", "Producer", "Subscribers", "Published", "Kept", "Lost"],
-					events.map((event) => [
-						h("strong", event.name),
-						event.open ? "everybody" : target(this.page, event.producer),
-						count(event.subscribers),
-						count(event.published),
-						count(event.kept),
-						count(event.lost),
-					]),
-					[2, 3, 4, 5],
-				),
-			),
-		);
+		const rows = events.map((event) => [
+			h("strong", event.name),
+			event.open ? "everybody" : target(this.page, event.producer),
+			...[event.subscribers, event.published, event.kept, event.lost].map(count),
+		]);
+		const heads = ["Event", "Producer", "Subscribers", "Published", "Kept", "Lost"];
+		put(this.body, h("section.card", plainTable("Events", heads, rows, [2, 3, 4, 5])));
 	}
 }
 
@@ -148,21 +135,20 @@ export class Log extends Record {
 			this.body,
 			h(
 				"section.card.log",
-				h(
-					"ol.log-lines",
-					[...lines].reverse().map((line) =>
-						h(
-							`li.log-line.l-${line.level}`,
-							h("time", { title: moment(line.at) }, clock(line.at)),
-							h("span.level", line.level),
-							h("span.log-text", line.text, Object.entries(line.fields ?? {}).map(([name, value]) => h("span.field", h("span.soft", `${name}=`), String(value)))),
-							h("span.log-who", line.source ? this.page.linkTo(numberOf(line.source), line.name || `${line.behaviour} ${line.source}`) : ""),
-							line.exception && h("pre.code", { tabindex: "0" }, line.exception),
-						),
-					),
-				),
+				h("ol.log-lines", [...lines].reverse().map((line) => this.line(line))),
 				missed > 0 && h("p.soft", `${count(missed)} lines came too fast and are not shown.`),
 			),
+		);
+	}
+
+	line(line) {
+		return h(
+			`li.log-line.l-${line.level}`,
+			h("time", { title: moment(line.at) }, clock(line.at)),
+			h("span.level", line.level),
+			h("span.log-text", line.text, Object.entries(line.fields ?? {}).map(([name, value]) => h("span.field", h("span.soft", `${name}=`), String(value)))),
+			h("span.log-who", line.source ? this.page.linkTo(numberOf(line.source), line.name || `${line.behaviour} ${line.source}`) : ""),
+			line.exception && h("pre.code", { tabindex: "0" }, line.exception),
 		);
 	}
 }

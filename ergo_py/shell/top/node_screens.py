@@ -12,14 +12,14 @@ from textual.screen import Screen
 
 from ..._core.vocabulary.text import printable, printable_lines
 from ...control.protocol import ControlError
-from ...control.rendering import clock, crash, stack_text
+from ...control.rendering import clock, group_crashes, stack_text
 from ..rich_screen import crash_text, tree_text
 from .node_watch import Connection, NodeWatch
 from .widgets import Bar, Page, keys
 
 __all__ = ["CrashScreen", "DeadLetterScreen", "HelpScreen", "TreeScreen"]
 
-_CRASHES: Final = 20
+_CRASHES: Final = 100
 _LETTERS: Final = 100
 _ALIKE: Final = 10
 """How many unnamed children of each behaviour the tree shows."""
@@ -103,8 +103,8 @@ class CrashScreen(_NodeScreen):
         if not answer:
             return Text("nothing has failed", style="dim")
         parts: list[RenderableType] = []
-        for obituary in reversed(answer):
-            head, lines, traceback = crash_text(crash(obituary))
+        for each in reversed(group_crashes(answer)):
+            head, lines, traceback = crash_text(each)
             parts += [head, lines, *([] if traceback is None else [traceback]), Text("")]
         return Group(*parts)
 

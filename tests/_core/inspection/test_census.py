@@ -126,8 +126,11 @@ async def test_rates_compare_two_passes(monkeypatch: pytest.MonkeyPatch) -> None
         assert [rows[pid.number].rate for pid in (old, idle, new)] == [0.5, 0.5, 2.0]
         assert 0.0 < rows[old.number].load <= 1.0
         assert census.read_again(process_of(node, old)).rate == 0.5
+        busy = rows[old.number].load
         now += 2.0
         assert [row.rate for row in rows_of(census, node, everything=False)] == [0.0] * 3
+        later = census.read_again(process_of(node, old))
+        assert (later.load, later.worst) == (0.0, busy)
         assert rows_of(census, node, everything=False) == []
         assert census.remembered == 3
 

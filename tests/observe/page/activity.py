@@ -108,7 +108,8 @@ class Activity:
         if self.calm:
             return {"crashes": []}
         found = []
-        for index, (name, behaviour) in enumerate([("cache", "Cache"), ("billing", "Billing")]):
+        failed = [("cache", "Cache"), ("billing", "Billing"), ("billing", "Billing")]
+        for index, (name, behaviour) in enumerate(failed):
             found.append(
                 {
                     "key": f"{20 + index}-1",
@@ -127,6 +128,7 @@ class Activity:
                     "recent": [],
                     "restarts": 3,
                     "traceback": TRACEBACK,
+                    "group": behaviour,
                 }
             )
         return {"crashes": found}
