@@ -44,9 +44,7 @@ PROGRAM = '  File "/home/me/shop.py", line 7, in handle_message\n    {}\n'
         "empty",
     ],
 )
-def test_the_advice_names_what_to_write_instead_of_the_code_that_blocks(
-    stack: str, advice: str
-) -> None:
+def test_the_advice_fits_the_code_that_blocks(stack: str, advice: str) -> None:
     assert advice in advice_for(stack)
 
 
