@@ -108,7 +108,7 @@ class TreeNode:
         None for others: `ps` shows what they do at this moment.
         """
         if self.phase is not None and self.phase is not Phase.RUNNING:
-            return self.phase.value
+            return str(self.phase.value)
         return None if self.state in _USUAL else self.state
 
     def _line(self) -> str:
